@@ -1,0 +1,418 @@
+"""Slipstream beside other trainers on equal work: one virtual environment each, interleaved rounds, a dated record.
+
+    .venv/bin/python benchmarks/peers.py                 steps per second, all contestants
+    .venv/bin/python benchmarks/peers.py --until-475     wall-clock to a mean return of 475 on CartPole
+    .venv/bin/python benchmarks/peers.py --lag-quality   is the return at lag 1 as good as at lag 0?
+
+Every run stands alone on the machine; a round holds each contestant once, so that a slow minute hits all of them, and
+ratios are taken within a round. Peers that were tried and cannot take part stand in `ABSENT` with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
+
+from contest import (
+    LAGS,
+    PROBE_ITERATIONS,
+    ROOT,
+    START_LIMIT_S,
+    WORK,
+    Contestant,
+    adopt_orphans,
+    case_of,
+    contestants,
+    end_children,
+    install,
+    launch,
+    pairs,
+    peer_run,
+    say,
+    slipstream_command,
+    slipstream_run,
+    whole_iterations,
+)
+from stats import difference, mean_interval, spread, table
+
+ABSENT = {
+    "cleanrl": "the newest release that installs by name on Python 3.11 is 0.4.8, which imports `gym.wrappers.Monitor`"
+    " and stops: no gym that installs has it",
+    "leanrl": "not on the package index",
+}
+UNTIL_RETURN = 475.0
+UNTIL_STEPS = 300_000
+UNTIL_LIMIT_S = 240.0
+QUALITY_STEPS = {"cartpole-1": 400_000, "cartpole-4": 400_000, "halfcheetah": 300_000}
+SLOWEST_RATE = 200.0  # steps per second below which a slipstream run counts as hung
+
+
+@dataclass
+class Record:
+    """A dated folder under `benchmarks/records`: machine, commit, command, raw rows and their summary."""
+
+    folder: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    loads: list[list[float]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Write what is known before the first run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        words = [Path(sys.argv[0]).name if i == 0 else word for i, word in enumerate(sys.argv)]
+        (self.folder / "command.txt").write_text("python benchmarks/" + shlex.join(words) + "\n")
+        (self.folder / "commit.txt").write_text(commit() + "\n")
+        (self.folder / "raw.jsonl").write_text("")
+        self.write_machine()
+
+    def load(self) -> None:
+        """Note the load average before a run."""
+        self.loads.append([round(value, 2) for value in os.getloadavg()])
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep one run's row and say it."""
+        row = {**row, "load_before": self.loads[-1]}
+        self.rows.append(row)
+        with open(self.folder / "raw.jsonl", "a") as raw:
+            raw.write(json.dumps(row) + "\n")
+        shown = {key: row.get(key) for key in ("steps_per_second", "mean_return", "until_seconds", "failed")}
+        told = ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
+        say(f"  {row['work']} {row['contestant']}: {told}")
+
+    def close(self, summary: dict[str, Any], text: str) -> None:
+        """Write the summary for programs and for people."""
+        self.write_machine()
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (self.folder / "summary.md").write_text(text + "\n")
+        print(text)
+
+    def write_machine(self) -> None:
+        """Machine, load before each run and every version seen."""
+        versions: dict[str, Any] = {}
+        for row in self.rows:
+            if "version" in row:
+                versions[row["peer"]] = {"version": row["version"], **row.get("versions", {})}
+        machine = {
+            "cpu": cpu_model(),
+            "cores": psutil.cpu_count(logical=False),
+            "threads": os.cpu_count(),
+            "usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "memory_mib": psutil.virtual_memory().total >> 20,
+            "system": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(),
+            "load_before_each_run": self.loads,
+            "versions": versions,
+        }
+        (self.folder / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def commit() -> str:
+    """HEAD, and whether the working tree differs from it."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return (git("rev-parse", "HEAD") or "no commit") + (" dirty" if git("status", "--porcelain") else " clean")
+
+
+def speed(options: argparse.Namespace, record: Record) -> None:
+    """All contestants on all cases, round after round, and the ratios within each round."""
+    field_ = contestants(options.peers)
+    broken = {name: install(name) for name in sorted({one.peer for one in field_} - {"slipstream"})}
+    rates: dict[tuple[str, str], float] = {}
+    for turn in range(options.rounds):
+        for work in options.cases:
+            for one in field_:
+                record.load()
+                row = broken.get(one.peer) or _timed(one, work, turn, options, rates)
+                row = {"failed": row} if isinstance(row, str) else row
+                record.add({"work": work, "contestant": one.name, "peer": one.peer, "round": turn, **row})
+    summary = {
+        work: _ranking([row for row in record.rows if row["work"] == work], WORK[work][2]) for work in options.cases
+    }
+    record.close({"cases": summary, "absent": ABSENT}, _speed_page(summary))
+
+
+def _timed(
+    one: Contestant, work: str, seed: int, options: argparse.Namespace, rates: dict[tuple[str, str], float]
+) -> dict[str, Any] | str:
+    """One run of about `--seconds`: its row, or why there is none."""
+    case = case_of(work)
+    limit_s = START_LIMIT_S + 3 * options.seconds
+    if one.peer != "slipstream":
+        chosen = ["--case", WORK[work][0], "--epochs", str(case.epochs)]
+        chosen += ["--threads", str(options.threads)] if options.threads else []
+        done = peer_run(one, [*chosen, "--seed", str(seed), "--seconds", str(options.seconds)], limit_s)
+        return done.failure or {**done.row, "wall_seconds": round(done.wall_seconds, 2)}
+    key, lag, extra = (one.name, work), int(one.variant[-1]), pairs(options.set)
+    if key not in rates:  # slipstream is told steps, not seconds: a short run finds how many
+        probe = slipstream_run(case, lag, PROBE_ITERATIONS * case.batch, seed, limit_s, extra)
+        if probe.failure or not probe.row.get("steps_per_second"):
+            return probe.failure or "the probe run told no steps_per_second"
+        rates[key] = probe.row["steps_per_second"]
+    steps = whole_iterations(rates[key] * options.seconds, case) + case.batch
+    done = slipstream_run(case, lag, steps, seed, limit_s, extra)
+    if done.failure:
+        return done.failure
+    rates[key] = done.row.get("steps_per_second") or rates[key]
+    return {**done.row, "variant": one.variant, "wall_seconds": round(done.wall_seconds, 2)}
+
+
+def _ranking(rows: list[dict[str, Any]], goal: float) -> dict[str, Any]:
+    """Per contestant: spread of the rates; per lag: ratios to the best peer, round by round."""
+    rates: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found = rates.setdefault(row["contestant"], {})
+        if row.get("steps_per_second"):
+            found[row["round"]] = row["steps_per_second"]
+    ranking: dict[str, Any] = {"contestants": {}, "ratios": {}, "goal": goal}
+    for name, found in rates.items():
+        mine = [row for row in rows if row["contestant"] == name]
+        ranking["contestants"][name] = {
+            **spread(list(found.values())),
+            "mean_return": _middle(row.get("mean_return") for row in mine),
+            "start_seconds": _middle(row.get("start_seconds") for row in mine),
+            "failed": sorted({row["failed"] for row in mine if "failed" in row}),
+        }
+    peers = {
+        name: median(found.values()) for name, found in rates.items() if found and not name.startswith("slipstream")
+    }
+    if not peers:
+        return ranking
+    ranking["best_peer"] = best = max(peers, key=lambda name: peers[name])
+    for name in (f"slipstream-lag{lag}" for lag in LAGS):
+        shared = sorted(set(rates.get(name, {})) & set(rates[best]))
+        if shared:
+            ratios = spread([rates[name][turn] / rates[best][turn] for turn in shared])
+            ranking["ratios"][name] = {**ratios, "met": ratios["median"] >= goal, "clear": ratios["low"] >= goal}
+    return ranking
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    """The median of what is there."""
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
+
+
+def _speed_page(summary: dict[str, Any]) -> str:
+    """The speed summary for people."""
+    parts = ["# Steps per second beside other trainers"]
+    for work, ranking in summary.items():
+        case = case_of(work)
+        parts.append(
+            f"## {work}: {case.env}, {case.envs} envs, batch {case.batch}, minibatch {case.minibatch},"
+            f" {case.epochs} epochs, {case.activation} {'x'.join(map(str, case.hidden))}, separate networks"
+        )
+        ordered = sorted(ranking["contestants"].items(), key=lambda item: -item[1].get("median", 0))
+        lines = [
+            [name, *_cells(one, 0), _shown(one["mean_return"], 1), _shown(one["start_seconds"], 1), one["n"]]
+            for name, one in ordered
+        ]
+        parts.append(table(("contestant", "median", "min..max", "95 %", "mean return", "start s", "runs"), lines))
+        parts += [f"- {name} failed: {reason}" for name, one in ordered for reason in one["failed"]]
+        for name, ratio in ranking["ratios"].items():
+            middle, extent, interval = _cells(ratio, 2)
+            parts.append(
+                f"{name} / {ranking['best_peer']}: **{middle}x** (95 % {interval}, {extent}, {ratio['n']} rounds;"
+                f" goal {ranking['goal']:g}x {'met' if ratio['met'] else 'not met'})"
+            )
+    parts.append("Tried and not taking part: " + "; ".join(f"{name} ({why})" for name, why in ABSENT.items()) + ".")
+    return "\n\n".join(parts)
+
+
+def _cells(values: dict[str, Any], digits: int) -> tuple[str, str, str]:
+    """Median, range and interval as text."""
+    if not values["n"]:
+        return ("-", "-", "-")
+    shown = {key: _shown(values[key], digits) for key in ("median", "min", "max", "low", "high")}
+    return (shown["median"], f"{shown['min']}..{shown['max']}", f"{shown['low']}..{shown['high']}")
+
+
+def _shown(value: float | None, digits: int) -> str:
+    """A number for people."""
+    if value is None:
+        return "-"
+    return "not reached" if math.isinf(value) else f"{value:,.{digits}f}"
+
+
+def until(options: argparse.Namespace, record: Record) -> None:
+    """Wall-clock to a mean return of 475: slipstream's preset against Stable-Baselines3's published settings."""
+    broken = install("sb3")
+    for seed in range(options.rounds):
+        record.load()
+        record.add(
+            {"work": "until-475", "contestant": "slipstream", "peer": "slipstream", **_until_slipstream(options, seed)}
+        )
+        record.load()
+        record.add({"work": "until-475", "contestant": "sb3-published", "peer": "sb3", **_until_sb3(broken, seed)})
+    times: dict[str, dict[int, float]] = {}
+    for row in record.rows:
+        times.setdefault(row["contestant"], {})[row["seed"]] = row.get("until_seconds") or math.inf
+    ours, theirs = times["slipstream"], times["sb3-published"]
+    both = [seed for seed in ours if math.isfinite(ours[seed]) and math.isfinite(theirs[seed])]
+    summary = {
+        "contestants": {
+            name: {**_ordered(list(found.values())), "reached": sum(map(math.isfinite, found.values()))}
+            for name, found in times.items()
+        },
+        "sb3_over_slipstream": spread([theirs[seed] / ours[seed] for seed in both]),
+    }
+    lines = [
+        [name, f"{one['reached']} of {one['n']}", *(_shown(one[key], 2) for key in ("median", "min", "max"))]
+        for name, one in summary["contestants"].items()
+    ]
+    parts = ["# Seconds to a mean return of 475 on CartPole-v1 (last 100 training episodes)"]
+    parts.append(table(("contestant", "reached", "median s", "fastest", "slowest"), lines))
+    if both:
+        middle, extent, interval = _cells(summary["sb3_over_slipstream"], 2)
+        parts.append(f"sb3 / slipstream, seed by seed where both arrive: **{middle}x** (95 % {interval}, {extent})")
+    parts += [
+        f"- {row['contestant']} seed {row['seed']} failed: {row['failed']}" for row in record.rows if "failed" in row
+    ]
+    record.close(_finite(summary), "\n\n".join(parts))
+
+
+def _ordered(values: list[float]) -> dict[str, Any]:
+    """Median and range of times of which some may be infinite (never reached)."""
+    return {"n": len(values), "median": median(values), "min": min(values), "max": max(values)}
+
+
+def _finite(value: Any) -> Any:
+    """The same without infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _until_slipstream(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One run of the preset; the time stands in the first row of its metrics that reaches the return."""
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+        run = Path(folder) / "run"
+        extra = ["--preset", "cartpole", *pairs(options.set)]
+        done = launch(slipstream_command("CartPole-v1", run, UNTIL_STEPS, seed, extra), UNTIL_LIMIT_S)
+        metrics = run / "metrics.jsonl"
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+    if done.failure:
+        return {"seed": seed, "failed": done.failure}
+    row = {key: value for key, value in done.row.items() if key not in ("run", "checkpoint")} | {"seed": seed}
+    for step in map(json.loads, lines):
+        if (step.get("episode/return_mean") or -math.inf) >= UNTIL_RETURN:
+            reached = {"until_steps": step["steps"], "until_seconds": step["time/seconds"]}
+            return {**row, "reached": True, **reached}
+    return {**row, "reached": False}
+
+
+def _until_sb3(broken: str | None, seed: int) -> dict[str, Any]:
+    """One run of Stable-Baselines3 with its published settings."""
+    if broken:
+        return {"seed": seed, "failed": broken}
+    done = peer_run(
+        Contestant("sb3", "dummy"), ["--until-return", str(UNTIL_RETURN), "--seed", str(seed)], UNTIL_LIMIT_S
+    )
+    return {"seed": seed, "failed": done.failure} if done.failure else {**done.row, "seed": seed}
+
+
+def lag_quality(options: argparse.Namespace, record: Record) -> None:
+    """The return at lag 1 against lag 0 after equal steps, under the very settings of each case."""
+    for work in options.cases:
+        case = case_of(work)
+        steps = whole_iterations(options.steps or QUALITY_STEPS[work], case)
+        for seed in range(options.rounds):
+            for lag in LAGS:
+                record.load()
+                limit_s = START_LIMIT_S + steps / SLOWEST_RATE
+                done = slipstream_run(case, lag, steps, seed, limit_s, pairs(options.set))
+                row = {"failed": done.failure} if done.failure else done.row
+                record.add(
+                    {"work": work, "contestant": f"slipstream-lag{lag}", "peer": "slipstream", "round": seed, **row}
+                )
+    summary: dict[str, Any] = {}
+    lines = []
+    for work in options.cases:
+        rows = [row for row in record.rows if row["work"] == work and row.get("mean_return") is not None]
+        returns = [[row["mean_return"] for row in rows if row["contestant"].endswith(str(lag))] for lag in LAGS]
+        if not all(returns):
+            summary[work] = {"verdict": "failed", "failed": sorted({row.get("failed", "") for row in record.rows})}
+            lines.append([work, "-", "-", "-", "failed"])
+            continue
+        gap = difference(*returns)
+        verdict = "not worse" if gap["high"] >= 0 else "worse"
+        lags = {f"lag{lag}": mean_interval(values) for lag, values in zip(LAGS, returns, strict=True)}
+        summary[work] = _finite({**lags, **gap, "verdict": verdict})
+        told = [f"{one['mean']:.1f} ({one['low']:.1f}..{one['high']:.1f})" for one in lags.values()]
+        lines.append([work, *told, f"{gap['difference']:+.1f} ({gap['low']:.1f}..{gap['high']:.1f})", verdict])
+    page = "# Mean return at equal steps, lag 1 against lag 0 (95 % t intervals)\n\n"
+    record.close(summary, page + table(("case", "lag 0", "lag 1", "lag 1 - lag 0", "verdict"), lines))
+
+
+def parse() -> argparse.Namespace:
+    """The driver's options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    split = lambda text: [part for part in text.split(",") if part]  # noqa: E731
+    parser.add_argument(
+        "--peers", type=split, default=[], help="peers or contestants, e.g. sb3,skrl-sync (default: all)"
+    )
+    parser.add_argument("--cases", type=split, default=list(WORK), help=f"of {','.join(WORK)}")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, or seeds")
+    parser.add_argument("--seconds", type=float, default=15.0, help="training time of each run")
+    parser.add_argument("--threads", type=int, help="torch threads of every peer (default: each peer's better one)")
+    parser.add_argument("--steps", type=int, help="steps of each run of --lag-quality (default: by case)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further slipstream settings")
+    parser.add_argument("--out", type=Path, help="the record's folder (default: benchmarks/records/DATE-NAME)")
+    parser.add_argument("--until-475", action="store_true", dest="until", help="time to a mean return of 475")
+    parser.add_argument("--lag-quality", action="store_true", help="return at lag 1 against lag 0")
+    options = parser.parse_args()
+    unknown = set(options.cases) - set(WORK)
+    if unknown:
+        parser.error(f"unknown cases {sorted(unknown)}; choose from {list(WORK)}")
+    return options
+
+
+def main() -> None:
+    """Run what was asked for and leave nothing running."""
+    options = parse()
+    name, job = (
+        ("until-475", until)
+        if options.until
+        else ("lag-quality", lag_quality)
+        if options.lag_quality
+        else ("peers", speed)
+    )
+    folder = options.out or ROOT / "benchmarks" / "records" / f"{datetime.date.today():%Y-%m-%d}-{name}"
+    record = Record(folder)
+    adopt_orphans()
+    try:
+        record.begin()
+        job(options, record)
+    finally:
+        end_children()
+
+
+if __name__ == "__main__":
+    main()

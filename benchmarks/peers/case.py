@@ -1,0 +1,183 @@
+"""What every peer script shares: the equal-work cases, the options, the clock and the one line of JSON.
+
+Imported inside each peer's own virtual environment, hence only the standard library and gymnasium. The scripts that
+would hide the library they call carry `_ppo` in their name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, SupportsFloat
+
+import gymnasium
+
+BORN = time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of equal work; everything not named here is the same PPO in every library."""
+
+    env: str
+    envs: int
+    rollout: int
+    minibatch: int
+    epochs: int
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy: float = 0.0
+    value: float = 0.5
+    gradient_norm: float = 0.5
+
+    @property
+    def batch(self) -> int:
+        """Samples per iteration."""
+        return self.envs * self.rollout
+
+    @property
+    def minibatches(self) -> int:
+        """Optimiser steps per epoch."""
+        return self.batch // self.minibatch
+
+
+CASES = {
+    "cartpole": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=1),
+    "halfcheetah": Case("HalfCheetah-v5", envs=8, rollout=256, minibatch=64, epochs=10),
+}
+
+
+# for libraries held to a gymnasium without the case's version: the same model and the same step
+OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
+
+
+class Enough(Exception):  # noqa: N818 (a signal, not an error)
+    """Raised at the end of an iteration to leave a library's training loop."""
+
+
+def arguments(variants: tuple[str, ...], threads: int | Mapping[str, int]) -> argparse.ArgumentParser:
+    """The options every peer script takes; the first variant is the default.
+
+    `threads` is the torch thread count that measured better of 1 and 2, one for all cases or one by case.
+    """
+    parser = argparse.ArgumentParser(description="Train on equal work and print one JSON object.")
+    parser.add_argument("--case", choices=sorted(CASES), default="cartpole")
+    parser.add_argument("--epochs", type=int, help="epochs per iteration (default: the case's own)")
+    parser.add_argument("--vec", choices=variants, default=variants[0], help="how the environments are stepped")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=20.0, help="training time after the first iteration")
+    parser.add_argument("--threads", type=int, help=f"torch threads (default: the better one, {threads})")
+    parser.set_defaults(threads_by_case=threads)
+    return parser
+
+
+@dataclass
+class Bout:
+    """One timed training run of one peer."""
+
+    peer: str
+    package: str
+    case_name: str
+    case: Case
+    variant: str
+    seed: int
+    seconds: float
+    threads: int
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    steps: int = 0
+    _out: int = field(default_factory=lambda: _claim_stdout())
+    _first: tuple[int, float] | None = None
+    _last: float = 0.0
+
+    def iteration(self, steps: int) -> None:
+        """Note that an iteration ended after `steps` steps in all; raise `Enough` when time is up."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = (steps, now)
+        self.steps, self._last = steps, now
+        if now - self._first[1] >= self.seconds:
+            raise Enough
+
+    @property
+    def env(self) -> str:
+        """The case's environment, or its older version where this gymnasium has no other."""
+        return self.case.env if self.case.env in gymnasium.registry else OLDER[self.case.env]
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """One environment that reports its finished episodes here (same process only)."""
+        return Tally(gymnasium.make(self.env), self.returns.append)
+
+    def report(self, **more: Any) -> None:
+        """Print the run's one JSON object on the real stdout."""
+        first_steps, first = self._first or (0, self._last)
+        seconds = self._last - first
+        row = {
+            "peer": self.peer,
+            "version": version(self.package),
+            "case": self.case_name,
+            "env": self.env,
+            "variant": self.variant,
+            "seed": self.seed,
+            "threads": self.threads,
+            "envs": self.case.envs,
+            "batch": self.case.batch,
+            "minibatch": self.case.minibatch,
+            "epochs": self.case.epochs,
+            "hidden": list(self.case.hidden),
+            "activation": self.case.activation,
+            "steps": self.steps - first_steps,
+            "seconds": round(seconds, 4),
+            "steps_per_second": round((self.steps - first_steps) / seconds, 1) if seconds > 0 else None,
+            "start_seconds": round(first - BORN, 3),
+            "mean_return": round(sum(self.returns) / len(self.returns), 2) if self.returns else None,
+            "versions": {name: version(name) for name in ("torch", "gymnasium", "numpy")},
+        }
+        os.write(self._out, (json.dumps(row | more) + "\n").encode())
+
+
+class Tally(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Hands each finished episode's return to `finished`; lighter than any library's monitor."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], finished: Callable[[float], None]) -> None:
+        super().__init__(env)
+        self._finished = finished
+        self._total = 0.0
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step, and report the return when the episode ends."""
+        result = self.env.step(action)
+        self._total += float(result[1])
+        if result[2] or result[3]:
+            self._finished(self._total)
+            self._total = 0.0
+        return result
+
+
+def begin(peer: str, package: str, options: argparse.Namespace) -> Bout:
+    """The bout these options ask for, with the thread count set before torch is imported."""
+    case = CASES[options.case]
+    if options.epochs is not None:
+        case = Case(**{**case.__dict__, "epochs": options.epochs})
+    best = options.threads_by_case
+    threads = options.threads or (best if isinstance(best, int) else best[options.case])
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
+    return Bout(peer, package, options.case, case, options.vec, options.seed, options.seconds, threads)
+
+
+def _claim_stdout() -> int:
+    """Keep stdout for the JSON line: whatever a library prints goes to stderr."""
+    out = os.dup(1)
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    return out

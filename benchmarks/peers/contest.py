@@ -1,0 +1,271 @@
+"""Who takes part and how one run of each is made: virtual environments, command lines, processes and their ends."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from case import CASES, Case
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parent
+VENVS = ROOT / ".venvs"
+TORCH = "torch==2.13.0"
+INSTALL_LIMIT_S = 900.0
+START_LIMIT_S = 150.0  # imports, first iteration and shutdown of the slowest peer on a busy machine
+PROBE_ITERATIONS = 8
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a source release needs that its own recipe does not bring."""
+
+    requirements: tuple[str, ...]
+    environment: Mapping[str, str]
+    prelude: str
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A trainer with a virtual environment of its own."""
+
+    script: str
+    requirements: tuple[str, ...]
+    variants: tuple[str, ...]
+    build: Build | None = None
+
+
+# PufferLib 3.0.0: without NO_OCEAN its build downloads raylib and compiles games; with it setup.py reads a name that it
+# never set, which the prelude (run as that interpreter starts) provides; an nvcc in sight would ask for a CUDA build.
+PUFFER_BUILD = Build(
+    ("setuptools", "wheel", "Cython", "numpy", "ninja"),
+    {"NO_OCEAN": "1", "PATH": "/usr/bin:/bin"},
+    "import builtins\n\nbuiltins.c_extension_paths = []\n",
+)
+PEERS = {
+    "sb3": Peer("sb3.py", ("stable-baselines3",), ("dummy", "subproc")),
+    "skrl": Peer("skrl_ppo.py", ("skrl",), ("sync",)),
+    "samplefactory": Peer("samplefactory.py", ("sample-factory",), ("async", "sync", "serial")),
+    "pufferlib": Peer("puffer.py", ("pufferlib>=3,<4",), ("serial",), PUFFER_BUILD),
+    "tianshou": Peer("tianshou_ppo.py", ("tianshou",), ("dummy",)),
+    "torchrl": Peer("torchrl_ppo.py", ("torchrl",), ("serial",)),
+    "rllib": Peer("rllib.py", ("ray[rllib]",), ("local",)),
+}
+LAGS = (0, 1)
+
+# name on the command line: (case, epochs, what the ratio to the best peer should be)
+WORK = {"cartpole-1": ("cartpole", 1, 3.0), "cartpole-4": ("cartpole", 4, 2.0), "halfcheetah": ("halfcheetah", 10, 2.0)}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One column of the benchmark: a peer with a variant, or slipstream with a lag."""
+
+    peer: str
+    variant: str
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables and on the command line."""
+        return f"{self.peer}-{self.variant}"
+
+
+def contestants(wanted: Sequence[str]) -> list[Contestant]:
+    """Those asked for by peer or by full name; all of them for no name."""
+    everyone = [Contestant("slipstream", f"lag{lag}") for lag in LAGS]
+    everyone += [Contestant(name, variant) for name, peer in PEERS.items() for variant in peer.variants]
+    unknown = set(wanted) - {one.name for one in everyone} - {one.peer for one in everyone}
+    if unknown:
+        raise SystemExit(f"Unknown peers {sorted(unknown)}. hint: choose from {[one.name for one in everyone]}")
+    return [one for one in everyone if not wanted or one.name in wanted or one.peer in wanted]
+
+
+def case_of(work: str) -> Case:
+    """The case behind a name on the command line, with its epochs."""
+    name, epochs, _ = WORK[work]
+    return replace(CASES[name], epochs=epochs)
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def install(name: str) -> str | None:
+    """Make a peer's virtual environment where it is missing; the reason if that failed."""
+    peer, folder = PEERS[name], VENVS / name
+    wanted = " ".join((TORCH, *peer.requirements))
+    stamp = folder / "installed.txt"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return None
+    say(f"{name}: installing {', '.join(peer.requirements)}")
+    if not (folder / "bin" / "python").exists():
+        venv.create(folder, with_pip=True)
+    constraints = VENVS / "constraints.txt"
+    constraints.write_text(TORCH + "\n")
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-c", str(constraints)]
+    steps: list[list[str]] = [[TORCH], [*peer.requirements, "gymnasium[mujoco]"]]  # torch first: no other may come
+    if peer.build:
+        steps = [steps[0], [*peer.build.requirements], ["--no-build-isolation", *steps[1]]]
+        site = next(folder.glob("lib/python*/site-packages"))
+        (site / "sitecustomize.py").write_text(peer.build.prelude)
+    for words in steps:
+        done = launch([*pip, *words], INSTALL_LIMIT_S, peer.build.environment if peer.build else None)
+        if done.failure:
+            return f"install: {done.failure}"
+    stamp.write_text(wanted)
+    return None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its last line of JSON, or why there is none."""
+
+    row: dict[str, Any]
+    failure: str | None
+    wall_seconds: float
+
+
+def launch(command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> Ended:
+    """Run a command in an empty folder and end whatever it started, in time or not."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder, open(Path(folder) / "stderr", "w+b") as errors:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            out, _ = process.communicate(timeout=limit_s)
+            failure = None
+        except subprocess.TimeoutExpired:
+            out, failure = b"", f"no end after {limit_s:.0f} s"
+        finally:
+            end_children()
+        wall = time.perf_counter() - started
+        errors.seek(0)
+        last = last_error(errors.read().decode(errors="replace"), folder)
+    if failure is None and process.returncode:
+        failure = f"exit {process.returncode}: {last}"
+    row: dict[str, Any] = {}
+    lines = out.decode(errors="replace").strip().splitlines()
+    if failure is None and lines:
+        try:
+            row = json.loads(lines[-1])
+        except json.JSONDecodeError:
+            failure = f"last line is not JSON: {lines[-1][:200]}"
+    return Ended(row, failure, wall)
+
+
+def last_error(text: str, folder: str) -> str:
+    """The line of a log that most likely says what went wrong, without this machine's paths."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "error" in line] or lines or ["nothing on stderr"]
+    return telling[-1].replace(folder, "TMP").replace(str(ROOT), ".")[:300]
+
+
+def adopt_orphans() -> None:
+    """Make processes that outlive their parent children of this one (Linux), so that none can be left behind."""
+    if sys.platform == "linux":
+        set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def end_children() -> None:
+    """Kill all that descends from this process, until nothing does."""
+    for _ in range(10):
+        children = psutil.Process().children(recursive=True)
+        if not children:
+            return
+        for child in children:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(children, timeout=2)
+
+
+def peer_run(one: Contestant, options: Sequence[str], limit_s: float) -> Ended:
+    """Run a peer's script in its virtual environment."""
+    python = VENVS / one.peer / "bin" / "python"
+    script = SCRIPTS / PEERS[one.peer].script
+    return launch([str(python), str(script), "--vec", one.variant, *options], limit_s)
+
+
+def slipstream_command(env: str, run: Path, steps: int, seed: int, extra: Sequence[str]) -> list[str]:
+    """The command line of one slipstream training run."""
+    program = ROOT / ".venv" / "bin" / "slipstream"
+    fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json"]
+    return [str(program), "train", f"gymnasium:{env}", *fixed, *extra]
+
+
+def slipstream_settings(case: Case, lag: int) -> list[str]:
+    """The case in slipstream's own settings."""
+    settings = {
+        "plan.envs": case.envs,
+        "plan.lag": lag,
+        "ppo.rollout": case.rollout,
+        "ppo.minibatch": case.minibatch,
+        "ppo.epochs": case.epochs,
+        "ppo.learning_rate": case.learning_rate,
+        "policy.hidden": json.dumps(list(case.hidden), separators=(",", ":")),
+        "policy.activation": case.activation,
+        "policy.shared": "false",
+    }
+    return pairs([f"{key}={value}" for key, value in settings.items()])
+
+
+def pairs(settings: Sequence[str]) -> list[str]:
+    """`key=value` strings as `--set` options."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def slipstream_run(case: Case, lag: int, steps: int, seed: int, limit_s: float, extra: Sequence[str] = ()) -> Ended:
+    """Train slipstream on a case for a number of steps; its row in the form of the peers'."""
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+        options = [*slipstream_settings(case, lag), *extra]
+        done = launch(slipstream_command(case.env, Path(folder) / "run", steps, seed, options), limit_s)
+    row = {key: value for key, value in done.row.items() if key not in ("run", "checkpoint")}
+    shape = {
+        "env": case.env,
+        "seed": seed,
+        "envs": case.envs,
+        "batch": case.batch,
+        "minibatch": case.minibatch,
+        "epochs": case.epochs,
+        "hidden": list(case.hidden),
+        "activation": case.activation,
+        "version": slipstream_version(),
+    }
+    return replace(done, row=shape | row)
+
+
+def slipstream_version() -> str:
+    """The installed version, where the driver runs in the project's own virtual environment."""
+    try:
+        return version("slipstream")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def whole_iterations(steps: float, case: Case) -> int:
+    """A step count rounded to whole iterations, two at least."""
+    return max(2, round(steps / case.batch)) * case.batch

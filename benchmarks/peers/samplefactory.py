@@ -1,0 +1,108 @@
+"""Sample Factory on equal work: its APPO with the rollout workers that suit the machine.
+
+`async` collects while it learns, as the library does by default; `sync` waits; `serial` runs all in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from typing import Any
+
+import gymnasium
+from case import Bout, Enough, arguments, begin
+
+WORKERS = 2
+
+
+def settings(bout: Bout, directory: str) -> list[str]:
+    """The command line that makes Sample Factory do this bout's work."""
+    case = bout.case
+    workers = 1 if bout.variant == "serial" else WORKERS
+    chosen: dict[str, Any] = {
+        "algo": "APPO",
+        "env": bout.env,
+        "experiment": "bout",
+        "train_dir": directory,
+        "device": "cpu",
+        "seed": bout.seed,
+        "serial_mode": bout.variant == "serial",
+        "async_rl": bout.variant == "async",
+        "num_workers": workers,
+        "num_envs_per_worker": case.envs // workers,
+        "worker_num_splits": 2 if bout.variant == "async" else 1,
+        "batched_sampling": bout.variant == "serial",  # measured better here, not so with workers
+        # a minibatch must hold whole rollouts; the batch stays envs x rollout steps
+        "rollout": min(case.rollout, case.minibatch),
+        "recurrence": 1,
+        "batch_size": case.minibatch,
+        "num_batches_per_epoch": case.minibatches,
+        "num_epochs": case.epochs,
+        "shuffle_minibatches": True,
+        "use_rnn": False,
+        "actor_critic_share_weights": False,
+        "adaptive_stddev": False,
+        "nonlinearity": case.activation,
+        "normalize_input": False,
+        "normalize_returns": False,
+        "with_vtrace": False,
+        "value_bootstrap": True,
+        "learning_rate": case.learning_rate,
+        "gamma": case.gamma,
+        "gae_lambda": case.gae_lambda,
+        "ppo_clip_ratio": case.clip,
+        "ppo_clip_value": 1e6,
+        "exploration_loss_coeff": case.entropy,
+        "value_loss_coeff": case.value,
+        "max_grad_norm": case.gradient_norm,
+        "decorrelate_envs_on_one_worker": False,
+        "log_to_file": False,
+        "save_every_sec": 10**6,
+        "save_best_every_sec": 10**6,
+        "experiment_summaries_interval": 10**6,
+        "train_for_env_steps": 10**10,
+    }
+    return [f"--{key}={value}" for key, value in chosen.items()] + ["--encoder_mlp_layers", *map(str, case.hidden)]
+
+
+def make(name: str, config: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
+    """One environment, made in the worker that steps it."""
+    return gymnasium.make(name)
+
+
+def train(bout: Bout) -> None:
+    """Train for the bout's time and report."""
+    import torch
+    from sample_factory.algo.runners.runner import AlgoObserver, Runner
+    from sample_factory.algo.utils.misc import ExperimentStatus
+    from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+    from sample_factory.envs.env_utils import register_env
+    from sample_factory.train import make_runner
+    from sample_factory.utils.utils import log
+
+    log.setLevel(logging.ERROR)
+    torch.set_num_threads(bout.threads)
+
+    class Watch(AlgoObserver):
+        """Tells the clock after each pass over a batch and lets the runner end by its own step limit."""
+
+        def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
+            try:
+                bout.iteration(sum(runner.env_steps.values()))
+            except Enough:
+                runner.cfg.train_for_env_steps = 0
+
+    register_env(bout.env, make)
+    with tempfile.TemporaryDirectory() as directory:
+        argv = settings(bout, directory)
+        parser, _ = parse_sf_args(argv)
+        _, runner = make_runner(parse_full_cfg(parser, argv))
+        runner.register_observer(Watch())
+        if runner.init() != ExperimentStatus.SUCCESS or runner.run() != ExperimentStatus.SUCCESS:
+            raise SystemExit("Sample Factory did not finish its run.")
+        bout.returns.extend(float(value) for value in runner.policy_avg_stats.get("reward", [()])[0])
+    bout.report()
+
+
+if __name__ == "__main__":
+    train(begin("samplefactory", "sample-factory", arguments(("async", "sync", "serial"), threads=1).parse_args()))

@@ -1,0 +1,110 @@
+"""Stable-Baselines3 on equal work, and its published CartPole settings until a return is reached."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from case import Bout, Case, Enough, arguments, begin
+
+# rl-zoo3, hyperparams/ppo.yml, CartPole-v1
+PUBLISHED = Case(
+    "CartPole-v1", envs=8, rollout=32, minibatch=256, epochs=20, learning_rate=1e-3, gamma=0.98, gae_lambda=0.8
+)
+PUBLISHED_STEPS = 100_000  # the length of the published schedules: past it the learning rate is 0
+LIMIT_S = 120.0
+
+
+def build(bout: Bout, schedule: bool = False) -> Any:
+    """The PPO model of this bout's case; `schedule` makes learning rate and clip range fall linearly to 0."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    torch.set_num_threads(bout.threads)
+    case = bout.case
+    # fork: forkserver imports torch once per environment; the steady state is the same
+    vec, options = (SubprocVecEnv, {"start_method": "fork"}) if bout.variant == "subproc" else (DummyVecEnv, {})
+    envs = make_vec_env(bout.env, n_envs=case.envs, seed=bout.seed, vec_env_cls=vec, vec_env_kwargs=options)
+
+    def falling(value: float) -> Any:
+        return (lambda remaining: remaining * value) if schedule else value
+
+    return PPO(
+        "MlpPolicy",
+        envs,
+        n_steps=case.rollout,
+        batch_size=case.minibatch,
+        n_epochs=case.epochs,
+        learning_rate=falling(case.learning_rate),
+        clip_range=falling(case.clip),
+        gamma=case.gamma,
+        gae_lambda=case.gae_lambda,
+        ent_coef=case.entropy,
+        vf_coef=case.value,
+        max_grad_norm=case.gradient_norm,
+        policy_kwargs={
+            "net_arch": {"pi": list(case.hidden), "vf": list(case.hidden)},
+            "activation_fn": {"tanh": torch.nn.Tanh}[case.activation],
+        },
+        seed=bout.seed,
+        device="cpu",
+        verbose=0,
+    )
+
+
+def train(bout: Bout, until: float | None) -> None:
+    """Train for the bout's time, or with the published settings until the return is reached, and report."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    model = build(bout, schedule=until is not None)
+    started = time.perf_counter()
+    reached: dict[str, Any] = {"reached": False}
+
+    class Watch(BaseCallback):
+        """Sees the end of each iteration, which is the start of the next rollout or of none."""
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            if self.num_timesteps:
+                self.look()
+
+        def _on_training_end(self) -> None:
+            self.look()
+
+        def look(self) -> None:
+            bout.returns.clear()
+            bout.returns.extend(episode["r"] for episode in model.ep_info_buffer)
+            seconds = time.perf_counter() - started
+            full = len(bout.returns) == bout.returns.maxlen
+            if until is not None and full and sum(bout.returns) / len(bout.returns) >= until:
+                reached.update(reached=True, until_steps=self.num_timesteps, until_seconds=round(seconds, 3))
+                bout.seconds = 0.0
+            bout.iteration(self.num_timesteps)
+
+    with suppress(Enough):
+        model.learn(PUBLISHED_STEPS if until is not None else 10**9, callback=Watch(), progress_bar=False)
+    extra = {"until_return": until, "train_seconds": round(time.perf_counter() - started, 3), **reached}
+    bout.report(**(extra if until is not None else {}))
+    model.env.close()
+
+
+def main() -> None:
+    """Read the options, train, print."""
+    parser = arguments(("dummy", "subproc"), threads=1)
+    parser.add_argument("--until-return", type=float, help="published CartPole settings until this mean return")
+    options: argparse.Namespace = parser.parse_args()
+    bout = begin("sb3", "stable-baselines3", options)
+    if options.until_return is not None:
+        bout = replace(bout, case=PUBLISHED, case_name="cartpole-published", seconds=LIMIT_S)
+    train(bout, options.until_return)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Slipstream trains game-playing agents: follow a demonstrator closely, then overtake it."""

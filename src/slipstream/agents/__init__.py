@@ -1,0 +1,1 @@
+"""Anything that acts: random, scripted, trained."""

@@ -1,0 +1,88 @@
+"""Agents without weights: uniformly random, and the scripted players that a game brings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import compiled
+from slipstream.core.contracts import ActionSpec, Array
+from slipstream.core.streams import make_streams, uniform
+from slipstream.envs.registry import Scripted
+
+
+@compiled
+def draw_uniform(streams: Array, sizes: Array, low: Array, high: Array, mask: Array, out: Array) -> None:
+    """Write uniformly random actions; masked options are never chosen."""
+    for row in range(out.shape[0]):
+        if sizes.size == 0:
+            for k in range(low.size):
+                out[row, k] = low[k] + np.float32(uniform(streams, row)) * (high[k] - low[k])
+            continue
+        start = 0
+        for part in range(sizes.size):
+            allowed = sizes[part]
+            if mask.shape[1]:
+                allowed = 0
+                for j in range(sizes[part]):
+                    allowed += mask[row, start + j]
+            pick = min(int(uniform(streams, row) * np.float32(allowed)), allowed - 1)
+            for j in range(sizes[part]):
+                if mask.shape[1] == 0 or mask[row, start + j]:
+                    if pick == 0:
+                        out[row, part] = j
+                        break
+                    pick -= 1
+            start += sizes[part]
+
+
+class BatchAgent:
+    """What agents share: one observation or a batch in, actions out."""
+
+    name: str
+    action: ActionSpec
+
+    def act(self, obs: Array, mask: Array | None = None) -> Array:
+        """Return actions for one observation [obs] or a batch [rows, obs]."""
+        batch = np.atleast_2d(np.asarray(obs, np.float32))
+        options = self.action.outputs if self.action.masked else 0
+        masks = np.ones((len(batch), options), np.uint8)
+        if mask is not None and options:
+            masks[:] = mask
+        if not hasattr(self, "_streams") or len(self._streams) < len(batch):
+            self._streams = make_streams(0, f"{self.name}"[:8], 0, len(batch))
+        out = np.zeros((len(batch), self.action.parts), self.action.dtype)
+        self.act_into(batch, masks, self._streams, out)
+        result: Array = out[:, 0] if self.action.kind == "discrete" else out
+        return result if np.ndim(obs) > 1 else result[0]
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
+        raise NotImplementedError
+
+
+class RandomAgent(BatchAgent):
+    """Chooses uniformly; unbounded continuous actions are drawn from [-1, 1]."""
+
+    def __init__(self, action: ActionSpec) -> None:
+        self.name = "random"
+        self.action = action
+        self._sizes = np.array(action.sizes, np.int64)
+        self._low = np.array([x if np.isfinite(x) else -1.0 for x in action.low], np.float32)
+        self._high = np.array([x if np.isfinite(x) else 1.0 for x in action.high], np.float32)
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Write uniformly random actions."""
+        draw_uniform(streams, self._sizes, self._low, self._high, mask, out)
+
+
+class ScriptedAgent(BatchAgent):
+    """A player that a game brings; acts from observations alone."""
+
+    def __init__(self, name: str, action: ActionSpec, script: Scripted) -> None:
+        self.name = name
+        self.action = action
+        self._script = script
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Write the script's actions."""
+        self._script(np.ascontiguousarray(obs), self.action.kind, out)

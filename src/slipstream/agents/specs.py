@@ -1,0 +1,53 @@
+"""One spec string for every agent: `random`, `scripted:NAME`, `run:DIR`, `run:DIR@best`, `run:DIR@STEPS`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slipstream.agents.simple import BatchAgent, RandomAgent, ScriptedAgent
+from slipstream.agents.trained import TrainedAgent
+from slipstream.core.contracts import EnvSpec
+from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.envs.registry import EnvChoice, parse
+
+FORMS = "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"
+
+
+def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = False) -> BatchAgent:
+    """Make the agent that a spec string names, to play the given environment."""
+    head, colon, rest = text.partition(":")
+    if text == "random":
+        return RandomAgent(spec.action)
+    if head == "scripted" and rest:
+        players = scripted_players(choice.name)
+        if rest not in players:
+            have = f"use one of: {', '.join(players)}" if players else f"`{spec.name}` has no scripted players"
+            raise ConfigError(f"`{spec.name}` has no player `{text}`.{did_you_mean(rest, players)}", have)
+        game, _ = parse(choice.name)
+        assert game is not None
+        return ScriptedAgent(text, spec.action, game.scripted[rest])
+    if head == "run" and rest:
+        agent = load_trained(text, sampled)
+        agent.check_fits(spec)
+        return agent
+    near = did_you_mean(head, ("random", "scripted", "run"))
+    raise ConfigError(f"`{text}` does not name an agent.{near}", f"write {FORMS}")
+
+
+def load_trained(text: str, sampled: bool = False) -> TrainedAgent:
+    """Load the agent of a run from `run:DIR[@best|@STEPS]`."""
+    head, _, rest = text.partition(":")
+    if head != "run" or not rest:
+        raise ConfigError(f"`{text}` does not name a trained agent.", "write run:DIR, run:DIR@best or run:DIR@STEPS")
+    folder, at, which = rest.rpartition("@")
+    if at and (which in ("best", "latest") or which.isdigit()):
+        return TrainedAgent.from_run(Path(folder), which, sampled)
+    if at and not Path(rest).exists():
+        raise ConfigError(f"`@{which}` in `{text}` is neither `best` nor a number of steps.", f"write {FORMS}")
+    return TrainedAgent.from_run(Path(rest), "latest", sampled)
+
+
+def scripted_players(env: str) -> list[str]:
+    """Names of the scripted players of an environment."""
+    game, _ = parse(env)
+    return list(game.scripted) if game is not None else []

@@ -1,0 +1,1 @@
+"""Collecting: how rollouts are made, and how games are played."""

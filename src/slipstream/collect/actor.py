@@ -1,0 +1,173 @@
+"""One actor: environments and a copy of the policy, stepped together for a whole rollout.
+
+The local collector is one actor with all environments; each worker process is one with a share of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from slipstream.collect.rollout import Rollout
+from slipstream.core.compile import compiled
+from slipstream.core.contracts import Agent, Array, Rows, Vector, empty_rows
+from slipstream.core.streams import make_streams
+from slipstream.models.acting import Acting, bound
+from slipstream.models.shape import Shape
+
+
+@compiled
+def all_finite(values: Array) -> bool:
+    """Whether a flat array holds neither NaN nor infinity."""
+    total = np.float32(0)
+    for i in range(values.size):
+        total += values[i] * np.float32(0)
+    return total == np.float32(0)
+
+
+def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
+    """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
+    mask = np.ones((envs, len(teams)), bool)
+    if opponent:
+        sides = sorted(set(teams))
+        for env in range(envs):
+            mask[env] = np.array(teams) == sides[(first + env) % len(sides)]
+    return mask.reshape(-1)
+
+
+@dataclass
+class Fault:
+    """A non-finite number that was kept out of the batch."""
+
+    env: int
+    step: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} was not finite in env {self.env} at step {self.step}: masked, and the env was reset."
+
+
+class Actor:
+    """Fills rollouts: act, step, guard, again."""
+
+    def __init__(
+        self, vector: Vector, shape: Shape, *, seed: int, first: int = 0, opponent: Agent | None = None,
+        progress: Array | None = None,
+    ) -> None:  # fmt: skip
+        spec = vector.spec
+        rows = vector.envs * spec.agents
+        self.vector = vector
+        self.acting = Acting(shape)
+        self.first = first
+        self.opponent = opponent
+        self.faults: list[Fault] = []
+        self.seconds = np.zeros(2, np.float64)
+        """Time in the environments and in inference."""
+        self.progress = np.zeros(4, np.int64) if progress is None else progress
+        learning = learning_rows(spec.teams, vector.envs, opponent is not None, first)
+        self._all = np.arange(rows)
+        self._own = np.flatnonzero(learning)
+        self._others = np.flatnonzero(~learning)
+        self._streams = make_streams(seed, "act", first * spec.agents, rows)
+        self._other_streams = make_streams(seed, "opponent", first * spec.agents, rows)[self._others]
+        self._now = empty_rows(spec, vector.envs)
+        self._final_obs = self._now.final_obs
+        action = spec.action
+        self._continuous = action.kind == "continuous"
+        self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
+        self._env_action = np.zeros((rows, action.parts), action.dtype)
+        self._other_action = np.zeros((len(self._others), action.parts), action.dtype)
+        self._steps = 0
+
+    def reset(self) -> None:
+        """Start all environments."""
+        self.vector.reset(self._now)
+
+    def fill(self, rollout: Rollout) -> None:
+        """Act and step until the rollout is full, with the weights that `self.acting` holds."""
+        acting, vector, now = self.acting, self.vector, self._now
+        rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
+        rollout.active[0][self._others] = 0
+        rollout.terms[:] = 0
+        in_envs = in_policy = 0.0
+        for t in range(rollout.steps):
+            began = perf_counter()
+            obs, mask, action = rollout.obs[t], rollout.mask[t], rollout.action[t]
+            acting.act(self._own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t])
+            env_action = action
+            if self._continuous:
+                env_action = self._env_action
+                bound(action, self._low, self._high, env_action)
+            if self._others.size:
+                self._act_others(obs, mask, env_action)
+            acted = perf_counter()
+            rows = rollout.at(t, self._final_obs)
+            vector.step(env_action, rows)
+            stepped = perf_counter()
+            in_policy += acted - began
+            in_envs += stepped - acted
+            self.progress[0] += 1
+            self._steps += 1
+            if rows.truncated.any():
+                acting.value(np.flatnonzero(rows.truncated), self._final_obs, rollout.final_value[t])
+            if not (all_finite(rows.obs.reshape(-1)) and all_finite(rows.reward) and self._ends_finite(rows)):
+                self._mend(t, rollout, rows)
+            if self._others.size:
+                rows.active[self._others] = 0
+        now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
+        acting.value(self._all, now.obs, rollout.value[-1])
+        self.seconds[0] += in_envs
+        self.seconds[1] += in_policy
+
+    def snapshot(self) -> dict[str, Array]:
+        """Copies of all that the next rollout starts from, rows or envs first."""
+        state = {f"env/{name}": array for name, array in self.vector.snapshot().items()}
+        now = self._now
+        others = np.zeros((len(self._all), 2), np.int64)
+        others[self._others] = self._other_streams
+        own = {"obs": now.obs, "mask": now.mask, "active": now.active, "streams": self._streams, "others": others}
+        return state | {f"row/{name}": array.copy() for name, array in own.items()}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from a snapshot; environments that cannot be put back start new episodes."""
+        self._streams[:] = state["row/streams"]
+        self._other_streams[:] = state["row/others"][self._others]
+        if not self.vector.spec.exact:
+            self.reset()
+            return
+        self.vector.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
+        for name in ("obs", "mask", "active"):
+            getattr(self._now, name)[:] = state[f"row/{name}"]
+
+    def _act_others(self, obs: Array, mask: Array, action: Array) -> None:
+        """Let the opponent choose for its rows, in the env's own actions."""
+        assert self.opponent is not None
+        self.opponent.act_into(obs[self._others], mask[self._others], self._other_streams, self._other_action)
+        action[self._others] = self._other_action
+
+    def _ends_finite(self, rows: Rows) -> bool:
+        ended = rows.terminated | rows.truncated
+        return not ended.any() or bool(np.isfinite(self._final_obs[ended > 0]).all())
+
+    def _mend(self, t: int, rollout: Rollout, rows: Rows) -> None:
+        """Keep non-finite numbers out of the batch: mask the transition, cut there, reset the env."""
+        agents, terms = self.vector.spec.agents, self.vector.spec.terms
+        ended = (rows.terminated | rows.truncated) > 0
+        bad_obs = ~np.isfinite(rows.obs).all(axis=1) | (ended & ~np.isfinite(self._final_obs).all(axis=1))
+        bad = bad_obs | ~np.isfinite(rows.reward)
+        envs = np.unique(np.flatnonzero(bad) // agents)
+        for env in envs.tolist():
+            its = slice(env * agents, (env + 1) * agents)
+            named = [name for k, name in enumerate(terms) if not np.isfinite(rows.terms[its, k]).all()]
+            what = "The observation" if bad_obs[its].any() else "The reward"
+            what = f"Reward term `{'`, `'.join(named)}`" if named else what
+            self.faults.append(Fault(self.first + env, self._steps, what))
+            rows.reward[its] = 0
+            rows.terminated[its] = 0
+            rows.truncated[its] = 1
+            rollout.active[t][its] = 0
+            rollout.final_value[t][its] = rollout.value[t][its]
+            rows.terms[its] = np.nan_to_num(rows.terms[its], nan=0.0, posinf=0.0, neginf=0.0)
+        self.vector.reset_envs(envs.tolist(), rows)

@@ -1,0 +1,56 @@
+"""The local collector: everything in this process; the reference for every parity test."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.collect.actor import Actor
+from slipstream.collect.rollout import Rollout, rollout_fields
+from slipstream.core.contracts import Array
+
+
+class Local:
+    """One actor with all environments."""
+
+    def __init__(self, actor: Actor, steps: int, lag: int) -> None:
+        spec = actor.vector.spec
+        self.actor = actor
+        self.lag = lag
+        fields = rollout_fields(spec, steps, actor.vector.envs)
+        self._rollout = Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
+        self._packs: dict[int, Array] = {}
+
+    def publish(self, version: int, pack: Array) -> None:
+        """Give the weights and normaliser of a version."""
+        self._packs[version] = pack.copy()
+        self._packs.pop(version - 2, None)
+
+    def start(self, version: int, state: dict[str, Array] | None) -> None:
+        """Begin with rollout number `version`, from a snapshot if there is one."""
+        if state is None:
+            self.actor.reset()
+        else:
+            self.actor.restore(state)
+
+    def collect(self, version: int) -> Rollout:
+        """Make rollout number `version`, with the weights of that version, or of the one before at lag 1."""
+        self.actor.acting.load(self._packs[max(version - self.lag, 0)])
+        self.actor.fill(self._rollout)
+        return self._rollout
+
+    def snapshot(self, version: int) -> dict[str, Array]:
+        """What rollout number `version`, the next one, starts from."""
+        return self.actor.snapshot()
+
+    def drain_faults(self) -> list[str]:
+        """What was kept out of the batch since the last call."""
+        faults, self.actor.faults = [str(fault) for fault in self.actor.faults], []
+        return faults
+
+    def seconds(self) -> tuple[float, float]:
+        """Time spent in environments and in inference so far."""
+        return float(self.actor.seconds[0]), float(self.actor.seconds[1])
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.actor.vector.close()

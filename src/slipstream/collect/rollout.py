@@ -1,0 +1,82 @@
+"""A rollout: what acting for T steps leaves behind, as arrays [T, rows] in a slab."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.core.slab import Field
+
+
+@dataclass
+class Rollout:
+    """The transitions of all rows over T steps; `obs`, `value`, `active` and `mask` have one step more.
+
+    `active` is 1 where the learning policy acted: only there is a transition. Where an episode was truncated,
+    `final_value` is the value of its last observation.
+    """
+
+    obs: Array  # [T + 1, rows, obs] float32
+    action: Array  # [T, rows, parts] int32 or float32
+    logp: Array  # [T, rows] float32
+    value: Array  # [T + 1, rows] float32
+    reward: Array  # [T, rows] float32
+    terminated: Array  # [T, rows] uint8
+    truncated: Array  # [T, rows] uint8
+    outcome: Array  # [T, rows] int8
+    final_value: Array  # [T, rows] float32
+    active: Array  # [T + 1, rows] uint8
+    mask: Array  # [T + 1, rows, options] uint8
+    terms: Array  # [rows, terms] float32, sums over the rollout
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.reward.shape[0])
+
+    def part(self, low: int, high: int) -> Rollout:
+        """The rows [low, high) of this rollout, as views."""
+        views: dict[str, Any] = {f.name: getattr(self, f.name)[:, low:high] for f in fields(self) if f.name != "terms"}
+        return Rollout(**views, terms=self.terms[low:high])
+
+    def at(self, t: int, final_obs: Array) -> Rows:
+        """Where the vector writes the results of step t."""
+        return Rows(
+            obs=self.obs[t + 1],
+            reward=self.reward[t],
+            terminated=self.terminated[t],
+            truncated=self.truncated[t],
+            outcome=self.outcome[t],
+            final_obs=final_obs,
+            active=self.active[t + 1],
+            mask=self.mask[t + 1],
+            terms=self.terms,
+        )
+
+
+def rollout_fields(spec: EnvSpec, steps: int, envs: int) -> dict[str, Field]:
+    """The fields that hold one rollout."""
+    rows, action = envs * spec.agents, spec.action
+    options = action.outputs if action.masked else 0
+    return {
+        "obs": Field((steps + 1, rows, spec.obs_size), "float32"),
+        "action": Field((steps, rows, action.parts), np.dtype(action.dtype).name),
+        "logp": Field((steps, rows), "float32"),
+        "value": Field((steps + 1, rows), "float32"),
+        "reward": Field((steps, rows), "float32"),
+        "terminated": Field((steps, rows), "uint8"),
+        "truncated": Field((steps, rows), "uint8"),
+        "outcome": Field((steps, rows), "int8"),
+        "final_value": Field((steps, rows), "float32"),
+        "active": Field((steps + 1, rows), "uint8"),
+        "mask": Field((steps + 1, rows, options), "uint8"),
+        "terms": Field((rows, len(spec.terms)), "float32"),
+    }
+
+
+def view_rollout(slab: Any, prefix: str) -> Rollout:
+    """The rollout whose fields stand in a slab under `prefix`."""
+    return Rollout(**{f.name: slab[prefix + f.name] for f in fields(Rollout)})

@@ -1,0 +1,55 @@
+"""From the name of an environment to a vector of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.contracts import Array, EnvSpec, Vector
+from slipstream.envs.adapters import gymnasium as adapter
+from slipstream.envs.registry import EnvChoice, parse
+from slipstream.vector.serial import Bridge, Serial
+
+
+def env_seeds(seed: int, first: int, envs: int) -> list[int]:
+    """The seed of each environment, by its global index."""
+    keys = [np.random.SeedSequence([seed, 0xE27, index]) for index in range(first, first + envs)]
+    return [int(key.generate_state(1, np.uint32)[0]) for key in keys]
+
+
+def make_vector(
+    choice: EnvChoice, envs: int, *, seed: int = 0, first: int = 0, progress: Array | None = None
+) -> Vector:
+    """Make environments [first, first + envs) of a run, to be stepped by this process."""
+    choice.import_modules()
+    game, variant = parse(choice.name)
+    if game is not None:
+        return game.make(choice, variant, envs, first, seed)
+    spec, bridge = _bridge(choice, variant)
+    repeat = choice.env.action_repeat or 1
+    return Serial(spec, bridge, env_seeds(seed, first, envs), first=first, repeat=repeat, progress=progress)
+
+
+def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
+    """Look at one environment with all its checks, then make the rest without them."""
+
+    def make_whole() -> adapter.Env:
+        env: adapter.Env = choice.factory() if choice.factory else adapter.make(variant, choice.env.options)
+        return env
+
+    def make_bare() -> adapter.Env:
+        return adapter.strip(make_whole())[0]
+
+    probe = make_whole()
+    try:
+        spec = adapter.spec_of(probe, choice.name)
+        _, limit = adapter.strip(probe)
+        bridge = Bridge(
+            make=make_bare,
+            time_limit=limit,
+            encode_obs=adapter.obs_encoder(probe.observation_space),
+            decode_actions=adapter.action_decoder(probe.action_space),
+            mask_of=adapter.mask_of,
+        )
+    finally:
+        probe.close()
+    return spec, bridge

@@ -1,0 +1,1 @@
+"""The ground floor: contracts, errors, memory, machine, statistics."""

@@ -1,0 +1,22 @@
+"""The one way in which scalar Python is compiled: numba, cached, without the GIL, IEEE exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile with strict IEEE arithmetic: the same bits on every machine."""
+    result: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return result
+
+
+def compiled_fused(function: F) -> F:
+    """Compile with fused multiply-add allowed: for network arithmetic, where speed matters more than the last bit."""
+    result: F = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
+    return result

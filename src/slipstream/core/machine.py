@@ -1,0 +1,93 @@
+"""What this machine really offers: usable cores, memory, disk, a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import psutil
+
+
+def affinity_cores() -> int:
+    """Cores that this process may be scheduled on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cgroup_cores(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The CPU quota of the control group, in cores; None where there is none."""
+    quotas = []
+    for folder in _cgroup_folders(root, membership):
+        quota = _quota(folder)
+        if quota is not None:
+            quotas.append(quota)
+    return min(quotas) if quotas else None
+
+
+def cores() -> int:
+    """Cores that can really be used: affinity and quota, at least 1."""
+    quota = cgroup_cores()
+    usable = affinity_cores()
+    return max(1, min(usable, int(quota + 0.5)) if quota is not None else usable)
+
+
+def memory_bytes() -> int:
+    """Memory that this process can use: the machine's, or the control group's limit if lower."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return min(total, int(text)) if text.isdigit() else total
+    except OSError:
+        return total
+
+
+def cpu_model() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def disk_free_bytes(path: Path) -> int:
+    """Free space where `path` is, or would be."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def fingerprint() -> str:
+    """A short name for this kind of machine, the same on every call."""
+    facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+
+
+def _cgroup_folders(root: Path, membership: Path) -> list[Path]:
+    folders = [root, root / "cpu"]
+    try:
+        for line in membership.read_text().splitlines():
+            path = line.rpartition(":")[2].strip("/")
+            parts = path.split("/") if path else []
+            folders += [root.joinpath(*parts[:n]) for n in range(1, len(parts) + 1)]
+    except OSError:
+        pass
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        return int(quota) / int(period) if quota not in ("max", "-1") else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,103 @@
+"""One anonymous shared mapping with named, typed, aligned fields.
+
+Anonymous, so that nothing is left behind whatever dies: memfd on Linux, an unlinked file on other POSIX systems,
+a named section of the paging file on Windows (which goes with its last handle).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import Array
+from slipstream.core.errors import MachineError
+from slipstream.core.machine import memory_bytes
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Field:
+    """The shape and dtype of one field."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the field without padding."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class Slab:
+    """Fields in shared memory: `slab["obs"]` is a NumPy view of it."""
+
+    def __init__(self, fields: Mapping[str, Field], handle: int | str | None = None) -> None:
+        self.fields = dict(fields)
+        self.nbytes = max(ALIGNMENT, sum(_padded(field.nbytes) for field in self.fields.values()))
+        if handle is None and self.nbytes > 0.8 * memory_bytes():
+            raise MachineError(
+                f"The rollout buffers need {self.nbytes / 2**30:.1f} GiB, more than this machine's memory.",
+                "lower plan.envs or ppo.rollout",
+            )
+        self.handle = _allocate(self.nbytes) if handle is None else handle
+        self._map = _attach(self.handle, self.nbytes)
+        self._views: dict[str, Array] = {}
+        offset = 0
+        for name, field in self.fields.items():
+            dtype = np.dtype(field.dtype)
+            count = field.nbytes // dtype.itemsize
+            flat = np.frombuffer(self._map, dtype, count, offset) if count else np.zeros(0, dtype)
+            self._views[name] = flat.reshape(field.shape)
+            offset += _padded(field.nbytes)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._views[name]
+
+    def describe(self) -> dict[str, Any]:
+        """What another process needs to attach: plain JSON."""
+        fields = {name: [list(field.shape), field.dtype] for name, field in self.fields.items()}
+        return {"fields": fields, "handle": self.handle}
+
+    @classmethod
+    def attach(cls, description: Mapping[str, Any]) -> Slab:
+        """Open the mapping that `describe` told of; its descriptor must have been inherited."""
+        fields = {name: Field(tuple(shape), dtype) for name, (shape, dtype) in description["fields"].items()}
+        return cls(fields, description["handle"])
+
+    def close(self) -> None:
+        """Let go of the mapping; views taken from it keep their pages until they are dropped."""
+        self._views.clear()
+        if isinstance(self.handle, int) and self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _allocate(nbytes: int) -> int | str:
+    if sys.platform == "win32":
+        return f"slipstream-{uuid.uuid4().hex}"
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("slipstream")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, nbytes)
+    return descriptor
+
+
+def _attach(handle: int | str, nbytes: int) -> mmap.mmap:
+    if isinstance(handle, str):
+        return mmap.mmap(-1, nbytes, tagname=handle)  # type: ignore[call-arg,unused-ignore]
+    return mmap.mmap(handle, nbytes)

@@ -1,0 +1,60 @@
+"""Intervals: Wilson for rates, Student's t for means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean, stdev
+
+CONFIDENCE = 0.95
+
+
+def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the Wilson score interval of a rate; (0, 1) when there were no trials."""
+    if trials <= 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """Return mean, low and high by Student's t; NaN where there are too few values to say."""
+    if not values:
+        return math.nan, math.nan, math.nan
+    mean = fmean(values)
+    if len(values) < 2:
+        return mean, math.nan, math.nan
+    half = t_quantile(0.5 + confidence / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t, by bisection on its distribution function."""
+    low, high = -1e6, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        if t_cdf(middle, degrees) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def t_cdf(t: float, degrees: int) -> float:
+    """The distribution function of Student's t, in closed form for whole degrees of freedom."""
+    theta = math.atan(t / math.sqrt(degrees))
+    cosine, sine = math.cos(theta), math.sin(theta)
+    if degrees % 2:
+        total, factor = 0.0, cosine
+        for k in range(1, (degrees - 1) // 2 + 1):
+            total += factor
+            factor *= cosine * cosine * 2 * k / (2 * k + 1)
+        return 0.5 + (theta + sine * total) / math.pi
+    total, factor = 0.0, 1.0
+    for k in range(1, degrees // 2 + 1):
+        total += factor
+        factor *= cosine * cosine * (2 * k - 1) / (2 * k)
+    return 0.5 + sine * total / 2

@@ -1,0 +1,49 @@
+"""Chance, one counter-based stream per row, so that how rows are split over processes changes nothing.
+
+A stream is two int64: a key and a counter. Draw number n of a stream is a hash of both, so a stream can be
+saved, cloned and replayed by copying two numbers. The mixing is 32-bit, done in int64 with explicit masks and
+multipliers below 2**31, and therefore the same in Python, numba and on a GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import compiled
+from slipstream.core.contracts import Array
+
+MASK32 = np.int64(0xFFFFFFFF)
+MIX_1 = np.int64(0x45D9F3B)
+MIX_2 = np.int64(0x27D4EB2D)
+TO_UNIT = np.float32(1.0 / 16777216.0)
+HALF_STEP = np.float32(0.5 / 16777216.0)
+SHIFT = np.int64(16)
+
+
+@compiled
+def mix(x: int) -> int:
+    """Scatter a 32-bit number over all 32-bit numbers."""
+    x = ((x ^ (x >> SHIFT)) * MIX_1) & MASK32
+    x = ((x ^ (x >> SHIFT)) * MIX_2) & MASK32
+    return x ^ (x >> SHIFT)
+
+
+@compiled
+def uniform(streams: Array, row: int) -> float:
+    """Draw from (0, 1) and advance the row's counter."""
+    counter = streams[row, 1]
+    streams[row, 1] = counter + 1
+    low = counter & MASK32
+    high = (counter >> np.int64(32)) & MASK32
+    bits = mix(mix(streams[row, 0] ^ low) ^ high ^ np.int64(0x5BD1E995))
+    return np.float32(bits >> np.int64(8)) * TO_UNIT + HALF_STEP
+
+
+def make_streams(seed: int, purpose: str, first: int, rows: int) -> Array:
+    """Give the streams of global rows [first, first + rows) for one purpose of a run."""
+    salt = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
+    streams = np.zeros((rows, 2), np.int64)
+    for row in range(rows):
+        entropy = np.random.SeedSequence([seed & (2**63 - 1), salt, first + row])
+        streams[row, 0] = int(entropy.generate_state(1, np.uint32)[0])
+    return streams

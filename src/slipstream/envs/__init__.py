@@ -1,0 +1,1 @@
+"""Games: the registry, the built-in soccer, and adapters for other people's environments."""

@@ -1,0 +1,133 @@
+"""The games there are, by name: the built-in ones, Gymnasium's, and those that other packages bring.
+
+A package brings a game through the entry point group `slipstream.envs`: each entry is a `Game`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from slipstream.core.contracts import Array, Vector
+from slipstream.core.errors import ConfigError, EnvError, did_you_mean
+from slipstream.settings import EnvSettings, RewardSettings
+
+Scripted = Callable[[Array, str, Array], None]
+"""Writes actions for observations [rows, obs], given the kind of action asked for."""
+
+
+@dataclass(frozen=True)
+class EnvChoice:
+    """Which environment, with which settings: all that a process needs to make it."""
+
+    name: str
+    env: EnvSettings = field(default_factory=EnvSettings)
+    rewards: RewardSettings = field(default_factory=RewardSettings)
+    modules: tuple[str, ...] = ()
+    """Modules named by the flag `--import`, imported before the env is made."""
+    factory: Callable[[], Any] | None = None
+    """Makes a Python environment that has no name."""
+    terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+    """A user's own reward terms."""
+
+    def import_modules(self) -> None:
+        """Import what the user named by flag."""
+        for module in self.modules:
+            if "" not in sys.path:
+                sys.path.insert(0, "")
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise ConfigError(
+                    f"--import {module}: {error}", "name a module that Python finds from the current folder"
+                ) from error
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game that steps as a native batch."""
+
+    summary: str
+    variants: tuple[str, ...]
+    """What may stand behind the colon; the first is the default."""
+    make: Callable[[EnvChoice, str, int, int, int], Vector]
+    """(choice, variant, envs, first env, seed) -> vector."""
+    scripted: Mapping[str, Scripted] = field(default_factory=dict)
+    reference: str = ""
+    """The scripted player that training is measured against."""
+    opponents: tuple[str, ...] = ()
+    """The scripted players that `run` measures the result against."""
+    preset: str = ""
+    """The preset that holds the game's own defaults."""
+
+
+def _make_soccer(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+    from slipstream.envs.soccer.game import Soccer
+
+    return Soccer(
+        envs,
+        team_size=int(variant[0]),
+        seed=seed,
+        first=first,
+        match_seconds=choice.env.match_seconds,
+        action_repeat=choice.env.action_repeat or 4,
+        actions=choice.env.actions,
+        random_starts=choice.env.random_starts,
+        mode=choice.rewards.mode,
+        weights=choice.rewards.weights,
+        extra_terms=choice.terms,
+    )
+
+
+def _scripted_soccer(name: str) -> Scripted:
+    def act(obs: Array, kind: str, out: Array) -> None:
+        from slipstream.envs.soccer import scripted
+
+        scripted.act(name, obs, kind, out)
+
+    return act
+
+
+SOCCER = Game(
+    summary="car soccer, 1v1 to 3v3: boost, drift, bounce, score",
+    variants=("1v1", "2v2", "3v3"),
+    make=_make_soccer,
+    scripted={name: _scripted_soccer(name) for name in ("chaser", "keeper", "rule")},
+    reference="scripted:rule",
+    opponents=("scripted:chaser", "scripted:rule"),
+    preset="soccer",
+)
+
+
+def games() -> dict[str, Game]:
+    """Every native game by name."""
+    found = {"soccer": SOCCER}
+    for entry in entry_points(group="slipstream.envs"):
+        game = entry.load()
+        if not isinstance(game, Game):
+            raise EnvError(f"The entry point `{entry.name}` of slipstream.envs is not a Game.", "fix that package")
+        found[entry.name] = game
+    return found
+
+
+def parse(name: str) -> tuple[Game | None, str]:
+    """Split `soccer:2v2` into game and variant; Gymnasium's have no Game, their variant is the id."""
+    head, colon, variant = name.partition(":")
+    if head in ("gymnasium", "python") and variant:
+        return None, variant
+    known = games()
+    if head not in known:
+        near = did_you_mean(head, [*known, "gymnasium"])
+        hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"
+        raise EnvError(f"There is no environment `{name}`.{near}", hint)
+    game = known[head]
+    if colon and variant not in game.variants:
+        raise EnvError(
+            f"`{head}` has no variant `{variant}`.{did_you_mean(variant, game.variants)}",
+            f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}",
+        )
+    return game, variant or game.variants[0]

@@ -1,0 +1,1 @@
+"""The built-in game: car soccer seen from above."""

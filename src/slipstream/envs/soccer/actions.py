@@ -1,0 +1,67 @@
+"""Soccer's three ways to act, each decoded to throttle, steer, boost and drift."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import compiled
+from slipstream.core.contracts import ActionSpec
+from slipstream.envs.soccer.layout import BOOSTING, DRIFTING, STEER, THROTTLE, F
+from slipstream.envs.soccer.physics import ONE, ZERO
+
+# throttle, boost, drift: reverse, coast, forward, boost, and the last two drifting
+_PEDALS = ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1))
+PEDALS = len(_PEDALS)
+TABLE = np.array([(t, s, b, d) for s in (-1, 0, 1) for t, b, d in _PEDALS], np.float32)  # [18, 4]
+
+SPECS = {
+    "discrete": ActionSpec("discrete", sizes=(len(TABLE),)),
+    "multi_discrete": ActionSpec("multi_discrete", sizes=(3, 3, 2, 2)),
+    "continuous": ActionSpec("continuous", low=(-1.0,) * 4, high=(1.0,) * 4),
+}
+KINDS = tuple(SPECS)
+"""The place of a kind here is its number in the kernels."""
+DISCRETE, MULTI_DISCRETE, CONTINUOUS = range(3)
+
+
+@compiled
+def clip(x):  # type: ignore[no-untyped-def]
+    """Return x in [-1, 1], and 0 for NaN."""
+    return min(max(x, -ONE), ONE) if x == x else ZERO
+
+
+@compiled
+def decode(action, row, kind, table, s, c):  # type: ignore[no-untyped-def]
+    """Write the controls of the car at column `c` from its row of actions."""
+    if kind == DISCRETE:
+        index = min(max(int(action[row, 0]), 0), table.shape[0] - 1)
+        for k in range(4):
+            s[c + THROTTLE + k] = table[index, k]
+    elif kind == MULTI_DISCRETE:
+        s[c + THROTTLE] = clip(F(action[row, 0] - 1))
+        s[c + STEER] = clip(F(action[row, 1] - 1))
+        s[c + BOOSTING] = clip(F(action[row, 2]))
+        s[c + DRIFTING] = clip(F(action[row, 3]))
+    else:
+        s[c + THROTTLE] = clip(F(action[row, 0]))
+        s[c + STEER] = clip(F(action[row, 1]))
+        s[c + BOOSTING] = ONE if action[row, 2] > 0 else ZERO
+        s[c + DRIFTING] = ONE if action[row, 3] > 0 else ZERO
+
+
+@compiled
+def encode(throttle, steer, boost, drift, kind, action, row):  # type: ignore[no-untyped-def]
+    """Write the action nearest to the wanted controls."""
+    t = 1 if throttle > F(0.33) else (-1 if throttle < F(-0.33) else 0)
+    w = 1 if steer > F(0.33) else (-1 if steer < F(-0.33) else 0)
+    b, d = (1 if boost > ZERO else 0), (1 if drift > ZERO else 0)
+    if kind == DISCRETE:
+        pedal = t + 1
+        if t == 1:
+            pedal += b + 2 * d
+        action[row, 0] = (w + 1) * PEDALS + pedal
+    elif kind == MULTI_DISCRETE:
+        action[row, 0], action[row, 1], action[row, 2], action[row, 3] = t + 1, w + 1, b, d
+    else:
+        action[row, 0], action[row, 1] = throttle, steer
+        action[row, 2], action[row, 3] = (ONE if b else -ONE), (ONE if d else -ONE)

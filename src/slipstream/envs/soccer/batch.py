@@ -1,0 +1,153 @@
+"""Soccer's kernels: the scalar functions looped over a batch of environments.
+
+A step is `advance` (decode, ticks, built-in reward terms), then the user's terms if there are any, then
+`settle` (sum, ends, kick-offs, observations): a user's term sees the state before any kick-off.
+"""
+
+from __future__ import annotations
+
+import math
+
+from slipstream.core.compile import compiled
+from slipstream.envs.soccer.actions import decode
+from slipstream.envs.soccer.chance import key, kick_off, new_match
+from slipstream.envs.soccer.layout import (
+    COUNTER,
+    DECISIONS,
+    EPISODE,
+    GOAL,
+    KICKOFF,
+    OVER,
+    OVERTIME,
+    SCORE,
+    SEED,
+    TICKS_LEFT,
+    TOUCH,
+    F,
+)
+from slipstream.envs.soccer.observe import observe
+from slipstream.envs.soccer.physics import ZERO, car_at, tick
+from slipstream.envs.soccer.rewards import value_terms
+
+
+@compiled
+def count(s, clock, repeat, overtime_ticks):  # type: ignore[no-untyped-def]
+    """Move the match clock over one decision: goals, overtime, the end."""
+    clock[DECISIONS] += 1
+    clock[TICKS_LEFT] -= repeat
+    scored = s[GOAL] != ZERO
+    if scored:
+        clock[SCORE if s[GOAL] > ZERO else SCORE + 1] += 1
+        clock[KICKOFF] = 1
+    if clock[OVERTIME] == 1:
+        if scored or clock[TICKS_LEFT] <= 0:
+            clock[OVER] = 1
+    elif clock[TICKS_LEFT] <= 0:
+        if clock[SCORE] == clock[SCORE + 1] and overtime_ticks > 0:
+            clock[OVERTIME] = 1
+            clock[TICKS_LEFT] = overtime_ticks
+            clock[KICKOFF] = 1
+        else:
+            clock[OVER] = 1
+
+
+@compiled
+def decide(s, clock, repeat, overtime_ticks, team_size):  # type: ignore[no-untyped-def]
+    """Advance one env by one decision; the ticks after a goal are a pause."""
+    cars = 2 * team_size
+    s[GOAL] = ZERO
+    for car in range(cars):
+        s[car_at(car) + TOUCH] = ZERO
+    left = clock[TICKS_LEFT]
+    for k in range(repeat):
+        tick(s, left - k, cars)
+        if s[GOAL] != ZERO:
+            break
+    count(s, clock, repeat, overtime_ticks)
+
+
+@compiled
+def advance(  # type: ignore[no-untyped-def]
+    state, before, clock, action, kind, table, repeat, overtime_ticks, team_size, weights, values
+):
+    """Step every env by one decision and value its built-in terms into `values` [rows, terms]."""
+    cars = 2 * team_size
+    for env in range(state.shape[0]):
+        s, old, own = state[env], before[env], clock[env]
+        for k in range(s.shape[0]):
+            old[k] = s[k]
+        for car in range(cars):
+            decode(action, env * cars + car, kind, table, s, car_at(car))
+        decide(s, own, repeat, overtime_ticks, team_size)
+        for car in range(cars):
+            value_terms(old, s, own, car, team_size, weights, values[env * cars + car])
+
+
+def value_user_term(term, before, state, clock, team_size, weight, values, column):  # type: ignore[no-untyped-def]
+    """Write one user's term for all rows; return how many envs gave a value that is not finite."""
+    cars = 2 * team_size
+    bad = 0
+    for env in range(state.shape[0]):
+        wrong = 0
+        for car in range(cars):
+            value = term(before[env], state[env], clock[env], car, team_size)
+            if not math.isfinite(value):
+                wrong = 1
+            values[env * cars + car, column] = weight * F(value)
+        bad += wrong
+    return bad
+
+
+@compiled
+def see(s, clock, team_size, per_match, first, obs):  # type: ignore[no-untyped-def]
+    """Write the observations of all cars of one env."""
+    for car in range(2 * team_size):
+        observe(s, clock, car, team_size, per_match, obs[first + car])
+
+
+@compiled
+def settle(  # type: ignore[no-untyped-def]
+    state, clock, values, team_size, match_ticks, random_starts, obs, reward, terminated, outcome, final_obs, terms
+):
+    """Sum rewards, end matches, set kick-offs and observe."""
+    cars = 2 * team_size
+    per_match = F(1.0) / F(match_ticks)
+    for env in range(state.shape[0]):
+        s, own, first = state[env], clock[env], env * cars
+        over = own[OVER]
+        for row in range(first, first + cars):
+            total = ZERO
+            for k in range(values.shape[1]):
+                value = values[row, k]
+                total += value
+                terms[row, k] += value
+            reward[row] = total
+            terminated[row] = over
+        if over == 1:
+            see(s, own, team_size, per_match, first, final_obs)
+            lead = own[SCORE] - own[SCORE + 1]
+            result = 1 if lead > 0 else (-1 if lead < 0 else 0)
+            for car in range(cars):
+                outcome[first + car] = result if car < team_size else -result
+            new_match(s, own, team_size, match_ticks, random_starts)
+        elif own[KICKOFF] == 1:
+            kick_off(s, own, team_size, random_starts)
+        see(s, own, team_size, per_match, first, obs)
+
+
+@compiled
+def observe_all(state, clock, team_size, match_ticks, obs):  # type: ignore[no-untyped-def]
+    """Write the observations of every row."""
+    for env in range(state.shape[0]):
+        see(state[env], clock[env], team_size, F(1.0) / F(match_ticks), env * 2 * team_size, obs)
+
+
+@compiled
+def begin(state, clock, seed, first, team_size, match_ticks, random_starts):  # type: ignore[no-untyped-def]
+    """Start every env from its own key: that of the run's seed and its global index."""
+    for env in range(state.shape[0]):
+        clock[env, SEED] = key(seed, first + env)
+        clock[env, COUNTER] = 0
+        clock[env, EPISODE] = -1
+        state[env, GOAL] = ZERO
+        new_match(state[env], clock[env], team_size, match_ticks, random_starts)

@@ -1,0 +1,158 @@
+"""Soccer's chance and where a game starts: a counter generator, kick-offs and random starts.
+
+A number is a hash of (key of the env, how many were drawn), both in the clock. Everything is int64 under
+explicit 32-bit masks with multipliers below 2**31: no product overflows, compiled or not.
+"""
+
+from __future__ import annotations
+
+from slipstream.core.compile import compiled
+from slipstream.envs.soccer.layout import (
+    BALL,
+    BOOST,
+    CAR_SIZE,
+    COUNTER,
+    DIAGONAL,
+    EPISODE,
+    HX,
+    HY,
+    KICKOFF,
+    LENGTH,
+    OVER,
+    OVERTIME,
+    PAD,
+    PADS,
+    SCORE,
+    SEED,
+    TICKS_LEFT,
+    VX,
+    VY,
+    WIDTH,
+    DECISIONS,
+    F,
+    X,
+    Y,
+)
+from slipstream.envs.soccer.physics import HALF, ONE, TWO, ZERO, car_at, root
+
+MASK = 0xFFFFFFFF
+START_BOOST = F(0.34)
+JITTER = F(1.5)
+BALL_START, CAR_START = F(12.0), F(20.0)
+MARGIN = F(5.0)
+UNIT = F(2.0**-24)
+
+
+@compiled
+def scramble(x):  # type: ignore[no-untyped-def]
+    """Return a 32-bit hash of a 32-bit number."""
+    x = x & MASK
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK
+    x = ((x ^ (x >> 15)) * 0x5A2D4C6B) & MASK
+    x = ((x ^ (x >> 14)) * 0x2C1B3C6D) & MASK
+    return x ^ (x >> 16)
+
+
+@compiled
+def key(seed, index):  # type: ignore[no-untyped-def]
+    """Return the key of the env with this global index in the run with this seed."""
+    return scramble(scramble(scramble(seed) ^ (seed >> 32)) + scramble(index + 0x1E3779B1))
+
+
+@compiled
+def draw(clock):  # type: ignore[no-untyped-def]
+    """Return the next number in [0, 1) of an env."""
+    counter = clock[COUNTER]
+    clock[COUNTER] = counter + 1
+    return F(scramble(scramble(counter) ^ clock[SEED]) >> 8) * UNIT
+
+
+@compiled
+def spread(clock, size):  # type: ignore[no-untyped-def]
+    """Return the next number in [-size, size)."""
+    return (draw(clock) * TWO - ONE) * size
+
+
+@compiled
+def place(s, c, x, y, dx, dy):  # type: ignore[no-untyped-def]
+    """Put a car at rest at (x, y), looking along (dx, dy)."""
+    for k in range(CAR_SIZE):
+        s[c + k] = ZERO
+    s[c + X], s[c + Y] = x, y
+    length = root(dx * dx + dy * dy)
+    if length > F(0.01):
+        s[c + HX], s[c + HY] = dx / length, dy / length
+    else:
+        s[c + HX] = ONE
+    s[c + BOOST] = START_BOOST
+
+
+@compiled
+def line_up(s, clock, team_size):  # type: ignore[no-untyped-def]
+    """Set a symmetric kick-off: a random one of five places for each pair of cars, the same jitter for both."""
+    first = int(draw(clock) * F(5.0))
+    for k in range(team_size):
+        spot = (first + 2 * k) % 5
+        if spot == 0:
+            x, y = F(-24.0), ZERO
+        elif spot < 3:
+            x, y = F(-19.0), F(12.0)
+        else:
+            x, y = F(-29.0), F(5.0)
+        if spot == 2 or spot == 4:
+            y = -y
+        x += spread(clock, JITTER)
+        y += spread(clock, JITTER)
+        place(s, car_at(k), x, y, -x, -y)
+        place(s, car_at(k + team_size), -x, -y, x, y)
+
+
+@compiled
+def put_anywhere(s, clock, at, speed):  # type: ignore[no-untyped-def]
+    """Give a body a random place in the arena and a random velocity."""
+    x, y = spread(clock, LENGTH - MARGIN), spread(clock, WIDTH - MARGIN)
+    if abs(x) + abs(y) > DIAGONAL - MARGIN * TWO:
+        x, y = x * F(0.75), y * F(0.75)
+    s[at + X], s[at + Y] = x, y
+    s[at + VX], s[at + VY] = spread(clock, speed), spread(clock, speed)
+
+
+@compiled
+def scatter(s, clock, team_size):  # type: ignore[no-untyped-def]
+    """Set a random state: ball and cars anywhere, moving, with any fuel."""
+    put_anywhere(s, clock, BALL, BALL_START)
+    for car in range(2 * team_size):
+        c = car_at(car)
+        place(s, c, ZERO, ZERO, spread(clock, ONE), spread(clock, ONE))
+        put_anywhere(s, clock, c, ONE)
+        speed = spread(clock, HALF) + HALF
+        s[c + VX] = s[c + HX] * speed * CAR_START
+        s[c + VY] = s[c + HY] * speed * CAR_START
+        s[c + BOOST] = draw(clock)
+
+
+@compiled
+def kick_off(s, clock, team_size, random_starts):  # type: ignore[no-untyped-def]
+    """Begin anew from the middle, or, for a share of the times, from a random state; pads come back."""
+    for k in range(4):
+        s[BALL + k] = ZERO
+    for pad in range(PAD, PAD + PADS):
+        s[pad] = ZERO
+    clock[KICKOFF] = 0
+    if draw(clock) < random_starts:
+        scatter(s, clock, team_size)
+    else:
+        line_up(s, clock, team_size)
+
+
+@compiled
+def new_match(s, clock, team_size, match_ticks, random_starts):  # type: ignore[no-untyped-def]
+    """Begin the next episode of an env."""
+    clock[TICKS_LEFT] = match_ticks
+    clock[SCORE] = 0
+    clock[SCORE + 1] = 0
+    clock[OVERTIME] = 0
+    clock[OVER] = 0
+    clock[DECISIONS] = 0
+    clock[EPISODE] += 1
+    kick_off(s, clock, team_size, random_starts)

@@ -1,0 +1,192 @@
+"""The soccer environment: many matches at once behind the `Vector` contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numba
+import numpy as np
+
+from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.core.errors import ConfigError, EnvError, did_you_mean
+from slipstream.envs.soccer import batch
+from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
+from slipstream.envs.soccer.layout import CLOCK_SIZE, TICK_HZ, obs_size, state_size
+from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
+
+_value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
+
+
+class Soccer:
+    """`envs` matches of two teams of `team_size` cars; see `layout` for what a state holds.
+
+    The chance of match i comes from `seed` and from `first + i` only. Nothing is allocated in a step.
+    """
+
+    def __init__(
+        self,
+        envs: int,
+        *,
+        team_size: int = 1,
+        seed: int = 0,
+        first: int = 0,
+        match_seconds: float = 60.0,
+        action_repeat: int = 4,
+        actions: str = "discrete",
+        random_starts: float = 0.0,
+        mode: str = "dense",
+        weights: Mapping[str, float] | None = None,
+        extra_terms: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        _check(envs, team_size, match_seconds, action_repeat, random_starts)
+        _check_choice("env.actions", actions, KINDS)
+        _check_choice("rewards.mode", mode, tuple(WEIGHTS))
+        extra = dict(extra_terms or {})
+        names = (*TERMS, *extra)
+        self.envs = envs
+        self.spec = EnvSpec(
+            name="soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}",
+            obs_size=obs_size(team_size),
+            action=SPECS[actions],
+            teams=(0,) * team_size + (1,) * team_size,
+            terms=names,
+            exact=True,
+            step_seconds=action_repeat / TICK_HZ,
+        )
+        self.state = np.zeros((envs, state_size(team_size)), np.float32)
+        self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
+        self.weights = _weights(mode, weights or {}, extra)  # [terms]
+        self.steps = 0
+        self._before = np.zeros_like(self.state)
+        self._values = np.zeros((envs * 2 * team_size, len(names)), np.float32)
+        self._terms = [(name, _compile(name, function)) for name, function in extra.items()]
+        self._team_size = team_size
+        self._seed, self._first = seed, first
+        self._kind = KINDS.index(actions)
+        self._repeat = action_repeat
+        self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
+        self._overtime_ticks = self._match_ticks // 2
+        self._random_starts = np.float32(random_starts)
+        self._begin()
+
+    def _begin(self) -> None:
+        batch.begin(
+            self.state, self.clock, self._seed, self._first, self._team_size, self._match_ticks, self._random_starts
+        )
+
+    def reset(self, out: Rows) -> None:
+        """Start every match anew, from the first one of its seed."""
+        self.steps = 0
+        self._begin()
+        self.observe(out.obs)
+        out.active[:] = 1
+
+    def observe(self, obs: Array) -> None:
+        """Write the observations of the present state."""
+        batch.observe_all(self.state, self.clock, self._team_size, self._match_ticks, obs)
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Play one decision of every match."""
+        batch.advance(
+            self.state,
+            self._before,
+            self.clock,
+            action,
+            self._kind,
+            TABLE,
+            self._repeat,
+            self._overtime_ticks,
+            self._team_size,
+            self.weights,
+            self._values,
+        )
+        for column, (name, term) in enumerate(self._terms, len(TERMS)):
+            self._value(column, name, term)
+        batch.settle(
+            self.state,
+            self.clock,
+            self._values,
+            self._team_size,
+            self._match_ticks,
+            self._random_starts,
+            out.obs,
+            out.reward,
+            out.terminated,
+            out.outcome,
+            out.final_obs,
+            out.terms,
+        )
+        out.truncated[:] = 0
+        out.active[:] = 1
+        self.steps += 1
+
+    def _value(self, column: int, name: str, term: Callable[..., Any]) -> None:
+        bad = _value_user_term(
+            term, self._before, self.state, self.clock, self._team_size, self.weights[column], self._values, column
+        )
+        if bad:
+            kind = "NaN" if np.isnan(self._values[:, column]).any() else "infinity"
+            raise EnvError(
+                f"Reward term `{name}` returned {kind} for {bad} of {self.envs} envs at step {self.steps}.",
+                hint=f"look for a division by zero or a root of a negative number in `{name}`.",
+            )
+
+    def snapshot(self) -> dict[str, Array]:
+        """Copy `state` and `clock`: there is nothing else."""
+        return {"state": self.state.copy(), "clock": self.clock.copy()}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from a snapshot."""
+        self.state[:] = state["state"]
+        self.clock[:] = state["clock"]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _check(envs: int, team_size: int, match_seconds: float, action_repeat: int, random_starts: float) -> None:
+    for name, value, low, high in (
+        ("plan.envs", envs, 1, None),
+        ("env.team_size", team_size, 1, 3),
+        ("env.match_seconds", match_seconds, 0.1, 3600),
+        ("env.action_repeat", action_repeat, 1, 60),
+        ("env.random_starts", random_starts, 0, 1),
+    ):
+        if not low <= value or (high is not None and value > high):
+            span = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise ConfigError(f"`{name}` = {value} is out of range.", hint=f"give a number {span}.")
+
+
+def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"`{name}` = `{value}` is unknown.{did_you_mean(value, known)}", hint=f"one of {', '.join(known)}.")
+
+
+def _weights(mode: str, given: Mapping[str, float], extra: Mapping[str, object]) -> Array:
+    for name in extra:
+        if name in TERMS:
+            raise ConfigError(f"Reward term `{name}` is built in.", hint="give your own term another name.")
+    names = (*TERMS, *extra)
+    for name in given:
+        if name not in names:
+            near = did_you_mean(name, names).replace("`", "`rewards.weights.", 1)
+            raise ConfigError(f"Unknown setting `rewards.weights.{name}`.{near}", hint=f"terms: {', '.join(names)}.")
+    chosen = WEIGHTS[mode] | dict.fromkeys(extra, 1.0) | dict(given)
+    return np.array([chosen.get(name, 0.0) for name in names], np.float32)
+
+
+def _compile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a user's term for the types it will meet, so that what cannot be compiled is said at once."""
+    term: Any = function if hasattr(function, "py_func") else numba.njit(nogil=True, error_model="numpy")(function)
+    row = numba.types.Array(numba.float32, 1, "C")
+    try:
+        if hasattr(term, "compile"):
+            term.compile((row, row, numba.types.Array(numba.int64, 1, "C"), numba.int64, numba.int64))
+    except numba.core.errors.NumbaError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"Reward term `{name}` cannot be compiled: {reason}",
+            hint="use arithmetic, `math` and indexing only: term(before, after, clock, car, team_size) -> float.",
+        ) from error
+    return term  # type: ignore[no-any-return]

@@ -1,0 +1,107 @@
+"""Soccer's measures and the meaning of every column of its state, clock and observation.
+
+One environment is a float32 row `state` (what moves) and an int64 row `clock` (what counts). Together
+they are everything: copy both and the game goes on bit for bit. The arena is centred on (0, 0), team 0
+attacks towards +x, team 1 towards -x, and lengths are car-sized "units".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+F = np.float32
+
+# --- the arena -------------------------------------------------------------------------------------
+TICK_HZ = 60
+LENGTH = F(36.0)
+"""Half the length: the goal lines are at x = -LENGTH and x = LENGTH."""
+WIDTH = F(25.0)
+"""Half the width."""
+DIAGONAL = F(52.0)
+"""The angled corners: |x| + |y| <= DIAGONAL."""
+GOAL_WIDTH = F(9.0)
+"""Half the width of a goal mouth."""
+GOAL_DEPTH = F(6.0)
+BALL_RADIUS = F(2.3)
+CAR_RADIUS = F(1.9)
+"""A car is a circle to walls and other cars, and a box to the ball."""
+CAR_LONG = F(2.1)
+CAR_WIDE = F(1.4)
+PAIRS = 4
+"""Pads come in pairs (x, y), (-x, -y): pad 2k and pad 2k + 1. Pair 0 is the big one."""
+PADS = 2 * PAIRS
+BALL_SPEED = F(60.0)
+"""The fastest the ball can be."""
+DRIVE_SPEED = F(26.0)
+BOOST_SPEED = F(40.0)
+"""Where a car's speed settles at full throttle, without and with boost."""
+
+# --- state: float32 --------------------------------------------------------------------------------
+BALL = 0
+X, Y, VX, VY = 0, 1, 2, 3
+"""Offsets of position and velocity, of the ball and of a car alike."""
+GOAL = 4
+"""+1 if team 0 scored in this decision, -1 if team 1 did."""
+PAD = 5
+"""Ticks until each pad is back, 0 when it is there."""
+CARS = PAD + PADS
+HX, HY, SPIN, BOOST = 4, 5, 6, 7
+"""Heading (a unit vector), angular velocity in rad/s (counter-clockwise), fuel in [0, 1]."""
+THROTTLE, STEER, BOOSTING, DRIFTING = 8, 9, 10, 11
+"""The controls held during this decision; steer +1 is to the left (counter-clockwise)."""
+TOUCH = 12
+"""How much this car changed the ball's speed in this decision, in units/s."""
+CAR_SIZE = 13
+
+# --- clock: int64 ----------------------------------------------------------------------------------
+TICKS_LEFT = 0
+SCORE = 1
+"""Goals of team 0; those of team 1 follow."""
+OVERTIME = 3
+KICKOFF = 4
+"""1 while a kick-off is due: a goal was scored or overtime begins."""
+OVER = 5
+"""1 in the decision that ended the match."""
+SEED, COUNTER = 6, 7
+"""The chance of this env: a key, and how many numbers were drawn from it."""
+EPISODE, DECISIONS = 8, 9
+CLOCK_SIZE = 10
+
+# --- observation: float32 --------------------------------------------------------------------------
+# "own frame": x ahead of the car, y to its left. "arena": the arena turned so that the car attacks +x.
+O_POSITION = 0  # arena, / (LENGTH, WIDTH)
+O_HEADING = 2  # arena
+O_VELOCITY = 4  # own frame, / BOOST_SPEED
+O_SPIN = 6
+O_BOOST = 7
+O_CLOCK = 8  # share of the match that is left
+O_OVERTIME = 9
+O_SCORE = 10  # goals ahead, / 3, clipped
+O_BALL = 11  # own frame, from the car, * NEAR
+O_BALL_DISTANCE = 13  # * NEAR
+O_BALL_VELOCITY = 14  # own frame, minus the car's own, / BOOST_SPEED
+O_BALL_POSITION = 16  # arena, / (LENGTH, WIDTH)
+O_BALL_MOTION = 18  # arena, / BOOST_SPEED
+O_TARGET = 20  # opponent goal, own frame, from the car, * NEAR
+O_HOME = 22  # own goal, the same
+O_SHOT = 24  # unit vector from the ball to the opponent goal, own frame
+O_NEAREST_PAD = 26  # nearest pad that is there, own frame, from the car, * NEAR
+O_PADS = 28  # 1 where a pad is there, else rising from 0 as it comes back
+O_OTHERS = O_PADS + PADS
+OTHER_SIZE = 8  # own frame: position * NEAR, velocity minus own / BOOST_SPEED, heading; boost; distance to ball * NEAR
+
+NEAR = F(1.0 / 45.0)
+INV_LENGTH = F(1.0 / 36.0)
+INV_WIDTH = F(1.0 / 25.0)
+INV_SPEED = F(1.0 / 40.0)
+INV_SPIN = F(1.0 / 5.0)
+
+
+def state_size(team_size: int) -> int:
+    """Columns of `state` for two teams of `team_size` cars."""
+    return CARS + 2 * team_size * CAR_SIZE
+
+
+def obs_size(team_size: int) -> int:
+    """Length of one observation: 44 at 1v1, 60 at 2v2, 76 at 3v3."""
+    return O_OTHERS + (2 * team_size - 1) * OTHER_SIZE

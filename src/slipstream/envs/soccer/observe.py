@@ -1,0 +1,145 @@
+"""What a soccer car sees: its own frame first, and the arena turned so that it always attacks +x.
+
+Turning by 180 degrees is a change of sign, so both sides see exactly the same numbers for the same game.
+"""
+
+from __future__ import annotations
+
+from slipstream.core.compile import compiled
+from slipstream.envs.soccer.layout import (
+    BALL,
+    BOOST,
+    HX,
+    HY,
+    INV_LENGTH,
+    INV_SPEED,
+    INV_SPIN,
+    INV_WIDTH,
+    LENGTH,
+    NEAR,
+    O_BALL,
+    O_BALL_DISTANCE,
+    O_BALL_MOTION,
+    O_BALL_POSITION,
+    O_BALL_VELOCITY,
+    O_BOOST,
+    O_CLOCK,
+    O_HEADING,
+    O_HOME,
+    O_NEAREST_PAD,
+    O_OTHERS,
+    O_OVERTIME,
+    O_PADS,
+    O_POSITION,
+    O_SCORE,
+    O_SHOT,
+    O_SPIN,
+    O_TARGET,
+    O_VELOCITY,
+    OTHER_SIZE,
+    OVERTIME,
+    PAD,
+    PAIRS,
+    SCORE,
+    SPIN,
+    TICKS_LEFT,
+    VX,
+    VY,
+    F,
+    X,
+    Y,
+)
+from slipstream.envs.soccer.physics import BIG_WAIT, ONE, SMALL_WAIT, TINY, ZERO, car_at, pad_x, pad_y, root
+
+THIRD = F(1.0 / 3.0)
+INV_BIG, INV_SMALL = F(1.0) / BIG_WAIT, F(1.0) / SMALL_WAIT
+FAR = F(1e9)
+
+
+@compiled
+def observe_other(s, c, o, bx, by, out, at):  # type: ignore[no-untyped-def]
+    """Write what the car at column `c` sees of the car at column `o`."""
+    hx, hy = s[c + HX], s[c + HY]
+    dx, dy = s[o + X] - s[c + X], s[o + Y] - s[c + Y]
+    ux, uy = s[o + VX] - s[c + VX], s[o + VY] - s[c + VY]
+    ox, oy = s[o + HX], s[o + HY]
+    rx, ry = bx - s[o + X], by - s[o + Y]
+    out[at] = (dx * hx + dy * hy) * NEAR
+    out[at + 1] = (dy * hx - dx * hy) * NEAR
+    out[at + 2] = (ux * hx + uy * hy) * INV_SPEED
+    out[at + 3] = (uy * hx - ux * hy) * INV_SPEED
+    out[at + 4] = ox * hx + oy * hy
+    out[at + 5] = oy * hx - ox * hy
+    out[at + 6] = s[o + BOOST]
+    out[at + 7] = root(rx * rx + ry * ry) * NEAR
+
+
+@compiled
+def observe_pads(s, c, flip, out):  # type: ignore[no-untyped-def]
+    """Write which pads are there, and where the nearest of them is."""
+    cx, cy = s[c + X], s[c + Y]
+    nearest, ax, ay = FAR, ZERO, ZERO
+    for pair in range(PAIRS):
+        x, y = pad_x(pair), pad_y(pair)
+        back = INV_BIG if pair == 0 else INV_SMALL
+        for k in range(2):
+            left = s[PAD + 2 * pair + k]
+            out[O_PADS + 2 * pair + (k ^ flip)] = ONE - left * back
+            dx, dy = x - cx, y - cy
+            square = dx * dx + dy * dy
+            if left <= ZERO and square < nearest:
+                nearest, ax, ay = square, dx, dy
+            x, y = -x, -y
+    hx, hy = s[c + HX], s[c + HY]
+    out[O_NEAREST_PAD] = (ax * hx + ay * hy) * NEAR
+    out[O_NEAREST_PAD + 1] = (ay * hx - ax * hy) * NEAR
+
+
+@compiled
+def observe(s, clock, car, team_size, per_match, out):  # type: ignore[no-untyped-def]
+    """Write the observation of one car; `per_match` is 1 / ticks of a match."""
+    c = car_at(car)
+    team = 0 if car < team_size else 1
+    sign = ONE if team == 0 else -ONE
+    x, y, vx, vy = s[c + X], s[c + Y], s[c + VX], s[c + VY]
+    hx, hy = s[c + HX], s[c + HY]
+    bx, by, bvx, bvy = s[BALL + X], s[BALL + Y], s[BALL + VX], s[BALL + VY]
+    out[O_POSITION], out[O_POSITION + 1] = sign * x * INV_LENGTH, sign * y * INV_WIDTH
+    out[O_HEADING], out[O_HEADING + 1] = sign * hx, sign * hy
+    out[O_VELOCITY] = (vx * hx + vy * hy) * INV_SPEED
+    out[O_VELOCITY + 1] = (vy * hx - vx * hy) * INV_SPEED
+    out[O_SPIN] = s[c + SPIN] * INV_SPIN
+    out[O_BOOST] = s[c + BOOST]
+    out[O_CLOCK] = F(clock[TICKS_LEFT]) * per_match
+    out[O_OVERTIME] = F(clock[OVERTIME])
+    out[O_SCORE] = min(max(sign * F(clock[SCORE] - clock[SCORE + 1]) * THIRD, -ONE), ONE)
+
+    dx, dy, ux, uy = bx - x, by - y, bvx - vx, bvy - vy
+    out[O_BALL] = (dx * hx + dy * hy) * NEAR
+    out[O_BALL + 1] = (dy * hx - dx * hy) * NEAR
+    out[O_BALL_DISTANCE] = root(dx * dx + dy * dy) * NEAR
+    out[O_BALL_VELOCITY] = (ux * hx + uy * hy) * INV_SPEED
+    out[O_BALL_VELOCITY + 1] = (uy * hx - ux * hy) * INV_SPEED
+    out[O_BALL_POSITION], out[O_BALL_POSITION + 1] = sign * bx * INV_LENGTH, sign * by * INV_WIDTH
+    out[O_BALL_MOTION], out[O_BALL_MOTION + 1] = sign * bvx * INV_SPEED, sign * bvy * INV_SPEED
+
+    gx = sign * LENGTH
+    out[O_TARGET] = ((gx - x) * hx - y * hy) * NEAR
+    out[O_TARGET + 1] = (-y * hx - (gx - x) * hy) * NEAR
+    out[O_HOME] = ((-gx - x) * hx - y * hy) * NEAR
+    out[O_HOME + 1] = (-y * hx - (-gx - x) * hy) * NEAR
+    sx, sy = gx - bx, -by
+    inverse = ONE / max(root(sx * sx + sy * sy), TINY)
+    out[O_SHOT] = (sx * hx + sy * hy) * inverse
+    out[O_SHOT + 1] = (sy * hx - sx * hy) * inverse
+    observe_pads(s, c, team, out)
+
+    at = O_OTHERS
+    mine = team * team_size
+    for k in range(team_size):
+        if mine + k != car:
+            observe_other(s, c, car_at(mine + k), bx, by, out, at)
+            at += OTHER_SIZE
+    for k in range(team_size):
+        observe_other(s, c, car_at(team_size - mine + k), bx, by, out, at)
+        at += OTHER_SIZE

@@ -1,0 +1,1 @@
+"""Learning: advantages, losses, optimisers, and the loop that ties collecting to them."""

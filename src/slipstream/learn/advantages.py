@@ -1,0 +1,105 @@
+"""Advantages and returns, and the running moments that scale observations and rewards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import compiled_fused
+from slipstream.core.contracts import Array
+
+ZERO = np.float32(0)
+MIN_DEVIATION = 1e-4
+
+
+@compiled_fused
+def estimate_advantages(
+    reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array,
+    gamma: float, gae_lambda: float, scale: float, advantage: Array,
+) -> None:  # fmt: skip
+    """Write generalised advantages [T, rows], from an agent's act to its next act.
+
+    delta = r + gamma * V' - V, A = delta + gamma * lambda * A'. After a termination V' is 0, after a truncation it
+    is `final_value`; both cut the sum. Rewards of inactive steps belong to the act before them. `value` has T + 1
+    rows; rewards are multiplied by `scale`.
+    """
+    steps, rows = reward.shape
+    gamma, gae_lambda, scale = np.float32(gamma), np.float32(gae_lambda), np.float32(scale)
+    following = value[steps].copy()
+    carried = np.zeros(rows, np.float32)
+    pending = np.zeros(rows, np.float32)
+    for t in range(steps - 1, -1, -1):
+        for row in range(rows):
+            if terminated[t, row]:
+                following[row], carried[row], pending[row] = ZERO, ZERO, ZERO
+            elif truncated[t, row]:
+                following[row], carried[row], pending[row] = final_value[t, row], ZERO, ZERO
+            pending[row] += reward[t, row] * scale
+            if active[t, row]:
+                delta = pending[row] + gamma * following[row] - value[t, row]
+                carried[row] = delta + gamma * gae_lambda * carried[row]
+                advantage[t, row] = carried[row]
+                following[row] = value[t, row]
+                pending[row] = ZERO
+            else:
+                advantage[t, row] = ZERO
+
+
+@compiled_fused
+def sum_obs(obs: Array, active: Array, shift: Array, total: Array, squares: Array) -> int:
+    """Add up (obs - shift) and its square over all acting rows, in row order; return how many there were."""
+    count = 0
+    for t in range(active.shape[0]):
+        for row in range(active.shape[1]):
+            if active[t, row]:
+                count += 1
+                for k in range(obs.shape[2]):
+                    x = np.float64(obs[t, row, k]) - shift[k]
+                    total[k] += x
+                    squares[k] += x * x
+    return count
+
+
+@compiled_fused
+def sum_returns(
+    reward: Array, terminated: Array, truncated: Array, active: Array, gamma: float, running: Array, sums: Array
+) -> None:
+    """Carry each row's discounted return forward and add up count, sum and squares of all of them."""
+    for t in range(reward.shape[0]):
+        for row in range(reward.shape[1]):
+            running[row] = running[row] * gamma + reward[t, row]
+            if active[t, row]:
+                sums[0] += 1.0
+                sums[1] += running[row]
+                sums[2] += running[row] * running[row]
+            if terminated[t, row] or truncated[t, row]:
+                running[row] = 0.0
+
+
+class Moments:
+    """Running mean and variance of a vector, merged batch by batch."""
+
+    def __init__(self, size: int) -> None:
+        self.count = np.zeros(1, np.float64)
+        self.mean = np.zeros(size, np.float64)
+        self.variance = np.ones(size, np.float64)
+
+    def merge(self, count: float, mean: Array, variance: Array) -> None:
+        """Take in a batch (parallel form of Welford's update)."""
+        if count <= 0:
+            return
+        total = self.count[0] + count
+        delta = mean - self.mean
+        old, new = self.count[0] / total, count / total
+        self.variance[:] = self.variance * old + variance * new + delta * delta * old * new
+        self.mean += delta * new
+        self.count[0] = total
+
+    @property
+    def scale(self) -> Array:
+        """One over the deviation; features that never vary are left as they are."""
+        deviation = np.sqrt(self.variance)
+        return np.where(deviation > MIN_DEVIATION, 1.0 / np.maximum(deviation, MIN_DEVIATION), 1.0)
+
+    def arrays(self, name: str) -> dict[str, Array]:
+        """The state by name, as it stands (not copied)."""
+        return {f"{name}.count": self.count, f"{name}.mean": self.mean, f"{name}.variance": self.variance}

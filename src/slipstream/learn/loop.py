@@ -1,0 +1,138 @@
+"""The loop: collect -> update -> log -> save, as a generator; whoever drives it decides what is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slipstream.learn.build import Parts
+from slipstream.learn.state import Position, capture
+from slipstream.runs import system
+from slipstream.runs.checkpoint import Saver
+from slipstream.runs.metrics import Metrics
+from slipstream.runs.spans import Spans
+from slipstream.settings import Settings
+
+
+@dataclass
+class Wishes:
+    """What the outside may ask of the loop at any moment; it looks once per iteration."""
+
+    stop: str = ""
+    """Why to stop; empty: go on."""
+    save: bool = False
+
+
+@dataclass
+class Progress:
+    """What one iteration leaves to look at."""
+
+    position: Position
+    seconds: float
+    """Since the loop began."""
+    measured: tuple[int, float] = (0, 0.0)
+    """Steps and seconds since the end of the first iteration."""
+    row: dict[str, Any] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+
+Evaluate = Callable[[int], tuple[float, dict[str, Any]]]
+Profile = Callable[[int], Any]
+
+
+def iterate(
+    parts: Parts, settings: Settings, position: Position, metrics: Metrics, saver: Saver, wishes: Wishes,
+    evaluate: Evaluate, profile: Profile,
+) -> Iterator[Progress]:  # fmt: skip
+    """Train until the steps or minutes are used up or somebody wishes to stop; yields after every iteration.
+
+    Everything that is logged falls on step counts, so that a resumed run writes what an uninterrupted one does.
+    """
+    collector, learner, episodes, every = parts.collector, parts.learner, parts.episodes, settings.every
+    spans, began, load = Spans(), time.perf_counter(), {}
+    progress = Progress(position, 0.0)
+    first_steps, first_at = 0, began
+    while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
+        before = position.steps
+        with profile(before) if before and _due(every.profile, before - parts.batch, before) else spans("iteration"):
+            with spans("collect"):
+                rollout = collector.collect(position.version)
+            previous = learner.pack.copy() if collector.lag else None
+            with spans("learn"):
+                samples, row = learner.update(rollout, before)
+        episodes.add(rollout)
+        position.steps += samples
+        position.version += 1
+        position.previous = previous
+        position.start = collector.snapshot(position.version)
+        collector.publish(position.version, learner.pack)
+        row |= {"iteration": position.version, "lag": collector.lag} | episodes.metrics() | _terms(parts, rollout, samples)
+        if _due(every.gradients, before, position.steps):
+            row |= learner.gradient_norms()
+        best, evaluating = None, _due(every.evaluate, before, position.steps)
+        if evaluating:
+            with spans("evaluate"):
+                score, result = evaluate(position.steps)
+            row |= result
+            if position.best is None or score >= position.best:
+                position.best, best = score, {"score": score, **result}
+        if _due(every.system, before, position.steps):
+            load = system.sample()
+        now = time.perf_counter()
+        progress.seconds = now - began
+        progress.measured = (position.steps - first_steps, now - first_at) if first_steps else (0, 0.0)
+        if not first_steps:
+            first_steps, first_at = position.steps, now
+        row |= load | _clocks(progress, position, spans, collector.seconds())
+        with spans("save"):
+            if best or wishes.save or _due(every.checkpoint, before, position.steps):
+                saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=wishes.save)
+                wishes.save = False
+            if evaluating or _due(every.log, before, position.steps):
+                metrics.append({"steps": position.steps, **row})
+        progress.row = row
+        progress.notices = [*learner.notices, *collector.drain_faults(), *saver.drain_problems(), *metrics.drain_problems()]
+        learner.notices.clear()
+        yield progress
+
+
+def _finished(settings: Settings, position: Position, seconds: float) -> bool:
+    if settings.steps is not None and position.steps >= settings.steps:
+        return True
+    return settings.minutes is not None and position.seconds + seconds >= settings.minutes * 60
+
+
+def _due(every: int, before: int, now: int) -> bool:
+    """Whether a mark was passed between two step counts; never where the interval is 0."""
+    return every > 0 and now // every > before // every
+
+
+def _terms(parts: Parts, rollout: Any, samples: int) -> dict[str, float]:
+    """The mean of each reward term per step of the learning policy."""
+    if not parts.spec.terms:
+        return {}
+    acting = rollout.active[: rollout.steps].any(axis=0)
+    sums = rollout.terms[acting].sum(axis=0, dtype=np.float64)
+    return {f"reward/{name}": float(x) / max(1, samples) for name, x in zip(parts.spec.terms, sums, strict=True)}
+
+
+def _clocks(progress: Progress, position: Position, spans: Spans, collecting: tuple[float, float]) -> dict[str, float]:
+    """Everything that depends on the clock; the time in collecting is shared out between env and inference."""
+    steps, seconds = progress.measured
+    totals = spans.totals()
+    wall = max(progress.seconds, 1e-9)
+    waited, in_env, in_policy = totals.get("collect", 0.0), *collecting
+    share = in_env / max(in_env + in_policy, 1e-9)
+    learn = totals.get("learn", 0.0)
+    return {
+        "time/seconds": position.seconds + progress.seconds,
+        "time/steps_per_second": steps / seconds if seconds else 0.0,
+        "time/env": waited * share / wall,
+        "time/inference": waited * (1 - share) / wall,
+        "time/learn": learn / wall,
+        "time/other": max(0.0, 1.0 - (waited + learn) / wall),
+    }

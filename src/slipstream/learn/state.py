@@ -1,0 +1,71 @@
+"""All that a run needs to go on exactly, to and from a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipstream.agents.trained import describe_policy, policy_arrays
+from slipstream.core.contracts import Array
+from slipstream.learn.build import Parts
+from slipstream.runs.checkpoint import Checkpoint
+
+
+@dataclass
+class Position:
+    """Where a run stands between two iterations."""
+
+    steps: int = 0
+    version: int = 0
+    """Updates iterations done: the number of the next rollout and of the newest weights."""
+    seconds: float = 0.0
+    """Time that earlier starts of this run took."""
+    best: float | None = None
+    """The best evaluation so far."""
+    previous: Array | None = None
+    """At lag 1, the weights that the rollout in flight is being made with."""
+    start: dict[str, Array] = field(default_factory=dict)
+    """What the next rollout starts from."""
+
+
+def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
+    """Copy everything; nothing in the result changes when training goes on."""
+    learner, state = parts.learner.snapshot()
+    learner |= {name: array.copy() for name, array in parts.episodes.arrays().items()}
+    groups = {
+        "policy": policy_arrays(parts.shape, parts.learner.pack),
+        "learner": learner,
+        "envs": position.start,
+    }
+    if position.previous is not None:
+        groups["acting"] = {"previous": position.previous}
+    return Checkpoint(
+        steps=position.steps,
+        groups=groups,
+        state={
+            "version": position.version,
+            "seconds": seconds,
+            "best": position.best,
+            "plan": parts.plan.applied(),
+            "policy": describe_policy(parts.shape, parts.choice.name),
+            "learner": state,
+        },
+    )
+
+
+def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
+    """Put a checkpoint's state into freshly built parts and start collecting where it stopped."""
+    state: dict[str, Any] = checkpoint.state
+    learner = checkpoint.groups["learner"]
+    parts.learner.restore(learner, state["learner"])
+    for name, array in parts.episodes.arrays().items():
+        array[:] = learner[name]
+    previous = checkpoint.groups.get("acting", {}).get("previous")
+    version = int(state["version"])
+    if previous is not None:
+        parts.collector.publish(version - 1, previous)
+    parts.collector.publish(version, parts.learner.pack)
+    parts.collector.start(version, checkpoint.groups["envs"])
+    return Position(
+        checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]
+    )

@@ -1,0 +1,1 @@
+"""Policies: shapes, weights, kernels and their torch reference."""

@@ -1,0 +1,221 @@
+"""The truth, metrics.jsonl, and TensorBoard, a reader of it.
+
+Every row has `steps`. Keys that begin with `time/` or `system/` are clocks; all others are exact, that is, equal in a
+run that was resumed and one that was not. Nothing here raises in the loop: rows that cannot be written wait in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from slipstream.runs.layout import RunDir, plain, write_bytes
+
+ROWS_IN_MEMORY = 100_000  # while the disk refuses them
+MIRROR_QUEUE = 10_000
+
+
+class Metrics:
+    """Appends rows to metrics.jsonl, each complete or not there."""
+
+    def __init__(self, run: RunDir, tensorboard: bool = True) -> None:
+        self.run = run
+        self.problems: list[str] = []
+        self._waiting: deque[bytes] = deque(maxlen=ROWS_IN_MEMORY)
+        self._fd: int | None = None
+        self._good = _whole_bytes(run.metrics)  # the file is known to be whole up to here
+        self._failing = False
+        self._mirror = TensorBoardMirror(run.tensorboard, _last_steps(run)) if tensorboard else None
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one row and flush it; NaN and infinity become null. A disk that fails is tried again at the next."""
+        if "steps" not in row:
+            raise ValueError(f"a metrics row needs `steps`; it has {sorted(row)}")
+        row = plain(row)
+        self._waiting.append(json.dumps(row, allow_nan=False).encode() + b"\n")
+        self._flush()
+        if self._mirror is not None:
+            self._mirror.add(row)
+
+    def close(self) -> None:
+        """Try once more to write what waits, and end the mirror."""
+        self._flush()
+        self._drop_file()
+        if self._mirror is not None:
+            self._mirror.close()
+
+    def drain_problems(self) -> list[str]:
+        """What went wrong since the last call; a failure that lasts is told once."""
+        drained, self.problems = self.problems, []
+        return drained
+
+    def _flush(self) -> None:
+        try:
+            while self._waiting:
+                self._write(self._waiting[0])
+                self._waiting.popleft()
+        except OSError as error:
+            self._drop_file()
+            if not self._failing:
+                why = error.strerror or error
+                self.problems.append(f"Metrics could not be written to {self.run.metrics}: {why}. They wait in memory.")
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _write(self, line: bytes) -> None:
+        fd = self._open()
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        self._good += len(line)
+
+    def _open(self) -> int:
+        """The file, cut to its whole lines; opened again if somebody deleted it."""
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
+            self._drop_file()
+        if self._fd is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+            self._fd = os.open(self.run.metrics, flags, 0o644)
+            self._good = min(self._good, os.fstat(self._fd).st_size)
+            os.ftruncate(self._fd, self._good)
+        return self._fd
+
+    def _drop_file(self) -> None:
+        """Close the file, without the part of a line that a full disk may have taken."""
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._good)
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = None
+
+
+def _whole_bytes(path: Path) -> int:
+    """How much of the file is whole lines."""
+    try:
+        return path.read_bytes().rfind(b"\n") + 1
+    except OSError:
+        return 0
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The row, or None if the line is torn."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("steps"), int) else None
+
+
+def _last_steps(run: RunDir) -> int | None:
+    rows = read(run)
+    return int(rows[-1]["steps"]) if rows else None
+
+
+def read(run: RunDir) -> list[dict[str, Any]]:
+    """All rows, oldest first; a torn line is left out, a file that is not there has none."""
+    try:
+        data = run.metrics.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [row for line in data.split(b"\n") if (row := _parse(line)) is not None]
+
+
+def rewind(run: RunDir, steps: int) -> int:
+    """Move rows newer than `steps`, and torn ones, to metrics.discarded.jsonl; returns how many.
+
+    The moved lines are on disk before metrics.jsonl is replaced; if that is interrupted, the next call finds them at
+    the end of the discarded ones and does not add them twice.
+    """
+    try:
+        data = run.metrics.read_bytes()
+    except FileNotFoundError:
+        return 0
+    lines = [line for line in data.split(b"\n") if line]
+    rows = [_parse(line) for line in lines]
+    kept = [line for line, row in zip(lines, rows, strict=True) if row is not None and row["steps"] <= steps]
+    moved = [line for line, row in zip(lines, rows, strict=True) if row is None or row["steps"] > steps]
+    if moved:
+        before = run.discarded.read_bytes() if run.discarded.exists() else b""
+        added = b"".join(line + b"\n" for line in moved)
+        if not before.endswith(added):
+            write_bytes(run.discarded, before + added)
+    write_bytes(run.metrics, b"".join(line + b"\n" for line in kept))
+    return len(moved)
+
+
+class TensorBoardMirror:
+    """Copies numbers into TensorBoard event files, in a thread; absent where tensorboard is not installed.
+
+    It uses tensorboard's record writer and messages on a plain file: its own event writer imports tensorflow where that
+    is installed, and blocks the caller when its queue is full. Here rows are dropped instead.
+    """
+
+    def __init__(self, folder: Path, last_steps: int | None = None) -> None:
+        self.active = importlib.util.find_spec("tensorboard") is not None
+        self._folder = folder
+        self._last_steps = last_steps
+        self._rows: queue.Queue[tuple[float, dict[str, Any]] | None] = queue.Queue(MIRROR_QUEUE)
+        self._thread: threading.Thread | None = None
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Hand over one row; never waits, never raises."""
+        if not self.active:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tensorboard mirror", daemon=True)
+            self._thread.start()
+        with contextlib.suppress(queue.Full):
+            self._rows.put_nowait((time.time(), row))
+
+    def close(self) -> None:
+        """Write what is queued, for a few seconds at most."""
+        if self._thread is not None:
+            with contextlib.suppress(queue.Full):
+                self._rows.put_nowait(None)
+            self._thread.join(timeout=5.0)
+
+    def _work(self) -> None:
+        try:
+            self._write_events()
+        except Exception:  # a mirror that breaks (old protobuf, full disk, vanished folder) must not be noticed
+            self.active = False
+
+    def _write_events(self) -> None:
+        proto = "tensorboard.compat.proto"
+        event = importlib.import_module(f"{proto}.event_pb2")
+        summary = importlib.import_module(f"{proto}.summary_pb2")
+        records = importlib.import_module("tensorboard.summary.writer.record_writer")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
+        with open(self._folder / name, "xb") as file:
+            writer = records.RecordWriter(file)
+            writer.write(event.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            if self._last_steps is not None:  # readers forget what an earlier, longer life of this run wrote
+                start = event.SessionLog(status=event.SessionLog.START)
+                first = event.Event(wall_time=time.time(), step=self._last_steps + 1, session_log=start)
+                writer.write(first.SerializeToString())
+            while (item := self._rows.get()) is not None:
+                when, row = item
+                values = [summary.Summary.Value(tag=key, simple_value=value) for key, value in _scalars(row)]
+                message = event.Event(wall_time=when, step=row["steps"], summary=summary.Summary(value=values))
+                writer.write(message.SerializeToString())
+                if self._rows.empty():
+                    writer.flush()
+            writer.flush()
+
+
+def _scalars(row: dict[str, Any]) -> list[tuple[str, float]]:
+    """The numbers of a row; `steps` is the axis."""
+    return [(k, float(v)) for k, v in row.items() if k != "steps" and isinstance(v, int | float)]

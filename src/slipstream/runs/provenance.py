@@ -1,0 +1,66 @@
+"""What made this run: code, machine, versions, command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from slipstream.core.machine import cores, cpu_model, memory_bytes
+
+PACKAGES = ("torch", "numpy", "numba", "gymnasium", "safetensors")
+
+
+def collect(command: list[str]) -> dict[str, Any]:
+    """Everything that one needs to know to make the run again; imports none of the packages it names."""
+    return {
+        "slipstream": version("slipstream"),
+        "git": git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "memory_mib": memory_bytes() // 2**20,
+        "hostname": socket.gethostname(),
+        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": list(command),
+    }
+
+
+def version(package: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def git_state(package: Path = Path(__file__).parents[1]) -> dict[str, Any] | None:
+    """Commit and whether files differ from it, if the package is used from its own git checkout; else None.
+
+    Only `<checkout>/src/slipstream` counts: an installed package may well lie inside somebody else's repository.
+    """
+    root = package.parents[1]
+    if package.parent.name != "src" or not (root / ".git").exists():
+        return None
+    commit = _output(["git", "-C", str(root), "rev-parse", "HEAD"])
+    if commit is None:
+        return None
+    changes = _output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _output(command: list[str]) -> str | None:
+    """What a command prints, or None if it is missing, slow or fails."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True, env=clean)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,50 @@
+"""CPU and memory of this run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import psutil
+
+from slipstream.core.machine import disk_free_bytes, memory_bytes
+
+_before: dict[int, float] = {}  # pid -> CPU seconds at the last sample
+_sampled_at = 0.0  # 0: not yet
+
+
+def sample(path: Path = Path(".")) -> dict[str, float]:
+    """This process and its children since the last sample; `path` says whose disk.
+
+    `system/cpu_percent`: 100 is one core fully used (the first sample: the average since this process began).
+    `system/memory_mib`: pages that the children share with this process, the slab for one, count once.
+    `system/memory_percent`: how full memory is, of the machine by whomever or of a container's limit by this run.
+    """
+    global _before, _sampled_at
+    me = psutil.Process()
+    now = time.monotonic()
+    cpu, memory = _usage(me)
+    elapsed = now - _sampled_at if _sampled_at else time.time() - me.create_time()
+    # A child not seen before began at zero, after the last sample.
+    used = sum(max(seconds - _before.get(pid, 0.0), 0.0) for pid, seconds in cpu.items())
+    _before, _sampled_at = cpu, now
+    return {
+        "system/cpu_percent": 100.0 * used / elapsed if elapsed > 0 else 0.0,
+        "system/memory_mib": memory / 2**20,
+        "system/memory_percent": max(float(psutil.virtual_memory().percent), 100.0 * memory / memory_bytes()),
+        "system/disk_free_gib": disk_free_bytes(path) / 2**30,
+    }
+
+
+def _usage(me: psutil.Process) -> tuple[dict[int, float], int]:
+    """CPU seconds per process, and bytes in all; a process that ends meanwhile is left out."""
+    cpu: dict[int, float] = {}
+    memory = 0
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            with process.oneshot():
+                times, used = process.cpu_times(), process.memory_info()
+            cpu[process.pid] = times.user + times.system
+            memory += used.rss if process.pid == me.pid else used.rss - getattr(used, "shared", 0)
+    return cpu, memory

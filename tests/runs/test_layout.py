@@ -1,0 +1,193 @@
+"""A run directory: its files, its lock, its name."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.core.errors import CheckpointError, MachineError
+from slipstream.runs import layout
+from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from slipstream.runs.layout import RunDir, lock
+with lock(RunDir(Path(sys.argv[1]))):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+RACE = """
+import sys, time
+from pathlib import Path
+from slipstream.core.errors import CheckpointError
+from slipstream.runs.layout import RunDir, lock
+run = RunDir(Path(sys.argv[1]))
+time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
+try:
+    with lock(run):
+        print("won", flush=True)
+        sys.stdin.read()
+except CheckpointError:
+    print("refused", flush=True)
+"""
+
+
+def python(script: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, args)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_create_then_open(tmp_path: Path) -> None:
+    """A new run directory is made with its parents, and opens once something is in it."""
+    run = RunDir.create(tmp_path / "a" / "b")
+    write_text(run.config, "env: soccer\n")
+    assert RunDir.open(tmp_path / "a" / "b") == run
+    assert run.metrics.name == "metrics.jsonl" and run.discarded.name == "metrics.discarded.jsonl"
+
+
+def test_create_refuses_a_run(tmp_path: Path) -> None:
+    """A directory that holds a run is not begun anew: the error names `resume`."""
+    run = RunDir.create(tmp_path / "r")
+    run.checkpoints.mkdir()
+    with pytest.raises(CheckpointError) as caught:
+        RunDir.create(run.path)
+    assert str(caught.value) == (
+        f"{run.path} already holds a run.\n"
+        f"hint: go on with it by `slipstream resume {run.path}`, or choose another `--run DIR`"
+    )
+    assert caught.value.code == 5
+
+
+def test_create_under_a_file(tmp_path: Path) -> None:
+    """A path that cannot be made is the machine's trouble, with the system's reason."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError, match=r"Could not make the run directory .*hint: choose a folder|Not a directory"):
+        RunDir.create(tmp_path / "file" / "run")
+
+
+def test_open_says_what_is_wrong(tmp_path: Path) -> None:
+    """A missing run is named, with the nearest run beside it."""
+    RunDir.create(tmp_path / "soccer-1").checkpoints.mkdir()
+    with pytest.raises(CheckpointError, match=r"No run at .*soccer-2: no such folder\. Did you mean `soccer-1`\?"):
+        RunDir.open(tmp_path / "soccer-2")
+    with pytest.raises(CheckpointError, match="it holds neither settings nor checkpoints"):
+        RunDir.open(tmp_path)
+
+
+def test_default_path_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs begun in the same second get different names, made of letters that any file system takes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(layout.time, "strftime", lambda _: "20260102-030405")
+    first = default_path("gymnasium:CartPole-v1")
+    assert first == Path("runs/gymnasium-cartpole-v1-20260102-030405")
+    first.mkdir(parents=True)
+    second = default_path("gymnasium:CartPole-v1")
+    assert second.name == first.name + "-2"
+    second.mkdir()
+    assert default_path("gymnasium:CartPole-v1").name == first.name + "-3"
+
+
+def test_second_process_is_refused_by_name(tmp_path: Path) -> None:
+    """While a process holds a run, a second start is refused with its pid and host; after kill -9 it is taken over."""
+    run = RunDir.create(tmp_path / "r")
+    holder = python(HOLD, run.path)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with pytest.raises(CheckpointError) as caught, lock(run):
+            pass
+        assert f"is in use by pid {holder.pid} on {socket.gethostname()}." in caught.value.message
+        assert caught.value.code == 5 and f"kill {holder.pid}" in caught.value.hint
+        holder.kill()
+        time.sleep(0.2)  # not waited for: a zombie is dead too
+        with lock(run) as notices:
+            assert len(notices) == 1 and f"left by pid {holder.pid}" in notices[0]
+        with lock(run) as notices:
+            assert notices == []
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_same_process_is_refused(tmp_path: Path) -> None:
+    """One process cannot hold a run twice, and the file is gone afterwards."""
+    run = RunDir.create(tmp_path / "r")
+    with lock(run), pytest.raises(CheckpointError, match="in use"), lock(run):
+        pass
+    assert not run.lock_file.exists()
+
+
+def test_recycled_pid_is_not_believed(tmp_path: Path) -> None:
+    """A lock whose pid now belongs to another process is stale."""
+    run = RunDir.create(tmp_path / "r")
+    write_json(run.lock_file, {"pid": os.getpid(), "host": socket.gethostname(), "birth": "long ago"})
+    with lock(run) as notices:
+        assert "no longer running" in notices[0]
+
+
+def test_other_host_is_believed(tmp_path: Path) -> None:
+    """A lock of another machine is never taken over; the hint says which file to delete."""
+    run = RunDir.create(tmp_path / "r")
+    write_json(run.lock_file, {"pid": 1, "host": "elsewhere", "birth": "x"})
+    with pytest.raises(CheckpointError, match=r"pid 1 on elsewhere.*\nhint: .*delete .*lock"), lock(run):
+        pass
+
+
+def test_torn_lock_is_taken_over(tmp_path: Path) -> None:
+    """A lock that its writer could not finish holds nothing."""
+    run = RunDir.create(tmp_path / "r")
+    run.lock_file.write_text('{"pid": 12')
+    with lock(run) as notices:
+        assert "unreadable" in notices[0]
+        assert json.loads(run.lock_file.read_text())["pid"] == os.getpid()
+
+
+def test_no_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system has no locks, only the creator of the file owns the run."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    run = RunDir.create(tmp_path / "r")
+    with lock(run), pytest.raises(CheckpointError, match="cannot tell"), lock(run):
+        pass
+    assert not run.lock_file.exists()
+
+
+def test_one_winner(tmp_path: Path) -> None:
+    """Of several processes that find the same stale lock at the same moment, exactly one takes it over."""
+    run = RunDir.create(tmp_path / "r")
+    write_json(run.lock_file, {"pid": 2**22 + 7, "host": socket.gethostname(), "birth": "x"})
+    go = time.time() + 1.2
+    racers = [python(RACE, run.path, go) for _ in range(5)]
+    said = sorted(racer.stdout.readline().strip() for racer in racers if racer.stdout is not None)
+    for racer in racers:
+        racer.communicate()  # closes its input, which ends the winner
+    assert said == ["refused"] * 4 + ["won"]
+
+
+def test_write_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails leaves the old file and no temporary one."""
+    path = tmp_path / "a.json"
+    write_json(path, {"x": np.float32(1.5), "nan": float("nan"), "n": np.int64(3), "a": np.arange(2)})
+    assert json.loads(path.read_text()) == {"x": 1.5, "nan": None, "n": 3, "a": [0, 1]}
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(layout.os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, {"x": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"] and json.loads(path.read_text())["x"] == 1.5
