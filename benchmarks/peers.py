@@ -54,8 +54,8 @@ from stats import difference, mean_interval, spread, table
 
 ABSENT = {
     "cleanrl": "the newest release that installs by name on Python 3.11 is 0.4.8, which imports `gym.wrappers.Monitor`"
-    " and stops: no gym that installs has it",
-    "leanrl": "not on the package index",
+    " and stops: the gym it brings (0.26.2) no longer has it",
+    "leanrl": "published as source only; the package of that name is another project",
 }
 UNTIL_RETURN = 475.0
 UNTIL_STEPS = 300_000
@@ -75,8 +75,9 @@ class Record:
     def begin(self) -> None:
         """Write what is known before the first run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [Path(sys.argv[0]).name if i == 0 else word for i, word in enumerate(sys.argv)]
-        (self.folder / "command.txt").write_text("python benchmarks/" + shlex.join(words) + "\n")
+        (self.folder / "command.txt").write_text(
+            f"python benchmarks/peers.py {shlex.join(sys.argv[1:])}".strip() + "\n"
+        )
         (self.folder / "commit.txt").write_text(commit() + "\n")
         (self.folder / "raw.jsonl").write_text("")
         self.write_machine()
@@ -138,7 +139,9 @@ def commit() -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    return (git("rev-parse", "HEAD") or "no commit") + (" dirty" if git("status", "--porcelain") else " clean")
+    return (git("rev-parse", "--verify", "-q", "HEAD") or "no commit") + (
+        " dirty" if git("status", "--porcelain") else " clean"
+    )
 
 
 def speed(options: argparse.Namespace, record: Record) -> None:
@@ -358,7 +361,8 @@ def lag_quality(options: argparse.Namespace, record: Record) -> None:
         rows = [row for row in record.rows if row["work"] == work and row.get("mean_return") is not None]
         returns = [[row["mean_return"] for row in rows if row["contestant"].endswith(str(lag))] for lag in LAGS]
         if not all(returns):
-            summary[work] = {"verdict": "failed", "failed": sorted({row.get("failed", "") for row in record.rows})}
+            reasons = {row["failed"] for row in record.rows if row["work"] == work and "failed" in row}
+            summary[work] = {"verdict": "failed", "failed": sorted(reasons)}
             lines.append([work, "-", "-", "-", "failed"])
             continue
         gap = difference(*returns)
@@ -371,14 +375,18 @@ def lag_quality(options: argparse.Namespace, record: Record) -> None:
     record.close(summary, page + table(("case", "lag 0", "lag 1", "lag 1 - lag 0", "verdict"), lines))
 
 
+def names(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [name for name in text.split(",") if name]
+
+
 def parse() -> argparse.Namespace:
     """The driver's options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    split = lambda text: [part for part in text.split(",") if part]  # noqa: E731
     parser.add_argument(
-        "--peers", type=split, default=[], help="peers or contestants, e.g. sb3,skrl-sync (default: all)"
+        "--peers", type=names, default=[], help="peers or contestants, e.g. sb3,skrl-sync (default: all)"
     )
-    parser.add_argument("--cases", type=split, default=list(WORK), help=f"of {','.join(WORK)}")
+    parser.add_argument("--cases", type=names, default=list(WORK), help=f"of {','.join(WORK)}")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, or seeds")
     parser.add_argument("--seconds", type=float, default=15.0, help="training time of each run")
     parser.add_argument("--threads", type=int, help="torch threads of every peer (default: each peer's better one)")

@@ -150,6 +150,7 @@ class Tally(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Hands each finished episode's return to `finished`; lighter than any library's monitor."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], finished: Callable[[float], None]) -> None:
+        """Wrap `env`."""
         super().__init__(env)
         self._finished = finished
         self._total = 0.0

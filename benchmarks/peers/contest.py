@@ -57,6 +57,7 @@ PUFFER_BUILD = Build(
 )
 PEERS = {
     "sb3": Peer("sb3.py", ("stable-baselines3",), ("dummy", "subproc")),
+    "sbx": Peer("sbx_ppo.py", ("sbx-rl",), ("dummy",)),
     "skrl": Peer("skrl_ppo.py", ("skrl",), ("sync",)),
     "samplefactory": Peer("samplefactory.py", ("sample-factory",), ("async", "sync", "serial")),
     "pufferlib": Peer("puffer.py", ("pufferlib>=3,<4",), ("serial",), PUFFER_BUILD),
@@ -143,15 +144,18 @@ def launch(command: Sequence[str], limit_s: float, environment: Mapping[str, str
     """Run a command in an empty folder and end whatever it started, in time or not."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, open(Path(folder) / "stderr", "w+b") as errors:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Ended({}, f"does not start: {last_error(str(error), folder)}", 0.0)
         try:
             out, _ = process.communicate(timeout=limit_s)
             failure = None

@@ -18,10 +18,9 @@ PUBLISHED_STEPS = 100_000  # the length of the published schedules: past it the 
 LIMIT_S = 120.0
 
 
-def build(bout: Bout, schedule: bool = False) -> Any:
+def build(bout: Bout, algorithm: Any, activation: Any, schedule: bool = False) -> Any:
     """The PPO model of this bout's case; `schedule` makes learning rate and clip range fall linearly to 0."""
     import torch
-    from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
@@ -34,7 +33,7 @@ def build(bout: Bout, schedule: bool = False) -> Any:
     def falling(value: float) -> Any:
         return (lambda remaining: remaining * value) if schedule else value
 
-    return PPO(
+    return algorithm(
         "MlpPolicy",
         envs,
         n_steps=case.rollout,
@@ -49,7 +48,7 @@ def build(bout: Bout, schedule: bool = False) -> Any:
         max_grad_norm=case.gradient_norm,
         policy_kwargs={
             "net_arch": {"pi": list(case.hidden), "vf": list(case.hidden)},
-            "activation_fn": {"tanh": torch.nn.Tanh}[case.activation],
+            "activation_fn": activation,
         },
         seed=bout.seed,
         device="cpu",
@@ -57,11 +56,10 @@ def build(bout: Bout, schedule: bool = False) -> Any:
     )
 
 
-def train(bout: Bout, until: float | None) -> None:
+def train(bout: Bout, model: Any, until: float | None = None) -> None:
     """Train for the bout's time, or with the published settings until the return is reached, and report."""
     from stable_baselines3.common.callbacks import BaseCallback
 
-    model = build(bout, schedule=until is not None)
     started = time.perf_counter()
     reached: dict[str, Any] = {"reached": False}
 
@@ -103,7 +101,11 @@ def main() -> None:
     bout = begin("sb3", "stable-baselines3", options)
     if options.until_return is not None:
         bout = replace(bout, case=PUBLISHED, case_name="cartpole-published", seconds=LIMIT_S)
-    train(bout, options.until_return)
+    import torch
+    from stable_baselines3 import PPO
+
+    activation = {"tanh": torch.nn.Tanh}[bout.case.activation]
+    train(bout, build(bout, PPO, activation, schedule=options.until_return is not None), options.until_return)
 
 
 if __name__ == "__main__":

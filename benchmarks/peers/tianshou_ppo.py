@@ -35,6 +35,9 @@ def train(bout: Bout) -> None:
         activation = {"tanh": torch.nn.Tanh}[case.activation]
         return Net(state_shape=observations.shape, hidden_sizes=case.hidden, activation=activation)
 
+    def categorical(logits: torch.Tensor) -> torch.distributions.Distribution:
+        return torch.distributions.Categorical(logits=logits)
+
     def normal(parameters: tuple[torch.Tensor, torch.Tensor]) -> torch.distributions.Distribution:
         return torch.distributions.Independent(torch.distributions.Normal(*parameters), 1)
 
@@ -45,7 +48,7 @@ def train(bout: Bout) -> None:
     if discrete:
         actor = DiscreteActor(preprocess_net=body(), action_shape=int(actions.n), softmax_output=False)
         critic = DiscreteCritic(preprocess_net=body())
-        distribution = lambda logits: torch.distributions.Categorical(logits=logits)  # noqa: E731
+        distribution = categorical
     else:
         actor = ContinuousActorProbabilistic(preprocess_net=body(), action_shape=actions.shape, unbounded=True)
         critic = ContinuousCritic(preprocess_net=body())

@@ -1,1 +1,39 @@
-"""Slipstream trains game-playing agents: follow a demonstrator closely, then overtake it."""
+"""Slipstream trains game-playing agents: follow a demonstrator closely, then overtake it.
+
+The public names; each is resolved when it is first used, so that importing this costs neither torch nor numba.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+_HOMES = {
+    "train": "slipstream.api",
+    "resume": "slipstream.api",
+    "evaluate": "slipstream.api",
+    "load_agent": "slipstream.api",
+    "make_vector": "slipstream.api",
+    "Run": "slipstream.api",
+    "Settings": "slipstream.settings",
+    "SlipstreamError": "slipstream.core.errors",
+    "ConfigError": "slipstream.core.errors",
+    "EnvError": "slipstream.core.errors",
+    "DemoError": "slipstream.core.errors",
+    "CheckpointError": "slipstream.core.errors",
+    "MachineError": "slipstream.core.errors",
+}
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'slipstream' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -65,7 +65,7 @@ class Actor:
         self.faults: list[Fault] = []
         self.seconds = np.zeros(2, np.float64)
         """Time in the environments and in inference."""
-        self.progress = np.zeros(4, np.int64) if progress is None else progress
+        self.progress = np.zeros(2, np.int64) if progress is None else progress
         learning = learning_rows(spec.teams, vector.envs, opponent is not None, first)
         self._all = np.arange(rows)
         self._own = np.flatnonzero(learning)
@@ -104,12 +104,12 @@ class Actor:
                 self._act_others(obs, mask, env_action)
             acted = perf_counter()
             rows = rollout.at(t, self._final_obs)
+            self.progress[0] += 1
+            self._steps += 1
             vector.step(env_action, rows)
             stepped = perf_counter()
             in_policy += acted - began
             in_envs += stepped - acted
-            self.progress[0] += 1
-            self._steps += 1
             if rows.truncated.any():
                 acting.value(np.flatnonzero(rows.truncated), self._final_obs, rollout.final_value[t])
             if not (all_finite(rows.obs.reshape(-1)) and all_finite(rows.reward) and self._ends_finite(rows)):
@@ -120,6 +120,11 @@ class Actor:
         acting.value(self._all, now.obs, rollout.value[-1])
         self.seconds[0] += in_envs
         self.seconds[1] += in_policy
+
+    def drain_faults(self) -> list[str]:
+        """What was kept out of the batch since the last call."""
+        faults, self.faults = [str(fault) for fault in self.faults], []
+        return faults
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that the next rollout starts from, rows or envs first."""

@@ -44,8 +44,7 @@ class Local:
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call."""
-        faults, self.actor.faults = [str(fault) for fault in self.actor.faults], []
-        return faults
+        return self.actor.drain_faults()
 
     def seconds(self) -> tuple[float, float]:
         """Time spent in environments and in inference so far."""

@@ -3,6 +3,7 @@
     SlipstreamError                 1   a bug of ours, or one of the below
     |-- ConfigError                 2   a setting, a flag, an agent spec
     |-- EnvError                    3   an environment that is missing, raises, hangs or dies
+    |   `-- EnvFault                3   one that raised, with its index, seed and step
     |-- DemoError                   4   recorded data that cannot be used
     |-- CheckpointError             5   a run or checkpoint that is missing, locked or damaged
     `-- MachineError                6   this machine lacks something (disk, memory, a device)
@@ -38,6 +39,17 @@ class EnvError(SlipstreamError):
     """An environment that is missing, raises, hangs or dies."""
 
     code = 3
+
+
+class EnvFault(EnvError):
+    """An environment raised: which one, its seed and its step, so that it can be replayed, and its own traceback."""
+
+    def __init__(self, env: int, seed: int, step: int, report: str) -> None:
+        super().__init__(
+            f"Env {env} (seed {seed}, step {step}) raised:\n{report.rstrip()}",
+            "mend the environment; nothing else failed",
+        )
+        self.env, self.seed, self.step, self.report = env, seed, step, report
 
 
 class DemoError(SlipstreamError):

@@ -16,7 +16,7 @@ from slipstream.collect.rollout import Rollout, rollout_fields
 from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.core.errors import ConfigError
 from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
@@ -26,7 +26,6 @@ from slipstream.learn.ppo import PPO
 from slipstream.models.acting import pack_size, split_pack
 from slipstream.models.shape import Shape
 from slipstream.settings import Settings
-from slipstream.vector.serial import EnvFault
 
 
 class Collector(Protocol):
@@ -101,8 +100,8 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, dict[str, Fiel
 
     This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
     """
+    vector = make_vector(choice, 1, seed=settings.seed)
     try:
-        vector = make_vector(choice, 1, seed=settings.seed)
         spec = vector.spec
         policy = settings.policy
         shape = Shape(spec.obs_size, spec.action, policy.hidden, policy.activation, policy.shared)
@@ -112,18 +111,9 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, dict[str, Fiel
         fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
         sizes = rollout_fields(spec, 1, 1)
         actor.fill(Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in sizes.items()}))
+    finally:
         vector.close()
-    except EnvFault as fault:
-        raise env_error(fault) from fault
     return spec, fields
-
-
-def env_error(fault: EnvFault) -> EnvError:
-    """The error that a user sees when an environment raised in this process."""
-    return EnvError(
-        f"Env {fault.env} (seed {fault.seed}, step {fault.step}) raised:\n{fault.report.rstrip()}",
-        "mend the environment; nothing else failed",
-    )
 
 
 def _engine(shape: Shape, params: Array, plan: Plan) -> Engine:

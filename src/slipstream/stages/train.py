@@ -21,7 +21,7 @@ from slipstream.collect.games import play
 from slipstream.config import Resolved, dump, file_layer, flag_layer, resolve
 from slipstream.core.errors import CheckpointError, ConfigError, EnvError
 from slipstream.envs.registry import EnvChoice, parse
-from slipstream.learn.build import Parts, build, choose_env, env_error
+from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.loop import Progress, Wishes, iterate
 from slipstream.learn.state import Position, capture, restore
 from slipstream.runs import provenance
@@ -30,7 +30,6 @@ from slipstream.runs.display import Display
 from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
 from slipstream.runs.metrics import Metrics, rewind
 from slipstream.settings import Settings
-from slipstream.vector.serial import EnvFault
 
 STOPPED = {"SIGTERM": 143, "Ctrl-C": 130}
 """Exit codes of runs that were stopped and have saved."""
@@ -168,8 +167,6 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
                         display.message(notice)
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
                     _obey_keys(display, wishes)
-            except EnvFault as fault:
-                raise env_error(fault) from fault
             finally:
                 if position.version:
                     saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.core.errors import EnvFault
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,6 @@ class Bridge:
     mask_of: Callable[[Any], Callable[[], Any] | None]
 
 
-class EnvFault(Exception):
-    """An environment raised: which one, its seed and its step, so that it can be replayed."""
-
-    def __init__(self, env: int, seed: int, step: int, report: str) -> None:
-        super().__init__(report)
-        self.env, self.seed, self.step, self.report = env, seed, step, report
-
-
 class Serial:
     """Environments with Gymnasium's `reset` and `step`, same-step autoreset, one agent each."""
 
@@ -42,15 +35,14 @@ class Serial:
         self.spec = spec
         self.envs = len(seeds)
         self.first = first
-        self.progress = np.zeros(4, np.int64) if progress is None else progress
-        """What a watcher may read: beats, env, seed, step."""
+        self.progress = np.zeros(2, np.int64) if progress is None else progress
+        """What a watcher may read: steps (counted by the caller) and the env that is being stepped."""
         self._bridge = bridge
         self._repeat = repeat
         self._seeds: list[int | None] = list(seeds)
         self._first_seeds = list(seeds)
         self._elapsed = [0] * self.envs
         self._index = 0
-        self._total = 0
         self._envs: list[Any] = []
         self._masks: list[Callable[[], Any] | None] = []
         self._guard(self._make_envs)
@@ -93,7 +85,7 @@ class Serial:
             out.active[index] = 1
 
     def _begin(self, index: int, out: Rows) -> None:
-        self._index = index
+        self._index = self.progress[1] = index
         self._elapsed[index] = 0
         obs, _ = self._envs[index].reset(seed=self._seeds[index])
         self._seeds[index] = None
@@ -115,8 +107,6 @@ class Serial:
         terminations[:] = 0
         truncations[:] = 0
         out.active[:] = 1
-        progress[0] += 1
-        self._total += 1
         index = 0
         for env, choice in zip(self._envs, self._bridge.decode_actions(action), strict=True):
             self._index = index

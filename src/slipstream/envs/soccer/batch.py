@@ -143,6 +143,13 @@ def observe_all(state, clock, team_size, match_ticks, obs):  # type: ignore[no-u
 
 
 @compiled
+def renew(s, clock, team_size, match_ticks, random_starts, obs):  # type: ignore[no-untyped-def]
+    """Begin the next match of one env and observe it."""
+    new_match(s, clock, team_size, match_ticks, random_starts)
+    see(s, clock, team_size, F(1.0) / F(match_ticks), 0, obs)
+
+
+@compiled
 def begin(state, clock, seed, first, team_size, match_ticks, random_starts):  # type: ignore[no-untyped-def]
     """Start every env from its own key: that of the run's seed and its global index."""
     for env in range(state.shape[0]):

@@ -121,6 +121,7 @@ def put_anywhere(s, clock, at, speed):  # type: ignore[no-untyped-def]
 def scatter(s, clock, team_size):  # type: ignore[no-untyped-def]
     """Set a random state: ball and cars anywhere, moving, with any fuel."""
     put_anywhere(s, clock, BALL, BALL_START)
+    s[BALL + X] *= F(0.85)  # not in a mouth from the start
     for car in range(2 * team_size):
         c = car_at(car)
         place(s, c, ZERO, ZERO, spread(clock, ONE), spread(clock, ONE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -81,6 +81,20 @@ class Soccer:
         self._begin()
         self.observe(out.obs)
         out.active[:] = 1
+
+    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+        """Begin the next match of the named envs at once."""
+        cars = 2 * self._team_size
+        for env in indices:
+            batch.renew(
+                self.state[env],
+                self.clock[env],
+                self._team_size,
+                self._match_ticks,
+                self._random_starts,
+                out.obs[env * cars : (env + 1) * cars],
+            )
+            out.active[env * cars : (env + 1) * cars] = 1
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""

@@ -13,6 +13,7 @@ from slipstream.envs.soccer.actions import KINDS, encode
 from slipstream.envs.soccer.layout import (
     BALL_RADIUS,
     BOOST_SPEED,
+    DRIVE_SPEED,
     LENGTH,
     NEAR,
     O_BALL,
@@ -38,51 +39,51 @@ CHASER, KEEPER, RULE = range(3)
 FAR = ONE / NEAR
 WALL = F(3.0)
 GAIN, DAMPING, INSIDE = F(4.0), F(0.156), F(0.625)  # of steering
-LEAN = F(1.5)
+LEAN, STROLL = F(1.2), F(16.0)
 STEPS, STRIDE = 14, F(0.15)  # how far rule looks ahead
 AIM, KICK = F(3.0), F(32.0)
 TURNING, SLACK, PATIENCE, GOOD = F(0.495), F(0.1), F(0.1), F(0.35)
 HASTE, ENOUGH = F(1.5), F(0.7)
 SWING, CLOSE = F(3.75), F(6.0)
 RUSH = F(20.0)
-BEATEN, RETREAT = F(0.3), F(0.6)
+BEATEN, RETREAT = F(0.3), F(0.45)
 BACK, WIDE, ROUND = F(10.0), F(6.9), F(0.1)
+WARY = F(0.5)
 SLOW, IDLE = F(20.0), F(8.0)
 
 
 @compiled
-def steer_to(o, ahead, left, eager, kind, action, row):  # type: ignore[no-untyped-def]
-    """Drive to a point given in the own frame; `eager` allows boost, and a point beside a fast car makes it lift."""
+def steer_to(o, ahead, left, top, kind, action, row):  # type: ignore[no-untyped-def]
+    """Drive to a point given in the own frame at up to `top` units/s; beyond DRIVE_SPEED that takes boost."""
     away = max(root(ahead * ahead + left * left), TINY)
     sine, cosine = left / away, ahead / away
     speed = o[O_VELOCITY] * BOOST_SPEED
     steer = min(max((sine - o[O_SPIN] * DAMPING) * GAIN, -ONE), ONE)
     if cosine < ZERO:
         steer = ONE if left >= ZERO else -ONE
-    # The circle the car is on has a radius of about speed / 4: a point inside is out of reach.
+    # A point beside a fast car may lie inside the circle that it can drive: lift.
     inside = cosine < F(0.8) and away < abs(sine) * speed * INSIDE
-    throttle = ZERO if inside else ONE
+    throttle = ZERO if inside or speed > top else ONE
     drift = ONE if cosine < F(-0.3) and speed > F(12.0) else ZERO
-    boost = ONE if eager and cosine > F(0.95) else ZERO
+    boost = ONE if top > DRIVE_SPEED and cosine > F(0.95) else ZERO
     encode(throttle, steer, boost, drift, kind, action, row)
 
 
 @compiled
-def go_to(o, x, y, eager, kind, action, row):  # type: ignore[no-untyped-def]
+def go_to(o, x, y, top, kind, action, row):  # type: ignore[no-untyped-def]
     """Drive to a point of the arena."""
     x = min(max(x, WALL - LENGTH), LENGTH - WALL)
     y = min(max(y, WALL - WIDTH), WIDTH - WALL)
     dx, dy = x - o[O_POSITION] * LENGTH, y - o[O_POSITION + 1] * WIDTH
     hx, hy = o[O_HEADING], o[O_HEADING + 1]
-    steer_to(o, dx * hx + dy * hy, dy * hx - dx * hy, eager, kind, action, row)
+    steer_to(o, dx * hx + dy * hy, dy * hx - dx * hy, top, kind, action, row)
 
 
 @compiled
 def chaser(o, others, kind, action, row):  # type: ignore[no-untyped-def]
-    """Drive straight at the ball, always, a little on the own side of it."""
-    steer_to(
-        o, o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN, False, kind, action, row
-    )
+    """Drive at the ball, always, a little on the own side of it."""
+    ahead, left = o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN
+    steer_to(o, ahead, left, STROLL, kind, action, row)
 
 
 @compiled
@@ -92,13 +93,13 @@ def keeper(o, others, kind, action, row):  # type: ignore[no-untyped-def]
     away = o[O_BALL_DISTANCE] * FAR
     x, y = o[O_POSITION] * LENGTH, o[O_POSITION + 1] * WIDTH
     if x < bx - ONE and (away < F(16.0) or bx < F(-25.0)):
-        go_to(o, bx, by, True, kind, action, row)
+        go_to(o, bx, by, BOOST_SPEED, kind, action, row)
         return
     # A third of the way from the goal to the ball; wait there, facing the ball.
     px, py = (bx + LENGTH) * F(0.3) - LENGTH + F(3.0), by * F(0.3)
     dx, dy = px - x, py - y
     if dx * dx + dy * dy > F(25.0):
-        go_to(o, px, py, dx * dx + dy * dy > F(400.0), kind, action, row)
+        go_to(o, px, py, BOOST_SPEED if dx * dx + dy * dy > F(400.0) else DRIVE_SPEED, kind, action, row)
     else:
         facing = o[O_BALL] > ZERO and abs(o[O_BALL + 1]) < o[O_BALL] * F(0.3)
         turn = ZERO if facing else (ONE if o[O_BALL + 1] > ZERO else -ONE)
@@ -170,16 +171,18 @@ def rule(o, others, kind, action, row):  # type: ignore[no-untyped-def]
 
     if best + time * PATIENCE > GOOD:  # shoot
         back = SWING if gap > CLOSE else ZERO
-        go_to(o, mx - kx * back, my - ky * back, contested or gap > time * RUSH, kind, action, row)
+        go_to(o, mx - kx * back, my - ky * back, BOOST_SPEED if contested or gap > time * RUSH else DRIVE_SPEED, kind, action, row)
     elif dx < F(2.0) and contested:  # beaten: home first
-        go_to(o, max((mx + LENGTH) * RETREAT, F(3.0)) - LENGTH, my * RETREAT, True, kind, action, row)
+        bx = o[O_BALL_POSITION] * LENGTH + o[O_BALL_MOTION] * BOOST_SPEED * WARY
+        by = o[O_BALL_POSITION + 1] * WIDTH + o[O_BALL_MOTION + 1] * BOOST_SPEED * WARY
+        go_to(o, max((bx + LENGTH) * RETREAT, F(3.0)) - LENGTH, by * RETREAT, BOOST_SPEED, kind, action, row)
     else:  # get behind the ball, round it if it is in the way
         turn = ONE if dy * kx - dx * ky > ZERO else -ONE
         if abs(my) > WIDTH - F(9.0):  # there is no way between ball and wall
             turn = ONE if my * kx > ZERO else -ONE
         wide = WIDE if dx * kx + dy * ky < gap * ROUND else ZERO
         back = BACK
-        go_to(o, mx - kx * back + ky * turn * wide, my - ky * back - kx * turn * wide, gap > F(25.0), kind, action, row)
+        go_to(o, mx - kx * back + ky * turn * wide, my - ky * back - kx * turn * wide, BOOST_SPEED if gap > F(25.0) else DRIVE_SPEED, kind, action, row)
 
 
 @compiled

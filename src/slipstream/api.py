@@ -1,0 +1,138 @@
+"""The Python door: train, resume, evaluate, load an agent, make a vector."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from slipstream.agents.simple import BatchAgent
+from slipstream.agents.specs import load_agent as _load_agent
+from slipstream.agents.specs import load_trained
+from slipstream.agents.trained import TrainedAgent
+from slipstream.collect.vectors import make_vector as _make_vector
+from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_layer, resolve
+from slipstream.core.contracts import Vector
+from slipstream.core.errors import ConfigError
+from slipstream.envs.registry import EnvChoice, parse
+from slipstream.learn.build import choose_env
+from slipstream.runs.layout import RunDir
+from slipstream.runs.metrics import read
+from slipstream.stages import evaluate as evaluation
+from slipstream.stages import train as training
+from slipstream.vector.processes import Processes
+
+EnvLike = str | Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or stopped training: its folder and its numbers."""
+
+    path: Path
+    facts: dict[str, Any]
+
+    def agent(self, which: str = "latest", sampled: bool = False) -> TrainedAgent:
+        """Load an agent of this run: `latest`, `best`, or a number of steps."""
+        return TrainedAgent.from_run(self.path, which, sampled)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        return read(RunDir.open(self.path))
+
+
+def configure(
+    env: str, *, preset: str | None = None, config: Path | None = None, flags: Mapping[str, Any] | Sequence[str] = ()
+) -> Resolved:
+    """Lay defaults, the game's preset, a preset, a file and flags over each other."""
+    game, _ = parse(env)
+    layers: list[Layer] = []
+    if game is not None and game.preset:
+        layers.append(preset_layer(game.preset))
+    if preset:
+        layers.append(preset_layer(preset))
+    if config:
+        layers.append(file_layer(config))
+    chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
+    for one, other in (("steps", "minutes"), ("minutes", "steps")):
+        if one in chosen.values and other not in chosen.values:
+            chosen.values[other] = None
+    return resolve(*layers, chosen)
+
+
+def train(
+    env: EnvLike, *, run: str | Path | None = None, preset: str | None = None, config: str | Path | None = None,
+    terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+) -> Run:  # fmt: skip
+    """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`.
+
+    `terms` are your own reward terms for a native game: plain functions of one env's state, compiled with the rest.
+    """
+    name, factory = _name(env)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    choice = choose_env(name, resolved.settings, factory=factory, terms=dict(terms or {}))
+    result = training.train(choice, resolved, Path(run) if run else None)
+    return Run(result.run, result.facts())
+
+
+def resume(
+    run: str | Path, *, steps: int | None = None, env: Callable[[], Any] | None = None,
+    terms: Mapping[str, Callable[..., float]] | None = None,
+) -> Run:  # fmt: skip
+    """Go on with a run; `steps` is the total. A run whose env was given in Python needs `env` again."""
+    result = training.resume(Path(run), steps, factory=env, terms=dict(terms or {}))
+    return Run(result.run, result.facts())
+
+
+def evaluate(
+    agent: str, env: EnvLike, *, opponent: str | Sequence[str] = (), games: int = 100, seed: int = 0, sampled: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Play games and return counts, rates and means with 95 % intervals."""
+    name, factory = _name(env)
+    choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
+    opponents = [opponent] if isinstance(opponent, str) else list(opponent)
+    return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled)
+
+
+def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
+    """Load an agent; `agent.act(obs)` takes one observation or a batch. Scripted and random ones need `env`."""
+    if spec.startswith("run:"):
+        return load_trained(spec, sampled)
+    if env is None:
+        raise ConfigError(f"`{spec}` plays a given game: which?", f'write load_agent("{spec}", env="soccer")')
+    choice = choose_env(env, configure(env).settings)
+    vector = _make_vector(choice, 1)
+    try:
+        return _load_agent(spec, vector.spec, choice, sampled)
+    finally:
+        vector.close()
+
+
+def make_vector(env: EnvLike, *, envs: int = 1, workers: int = 1, seed: int = 0, **settings: Any) -> Vector:
+    """Make environments that step together, in this process or in `workers` others."""
+    name, factory = _name(env)
+    choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
+    if workers == 1:
+        return _make_vector(choice, envs, seed=seed)
+    probe = _make_vector(choice, 1, seed=seed)
+    probe.close()
+    return Processes(partial(_make_vector, choice, seed=seed), probe.spec, envs, min(workers, envs))
+
+
+def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:
+    if isinstance(env, str):
+        return env, None
+    if not callable(env):
+        raise ConfigError(
+            f"An environment is a name or a function that makes it, not a {type(env).__name__}.",
+            "write ss.train(lambda: MyEnv())",
+        )
+    label = env.__name__ if inspect.isclass(env) else type(env()).__name__
+    return f"python:{label}", env
+
+
+__all__ = ["EnvChoice", "Run", "configure", "evaluate", "load_agent", "make_vector", "resume", "train"]

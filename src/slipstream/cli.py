@@ -1,0 +1,331 @@
+"""The command line: one subcommand per verb; reads argv, prints results, owns exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from slipstream.core.errors import SlipstreamError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Verbs(click.Group):
+    """Turns our errors into messages and exit codes; keeps the verbs in the order of the story."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order in which they were written."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; an error of ours ends with its own exit code."""
+        try:
+            return super().invoke(ctx)
+        except SlipstreamError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.code)
+        except KeyboardInterrupt:
+            click.echo("stopped at once; the last checkpoint stands", err=True)
+            ctx.exit(130)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="slipstream", message="%(version)s")
+def main() -> None:
+    """Train game-playing agents: follow a demonstrator closely, then overtake it.
+
+    ENV is `soccer`, `soccer:2v2`, `gymnasium:CartPole-v1`, ...
+    AGENT is `random`, `scripted:NAME`, `run:DIR`, `run:DIR@best` or `run:DIR@STEPS`.
+    """
+
+
+def shared(function: F) -> F:
+    """The flags that every verb has."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
+    modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import a module of yours first.")
+    return modules(as_json(function))
+
+
+def configurable(function: F) -> F:
+    """The flags that set settings."""
+    for option in reversed(
+        (
+            click.option("--steps", type=int, help="Steps in all."),
+            click.option("--minutes", type=float, help="Stop after this much time instead."),
+            click.option("--seed", type=int, help="Everything random follows from it."),
+            click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME]."),
+            click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
+            click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke."),
+            click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
+            click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@main.command()
+@click.argument("env")
+@click.option("--skip", multiple=True, metavar="STAGE", help="Leave a stage out: train, evaluate, report.")
+@configurable
+@shared
+def run(env: str, skip: tuple[str, ...], place: Path | None, as_json: bool, modules: tuple[str, ...], **flags: Any) -> None:
+    """The whole story: train, then evaluate, then a report."""
+    from slipstream.stages.run import run as tell_story
+
+    choice, resolved = _settle(env, modules, flags)
+    with _Bar("games") as bar:
+        facts = tell_story(choice, resolved, place, skip, lambda stage: click.echo(f"== {stage}", err=True), bar.show)
+    _print(facts, as_json, _story(facts))
+    _leave(facts.get("train", {}))
+
+
+@main.command()
+@click.argument("env")
+@configurable
+@click.option("--show", is_flag=True, help="Print every setting with its value and origin, and stop.")
+@click.option("--dry-run", is_flag=True, help="Make everything, play one step, print the plan, and stop.")
+@shared
+def train(
+    env: str, place: Path | None, show: bool, dry_run: bool, as_json: bool, modules: tuple[str, ...], **flags: Any
+) -> None:
+    """Train an agent on ENV."""
+    choice, resolved = _settle(env, modules, flags)
+    if show:
+        rows = resolved.rows()
+        lines = [f"{key} = {_text(value)}  ({origin})" for key, value, origin in rows]
+        facts = {"settings": {key: {"value": _plain(value), "origin": origin} for key, value, origin in rows}}
+        _print(facts, as_json, "\n".join(lines))
+        return
+    if dry_run:
+        _print(*_rehearse(choice, resolved, as_json))
+        return
+    from slipstream.stages.train import train as do
+
+    facts = do(choice, resolved, place).facts()
+    _print(facts, as_json, _trained(facts))
+    _leave(facts)
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--steps", type=int, help="Steps in all, those already done included.")
+@shared
+def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]) -> None:
+    """Go on with a run exactly where its newest checkpoint stands."""
+    from slipstream.stages.train import resume as do
+
+    facts = do(run, steps, modules).facts()
+    _print(facts, as_json, _trained(facts))
+    _leave(facts)
+
+
+@main.command()
+@click.argument("agent")
+@click.option("--env", required=True, help="Where it plays.")
+@click.option("--opponent", "opponents", multiple=True, metavar="AGENT", help="Whom it plays; may be repeated.")
+@click.option("--games", type=int, required=True, help="Games against each opponent.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--sampled", is_flag=True, help="Draw actions instead of taking the likeliest.")
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of the env.")
+@shared
+def evaluate(
+    agent: str, env: str, opponents: tuple[str, ...], games: int, seed: int, sampled: bool, words: tuple[str, ...],
+    as_json: bool, modules: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Measure AGENT in games really played."""
+    from slipstream.stages.evaluate import evaluate as do
+
+    choice, resolved = _settle(env, modules, {"words": words})
+    envs = resolved.settings.evaluation.envs
+    with _Bar("games") as bar:
+        facts = do(choice, agent, opponents, games, seed=seed, sampled=sampled, envs=envs, on_progress=bar.show)
+    _print(facts, as_json, _evaluated(facts))
+
+
+@main.command()
+@shared
+def envs(as_json: bool, modules: tuple[str, ...]) -> None:
+    """What there is to play."""
+    import gymnasium
+
+    from slipstream.envs.registry import EnvChoice, games
+
+    EnvChoice("", modules=modules).import_modules()
+    native = {name: {"summary": game.summary, "variants": list(game.variants)} for name, game in games().items()}
+    others = sorted(f"gymnasium:{name}" for name in gymnasium.registry)
+    lines = [f"{name:<28}{game['summary']} ({', '.join(f'{name}:{v}' for v in game['variants'])})" for name, game in native.items()]
+    lines += ["", f"{len(others)} Gymnasium environments, for instance:", *_columns(others)]
+    _print({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
+
+
+@main.command()
+@click.argument("env")
+@shared
+def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
+    """Who can play ENV: scripted players and the runs found here."""
+    from slipstream.agents.specs import scripted_players
+    from slipstream.envs.registry import EnvChoice
+    from slipstream.runs.layout import RunDir
+    from slipstream.stages.train import read_config
+
+    EnvChoice("", modules=modules).import_modules()
+    found = ["random", *(f"scripted:{name}" for name in scripted_players(env))]
+    for config in sorted(Path("runs").glob("*/config.yaml")):
+        try:
+            if read_config(RunDir(config.parent))[1] == env:
+                found.append(f"run:{config.parent}")
+        except SlipstreamError as error:
+            click.echo(f"{config.parent}: {error.message}", err=True)
+    _print({"env": env, "agents": found}, as_json, "\n".join(found))
+
+
+@main.command()
+@shared
+def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
+    """What this machine offers, and whether anything is in the way."""
+    from slipstream.stages.doctor import examine
+
+    facts = examine()
+    lines = [f"{'ok  ' if check['ok'] else 'LOOK'} {check['name']:<10} {check['says']}" for check in facts["checks"]]
+    lines += [f"     hint: {check['hint']}" for check in facts["checks"] if not check["ok"]]
+    _print(facts, as_json, "\n".join(lines))
+
+
+def _settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
+    """The environment and the settings that the flags ask for."""
+    from slipstream.api import configure
+    from slipstream.envs.registry import EnvChoice
+    from slipstream.learn.build import choose_env
+
+    EnvChoice("", modules=modules).import_modules()
+    words = list(flags.pop("words", ()))
+    preset, config = flags.pop("preset", None), flags.pop("config", None)
+    words += [f"{key}={value}" for key, value in flags.items() if value is not None]
+    resolved = configure(env, preset=preset, config=config, flags=words)
+    return choose_env(env, resolved.settings, modules=modules), resolved
+
+
+def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
+    from slipstream.learn.build import build
+
+    parts = build(choice, resolved.settings)
+    parts.collector.close()
+    rows = parts.plan.rows()
+    facts = {
+        "env": choice.name,
+        "agents": parts.spec.agents,
+        "obs": parts.spec.obs_size,
+        "batch": parts.batch,
+        "parameters": sum(array.size for array in parts.shape.named(parts.learner.pack).values()),
+        "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
+    }
+    lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
+    lines += [f"{name} = {applied}  (requested {asked}: {why})" for name, asked, applied, why in rows]
+    return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
+
+
+def _trained(facts: dict[str, Any]) -> str:
+    mean = facts["mean_return"]
+    lines = [
+        f"{facts['steps']:,} steps in {facts['seconds']:.1f} s ({facts['steps_per_second']:,.0f} steps/s after "
+        f"{facts['start_seconds']:.1f} s of start-up)",
+        f"mean return of the last 100 episodes: {mean:.2f}" if mean is not None else "no episode has finished yet",
+        f"saved: {facts['checkpoint']}",
+        f"go on:   slipstream resume {facts['run']} --steps {2 * facts['steps']}",
+    ]
+    return "\n".join(lines)
+
+
+def _evaluated(facts: dict[str, Any]) -> str:
+    lines = []
+    for name, result in facts["opponents"].items():
+        lines.append(
+            f"against {name}: won {result['wins']} of {result['games']}, drew {result['draws']}, lost {result['losses']}: "
+            f"win rate {result['win_rate']:.1%} [{result['win_rate_low']:.1%}, {result['win_rate_high']:.1%}]"
+        )
+    mean, low, high = (facts[key] for key in ("mean_return", "mean_return_low", "mean_return_high"))
+    lines.append(f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {facts['games']} games of {facts['mean_length']:.0f} steps")
+    return "\n".join(lines)
+
+
+def _story(facts: dict[str, Any]) -> str:
+    parts = []
+    if "train" in facts:
+        parts.append(_trained(facts["train"]))
+    if "evaluate" in facts:
+        parts.append(_evaluated(facts["evaluate"]))
+    if "report" in facts:
+        parts.append(f"report: {facts['report']}")
+    return "\n".join(parts)
+
+
+def _leave(facts: dict[str, Any]) -> None:
+    """A run that was stopped from outside ends with the code that says so."""
+    from slipstream.stages.train import STOPPED
+
+    if facts.get("stopped") in STOPPED:
+        click.echo(f"stopped by {facts['stopped']} after saving", err=True)
+        sys.exit(STOPPED[facts["stopped"]])
+
+
+def _print(facts: dict[str, Any], as_json: bool, text: str) -> None:
+    """Results for a person, or one JSON object for a script."""
+    if as_json:
+        from slipstream.runs.layout import plain
+
+        click.echo(json.dumps(plain(facts)))
+    else:
+        click.echo(text)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    return "unset" if value is None else str(_plain(value))
+
+
+def _columns(words: list[str], width: int = 96) -> list[str]:
+    cell = max(map(len, words), default=0) + 2
+    per = max(1, width // cell)
+    return ["  " + "".join(word.ljust(cell) for word in words[i : i + per]).rstrip() for i in range(0, len(words), per)]
+
+
+class _Bar:
+    """A progress bar on stderr, where that is a terminal."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, done: int, total: int) -> None:
+        """Move the bar."""
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=total)
+        self._bar.update(self._task, completed=done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Worker processes: started, spoken to, watched and ended by their parent.
+
+Workers are plain subprocesses of this interpreter that read lines on stdin and answer on stdout: nothing spins, a
+user's script needs no `__main__` guard, and a dead parent is an end of file. What is large goes through a slab.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import cloudpickle
+import numpy as np
+
+import slipstream
+from slipstream.core.contracts import Array
+from slipstream.core.errors import EnvError, EnvFault, MachineError, SlipstreamError
+from slipstream.core.slab import Slab
+
+START_S = 120.0
+"""A worker must have made its environments within this time, or within the deadline if that is longer."""
+POLL_S = 0.2
+
+
+class Crew:
+    """Processes that each run one job; `progress` [workers, n] in the slab shows the watcher that they live."""
+
+    def __init__(
+        self, module: str, jobs: Sequence[Any], slab: Slab, *, deadline_s: float, where: Callable[[int], str]
+    ) -> None:
+        self.faults: list[str] = []
+        """What workers reported beside their answers."""
+        self._slab, self._deadline_s, self._where = slab, deadline_s, where
+        self._news: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
+        self._early: set[tuple[int, str]] = set()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for job in jobs:
+                self._start(module, job)
+            self.gather("ready", max(START_S, deadline_s))
+        except BaseException:
+            self.close()
+            raise
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message to every worker."""
+        line = json.dumps(message).encode() + b"\n"
+        for worker in range(len(self._processes)):
+            self._send(worker, line)
+
+    def gather(self, word: str, deadline_s: float | None = None) -> None:
+        """Wait until every worker has said `word`; name the one that fails, dies or stands still."""
+        wanted = {(worker, word) for worker in range(len(self._processes))}
+        waiting = wanted - self._early
+        self._early -= wanted
+        watch = _Watch(self._slab["progress"])
+        while waiting:
+            try:
+                worker, news = self._news.get(timeout=POLL_S)
+            except queue.Empty:
+                self._check(watch.still({worker for worker, _ in waiting}), deadline_s or self._deadline_s)
+                continue
+            self.faults += news.get("faults", [])
+            if "error" in news:
+                raise _rebuild(news["error"])
+            if "ended" in news:
+                self._raise_ended(worker, news["ended"])
+            said = (worker, news["said"])
+            if said in waiting:
+                waiting.remove(said)
+            else:
+                self._early.add(said)
+
+    def close(self) -> None:
+        """End the workers: asked first, then killed; no process is left."""
+        for process in self._processes:
+            _close_quietly(process.stdin)
+        limit = time.monotonic() + 2.0
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _close_quietly(process.stdout)
+        self._processes = []
+
+    def _start(self, module: str, job: Any) -> None:
+        handle = self._slab.handle
+        environment = dict(os.environ, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        source = str(Path(slipstream.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join([source, *[p or os.getcwd() for p in sys.path if p != source]])
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            pass_fds=(handle,) if isinstance(handle, int) else (),
+        )
+        self._processes.append(process)
+        worker = len(self._processes) - 1
+        threading.Thread(target=self._listen, args=(worker, process), daemon=True).start()
+        # A user's environment may be a lambda: it travels to our own child by value, and never through a file.
+        parcel = base64.b64encode(cloudpickle.dumps(job)).decode()
+        self._send(worker, json.dumps({"job": parcel, "slab": self._slab.describe()}).encode() + b"\n")
+
+    def _listen(self, worker: int, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                self._news.put((worker, json.loads(line)))
+        except ValueError:
+            pass  # the pipe was closed under us: the crew is being ended
+        self._news.put((worker, {"ended": process.wait()}))
+
+    def _send(self, worker: int, line: bytes) -> None:
+        pipe = self._processes[worker].stdin
+        assert pipe is not None
+        try:
+            pipe.write(line)
+            pipe.flush()
+        except OSError:
+            self._raise_ended(worker, self._processes[worker].wait())
+
+    def _check(self, still: dict[int, float], deadline_s: float) -> None:
+        for worker, seconds in still.items():
+            if seconds > deadline_s:
+                self._processes[worker].kill()
+                raise EnvError(
+                    f"{self._where(worker)} did not return from `step` or `reset` within {deadline_s:g} s.",
+                    "if the env is just slow, raise plan.deadline_s; else look for a loop that never ends in it",
+                )
+
+    def _raise_ended(self, worker: int, code: int) -> None:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise EnvError(
+            f"Worker {worker} {how}. {self._where(worker)} was the last it stepped.",
+            "run with --set plan.collector=local to see it happen in this process; memory may have run out",
+        )
+
+
+class _Watch:
+    """Since when each worker's progress has stood still."""
+
+    def __init__(self, progress: Array) -> None:
+        self._progress = progress
+        self._seen = progress.copy()
+        self._since = np.full(len(progress), time.monotonic())
+
+    def still(self, workers: set[int]) -> dict[int, float]:
+        """Seconds without progress of each worker."""
+        now = time.monotonic()
+        moved = (self._progress != self._seen).any(axis=1)
+        self._since[moved] = now
+        self._seen[:] = self._progress
+        return {worker: now - float(self._since[worker]) for worker in workers}
+
+
+def _rebuild(error: dict[str, Any]) -> SlipstreamError:
+    """The error that a worker met, in this process."""
+    if "env" in error:
+        return EnvFault(error["env"], error["seed"], error["step"], error["report"])
+    kind = MachineError if error.get("code") == MachineError.code else EnvError
+    return kind(error["report"].rstrip(), error.get("hint", ""))
+
+
+def _close_quietly(pipe: IO[bytes] | None) -> None:
+    try:
+        if pipe is not None:
+            pipe.close()
+    except OSError:
+        pass

@@ -1,0 +1,75 @@
+"""Examine this machine: cores, memory, disk, libraries, and what may be in the way of training."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from slipstream.core import machine
+from slipstream.runs.provenance import version
+
+LIBRARIES = ("slipstream", "torch", "numpy", "numba", "gymnasium", "pydantic", "safetensors", "rich", "tensorboard")
+
+
+def examine(folder: Path = Path()) -> dict[str, Any]:
+    """Facts about the machine, and checks that say what to do where something is wrong."""
+    quota = machine.cgroup_cores()
+    facts: dict[str, Any] = {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": machine.cpu_model(),
+        "cores": machine.cores(),
+        "cores_affinity": machine.affinity_cores(),
+        "cores_cgroup": quota,
+        "cores_all": os.cpu_count(),
+        "memory_gib": round(machine.memory_bytes() / 2**30, 1),
+        "disk_free_gib": round(machine.disk_free_bytes(folder.resolve()) / 2**30, 1),
+        "fingerprint": machine.fingerprint(),
+        "versions": {name: version(name) for name in LIBRARIES},
+    }
+    facts["torch"] = _torch()
+    facts["checks"] = _checks(facts, folder)
+    facts["ok"] = all(check["ok"] for check in facts["checks"])
+    return facts
+
+
+def _torch() -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        return {"works": False, "why": str(error)}
+    cuda = torch.cuda.is_available()
+    return {
+        "works": bool((torch.ones(2) + 1).sum() == 4),
+        "version": torch.__version__,
+        "cuda": cuda,
+        "device": torch.cuda.get_device_name(0) if cuda else "cpu",
+    }
+
+
+def _checks(facts: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    cores = f"{facts['cores']} usable of {facts['cores_all']} (affinity {facts['cores_affinity']}, quota {facts['cores_cgroup']})"
+    writable = os.access(folder, os.W_OK)
+    rows = [
+        ("python", sys.version_info >= (3, 11), facts["python"], "install Python 3.11 or newer"),
+        ("cores", facts["cores"] >= 2, f"{facts['cpu']}: {cores}", "training works on one core, but collects and learns in turn"),
+        ("memory", facts["memory_gib"] >= 2, f"{facts['memory_gib']} GiB", "lower plan.envs and ppo.rollout"),
+        ("disk", facts["disk_free_gib"] >= 1, f"{facts['disk_free_gib']} GiB free here", "free some, or use --run on another disk"),
+        ("folder", writable, "writable" if writable else "not writable", "change to a folder you may write to"),
+        ("torch", facts["torch"]["works"], str(facts["torch"].get("version")), "reinstall: pip install -c constraints.txt torch"),
+        ("numba", *_numba()),
+    ]
+    return [{"name": name, "ok": bool(ok), "says": says, "hint": hint} for name, ok, says, hint in rows]
+
+
+def _numba() -> tuple[bool, str, str]:
+    from slipstream.core.streams import mix
+
+    try:
+        works = int(mix(1)) == int(mix.py_func(1))  # type: ignore[attr-defined]
+    except Exception as error:  # whatever the compiler raises here is what the user has to see
+        return False, f"cannot compile: {error}", "reinstall numba; no compiler is needed"
+    return works, f"{version('numba')} compiles", "reinstall numba"

@@ -1,0 +1,62 @@
+"""The actions: every control value can be reached in every mode."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import Array, empty_rows
+from slipstream.envs.soccer import layout as at
+from slipstream.envs.soccer.actions import KINDS, TABLE, encode
+from slipstream.envs.soccer.game import Soccer
+
+
+def decoded(kind: str, actions: Array) -> set[tuple[float, ...]]:
+    """Return the controls that car 0 gets from each action."""
+    envs = len(actions)
+    game = Soccer(envs, actions=kind)
+    out = empty_rows(game.spec, envs)
+    both = np.repeat(actions, 2, axis=0)
+    game.step(both.astype(game.spec.action.dtype), out)
+    start = at.CARS + at.THROTTLE
+    return {tuple(float(v) for v in row) for row in game.state[:, start : start + 4]}
+
+
+def test_discrete_table() -> None:
+    """The table has no double rows, and each steering goes with reverse, coast, forward, boost and drift."""
+    reached = decoded("discrete", np.arange(len(TABLE))[:, None])
+    assert len(reached) == len(TABLE) == 18
+    for steer in (-1, 0, 1):
+        for pedals in ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)):
+            assert (pedals[0], steer, *pedals[1:]) in reached
+    assert (1, 0, 0, 0) in reached
+
+
+def test_multi_discrete() -> None:
+    """All 36 combinations are reached."""
+    options = np.array(list(itertools.product(range(3), range(3), range(2), range(2))))
+    wanted = set(itertools.product((-1, 0, 1), (-1, 0, 1), (0, 1), (0, 1)))
+    assert decoded("multi_discrete", options) == wanted
+
+
+def test_continuous() -> None:
+    """Throttle and steer take any value in [-1, 1], boost and drift are on above 0, and the rest is clipped."""
+    reached = decoded("continuous", np.array([[1, 0, -1, -1], [-0.5, 0.25, 0.1, -0.1], [9, -9, 9, 9], [np.nan] * 4]))
+    assert reached == {(1, 0, 0, 0), (-0.5, 0.25, 1, 0), (1, -1, 1, 1), (0, 0, 0, 0)}
+
+
+def test_an_index_out_of_the_table_is_held_inside() -> None:
+    """A wrong index never reads outside the table."""
+    assert decoded("discrete", np.array([[-5], [999]])) == {tuple(map(float, TABLE[0])), tuple(map(float, TABLE[-1]))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_encode_is_the_inverse(kind: str) -> None:
+    """Encoding the controls of the table and decoding them again changes nothing."""
+    parts = {"discrete": 1}.get(kind, 4)
+    actions = np.zeros((len(TABLE), parts), np.float32 if kind == "continuous" else np.int32)
+    for row, control in enumerate(TABLE):
+        encode(*control, KINDS.index(kind), actions, row)
+    assert decoded(kind, actions) == {tuple(map(float, row)) for row in TABLE}

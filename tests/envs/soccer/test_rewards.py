@@ -1,0 +1,187 @@
+"""The reward terms: signs and sums against arithmetic by hand, and a user's own term."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import Array, Rows, empty_rows
+from slipstream.core.errors import ConfigError, EnvError
+from slipstream.envs.soccer import layout as at
+from slipstream.envs.soccer.game import Soccer
+from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
+
+COAST = 7
+ONES = dict.fromkeys(TERMS, 1.0)
+
+
+def still(**settings: object) -> tuple[Soccer, Array, Rows]:
+    """Return a game of one env with both cars at rest near their corners and every weight 1."""
+    game = Soccer(1, **({"weights": ONES} | settings))  # type: ignore[arg-type]
+    s = game.state[0]
+    for k, sign in enumerate((-1, 1)):
+        c = at.CARS + k * at.CAR_SIZE
+        s[c : c + 8] = (sign * 25, sign * 18, 0, 0, -sign, 0, 0, 0)
+    return game, s, empty_rows(game.spec, 1)
+
+
+def coast(game: Soccer, out: Rows, steps: int = 1) -> Array:
+    """Let the cars roll; return the terms by row."""
+    out.terms[:] = 0
+    for _ in range(steps):
+        game.step(np.full((2, 1), COAST, np.int32), out)
+    return out.terms
+
+
+def test_a_goal_is_good_for_one_side_and_bad_for_the_other() -> None:
+    """A ball into the goal at +x gives +1 to team 0 and -1 to team 1, counts, and is followed by a kick-off."""
+    for side in (1, -1):
+        game, s, out = still()
+        s[at.BALL : at.BALL + 4] = (side * 37, 0, side * 40, 0)
+        terms = coast(game, out)
+        assert terms[:, TERMS.index("goal")].tolist() == [side, -side]
+        assert game.clock[0, at.SCORE : at.SCORE + 2].tolist() == [side > 0, side < 0]
+        assert s[at.BALL : at.BALL + 4].tolist() == [0, 0, 0, 0]
+        assert out.terminated.tolist() == [0, 0]
+
+
+def test_ball_to_goal_telescopes_and_is_zero_sum() -> None:
+    """The ball's way sums to the change of its place, whatever the repeat, and one side's gain is the other's loss."""
+    sums = []
+    for repeat in (2, 4):
+        game, s, out = still(action_repeat=repeat)
+        s[at.BALL : at.BALL + 4] = (-10, 3, 24, 2)
+        before = s.copy()
+        terms = coast(game, out, 40 // repeat)
+        way = terms[:, TERMS.index("ball_to_goal")]
+
+        def place(row: Array) -> float:
+            x, y = float(row[at.X]), float(row[at.Y])
+            return (math.hypot(x + 36, y) - math.hypot(x - 36, y)) / 72
+
+        assert way[0] == pytest.approx(place(s) - place(before), abs=1e-5)
+        assert way[0] > 0 and way[0] == pytest.approx(-way[1], abs=1e-6)
+        sums.append(way[0])
+    assert sums[0] == pytest.approx(sums[1], abs=1e-5)
+
+
+def test_car_to_ball_is_the_cars_own_way() -> None:
+    """Driving 12 units towards the resting ball gives 12 / 36, and a ball that flies away costs nothing."""
+    game, s, out = still(actions="continuous")
+    s[at.CARS : at.CARS + 8] = (-20, 0, 15, 0, 1, 0, 0, 0)
+    start = float(s[at.CARS])
+    for _ in range(12):
+        game.step(np.array([[0.5, 0, -1, -1], [0, 0, -1, -1]], np.float32), out)
+    assert out.terms[0, TERMS.index("car_to_ball")] == pytest.approx((float(s[at.CARS]) - start) / 36, abs=1e-4)
+    game, s, out = still()
+    s[at.BALL : at.BALL + 4] = (0, 0, 30, 0)
+    assert coast(game, out)[0, TERMS.index("car_to_ball")] == 0
+
+
+def test_touch_is_the_change_of_the_balls_speed() -> None:
+    """A hit that sends a resting ball off at v gives about v / 60 to the car that hit it, and nothing to the other."""
+    game, s, out = still()
+    s[at.CARS : at.CARS + 8] = (-5, 0, 25, 0, 1, 0, 0, 0)
+    terms = coast(game, out)[:, TERMS.index("touch")]
+    assert terms[0] == pytest.approx(float(s[at.VX]) / 60, rel=0.03) and terms[0] > 0.4
+    assert terms[1] == 0
+
+
+def test_boost_gain_counts_pads_only() -> None:
+    """Fuel from a pad counts, fuel burnt does not."""
+    game, s, out = still()
+    s[at.CARS : at.CARS + 2] = (0, 20)
+    assert coast(game, out, 2)[0, TERMS.index("boost_gain")] == 1
+    out.terms[:] = 0
+    game.step(np.array([[9], [COAST]], np.int32), out)
+    assert s[at.CARS + at.BOOST] < 1 and out.terms[0, TERMS.index("boost_gain")] == 0
+
+
+def test_win_comes_with_the_end() -> None:
+    """The side that leads when the time is up gets +1, the other -1, and a draw gives 0."""
+    for score, wanted in (((2, 1), (1, -1)), ((0, 3), (-1, 1)), ((1, 1), (0, 0))):
+        game, _, out = still()
+        game.clock[0, at.SCORE : at.SCORE + 2] = score
+        game.clock[0, at.TICKS_LEFT] = 4
+        game.clock[0, at.OVERTIME] = score[0] == score[1]
+        assert coast(game, out)[:, TERMS.index("win")].tolist() == list(wanted)
+        assert out.terminated.tolist() == [1, 1] and out.outcome.tolist() == list(wanted)
+
+
+def test_reward_is_the_weighted_sum_of_its_terms() -> None:
+    """`terms` holds weighted contributions, and the reward is their sum."""
+    game = Soccer(32, random_starts=1.0)
+    out = empty_rows(game.spec, 32)
+    chance = np.random.default_rng(0)
+    for _ in range(50):
+        out.terms[:] = 0
+        game.step(chance.integers(0, 18, (64, 1)).astype(np.int32), out)
+        assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
+
+
+def test_sparse_counts_goals_and_wins_only() -> None:
+    """In sparse mode nothing but goals and the result is rewarded, and a weight given by hand wins over the mode."""
+    assert dict(zip(TERMS, Soccer(1, mode="sparse").weights.tolist(), strict=True)) == {
+        name: WEIGHTS["sparse"].get(name, 0.0) for name in TERMS
+    }
+    assert Soccer(1, mode="sparse", weights={"touch": 0.5}).weights[TERMS.index("touch")] == 0.5
+
+
+def ball_speed(before: Array, after: Array, clock: Array, car: int, team_size: int) -> float:
+    """The ball's speed over 60, as a user would write it."""
+    return math.sqrt(after[2] ** 2 + after[3] ** 2) / 60
+
+
+def never(before: Array, after: Array, clock: Array, car: int, team_size: int) -> float:
+    """NaN where the ball rests."""
+    return after[2] / after[2]
+
+
+def test_a_users_term_is_compiled_and_logged() -> None:
+    """A plain function becomes a term with its own name, weight and column."""
+    game, s, out = still(extra_terms={"ball_speed": ball_speed}, weights={"ball_speed": 2.0})
+    assert game.spec.terms == (*TERMS, "ball_speed")
+    s[at.BALL : at.BALL + 4] = (0, 0, 30, 0)
+    terms = coast(game, out)
+    assert terms[:, -1] == pytest.approx(2 * float(s[at.VX]) / 60)
+    assert out.reward == pytest.approx(terms.sum(1))
+
+
+def test_a_users_term_sees_the_state_before_the_kick_off() -> None:
+    """When a goal is scored a user's term still sees the ball in the goal."""
+
+    def depth(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+        return abs(after[0])
+
+    game, s, out = still(extra_terms={"depth": depth})
+    s[at.BALL : at.BALL + 4] = (37, 0, 40, 0)
+    assert coast(game, out)[0, -1] > 38
+
+
+def test_nan_of_a_users_term_is_named() -> None:
+    """A term that is not finite is reported by name, with how many envs and when."""
+    game = Soccer(64, extra_terms={"never": never})
+    out = empty_rows(game.spec, 64)
+    game.state[3:, at.VX] = 5.0
+    game.steps = 880
+    with pytest.raises(EnvError) as caught:
+        game.step(np.full((128, 1), COAST, np.int32), out)
+    assert caught.value.message == "Reward term `never` returned NaN for 3 of 64 envs at step 880."
+    assert "`never`" in caught.value.hint
+
+
+def test_wrong_weights_and_terms_are_config_errors() -> None:
+    """An unknown weight, a taken name and a function that cannot be compiled are said with a hint."""
+    with pytest.raises(ConfigError) as caught:
+        Soccer(1, weights={"tuch": 1.0})
+    assert caught.value.message == "Unknown setting `rewards.weights.tuch`. Did you mean `rewards.weights.touch`?"
+    with pytest.raises(ConfigError, match="Reward term `touch` is built in"):
+        Soccer(1, extra_terms={"touch": ball_speed})
+
+    def broken(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+        return open(after)
+
+    with pytest.raises(ConfigError, match="Reward term `broken` cannot be compiled"):
+        Soccer(1, extra_terms={"broken": broken})
