@@ -69,7 +69,9 @@ class Enough(Exception):  # noqa: N818 (a signal, not an error)
 def arguments(variants: tuple[str, ...], threads: int | Mapping[str, int]) -> argparse.ArgumentParser:
     """The options every peer script takes; the first variant is the default.
 
-    `threads` is the torch thread count that measured better of 1 and 2, one for all cases or one by case.
+    `threads` is the peer's better torch thread count, one for all cases or one by case. On a busy machine with 2 cores
+    1 beat 2 several times over for sb3 and skrl and was level for sbx; the others were not tried with 2. Check again on
+    a quiet machine with `peers.py --threads 2`.
     """
     parser = argparse.ArgumentParser(description="Train on equal work and print one JSON object.")
     parser.add_argument("--case", choices=sorted(CASES), default="cartpole")

@@ -124,7 +124,8 @@ def install(name: str) -> str | None:
         site = next(folder.glob("lib/python*/site-packages"))
         (site / "sitecustomize.py").write_text(peer.build.prelude)
     for words in steps:
-        done = launch([*pip, *words], INSTALL_LIMIT_S, peer.build.environment if peer.build else None)
+        environment = peer.build.environment if peer.build else None
+        done = launch([*pip, *words], INSTALL_LIMIT_S, environment, tells=False)
         if done.failure:
             return f"install: {done.failure}"
     stamp.write_text(wanted)
@@ -140,8 +141,10 @@ class Ended:
     wall_seconds: float
 
 
-def launch(command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> Ended:
-    """Run a command in an empty folder and end whatever it started, in time or not."""
+def launch(
+    command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None, tells: bool = True
+) -> Ended:
+    """Run a command in an empty folder and end whatever it started, in time or not; `tells` if JSON must come."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, open(Path(folder) / "stderr", "w+b") as errors:
         try:
@@ -170,11 +173,11 @@ def launch(command: Sequence[str], limit_s: float, environment: Mapping[str, str
         failure = f"exit {process.returncode}: {last}"
     row: dict[str, Any] = {}
     lines = out.decode(errors="replace").strip().splitlines()
-    if failure is None and lines:
+    if failure is None and tells:
         try:
             row = json.loads(lines[-1])
-        except json.JSONDecodeError:
-            failure = f"last line is not JSON: {lines[-1][:200]}"
+        except (IndexError, json.JSONDecodeError):
+            failure = f"last line is not JSON: {''.join(lines[-1:])[:200]!r}"
     return Ended(row, failure, wall)
 
 

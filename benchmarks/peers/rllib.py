@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -63,7 +64,8 @@ def train(bout: Bout) -> None:
         while True:
             result = algorithm.train()
             bout.iteration(int(result["num_env_steps_sampled_lifetime"]))
-    bout.report(mean_return=result["env_runners"].get("episode_return_mean"))
+    mean_return = result["env_runners"].get("episode_return_mean", math.nan)
+    bout.report(mean_return=None if math.isnan(mean_return) else mean_return)
     algorithm.stop()
     ray.shutdown()
 

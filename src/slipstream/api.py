@@ -88,8 +88,8 @@ def resume(
 
 
 def evaluate(
-    agent: str, env: EnvLike, *, opponent: str | Sequence[str] = (), games: int = 100, seed: int = 0, sampled: bool = False,
-    **settings: Any,
+    agent: str, env: EnvLike, *, opponent: str | Sequence[str] = (), games: int = 100, seed: int = 0,
+    sampled: bool = False, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Play games and return counts, rates and means with 95 % intervals."""
     name, factory = _name(env)

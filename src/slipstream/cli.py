@@ -47,7 +47,8 @@ def main() -> None:
 def shared(function: F) -> F:
     """The flags that every verb has."""
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
-    modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import a module of yours first.")
+    words = "Import a module of yours first."
+    modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help=words)
     return modules(as_json(function))
 
 
@@ -74,7 +75,9 @@ def configurable(function: F) -> F:
 @click.option("--skip", multiple=True, metavar="STAGE", help="Leave a stage out: train, evaluate, report.")
 @configurable
 @shared
-def run(env: str, skip: tuple[str, ...], place: Path | None, as_json: bool, modules: tuple[str, ...], **flags: Any) -> None:
+def run(
+    env: str, skip: tuple[str, ...], place: Path | None, as_json: bool, modules: tuple[str, ...], **flags: Any
+) -> None:
     """The whole story: train, then evaluate, then a report."""
     from slipstream.stages.run import run as tell_story
 
@@ -159,7 +162,9 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     EnvChoice("", modules=modules).import_modules()
     native = {name: {"summary": game.summary, "variants": list(game.variants)} for name, game in games().items()}
     others = sorted(f"gymnasium:{name}" for name in gymnasium.registry)
-    lines = [f"{name:<28}{game['summary']} ({', '.join(f'{name}:{v}' for v in game['variants'])})" for name, game in native.items()]
+    lines = []
+    for name, game in games().items():
+        lines.append(f"{name:<28}{game.summary} ({', '.join(f'{name}:{variant}' for variant in game.variants)})")
     lines += ["", f"{len(others)} Gymnasium environments, for instance:", *_columns(others)]
     _print({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
 
@@ -246,11 +251,13 @@ def _evaluated(facts: dict[str, Any]) -> str:
     lines = []
     for name, result in facts["opponents"].items():
         lines.append(
-            f"against {name}: won {result['wins']} of {result['games']}, drew {result['draws']}, lost {result['losses']}: "
-            f"win rate {result['win_rate']:.1%} [{result['win_rate_low']:.1%}, {result['win_rate_high']:.1%}]"
+            f"against {name}: won {result['wins']} of {result['games']}, drew {result['draws']}, "
+            f"lost {result['losses']}: win rate {result['win_rate']:.1%} "
+            f"[{result['win_rate_low']:.1%}, {result['win_rate_high']:.1%}]"
         )
     mean, low, high = (facts[key] for key in ("mean_return", "mean_return_low", "mean_return_high"))
-    lines.append(f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {facts['games']} games of {facts['mean_length']:.0f} steps")
+    games = f"{facts['games']} games of {facts['mean_length']:.0f} steps"
+    lines.append(f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {games}")
     return "\n".join(lines)
 
 

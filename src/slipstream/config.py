@@ -131,7 +131,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`{path}` is not valid YAML: {error}", "mend the file; it holds names and numbers") from error
+        hint = "mend the file; it holds names and numbers"
+        raise ConfigError(f"`{path}` is not valid YAML: {error}", hint) from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -176,7 +177,7 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _config_error(error: ValidationError, origins: Mapping[str, str]) -> ConfigError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    known = next((k for k in (key, key.rpartition(".")[0]) if k in KEYS), key)
+    known = next((k for k in KEYS if f"{key}.".startswith(f"{k}.")), key)
     origin = origins.get(known, "default")
     where = "" if origin == "flag" else f" ({origin})"
     return ConfigError(

@@ -23,7 +23,8 @@ class ToyEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, actions: str = "discrete", length: int = 10, options: int = 4, truncates: bool = False) -> None:
         self._kind, self._length, self._options, self._truncates = actions, length, options, truncates
-        self._cue, self._left = 0, length
+        self._cue: float = 0
+        self._left = length
         self.observation_space = spaces.Box(-1.0, 1.0, (1 if actions == "continuous" else options,), np.float32)
         self.action_space: spaces.Space[Any] = spaces.Discrete(options)
         if actions == "multi_discrete":
@@ -55,12 +56,13 @@ class ToyEnv(gymnasium.Env[Any, Any]):
         if self._kind == "continuous":
             self._cue = float(self.np_random.uniform(-0.8, 0.8))
             return np.array([self._cue], np.float32)
-        self._cue = int(self.np_random.integers(self._options))
-        return np.eye(self._options, dtype=np.float32)[self._cue]
+        self._cue = cue = int(self.np_random.integers(self._options))
+        return np.eye(self._options, dtype=np.float32)[cue]
 
     def _mask(self) -> Any:
         mask = np.zeros(self._options, np.uint8)
-        mask[[self._cue, (self._cue + 1) % self._options]] = 1
+        cue = int(self._cue)
+        mask[[cue, (cue + 1) % self._options]] = 1
         return mask
 
 
@@ -112,7 +114,8 @@ def check_env(env: gymnasium.Env[Any, Any], steps: int = 200, seed: int = 0) -> 
     env.action_space.seed(seed)
     mask, ended, seen = mask_of(env), 0, [np.asarray(again)]
     for step in range(steps):
-        action = env.action_space.sample() if mask is None else env.action_space.sample(mask=np.asarray(mask(), np.int8))
+        allowed = None if mask is None else np.asarray(mask(), np.int8)
+        action = env.action_space.sample(allowed)
         obs, reward, terminated, truncated, _ = env.step(action)
         seen.append(np.asarray(obs))
         if not env.observation_space.contains(obs):

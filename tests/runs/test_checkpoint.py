@@ -39,6 +39,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs fork or rlimits")
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
+    """A fresh run directory."""
     return RunDir.create(tmp_path / "run")
 
 
@@ -52,12 +53,14 @@ def made(steps: int, size: int = 100) -> Checkpoint:
 
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
+    """Whether two checkpoints hold the same arrays and state."""
     keys = {(g, n) for g in a.groups for n in a.groups[g]} == {(g, n) for g in b.groups for n in b.groups[g]}
     arrays = all(np.array_equal(a.groups[g][n], b.groups[g][n]) for g in a.groups for n in a.groups[g])
     return keys and arrays and (a.steps, a.state) == (b.steps, b.state)
 
 
 def names(run: RunDir) -> list[str]:
+    """The checkpoints on disk."""
     return sorted(p.name for p in run.checkpoints.iterdir())
 
 

@@ -121,6 +121,7 @@ def test_wrong_view_does_not_matter() -> None:
 
 
 def rendered(view: dict[str, Any], width: int = 80, unicode: bool = True) -> list[str]:
+    """The panel as lines of text."""
     console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True)
     console.print(panel("train soccer", view, unicode))
     return console.export_text().splitlines()

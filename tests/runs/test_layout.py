@@ -43,6 +43,7 @@ except CheckpointError:
 
 
 def python(script: str, *args: object) -> subprocess.Popen[str]:
+    """A Python process with pipes on all ends."""
     command = [sys.executable, "-c", script, *map(str, args)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

@@ -20,6 +20,7 @@ from slipstream.runs.metrics import Metrics, TensorBoardMirror, read, rewind
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
+    """A fresh run directory."""
     return RunDir.create(tmp_path / "run")
 
 
@@ -101,6 +102,7 @@ def test_vanished_folder(run: RunDir) -> None:
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    """What TensorBoard reads back."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()

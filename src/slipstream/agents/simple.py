@@ -40,6 +40,7 @@ class BatchAgent:
 
     name: str
     action: ActionSpec
+    _streams: Array | None = None
 
     def act(self, obs: Array, mask: Array | None = None) -> Array:
         """Return actions for one observation [obs] or a batch [rows, obs]."""
@@ -48,8 +49,8 @@ class BatchAgent:
         masks = np.ones((len(batch), options), np.uint8)
         if mask is not None and options:
             masks[:] = mask
-        if not hasattr(self, "_streams") or len(self._streams) < len(batch):
-            self._streams = make_streams(0, f"{self.name}"[:8], 0, len(batch))
+        if self._streams is None or len(self._streams) < len(batch):
+            self._streams = make_streams(0, self.name[:8], 0, len(batch))
         out = np.zeros((len(batch), self.action.parts), self.action.dtype)
         self.act_into(batch, masks, self._streams, out)
         result: Array = out[:, 0] if self.action.kind == "discrete" else out

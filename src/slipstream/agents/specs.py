@@ -15,7 +15,7 @@ FORMS = "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"
 
 def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = False) -> BatchAgent:
     """Make the agent that a spec string names, to play the given environment."""
-    head, colon, rest = text.partition(":")
+    head, _, rest = text.partition(":")
     if text == "random":
         return RandomAgent(spec.action)
     if head == "scripted" and rest:

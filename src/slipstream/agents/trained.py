@@ -38,8 +38,8 @@ def describe_policy(shape: Shape, env: str) -> dict[str, Any]:
 def read_shape(description: dict[str, Any]) -> Shape:
     """The inverse of `describe_policy`."""
     action = description["action"]
-    bounds = [tuple(float(x) for x in action[side]) for side in ("low", "high")]
-    spec = ActionSpec(action["kind"], tuple(action["sizes"]), *bounds, masked=action["masked"])
+    low, high = (tuple(float(x) for x in action[side]) for side in ("low", "high"))
+    spec = ActionSpec(action["kind"], tuple(action["sizes"]), low, high, masked=action["masked"])
     hidden = tuple(description["hidden"])
     return Shape(description["obs"], spec, hidden, description["activation"], description["shared"])
 
@@ -68,7 +68,8 @@ class TrainedAgent(BatchAgent):
         try:
             shape = read_shape(checkpoint.state["policy"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{name} does not describe its policy.", "it was not written by this version") from error
+            hint = "it was not written by this version"
+            raise CheckpointError(f"{name} does not describe its policy.", hint) from error
         pack = np.zeros(pack_size(shape), np.float32)
         params, mean, scale = split_pack(shape, pack)
         arrays = checkpoint.groups["policy"]

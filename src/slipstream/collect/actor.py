@@ -24,7 +24,7 @@ def all_finite(values: Array) -> bool:
     total = np.float32(0)
     for i in range(values.size):
         total += values[i] * np.float32(0)
-    return total == np.float32(0)
+    return bool(total == np.float32(0))
 
 
 def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:

@@ -7,6 +7,8 @@
     |-- DemoError                   4   recorded data that cannot be used
     |-- CheckpointError             5   a run or checkpoint that is missing, locked or damaged
     `-- MachineError                6   this machine lacks something (disk, memory, a device)
+
+The numbers are exit codes.
 """
 
 from __future__ import annotations

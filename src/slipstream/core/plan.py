@@ -44,7 +44,8 @@ class Plan:
 def make_plan(wanted: PlanSettings, *, cores: int, native: bool, before: Mapping[str, Any] | None = None) -> Plan:
     """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands."""
     if before is not None:
-        return Plan(**{name: Switch(getattr(wanted, name), value, "as the run began") for name, value in before.items()})
+        kept = {name: Switch(getattr(wanted, name), value, "as the run began") for name, value in before.items()}
+        return Plan(**kept)
     default = NATIVE_ENVS if native else PYTHON_ENVS
     envs = _choose(wanted.envs, default, "the default for native games" if native else "the default for Python envs")
     if wanted.collector != "auto":
@@ -61,7 +62,7 @@ def make_plan(wanted: PlanSettings, *, cores: int, native: bool, before: Mapping
         if workers.applied > envs.applied:
             workers = Switch(wanted.workers, envs.applied, "no more workers than envs")
         lag = _choose(wanted.lag, 0, "every rollout by the newest weights")
-    learner = Switch(wanted.learner, "fused" if wanted.learner == "auto" else wanted.learner, "a small network on a CPU")
+    learner = Switch("auto", "fused", "a small network on a CPU")
     if wanted.learner != "auto":
         learner = Switch(wanted.learner, wanted.learner, "asked for")
     own = cores if lag.applied == 0 else max(1, cores // 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled
+from slipstream.core.compile import Number, compiled
 from slipstream.core.contracts import Array
 
 MASK32 = np.int64(0xFFFFFFFF)
@@ -21,7 +21,7 @@ SHIFT = np.int64(16)
 
 
 @compiled
-def mix(x: int) -> int:
+def mix(x: Number) -> Number:
     """Scatter a 32-bit number over all 32-bit numbers."""
     x = ((x ^ (x >> SHIFT)) * MIX_1) & MASK32
     x = ((x ^ (x >> SHIFT)) * MIX_2) & MASK32
@@ -29,7 +29,7 @@ def mix(x: int) -> int:
 
 
 @compiled
-def uniform(streams: Array, row: int) -> float:
+def uniform(streams: Array, row: int) -> Number:
     """Draw from (0, 1) and advance the row's counter."""
     counter = streams[row, 1]
     streams[row, 1] = counter + 1

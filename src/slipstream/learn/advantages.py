@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 
 ZERO = np.float32(0)
@@ -14,7 +14,7 @@ MIN_DEVIATION = 1e-4
 @compiled_fused
 def estimate_advantages(
     reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array,
-    gamma: float, gae_lambda: float, scale: float, advantage: Array,
+    gamma: Number, gae_lambda: Number, scale: Number, advantage: Array,
 ) -> None:  # fmt: skip
     """Write generalised advantages [T, rows], from an agent's act to its next act.
 
@@ -61,7 +61,7 @@ def sum_obs(obs: Array, active: Array, shift: Array, total: Array, squares: Arra
 
 @compiled_fused
 def sum_returns(
-    reward: Array, terminated: Array, truncated: Array, active: Array, gamma: float, running: Array, sums: Array
+    reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array, sums: Array
 ) -> None:
     """Carry each row's discounted return forward and add up count, sum and squares of all of them."""
     for t in range(reward.shape[0]):

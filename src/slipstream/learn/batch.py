@@ -69,8 +69,9 @@ class Outcome:
     def of(cls, totals: Array, failed: int, diverged: bool) -> Outcome:
         """Divide sums (policy, value, entropy, kl, clipped, samples, norms, updates) into means."""
         samples, updates = max(1.0, float(totals[5])), max(1.0, float(totals[7]))
-        means = [float(total) / samples for total in totals[:5]]
-        return cls(*means, float(totals[6]) / updates, int(totals[7]), failed, diverged)
+        policy, value, entropy, kl, clipped = (float(total) / samples for total in totals[:5])
+        norm = float(totals[6]) / updates
+        return cls(policy, value, entropy, kl, clipped, norm, int(totals[7]), failed, diverged)
 
 
 class Engine(Protocol):

@@ -65,7 +65,8 @@ class Episodes:
         seen = self._window[: min(count, WINDOW)]
         row: dict[str, Any] = {"episode/count": count}
         if not count:
-            return row | dict.fromkeys(("episode/return_mean", "episode/return_low", "episode/return_high", "episode/length_mean"))
+            names = ("return_mean", "return_low", "return_high", "length_mean")
+            return row | dict.fromkeys(f"episode/{name}" for name in names)
         mean, low, high = mean_interval(seen[:, 0].tolist())
         row |= {"episode/return_mean": mean, "episode/return_low": low, "episode/return_high": high}
         row["episode/length_mean"] = float(seen[:, 1].mean())

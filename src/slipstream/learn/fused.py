@@ -8,11 +8,12 @@ but never on chance.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numba
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.learn.batch import Batch, Knobs, Outcome
 from slipstream.models.heads import apply_mask, measure, slopes
@@ -37,8 +38,8 @@ SUMS = 6  # policy loss, value loss, entropy, kl, clipped, samples
 def add_gradient(
     params: Array, table: Array, head: Array, transposed: Array, scratch: Array, slope_memory: Array, probs: Array,
     gradient: Array, sums: Array, index: Array, obs: Array, mean: Array, scale: Array, mask: Array, action: Array,
-    old_logp: Array, old_value: Array, advantage: Array, goal: Array, shift: float, factor: float, weight: float,
-    clip: float, clip_value: float, value_weight: float, entropy_weight: float,
+    old_logp: Array, old_value: Array, advantage: Array, goal: Array, shift: Number, factor: Number,
+    weight: Number, clip: Number, clip_value: Number, value_weight: Number, entropy_weight: Number,
 ) -> None:  # fmt: skip
     """Add the gradient of the samples in `index`, each counted with `weight`, and their sums."""
     inputs = outputs(scratch, table, -1)
@@ -88,7 +89,7 @@ def add_gradient(
 
 
 @compiled_fused
-def standardise(values: Array, index: Array) -> tuple[float, float]:
+def standardise(values: Array, index: Array) -> tuple[Number, Number]:
     """Mean and one over the deviation of the named values."""
     total, squares = 0.0, 0.0
     for i in index:
@@ -100,7 +101,7 @@ def standardise(values: Array, index: Array) -> tuple[float, float]:
     return np.float32(mean), np.float32(1.0 / (deviation + 1e-8))
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy", fastmath={"contract"})  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy", fastmath={"contract"})
 def run_epochs(
     params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, transposed: Array,
     scratch: Array, slope_memory: Array, probs: Array, gradients: Array, sums: Array, totals: Array, order: Array,
@@ -173,14 +174,15 @@ class FusedEngine:
         self._scratch = np.zeros((threads, CHUNK * shape.scratch_columns), np.float32)
         self._slopes = np.zeros_like(self._scratch)
         self._probs = np.zeros((threads, max(1, shape.action.outputs)), np.float32)
-        self._gradients = np.zeros((threads, shape.size), np.float32)
+        self._gradients: Array = np.zeros((threads, shape.size), np.float32)
         self._sums = np.zeros((threads, SUMS), np.float64)
-        widths = [b.columns * a.columns for net in shape.nets for a, b in zip(net[:-1], net[1:], strict=True)]
+        widths = [b.columns * a.columns for net in shape.nets for a, b in pairwise(net)]
         self._transposed = np.zeros(max(1, sum(widths)), np.float32)
 
     def run(self, batch: Batch, order: Array, knobs: Knobs) -> Outcome:
         """Take the gradient steps of one iteration on the samples in `order` [epochs, samples]."""
-        numba.set_num_threads(min(self.threads, numba.config.NUMBA_NUM_THREADS))
+        limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
+        numba.set_num_threads(min(self.threads, limit))
         totals = np.zeros(8, np.float64)
         failed = int(self.counters[2])
         run_epochs(
@@ -193,7 +195,8 @@ class FusedEngine:
 
     def gradient(self) -> Array:
         """The gradient of the last step taken."""
-        return self._gradients[0]
+        last: Array = self._gradients[0]
+        return last
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""

@@ -70,7 +70,8 @@ def iterate(
         position.previous = previous
         position.start = collector.snapshot(position.version)
         collector.publish(position.version, learner.pack)
-        row |= {"iteration": position.version, "lag": collector.lag} | episodes.metrics() | _terms(parts, rollout, samples)
+        row |= {"iteration": position.version, "lag": collector.lag}
+        row |= episodes.metrics() | _terms(parts, rollout, samples)
         if _due(every.gradients, before, position.steps):
             row |= learner.gradient_norms()
         best, evaluating = None, _due(every.evaluate, before, position.steps)
@@ -95,7 +96,8 @@ def iterate(
             if evaluating or _due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
         progress.row = row
-        progress.notices = [*learner.notices, *collector.drain_faults(), *saver.drain_problems(), *metrics.drain_problems()]
+        progress.notices = [*learner.notices, *collector.drain_faults()]
+        progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()
         yield progress
 

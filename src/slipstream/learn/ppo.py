@@ -33,7 +33,7 @@ class PPO:
         self._return = Moments(1)
         self._running = np.zeros(rows, np.float64)
         self._rate_scale = np.ones(1, np.float64)
-        self._advantage = np.zeros((0, 0), np.float32)
+        self._advantage: Array = np.zeros((0, 0), np.float32)
         self._good = engine.snapshot()
         self._iterations = np.zeros(1, np.int64)
         _, mean, scale = split_pack(shape, pack)
@@ -59,7 +59,8 @@ class PPO:
     def knobs(self, steps: int) -> Knobs:
         """The settings of this moment: schedules, and what a divergence has taken off the learning rate."""
         s = self.settings
-        left = {name: schedule(s, steps) if name in s.scheduled else 1.0 for name in ("learning_rate", "clip", "entropy")}
+        names = ("learning_rate", "clip", "entropy")
+        left = {name: schedule(s, steps) if name in s.scheduled else 1.0 for name in names}
         return Knobs(
             minibatch=s.minibatch,
             clip=s.clip * left["clip"],

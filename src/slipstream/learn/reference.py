@@ -69,10 +69,9 @@ class TorchEngine:
         for epoch in torch.from_numpy(order):
             before = totals.clone()
             for index in epoch.split(knobs.minibatch):
-                sample = [column[index] for column in data]
-                loss, sums = ppo_loss(
-                    self.policy, obs[index], mask[index] if mask is not None else None, *sample, knobs
-                )  # fmt: skip
+                action, logp, value, advantage, goal = (column[index] for column in data)
+                allowed = mask[index] if mask is not None else None
+                loss, sums = ppo_loss(self.policy, obs[index], allowed, action, logp, value, advantage, goal, knobs)
                 bad, norm = self._step(loss, knobs)
                 streak = (streak + 1) * bad
                 longest, failed = torch.maximum(longest, streak), failed + bad

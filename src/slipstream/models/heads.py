@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.core.streams import uniform
 from slipstream.models.kernels import HALF, ONE, TWO, ZERO, exponential
@@ -31,7 +31,7 @@ def apply_mask(logits: Array, mask: Array) -> None:
 
 
 @compiled_fused
-def softmax_part(logits: Array, start: int, size: int, probs: Array) -> float:
+def softmax_part(logits: Array, start: int, size: int, probs: Array) -> Number:
     """Write the probabilities of one part and return the log of the normaliser."""
     top = logits[start]
     for j in range(start + 1, start + size):
@@ -48,7 +48,9 @@ def softmax_part(logits: Array, start: int, size: int, probs: Array) -> float:
 
 
 @compiled_fused
-def sample(outputs: Array, log_std: Array, head: Array, streams: Array, row: int, probs: Array, action: Array) -> float:
+def sample(
+    outputs: Array, log_std: Array, head: Array, streams: Array, row: int, probs: Array, action: Array
+) -> Number:
     """Draw an action from the row's own stream, write it, and return its log-probability."""
     logp = ZERO
     if head[0] == 1:
@@ -119,7 +121,7 @@ def measure(outputs: Array, log_std: Array, head: Array, action: Array, probs: A
 
 @compiled_fused
 def slopes(
-    outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, by_logp: float, by_entropy: float,
+    outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, by_logp: Number, by_entropy: Number,
     result: Array, log_std_result: Array,
 ) -> None:  # fmt: skip
     """Write d(loss)/d(outputs), given d(loss)/d(logp) and d(loss)/d(entropy), after `measure` of the same row."""

@@ -12,7 +12,7 @@ import math
 import numba
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 
 CHUNK = 64
@@ -30,7 +30,7 @@ BIAS_127, SHIFT_23 = np.int32(127), np.int32(23)
 
 
 @compiled_fused
-def exponential(x: float) -> float:
+def exponential(x: Number) -> Number:
     """exp(x) to float32 accuracy without a library call, so that loops over it vectorise."""
     x = min(max(x, EXP_LOW), EXP_HIGH)
     n = np.floor(x * LOG2_E + HALF)
@@ -41,7 +41,7 @@ def exponential(x: float) -> float:
 
 
 @compiled_fused
-def hyperbolic_tangent(x: float) -> float:
+def hyperbolic_tangent(x: Number) -> Number:
     """tanh(x) = 1 - 2 / (exp(2x) + 1) away from zero, its odd series near it."""
     x = min(max(x, -TANH_LIMIT), TANH_LIMIT)
     square = x * x
@@ -137,9 +137,7 @@ def transposed_offset(table: Array, layer: int) -> int:
 
 
 @compiled_fused
-def backward(
-    table: Array, transposed: Array, scratch: Array, slopes: Array, gradient: Array, rows: int
-) -> None:
+def backward(table: Array, transposed: Array, scratch: Array, slopes: Array, gradient: Array, rows: int) -> None:
     """Add the gradient of every weight, given in `slopes` the gradient of the last layers' outputs.
 
     `slopes` has the layout of `scratch` and is overwritten on the way.
@@ -170,8 +168,8 @@ def backward(
                 flat[i] = flat[i] if values[i] > ZERO else ZERO
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})  # type: ignore[untyped-decorator]
-def squared_length(values: Array) -> float:
+@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+def squared_length(values: Array) -> Number:
     """The sum of squares, in whatever order is fastest on this machine."""
     total = np.float32(0)
     for i in range(values.size):
@@ -181,7 +179,7 @@ def squared_length(values: Array) -> float:
 
 @compiled_fused
 def adam(
-    params: Array, gradient: Array, first: Array, second: Array, count: int, rate: float, eps: float, scale: float
+    params: Array, gradient: Array, first: Array, second: Array, count: int, rate: Number, eps: Number, scale: Number
 ) -> None:
     """One step of Adam with bias correction; `scale` shortens the gradient (clipping)."""
     beta_1, beta_2 = np.float32(0.9), np.float32(0.999)

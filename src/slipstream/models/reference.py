@@ -43,7 +43,7 @@ class ActorCritic(nn.Module):
         if mask is not None:
             outputs = torch.where(mask != 0, outputs, MASKED)
         logp, entropy = torch.zeros(len(outputs)), torch.zeros(len(outputs))
-        for part, logits in enumerate(outputs.split(self.shape.action.sizes, dim=-1)):
+        for part, logits in enumerate(torch.split(outputs, list(self.shape.action.sizes), dim=-1)):
             logs = torch.log_softmax(logits, -1)
             logp = logp + logs.gather(-1, action[:, part : part + 1].long())[:, 0]
             entropy = entropy - (logs.exp() * logs).sum(-1)

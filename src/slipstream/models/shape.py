@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -70,14 +71,12 @@ class Shape:
     @cached_property
     def nets(self) -> tuple[tuple[Layer, ...], ...]:
         """One network that ends in policy outputs and value, or two."""
-        heads = (
-            [("trunk", self.action.outputs + 1)] if self.shared else [("policy", self.action.outputs), ("value", 1)]
-        )
+        heads = [("trunk", self.action.outputs + 1)] if self.shared else [("policy", self.action.outputs), ("value", 1)]
         nets, offset = [], 0
         for name, outputs in heads:
             sizes = (self.obs, *self.hidden, outputs)
             layers = []
-            for index, (n, m) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            for index, (n, m) in enumerate(pairwise(sizes)):
                 last = index == len(sizes) - 2
                 layer = Layer(f"{name}.{index}", n, m, "none" if last else self.activation, offset)
                 layers.append(layer)

@@ -51,15 +51,17 @@ def _torch() -> dict[str, Any]:
 
 
 def _checks(facts: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    cores = f"{facts['cores']} usable of {facts['cores_all']} (affinity {facts['cores_affinity']}, quota {facts['cores_cgroup']})"
+    affinity, quota = facts["cores_affinity"], facts["cores_cgroup"]
+    cores = f"{facts['cpu']}: {facts['cores']} usable of {facts['cores_all']} (affinity {affinity}, quota {quota})"
+    memory, disk, torch = facts["memory_gib"], facts["disk_free_gib"], facts["torch"]
     writable = os.access(folder, os.W_OK)
     rows = [
         ("python", sys.version_info >= (3, 11), facts["python"], "install Python 3.11 or newer"),
-        ("cores", facts["cores"] >= 2, f"{facts['cpu']}: {cores}", "training works on one core, but collects and learns in turn"),
-        ("memory", facts["memory_gib"] >= 2, f"{facts['memory_gib']} GiB", "lower plan.envs and ppo.rollout"),
-        ("disk", facts["disk_free_gib"] >= 1, f"{facts['disk_free_gib']} GiB free here", "free some, or use --run on another disk"),
+        ("cores", facts["cores"] >= 2, cores, "training works on one core, but collects and learns in turn"),
+        ("memory", memory >= 2, f"{memory} GiB", "lower plan.envs and ppo.rollout"),
+        ("disk", disk >= 1, f"{disk} GiB free here", "free some, or use --run on another disk"),
         ("folder", writable, "writable" if writable else "not writable", "change to a folder you may write to"),
-        ("torch", facts["torch"]["works"], str(facts["torch"].get("version")), "reinstall: pip install -c constraints.txt torch"),
+        ("torch", torch["works"], str(torch.get("version")), "reinstall: pip install -c constraints.txt torch"),
         ("numba", *_numba()),
     ]
     return [{"name": name, "ok": bool(ok), "says": says, "hint": hint} for name, ok, says, hint in rows]

@@ -51,8 +51,8 @@ def _page(run: RunDir, rows: Sequence[dict[str, Any]], evaluation: dict[str, Any
         drawn = _curve(rows, *keys)
         if drawn:
             parts.append(f"<h2>{title}</h2>{drawn}")
-    facts = [(key, origin.get(key)) for key in ("time_utc", "cpu", "cores", "python", "version", "versions", "git", "argv")]
-    lines = [f"<tr><th>{key}<td>{html.escape(str(value))}" for key, value in facts if value is not None]
+    shown = ("time_utc", "cpu", "cores", "python", "version", "versions", "git", "argv")
+    lines = [f"<tr><th>{key}<td>{html.escape(str(origin[key]))}" for key in shown if origin.get(key) is not None]
     parts.append(f"<h2>Made by</h2><table>{''.join(lines)}</table>")
     title = html.escape(run.path.name)
     return f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>{''.join(parts)}\n"
@@ -86,10 +86,10 @@ def _curve(rows: Sequence[dict[str, Any]], key: str, low_key: str, high_key: str
     high = high if high > low else low + 1.0
     first, last = points[0][0], points[-1][0]
 
-    def x(steps: float) -> float:
+    def x(steps: Any) -> Any:
         return PAD + (steps - first) / max(1, last - first) * (WIDTH - PAD - 10)
 
-    def y(value: float) -> float:
+    def y(value: Any) -> Any:
         return HEIGHT - 26 - (value - low) / (high - low) * (HEIGHT - 40)
 
     line = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v, _, _ in points)

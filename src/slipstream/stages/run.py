@@ -25,7 +25,8 @@ def run(
     """Do every stage that is not skipped, each from what the one before left on disk."""
     for name in skip:
         if name not in STAGES:
-            raise ConfigError(f"There is no stage `{name}`.{did_you_mean(name, STAGES)}", f"stages: {', '.join(STAGES)}")
+            near = did_you_mean(name, STAGES)
+            raise ConfigError(f"There is no stage `{name}`.{near}", f"stages: {', '.join(STAGES)}")
     facts: dict[str, Any] = {"stages": [name for name in STAGES if name not in skip]}
     if "train" not in skip:
         tell("train")

@@ -220,7 +220,8 @@ def _view(
     if settings.minutes is not None:
         eta = max(0.0, settings.minutes * 60 - row["time/seconds"])
     if "evaluate/games" in row:
-        evaluated |= {name: row.get(f"evaluate/{name}") for name in ("win_rate", "win_rate_low", "win_rate_high", "opponent")}
+        names = ("win_rate", "win_rate_low", "win_rate_high", "opponent")
+        evaluated |= {name: row.get(f"evaluate/{name}") for name in names}
     return evaluated | {
         "env": parts.choice.name,
         "run": str(run.path),

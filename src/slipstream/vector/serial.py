@@ -107,8 +107,7 @@ class Serial:
         terminations[:] = 0
         truncations[:] = 0
         out.active[:] = 1
-        index = 0
-        for env, choice in zip(self._envs, self._bridge.decode_actions(action), strict=True):
+        for index, (env, choice) in enumerate(zip(self._envs, self._bridge.decode_actions(action), strict=True)):
             self._index = index
             progress[1] = index
             obs, reward, terminated, truncated, _ = env.step(choice)
@@ -136,7 +135,6 @@ class Serial:
                 mask = masks[index]
                 if mask is not None:
                     out.mask[index] = mask()
-            index += 1
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
         try:

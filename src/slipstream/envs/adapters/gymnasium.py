@@ -81,10 +81,8 @@ def action_decoder(space: spaces.Space[Any]) -> Callable[[Array], list[Any]]:
         return lambda action: action[:, 0].tolist()
     if isinstance(space, spaces.MultiDiscrete):
         first = np.asarray(space.start).reshape(-1)
-        return lambda action: list((action + first).astype(space.dtype).reshape(-1, *space.shape))
-    if isinstance(space, spaces.MultiBinary):
-        return lambda action: list(action.astype(space.dtype).reshape(-1, *space.shape))
-    return lambda action: list(action.astype(space.dtype).reshape(-1, *space.shape))
+        return lambda action: list(_shaped(action + first, space))
+    return lambda action: list(_shaped(action, space))
 
 
 def mask_of(env: Env) -> Callable[[], Any] | None:
@@ -94,6 +92,10 @@ def mask_of(env: Env) -> Callable[[], Any] | None:
     except AttributeError:
         return None
     return method if callable(method) else None
+
+
+def _shaped(action: Array, space: spaces.Space[Any]) -> Array:
+    return action.astype(space.dtype).reshape(-1, *(space.shape or ()))
 
 
 def _obs_size(space: spaces.Space[Any], name: str) -> int:

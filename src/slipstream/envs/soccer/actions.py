@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled
 from slipstream.core.contracts import ActionSpec
 from slipstream.envs.soccer.layout import BOOSTING, DRIFTING, STEER, THROTTLE, F
 from slipstream.envs.soccer.physics import ONE, ZERO
+from slipstream.envs.soccer.scalar import scalar
 
 # throttle, boost, drift: reverse, coast, forward, boost, and the last two drifting
 _PEDALS = ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1))
@@ -24,13 +24,13 @@ KINDS = tuple(SPECS)
 DISCRETE, MULTI_DISCRETE, CONTINUOUS = range(3)
 
 
-@compiled
+@scalar
 def clip(x):  # type: ignore[no-untyped-def]
     """Return x in [-1, 1], and 0 for NaN."""
     return min(max(x, -ONE), ONE) if x == x else ZERO
 
 
-@compiled
+@scalar
 def decode(action, row, kind, table, s, c):  # type: ignore[no-untyped-def]
     """Write the controls of the car at column `c` from its row of actions."""
     if kind == DISCRETE:
@@ -49,7 +49,7 @@ def decode(action, row, kind, table, s, c):  # type: ignore[no-untyped-def]
         s[c + DRIFTING] = ONE if action[row, 3] > 0 else ZERO
 
 
-@compiled
+@scalar
 def encode(throttle, steer, boost, drift, kind, action, row):  # type: ignore[no-untyped-def]
     """Write the action nearest to the wanted controls."""
     t = 1 if throttle > F(0.33) else (-1 if throttle < F(-0.33) else 0)

@@ -28,9 +28,10 @@ from slipstream.envs.soccer.layout import (
 from slipstream.envs.soccer.observe import observe
 from slipstream.envs.soccer.physics import ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import value_terms
+from slipstream.envs.soccer.scalar import scalar
 
 
-@compiled
+@scalar
 def count(s, clock, repeat, overtime_ticks):  # type: ignore[no-untyped-def]
     """Move the match clock over one decision: goals, overtime, the end."""
     clock[DECISIONS] += 1
@@ -51,7 +52,7 @@ def count(s, clock, repeat, overtime_ticks):  # type: ignore[no-untyped-def]
             clock[OVER] = 1
 
 
-@compiled
+@scalar
 def decide(s, clock, repeat, overtime_ticks, team_size):  # type: ignore[no-untyped-def]
     """Advance one env by one decision; the ticks after a goal are a pause."""
     cars = 2 * team_size
@@ -98,7 +99,7 @@ def value_user_term(term, before, state, clock, team_size, weight, values, colum
     return bad
 
 
-@compiled
+@scalar
 def see(s, clock, team_size, per_match, first, obs):  # type: ignore[no-untyped-def]
     """Write the observations of all cars of one env."""
     for car in range(2 * team_size):

@@ -6,12 +6,12 @@ explicit 32-bit masks with multipliers below 2**31: no product overflows, compil
 
 from __future__ import annotations
 
-from slipstream.core.compile import compiled
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
     CAR_SIZE,
     COUNTER,
+    DECISIONS,
     DIAGONAL,
     EPISODE,
     HX,
@@ -28,12 +28,12 @@ from slipstream.envs.soccer.layout import (
     VX,
     VY,
     WIDTH,
-    DECISIONS,
     F,
     X,
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TWO, ZERO, car_at, root
+from slipstream.envs.soccer.scalar import scalar
 
 MASK = 0xFFFFFFFF
 START_BOOST = F(0.34)
@@ -43,7 +43,7 @@ MARGIN = F(5.0)
 UNIT = F(2.0**-24)
 
 
-@compiled
+@scalar
 def scramble(x):  # type: ignore[no-untyped-def]
     """Return a 32-bit hash of a 32-bit number."""
     x = x & MASK
@@ -53,13 +53,13 @@ def scramble(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> 16)
 
 
-@compiled
+@scalar
 def key(seed, index):  # type: ignore[no-untyped-def]
     """Return the key of the env with this global index in the run with this seed."""
     return scramble(scramble(scramble(seed) ^ (seed >> 32)) + scramble(index + 0x1E3779B1))
 
 
-@compiled
+@scalar
 def draw(clock):  # type: ignore[no-untyped-def]
     """Return the next number in [0, 1) of an env."""
     counter = clock[COUNTER]
@@ -67,13 +67,13 @@ def draw(clock):  # type: ignore[no-untyped-def]
     return F(scramble(scramble(counter) ^ clock[SEED]) >> 8) * UNIT
 
 
-@compiled
+@scalar
 def spread(clock, size):  # type: ignore[no-untyped-def]
     """Return the next number in [-size, size)."""
     return (draw(clock) * TWO - ONE) * size
 
 
-@compiled
+@scalar
 def place(s, c, x, y, dx, dy):  # type: ignore[no-untyped-def]
     """Put a car at rest at (x, y), looking along (dx, dy)."""
     for k in range(CAR_SIZE):
@@ -87,7 +87,7 @@ def place(s, c, x, y, dx, dy):  # type: ignore[no-untyped-def]
     s[c + BOOST] = START_BOOST
 
 
-@compiled
+@scalar
 def line_up(s, clock, team_size):  # type: ignore[no-untyped-def]
     """Set a symmetric kick-off: a random one of five places for each pair of cars, the same jitter for both."""
     first = int(draw(clock) * F(5.0))
@@ -107,7 +107,7 @@ def line_up(s, clock, team_size):  # type: ignore[no-untyped-def]
         place(s, car_at(k + team_size), -x, -y, x, y)
 
 
-@compiled
+@scalar
 def put_anywhere(s, clock, at, speed):  # type: ignore[no-untyped-def]
     """Give a body a random place in the arena and a random velocity."""
     x, y = spread(clock, LENGTH - MARGIN), spread(clock, WIDTH - MARGIN)
@@ -117,7 +117,7 @@ def put_anywhere(s, clock, at, speed):  # type: ignore[no-untyped-def]
     s[at + VX], s[at + VY] = spread(clock, speed), spread(clock, speed)
 
 
-@compiled
+@scalar
 def scatter(s, clock, team_size):  # type: ignore[no-untyped-def]
     """Set a random state: ball and cars anywhere, moving, with any fuel."""
     put_anywhere(s, clock, BALL, BALL_START)
@@ -132,7 +132,7 @@ def scatter(s, clock, team_size):  # type: ignore[no-untyped-def]
         s[c + BOOST] = draw(clock)
 
 
-@compiled
+@scalar
 def kick_off(s, clock, team_size, random_starts):  # type: ignore[no-untyped-def]
     """Begin anew from the middle, or, for a share of the times, from a random state; pads come back."""
     for k in range(4):
@@ -146,7 +146,7 @@ def kick_off(s, clock, team_size, random_starts):  # type: ignore[no-untyped-def
         line_up(s, clock, team_size)
 
 
-@compiled
+@scalar
 def new_match(s, clock, team_size, match_ticks, random_starts):  # type: ignore[no-untyped-def]
     """Begin the next episode of an env."""
     clock[TICKS_LEFT] = match_ticks

@@ -174,7 +174,8 @@ def _check(envs: int, team_size: int, match_seconds: float, action_repeat: int, 
 
 def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ConfigError(f"`{name}` = `{value}` is unknown.{did_you_mean(value, known)}", hint=f"one of {', '.join(known)}.")
+        near = did_you_mean(value, known)
+        raise ConfigError(f"`{name}` = `{value}` is unknown.{near}", hint=f"one of {', '.join(known)}.")
 
 
 def _weights(mode: str, given: Mapping[str, float], extra: Mapping[str, object]) -> Array:

@@ -5,7 +5,6 @@ Turning by 180 degrees is a change of sign, so both sides see exactly the same n
 
 from __future__ import annotations
 
-from slipstream.core.compile import compiled
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
@@ -50,13 +49,14 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import BIG_WAIT, ONE, SMALL_WAIT, TINY, ZERO, car_at, pad_x, pad_y, root
+from slipstream.envs.soccer.scalar import scalar
 
 THIRD = F(1.0 / 3.0)
 INV_BIG, INV_SMALL = F(1.0) / BIG_WAIT, F(1.0) / SMALL_WAIT
 FAR = F(1e9)
 
 
-@compiled
+@scalar
 def observe_other(s, c, o, bx, by, out, at):  # type: ignore[no-untyped-def]
     """Write what the car at column `c` sees of the car at column `o`."""
     hx, hy = s[c + HX], s[c + HY]
@@ -74,7 +74,7 @@ def observe_other(s, c, o, bx, by, out, at):  # type: ignore[no-untyped-def]
     out[at + 7] = root(rx * rx + ry * ry) * NEAR
 
 
-@compiled
+@scalar
 def observe_pads(s, c, flip, out):  # type: ignore[no-untyped-def]
     """Write which pads are there, and where the nearest of them is."""
     cx, cy = s[c + X], s[c + Y]
@@ -95,7 +95,7 @@ def observe_pads(s, c, flip, out):  # type: ignore[no-untyped-def]
     out[O_NEAREST_PAD + 1] = (ay * hx - ax * hy) * NEAR
 
 
-@compiled
+@scalar
 def observe(s, clock, car, team_size, per_match, out):  # type: ignore[no-untyped-def]
     """Write the observation of one car; `per_match` is 1 / ticks of a match."""
     c = car_at(car)

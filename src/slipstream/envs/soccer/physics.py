@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 
-from slipstream.core.compile import compiled
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_RADIUS,
@@ -43,6 +42,7 @@ from slipstream.envs.soccer.layout import (
     X,
     Y,
 )
+from slipstream.envs.soccer.scalar import scalar
 
 ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
 DT = F(1.0 / 60.0)
@@ -77,19 +77,19 @@ PAD_REACH = F(3.2 * 3.2)
 VISIT = F(4.0)  # each pair of pads is looked at every fourth tick
 
 
-@compiled
+@scalar
 def car_at(car):  # type: ignore[no-untyped-def]
     """Return the first column of a car."""
     return CARS + car * CAR_SIZE
 
 
-@compiled
+@scalar
 def root(x):  # type: ignore[no-untyped-def]
     """Return the float32 square root of a number >= 0, uncompiled too."""
     return F(math.sqrt(x))
 
 
-@compiled
+@scalar
 def pad_x(pair):  # type: ignore[no-untyped-def]
     """Return x of the first pad of a pair; the second is at the opposite point."""
     if pair == 0:
@@ -97,7 +97,7 @@ def pad_x(pair):  # type: ignore[no-untyped-def]
     return F(14.0) if pair == 1 else F(24.0)
 
 
-@compiled
+@scalar
 def pad_y(pair):  # type: ignore[no-untyped-def]
     """Return y of the first pad of a pair."""
     if pair == 0:
@@ -107,7 +107,7 @@ def pad_y(pair):  # type: ignore[no-untyped-def]
     return F(12.5) if pair == 2 else F(-12.5)
 
 
-@compiled
+@scalar
 def drive(s, c):  # type: ignore[no-untyped-def]
     """Turn, accelerate and move the car whose columns begin at `c`."""
     hx, hy = s[c + HX], s[c + HY]
@@ -150,7 +150,7 @@ def drive(s, c):  # type: ignore[no-untyped-def]
     s[c + HX], s[c + HY] = nx * scale, ny * scale
 
 
-@compiled
+@scalar
 def reflect(s, at, nx, ny, bounce):  # type: ignore[no-untyped-def]
     """Send a body's velocity back along the inward normal if it moves outward."""
     out = s[at + VX] * nx + s[at + VY] * ny
@@ -160,7 +160,7 @@ def reflect(s, at, nx, ny, bounce):  # type: ignore[no-untyped-def]
         s[at + VY] -= out * ny
 
 
-@compiled
+@scalar
 def contain(s, at, radius, bounce):  # type: ignore[no-untyped-def]
     """Keep a body inside walls, angled corners, goal posts and goal boxes."""
     ax, ay = abs(s[at + X]), abs(s[at + Y])
@@ -203,7 +203,7 @@ def contain(s, at, radius, bounce):  # type: ignore[no-untyped-def]
     s[at + X], s[at + Y] = ax * sx, ay * sy
 
 
-@compiled
+@scalar
 def bump(s, a, b):  # type: ignore[no-untyped-def]
     """Collide two cars as circles of equal mass."""
     dx, dy = s[b + X] - s[a + X], s[b + Y] - s[a + Y]
@@ -229,7 +229,7 @@ def bump(s, a, b):  # type: ignore[no-untyped-def]
         s[b + VY] += ny * impulse
 
 
-@compiled
+@scalar
 def hit(s, c):  # type: ignore[no-untyped-def]
     """Collide a car, as a turned box, with the ball; the ball leaves faster than physics alone would have it."""
     dx, dy = s[BALL + X] - s[c + X], s[BALL + Y] - s[c + Y]
@@ -267,7 +267,7 @@ def hit(s, c):  # type: ignore[no-untyped-def]
         s[c + TOUCH] += closing * (BALL_SHARE + HIT_BONUS)
 
 
-@compiled
+@scalar
 def serve_pads(s, pair, cars):  # type: ignore[no-untyped-def]
     """Look after one pair of pads: count down, or fill the tank of the nearest car in reach."""
     x, y = pad_x(pair), pad_y(pair)
@@ -288,9 +288,9 @@ def serve_pads(s, pair, cars):  # type: ignore[no-untyped-def]
         x, y = -x, -y
 
 
-@compiled
+@scalar
 def tick(s, phase, cars):  # type: ignore[no-untyped-def]
-    """Advance one env by 1/60 s; `phase` says which pads have their turn."""
+    """Advance one env by 1/60 s; `phase`, a count of ticks, says which pads have their turn."""
     for car in range(cars):
         drive(s, car_at(car))
     for a in range(cars):
@@ -300,9 +300,10 @@ def tick(s, phase, cars):  # type: ignore[no-untyped-def]
     s[BALL + X] += vx * DT
     s[BALL + Y] += vy * DT
     s[BALL + VX], s[BALL + VY] = vx, vy
-    for car in range(cars):
-        hit(s, car_at(car))
-        contain(s, car_at(car), CAR_RADIUS, CAR_BOUNCE)
+    for k in range(cars):  # the order of hits alternates, so that neither side has the first word
+        c = car_at(k if phase & 1 else cars - 1 - k)
+        hit(s, c)
+        contain(s, c, CAR_RADIUS, CAR_BOUNCE)
     square = s[BALL + VX] * s[BALL + VX] + s[BALL + VY] * s[BALL + VY]
     if square > BALL_SPEED * BALL_SPEED:
         scale = BALL_SPEED / root(square)

@@ -8,24 +8,21 @@ the same form. Progress terms are differences, so that going back and forth earn
 
 from __future__ import annotations
 
-from slipstream.core.compile import compiled
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_SPEED,
     BOOST,
     GOAL,
-    HX,
-    HY,
     INV_LENGTH,
     LENGTH,
     OVER,
     SCORE,
     TOUCH,
-    F,
     X,
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TINY, ZERO, car_at, root
+from slipstream.envs.soccer.scalar import scalar
 
 TERMS = ("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain")
 T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
@@ -33,24 +30,24 @@ INV_BALL_SPEED = ONE / BALL_SPEED
 
 WEIGHTS: dict[str, dict[str, float]] = {
     "sparse": {"goal": 1.0, "win": 1.0},
-    "dense": {"goal": 1.0, "win": 0.5, "touch": 0.1, "ball_to_goal": 0.6, "car_to_ball": 0.15, "boost_gain": 0.05},
+    "dense": {"goal": 1.0, "win": 0.5, "touch": 0.1, "ball_to_goal": 0.6, "car_to_ball": 0.1, "boost_gain": 0.05},
 }
 """Default weights of each `rewards.mode`; a term that is not named has weight 0."""
 
 
-@compiled
+@scalar
 def side(car, team_size):  # type: ignore[no-untyped-def]
     """Return +1 for team 0, which attacks +x, and -1 for team 1."""
     return ONE if car < team_size else -ONE
 
 
-@compiled
+@scalar
 def goal(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     """+1 for a goal of the car's team, -1 for one of the others."""
     return after[GOAL] * side(car, team_size)
 
 
-@compiled
+@scalar
 def win(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     """+1 for a won match, -1 for a lost one, when it ends."""
     if clock[OVER] == 0 or clock[SCORE] == clock[SCORE + 1]:
@@ -58,13 +55,13 @@ def win(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     return side(car, team_size) if clock[SCORE] > clock[SCORE + 1] else -side(car, team_size)
 
 
-@compiled
+@scalar
 def touch(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     """The change of the ball's speed by this car's hits, 1 = from rest to the fastest there is."""
     return after[car_at(car) + TOUCH] * INV_BALL_SPEED
 
 
-@compiled
+@scalar
 def ball_place(s):  # type: ignore[no-untyped-def]
     """How good the ball's place is for team 0, -1 in its own goal to 1 in the other."""
     x, y = s[BALL + X], s[BALL + Y]
@@ -72,13 +69,13 @@ def ball_place(s):  # type: ignore[no-untyped-def]
     return (root(home * home + y * y) - root(target * target + y * y)) * HALF * INV_LENGTH
 
 
-@compiled
+@scalar
 def ball_to_goal(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     """The ball's way from the own goal to the other; zero-sum and telescoping."""
     return (ball_place(after) - ball_place(before)) * side(car, team_size)
 
 
-@compiled
+@scalar
 def car_to_ball(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     """The car's own way towards where the ball was, in half lengths; hitting the ball away costs nothing."""
     c = car_at(car)
@@ -87,14 +84,14 @@ def car_to_ball(before, after, clock, car, team_size):  # type: ignore[no-untype
     return way / max(root(dx * dx + dy * dy), TINY) * INV_LENGTH
 
 
-@compiled
+@scalar
 def boost_gain(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
     """Fuel taken from pads, 1 = a full tank."""
     c = car_at(car)
     return max(after[c + BOOST] - before[c + BOOST], ZERO)
 
 
-@compiled
+@scalar
 def value_terms(before, after, clock, car, team_size, weights, values):  # type: ignore[no-untyped-def]
     """Write the weighted built-in terms of one car."""
     values[T_GOAL] = weights[T_GOAL] * goal(before, after, clock, car, team_size)

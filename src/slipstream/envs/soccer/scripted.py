@@ -33,26 +33,27 @@ from slipstream.envs.soccer.layout import (
     F,
 )
 from slipstream.envs.soccer.physics import BALL_BOUNCE, ONE, TINY, ZERO, root
+from slipstream.envs.soccer.scalar import scalar
 
 SCRIPTED: tuple[str, ...] = ("chaser", "keeper", "rule")
 CHASER, KEEPER, RULE = range(3)
 FAR = ONE / NEAR
-WALL = F(3.0)
+WALL = F(3.0)  # no point nearer to a wall is driven to
 GAIN, DAMPING, INSIDE = F(4.0), F(0.156), F(0.625)  # of steering
-LEAN, STROLL = F(1.2), F(16.0)
-STEPS, STRIDE = 14, F(0.15)  # how far rule looks ahead
-AIM, KICK = F(3.0), F(32.0)
-TURNING, SLACK, PATIENCE, GOOD = F(0.495), F(0.1), F(0.1), F(0.35)
-HASTE, ENOUGH = F(1.5), F(0.7)
-SWING, CLOSE = F(3.75), F(6.0)
-RUSH = F(20.0)
-BEATEN, RETREAT = F(0.3), F(0.45)
+
+LEAN, STROLL = F(0.8), F(22.0)  # chaser: units to the own side of the ball, units/s
+
+# rule, in units and seconds
+STEPS, STRIDE = 14, F(0.15)  # how far it looks ahead
+SLOW, IDLE = F(22.0), F(8.0)  # the least speeds that it plans with, for itself and for others
+TURNING, SLACK = F(0.35), F(0.1)  # seconds to turn round by half, seconds that it may be late
+AIM, KICK = F(1.5), F(27.0)  # where in the mouth it aims, and how fast its shots are
+PATIENCE, HASTE, GOOD, RISKY = F(0.6), F(1.5), F(0.35), F(0.7)
+MARGIN, RETREAT, WARY = F(0.3), F(0.45), F(0.5)
 BACK, WIDE, ROUND = F(10.0), F(6.9), F(0.1)
-WARY = F(0.5)
-SLOW, IDLE = F(20.0), F(8.0)
 
 
-@compiled
+@scalar
 def steer_to(o, ahead, left, top, kind, action, row):  # type: ignore[no-untyped-def]
     """Drive to a point given in the own frame at up to `top` units/s; beyond DRIVE_SPEED that takes boost."""
     away = max(root(ahead * ahead + left * left), TINY)
@@ -69,7 +70,7 @@ def steer_to(o, ahead, left, top, kind, action, row):  # type: ignore[no-untyped
     encode(throttle, steer, boost, drift, kind, action, row)
 
 
-@compiled
+@scalar
 def go_to(o, x, y, top, kind, action, row):  # type: ignore[no-untyped-def]
     """Drive to a point of the arena."""
     x = min(max(x, WALL - LENGTH), LENGTH - WALL)
@@ -79,14 +80,14 @@ def go_to(o, x, y, top, kind, action, row):  # type: ignore[no-untyped-def]
     steer_to(o, dx * hx + dy * hy, dy * hx - dx * hy, top, kind, action, row)
 
 
-@compiled
+@scalar
 def chaser(o, others, kind, action, row):  # type: ignore[no-untyped-def]
     """Drive at the ball, always, a little on the own side of it."""
     ahead, left = o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN
     steer_to(o, ahead, left, STROLL, kind, action, row)
 
 
-@compiled
+@scalar
 def keeper(o, others, kind, action, row):  # type: ignore[no-untyped-def]
     """Stay between the ball and the own goal, and clear a ball that comes near."""
     bx, by = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
@@ -108,81 +109,90 @@ def keeper(o, others, kind, action, row):  # type: ignore[no-untyped-def]
         encode(throttle, turn, ZERO, ZERO, kind, action, row)
 
 
-@compiled
-def rival_time(o, start, stop):  # type: ignore[no-untyped-def]
+@scalar
+def soonest(o, start, stop):  # type: ignore[no-untyped-def]
     """Return how soon the first of some other cars could be at the ball, in seconds."""
-    soonest = F(9.0)
+    best = F(9.0)
     for k in range(start, stop):
         at = O_OTHERS + k * OTHER_SIZE
         vx, vy = o[at + 2] + o[O_VELOCITY], o[at + 3] + o[O_VELOCITY + 1]
         speed = max(root(vx * vx + vy * vy) * BOOST_SPEED, IDLE)
-        soonest = min(soonest, o[at + 7] * FAR / speed)
-    return soonest
+        best = min(best, o[at + 7] * FAR / speed)
+    return best
 
 
-@compiled
+@scalar
+def folded(place, limit):  # type: ignore[no-untyped-def]
+    """Return where a ball that would roll to `place` is after bouncing off the wall at `limit`."""
+    if abs(place) <= limit:
+        return place
+    back = limit - (abs(place) - limit) * BALL_BOUNCE
+    return back if place > ZERO else -back
+
+
+@scalar
+def cosine(ax, ay, bx, by):  # type: ignore[no-untyped-def]
+    """Return the cosine of the angle between two vectors."""
+    return (ax * bx + ay * by) / max(root((ax * ax + ay * ay) * (bx * bx + by * by)), TINY)
+
+
+@scalar
 def rule(o, others, kind, action, row):  # type: ignore[no-untyped-def]
-    """Meet the ball where a hit sends it to the goal; else get behind it; fall back when beaten."""
+    """Meet the ball where a hit sends it to the goal, else get behind it; fall back when beaten, refuel when free."""
     x, y = o[O_POSITION] * LENGTH, o[O_POSITION + 1] * WIDTH
-    hx, hy = o[O_HEADING], o[O_HEADING + 1]
-    away = o[O_BALL_DISTANCE] * FAR
-    speed = o[O_VELOCITY] * BOOST_SPEED
-    pace = max(speed, SLOW) + F(2.0)
+    ball_x, ball_y = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
+    ball_vx, ball_vy = o[O_BALL_MOTION] * BOOST_SPEED, o[O_BALL_MOTION + 1] * BOOST_SPEED
+    pace = max(o[O_VELOCITY] * BOOST_SPEED + F(2.0), SLOW)
+    mine = o[O_BALL_DISTANCE] * FAR / pace
     mates = (others - 1) // 2
-    contested = rival_time(o, mates, others) < away / pace + BEATEN
+    contested = soonest(o, mates, others) < mine + MARGIN
+
     # Look ahead: where the ball will be, whether the car can be there, and where a hit would send the ball.
-    best, time, mx, my, kx, ky = F(-9.0), F(1.0), ZERO, ZERO, ONE, ZERO
+    best, time, mx, my, kx, ky = F(-9.0), ONE, ball_x, ball_y, ONE, ZERO
     for step in range(1, STEPS + 1):
         t = F(step) * STRIDE
-        roll = t * (ONE - t * F(0.13))
-        slow = ONE - t * F(0.22)
-        ux, uy = o[O_BALL_MOTION] * BOOST_SPEED * slow, o[O_BALL_MOTION + 1] * BOOST_SPEED * slow
-        bx = o[O_BALL_POSITION] * LENGTH + o[O_BALL_MOTION] * BOOST_SPEED * roll
-        by = o[O_BALL_POSITION + 1] * WIDTH + o[O_BALL_MOTION + 1] * BOOST_SPEED * roll
-        if abs(bx) > LENGTH - BALL_RADIUS:
-            bx = (LENGTH - BALL_RADIUS - (abs(bx) - LENGTH + BALL_RADIUS) * BALL_BOUNCE) * (ONE if bx > ZERO else -ONE)
-            ux *= -BALL_BOUNCE
-        if abs(by) > WIDTH - BALL_RADIUS:
-            by = (WIDTH - BALL_RADIUS - (abs(by) - WIDTH + BALL_RADIUS) * BALL_BOUNCE) * (ONE if by > ZERO else -ONE)
-            uy *= -BALL_BOUNCE
+        bx, by = ball_x + ball_vx * t * (ONE - t * F(0.13)), ball_y + ball_vy * t * (ONE - t * F(0.13))
+        ux, uy = ball_vx * (ONE - t * F(0.22)), ball_vy * (ONE - t * F(0.22))
+        ux = ux if abs(bx) <= LENGTH - BALL_RADIUS else -ux * BALL_BOUNCE
+        uy = uy if abs(by) <= WIDTH - BALL_RADIUS else -uy * BALL_BOUNCE
+        bx, by = folded(bx, LENGTH - BALL_RADIUS), folded(by, WIDTH - BALL_RADIUS)
         dx, dy = bx - x, by - y
         gap = max(root(dx * dx + dy * dy), TINY)
         dx, dy = dx / gap, dy / gap
-        need = (gap - F(3.5)) / pace + (ONE - dx * hx - dy * hy) * TURNING
-        if need <= t + SLACK or step == STEPS:
+        turn = (ONE - dx * o[O_HEADING] - dy * o[O_HEADING + 1]) * TURNING
+        if (gap - F(3.5)) / pace + turn <= t + SLACK or step == STEPS:
             kick = (pace - ux * dx - uy * dy) * F(1.4)
             wx, wy = ux + kick * dx, uy + kick * dy
             sx, sy = LENGTH + F(2.0) - bx, min(max(by, -AIM), AIM) - by
-            length = root(sx * sx + sy * sy)
-            sx, sy = sx / length, sy / length
-            pace_out = max(root(wx * wx + wy * wy), TINY)
-            good = (wx * sx + wy * sy) / pace_out - t * PATIENCE
-            if contested:  # the first that does not send the ball home
-                ox, oy = -LENGTH - bx, -by
-                risk = (wx * ox + wy * oy) / (pace_out * max(root(ox * ox + oy * oy), TINY))
-                good += (F(3.0) - t * HASTE) if risk < ENOUGH else ZERO
+            good = cosine(wx, wy, sx, sy) - t * PATIENCE
+            if contested and cosine(wx, wy, -LENGTH - bx, -by) < RISKY:  # the first that does not send the ball home
+                good += F(3.0) - t * HASTE
             if good > best:
+                length = root(sx * sx + sy * sy)
                 best, time, mx, my = good, t, bx, by
-                kx, ky = sx * KICK - ux, sy * KICK - uy
+                kx, ky = sx / length * KICK - ux, sy / length * KICK - uy
     length = max(root(kx * kx + ky * ky), TINY)
-    kx, ky = kx / length, ky / length  # the direction of the kick that is needed
+    kx, ky = kx / length, ky / length  # the direction of the kick that makes the shot
     dx, dy = mx - x, my - y
     gap = root(dx * dx + dy * dy)
 
-    if best + time * PATIENCE > GOOD:  # shoot
-        back = SWING if gap > CLOSE else ZERO
-        go_to(o, mx - kx * back, my - ky * back, BOOST_SPEED if contested or gap > time * RUSH else DRIVE_SPEED, kind, action, row)
-    elif dx < F(2.0) and contested:  # beaten: home first
-        bx = o[O_BALL_POSITION] * LENGTH + o[O_BALL_MOTION] * BOOST_SPEED * WARY
-        by = o[O_BALL_POSITION + 1] * WIDTH + o[O_BALL_MOTION + 1] * BOOST_SPEED * WARY
+    shoot = best + time * PATIENCE > GOOD
+    pad_x, pad_y = o[O_NEAREST_PAD] * FAR, o[O_NEAREST_PAD + 1] * FAR
+    if o[O_BOOST] < F(0.2) and mine > ONE and not contested and abs(pad_y) * F(3.0) < pad_x < F(7.0):
+        steer_to(o, pad_x, pad_y, DRIVE_SPEED, kind, action, row)
+    elif soonest(o, 0, mates) < mine or (contested and dx < F(2.0) and not shoot):  # a mate has it, or beaten: guard
+        bx, by = ball_x + ball_vx * WARY, ball_y + ball_vy * WARY
         go_to(o, max((bx + LENGTH) * RETREAT, F(3.0)) - LENGTH, by * RETREAT, BOOST_SPEED, kind, action, row)
+    elif shoot:  # onto the line of the kick, then through the ball
+        back = gap * F(0.5) if gap > F(5.0) else ZERO
+        go_to(o, mx - kx * back, my - ky * back, BOOST_SPEED if contested else DRIVE_SPEED, kind, action, row)
     else:  # get behind the ball, round it if it is in the way
         turn = ONE if dy * kx - dx * ky > ZERO else -ONE
         if abs(my) > WIDTH - F(9.0):  # there is no way between ball and wall
             turn = ONE if my * kx > ZERO else -ONE
-        wide = WIDE if dx * kx + dy * ky < gap * ROUND else ZERO
-        back = BACK
-        go_to(o, mx - kx * back + ky * turn * wide, my - ky * back - kx * turn * wide, BOOST_SPEED if gap > F(25.0) else DRIVE_SPEED, kind, action, row)
+        wide = WIDE * turn if dx * kx + dy * ky < gap * ROUND else ZERO
+        top = BOOST_SPEED if gap > F(25.0) else DRIVE_SPEED
+        go_to(o, mx - kx * BACK + ky * wide, my - ky * BACK - kx * wide, top, kind, action, row)
 
 
 @compiled

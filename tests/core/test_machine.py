@@ -1,0 +1,84 @@
+"""What a process may use of its machine, read from trees like those of the kernel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slipstream.core import machine
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    """Write a small control-group tree."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "400000 100000\n"}, 2.0),
+        ("0::/a/b\n", {"a/cpu.max": "max 100000\n", "a/b/cpu.max": "50000 100000\n"}, 0.5),
+        ("4:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3.0),
+        ("4:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ("0::/\n", {"cpu.max": "what is this\n"}, None),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_quota_is_the_tightest_on_the_way(
+    membership: str, files: dict[str, str], cores: float | None, tmp_path: Path
+) -> None:
+    """Both versions of control groups are understood, parents count, and nonsense is no quota."""
+    where = tree(tmp_path / "cgroup", {"unused": "", **files})
+    (tmp_path / "self").write_text(membership)
+    assert machine.cgroup_cores(where, tmp_path / "self") == cores
+
+
+def test_no_control_groups_at_all(tmp_path: Path) -> None:
+    """Where the kernel has no such files there is no quota."""
+    assert machine.cgroup_cores(tmp_path / "none", tmp_path / "nothing") is None
+
+
+def test_version_1_quota_below_the_root(tmp_path: Path) -> None:
+    """In version 1 a group's folder stands below its controller, and its quota counts too."""
+    files = {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}
+    where = tree(tmp_path / "cgroup", files)
+    (tmp_path / "self").write_text("4:cpu,cpuacct:/job\n")
+    assert machine.cgroup_cores(where, tmp_path / "self") == 1.0
+
+
+@pytest.mark.parametrize(("quota", "usable"), [(None, 8), (2.0, 2), (0.2, 1), (1.5, 2), (64.0, 8)])
+def test_cores_are_the_smaller_of_affinity_and_quota(
+    quota: float | None, usable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least one, at most what affinity allows, a quota rounded to the nearest."""
+    monkeypatch.setattr(machine, "affinity_cores", lambda: 8)
+    monkeypatch.setattr(machine, "cgroup_cores", lambda: quota)
+    assert machine.cores() == usable
+
+
+def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Affinity is counted where the system has it, and all cores where it has not."""
+    if hasattr(os, "sched_getaffinity"):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5})
+        assert machine.affinity_cores() == 3
+        monkeypatch.delattr(os, "sched_getaffinity")
+    assert machine.affinity_cores() == (os.cpu_count() or 1)
+
+
+def test_free_space_is_asked_where_the_path_would_be(tmp_path: Path) -> None:
+    """A folder that does not exist yet has the space of the nearest one that does."""
+    assert machine.disk_free_bytes(tmp_path / "a" / "b") > 0
+
+
+def test_fingerprint_is_stable() -> None:
+    """The same machine has the same short name every time."""
+    assert machine.fingerprint() == machine.fingerprint()
+    assert len(machine.fingerprint()) == 12

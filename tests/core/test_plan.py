@@ -1,0 +1,97 @@
+"""The plan: every switch as requested, as applied, and why; batches that do not fit are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slipstream.core.errors import ConfigError
+from slipstream.core.plan import Plan, check_batch, make_plan
+from slipstream.settings import PlanSettings, PPOSettings, Settings
+
+SWITCHES = ("envs", "collector", "workers", "lag", "learner", "threads")
+
+
+def plan(cores: int = 4, native: bool = False, **wanted: Any) -> Plan:
+    """A plan for a machine and wishes."""
+    return make_plan(PlanSettings(**wanted), cores=cores, native=native)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+@pytest.mark.parametrize("native", [False, True])
+def test_every_switch_says_what_and_why(cores: int, native: bool) -> None:
+    """Each row has a name, what was asked, what is done and a reason; nothing stays undecided."""
+    rows = plan(cores, native).rows()
+    assert [name for name, *_ in rows] == [f"plan.{name}" for name in SWITCHES]
+    for name, _, applied, why in rows:
+        assert applied not in (None, "auto"), name
+        assert why and why != "asked for", name
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"envs": 3}, {"collector": "local"}, {"collector": "actors"}, {"workers": 2}, {"lag": 1}, {"lag": 0},
+     {"learner": "torch"}, {"learner": "fused"}, {"threads": 3}],
+)  # fmt: skip
+def test_what_is_asked_for_is_done(wanted: dict[str, Any]) -> None:
+    """A switch that is set is applied as it is, and says so."""
+    ((name, value),) = wanted.items()
+    switch = getattr(plan(4, **({"collector": "actors"} | wanted)), name)
+    assert (switch.requested, switch.applied, switch.why) == (value, value, "asked for")
+
+
+def test_one_core_collects_in_this_process() -> None:
+    """Actors on one core would only take turns, and one env cannot be shared out."""
+    assert plan(1).collector.applied == "local"
+    assert plan(1).collector.why == "one usable core"
+    assert plan(4, envs=1).collector.applied == "local"
+    assert plan(4, envs=1).collector.why == "one env"
+    assert plan(2).collector.applied == "actors"
+
+
+def test_local_has_no_workers() -> None:
+    """Workers that were asked for are not there when `local` collects, and the plan says why."""
+    workers = plan(4, collector="local", workers=3).workers
+    assert (workers.requested, workers.applied) == (3, 1)
+    assert workers.why == "local collects in this process"
+
+
+def test_never_more_workers_than_envs() -> None:
+    """A worker without an env would be of no use."""
+    workers = plan(4, collector="actors", envs=2, workers=4).workers
+    assert (workers.requested, workers.applied, workers.why) == (4, 2, "no more workers than envs")
+    assert plan(16, collector="actors", envs=3).workers.applied <= 3
+
+
+def test_a_resumed_run_keeps_its_plan() -> None:
+    """What the run began with stands, whatever this machine would choose, and is read back exactly."""
+    began = plan(2, native=True, lag=1)
+    again = make_plan(PlanSettings(lag=1), cores=64, native=True, before=began.applied())
+    assert again.applied() == began.applied()
+    assert {why for *_, why in again.rows()} == {"as the run began"}
+
+
+def settings(rollout: int, minibatch: int, **more: Any) -> Settings:
+    """Settings with the shapes of a batch."""
+    return Settings(ppo=PPOSettings(rollout=rollout, minibatch=minibatch), **more)
+
+
+def test_batch_is_envs_by_agents_by_rollout() -> None:
+    """All rows count, and one side of them where an opponent plays the other."""
+    assert check_batch(settings(128, 1024), 64, 1) == 8192
+    assert check_batch(settings(128, 1024), 64, 2) == 16384
+    assert check_batch(settings(128, 1024, opponent="random"), 64, 2) == 8192
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    """The message has the numbers, the key and a divisor that works."""
+    with pytest.raises(ConfigError) as caught:
+        check_batch(settings(128, 3000), 64, 1)
+    assert str(caught.value) == (
+        "A rollout of 64 envs x 128 steps = 8192 samples does not divide by `ppo.minibatch` = 3000.\n"
+        "hint: use a divisor, e.g. 2048."
+    )
+    assert caught.value.code == 2
+    with pytest.raises(ConfigError, match=r"A rollout of 4 envs x 2 agents x 10 steps = 80 samples .*\nhint: .* 80\.$"):
+        check_batch(settings(10, 90), 4, 2)

@@ -1,0 +1,87 @@
+"""Chance by counter: the same everywhere, even, independent, never repeating."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from slipstream.core import streams as module
+from slipstream.core.streams import make_streams, mix, uniform
+
+plain_mix: Any = mix.py_func  # type: ignore[attr-defined]
+plain_uniform: Any = uniform.py_func  # type: ignore[attr-defined]
+
+
+def draws(keys: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """The first `count` draws of each stream."""
+    out = np.zeros((len(keys), count), np.float32)
+    for row in range(len(keys)):
+        for n in range(count):
+            out[row, n] = uniform(keys, row)
+    return out
+
+
+def test_compiled_equals_plain_python(monkeypatch: Any) -> None:
+    """The same bits with and without the compiler, over many keys and counters, far ones included."""
+    random = np.random.default_rng(0)
+    numbers = random.integers(0, 2**32, 500)
+    assert [int(mix(x)) for x in numbers] == [int(plain_mix(x)) for x in numbers]
+    counters = np.concatenate([np.arange(100), [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 5]])
+    streams = np.stack([random.integers(0, 2**32, len(counters)), counters], axis=1).astype(np.int64)
+    compiled, again = streams.copy(), streams.copy()
+    fast = [np.float32(uniform(compiled, row)) for row in range(len(streams))]
+    monkeypatch.setattr(module, "mix", plain_mix)
+    slow = [np.float32(plain_uniform(again, row)) for row in range(len(streams))]
+    assert fast == slow
+    assert np.array_equal(compiled, again)
+    assert np.array_equal(compiled[:, 1], counters + 1)
+
+
+def test_mix_is_one_to_one() -> None:
+    """No two of 200,000 numbers fall on the same one."""
+    seen = {int(mix(np.int64(x))) for x in range(200_000)}
+    assert len(seen) == 200_000
+    assert max(seen) < 2**32
+
+
+def test_draws_are_even() -> None:
+    """Mean 1/2, variance 1/12, and 20 bins of 20,000 draws each filled as chance allows (chi-square < 60)."""
+    values = draws(make_streams(0, "even", 0, 20), 1000).reshape(-1)
+    assert 0 < values.min() and values.max() < 1
+    assert abs(values.mean() - 0.5) < 0.01
+    assert abs(values.var() - 1 / 12) < 0.003
+    counts = np.histogram(values, 20, (0, 1))[0]
+    assert ((counts - 1000) ** 2 / 1000).sum() < 60
+
+
+def test_streams_are_independent() -> None:
+    """Neither neighbouring rows nor neighbouring draws nor two purposes are correlated."""
+    values = draws(make_streams(3, "act", 0, 20), 500)
+    other = draws(make_streams(3, "opponent", 0, 20), 500)
+    for one, two in ((values[1:], values[:-1]), (values[:, 1:], values[:, :-1]), (values, other)):
+        assert abs(np.corrcoef(one.reshape(-1), two.reshape(-1))[0, 1]) < 0.04
+
+
+def test_streams_do_not_repeat() -> None:
+    """10,000 draws of a stream hold about as many values as 24 bits allow."""
+    values = draws(make_streams(1, "long", 0, 1), 10_000)
+    assert len(np.unique(values)) > 9_980
+
+
+def test_a_row_has_its_stream_whoever_makes_it() -> None:
+    """Rows made in one piece or in two have the same streams; another seed or purpose has others."""
+    whole = make_streams(5, "act", 0, 6)
+    parts = np.concatenate([make_streams(5, "act", 0, 2), make_streams(5, "act", 2, 4)])
+    assert np.array_equal(whole, parts)
+    assert len(set(whole[:, 0])) == 6
+    assert not set(whole[:, 0]) & set(make_streams(6, "act", 0, 6)[:, 0])
+    assert not set(whole[:, 0]) & set(make_streams(5, "other", 0, 6)[:, 0])
+
+
+def test_a_copied_stream_replays() -> None:
+    """Copying two numbers copies the future."""
+    stream = make_streams(0, "act", 0, 1)
+    draws(stream, 5)
+    saved = stream.copy()
+    assert np.array_equal(draws(stream, 5), draws(saved, 5))

@@ -1,0 +1,85 @@
+"""Actors and local make the same rollouts, whatever the split and the lag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.api import Run, configure
+from slipstream.collect.rollout import Rollout
+from slipstream.learn.build import build, choose_env
+from slipstream.runs.checkpoint import find, load
+from slipstream.runs.layout import RunDir
+
+SETTINGS = {
+    "plan__envs": 6,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 32,
+    "policy__hidden": [16],
+    "env__match_seconds": 2.0,
+}
+
+
+def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
+    """Collect and learn for some iterations; return copies of the rollouts."""
+    settings = configure(env, flags=SETTINGS | more).settings
+    parts = build(choose_env(env, settings), settings)
+    made = []
+    try:
+        parts.collector.publish(0, parts.learner.pack)
+        parts.collector.start(0, None)
+        steps = 0
+        for version in range(count):
+            rollout = parts.collector.collect(version)
+            made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
+            samples, _ = parts.learner.update(rollout, steps)
+            steps += samples
+            parts.collector.publish(version + 1, parts.learner.pack)
+    finally:
+        parts.collector.close()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("env", "more"),
+    [
+        ("soccer", {"plan__workers": 2}),
+        ("soccer", {"plan__workers": 3, "plan__lag": 1}),
+        ("soccer", {"plan__workers": 2, "opponent": "scripted:chaser"}),
+        ("soccer:2v2", {"plan__workers": 2, "env__actions": "continuous", "opponent": "random"}),
+        ("gymnasium:CartPole-v1", {"plan__workers": 3}),
+        ("gymnasium:Pendulum-v1", {"plan__workers": 2, "plan__lag": 1}),
+    ],
+)
+def test_actors_equal_local(env: str, more: dict[str, Any]) -> None:
+    """Every array of every rollout is the same, bit for bit."""
+    local = rollouts(env, 4, plan__collector="local", **more)
+    actors = rollouts(env, 4, plan__collector="actors", **more)
+    for number, (one, other) in enumerate(zip(local, actors, strict=True)):
+        for name in one:
+            assert np.array_equal(one[name], other[name]), f"rollout {number}: {name} differs"
+
+
+def test_lag_is_exactly_one() -> None:
+    """At lag 1, rollouts 0 and 1 are made with the first weights, and rollout 2 with those of update 1."""
+    fresh = rollouts("soccer", 3, plan__collector="local", plan__lag=0)
+    stale = rollouts("soccer", 3, plan__collector="local", plan__lag=1)
+    assert np.array_equal(fresh[0]["logp"], stale[0]["logp"])
+    assert not np.array_equal(fresh[1]["logp"], stale[1]["logp"])
+    never = rollouts("soccer", 2, plan__collector="local", ppo__learning_rate=1e-30, ppo__normalise_obs=False)
+    first = rollouts("soccer", 2, plan__collector="local", plan__lag=1, ppo__normalise_obs=False)
+    assert np.array_equal(never[1]["logp"], first[1]["logp"])
+
+
+def test_training_is_the_same_with_either(quick: Callable[..., Run]) -> None:
+    """A whole run by actors leaves the weights that a local one leaves."""
+    weights = []
+    for name, collector in (("a", "local"), ("b", "actors")):
+        run = quick(name=name, plan__collector=collector, plan__threads=1)
+        weights.append(load(find(RunDir.open(Path(run.path)))).groups["policy"])
+    assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])

@@ -1,0 +1,72 @@
+"""A resumed run equals an uninterrupted one, bit for bit, clocks excepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.api import Run, resume
+from slipstream.runs.checkpoint import Checkpoint, find, load
+from slipstream.runs.layout import RunDir
+
+CASES: dict[str, dict[str, Any]] = {
+    "local": {"plan__collector": "local"},
+    "lag 0": {"plan__collector": "actors", "plan__workers": 2, "plan__lag": 0},
+    "lag 1": {"plan__collector": "actors", "plan__workers": 2, "plan__lag": 1},
+    "opponent": {"plan__collector": "actors", "plan__workers": 2, "opponent": "random", "plan__lag": 1},
+    "torch": {"plan__collector": "local", "plan__learner": "torch"},
+    "schedule": {"plan__collector": "local", "ppo__schedule": "linear", "ppo__schedule_steps": 2000},
+}
+WHOLE = {"every__log": 64, "every__evaluate": 512, "every__checkpoint": 10**9, "every__gradients": 256}
+
+
+def exact(row: dict[str, Any]) -> dict[str, Any]:
+    """A metrics row without its clocks."""
+    return {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
+
+
+def last(run: Run) -> Checkpoint:
+    """The newest checkpoint."""
+    return load(find(RunDir.open(Path(run.path))))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_resumed_equals_uninterrupted(case: str, quick: Callable[..., Run]) -> None:
+    """Weights, optimiser, normalisers, environments, chance and metrics are all the same."""
+    settings = WHOLE | CASES[case]
+    whole = quick(name="whole", steps=2000, **settings)
+    half = quick(name="half", steps=1000, **settings)
+    again = resume(half.path, steps=2000)
+    one, other = last(whole), last(again)
+    assert one.steps == other.steps
+    assert one.groups.keys() == other.groups.keys()
+    for group, arrays in one.groups.items():
+        assert arrays.keys() == other.groups[group].keys()
+        for name, array in arrays.items():
+            assert np.array_equal(array, other.groups[group][name]), f"{group}/{name} differs"
+    assert one.state | {"seconds": 0} == other.state | {"seconds": 0}
+    assert [exact(row) for row in whole.metrics()] == [exact(row) for row in again.metrics()]
+
+
+def test_resume_discards_newer_metrics(quick: Callable[..., Run]) -> None:
+    """Rows that a crash left behind the newest checkpoint are moved aside, not mixed in."""
+    run = quick(steps=1000, **WHOLE)
+    place = RunDir.open(Path(run.path))
+    with place.metrics.open("a") as file:
+        file.write('{"steps": 99999, "loss/policy": 1.0}\n')
+    again = resume(run.path, steps=1200)
+    assert all(row["steps"] < 99999 for row in again.metrics())
+    assert "99999" in place.discarded.read_text()
+
+
+def test_schedule_does_not_depend_on_the_length_of_the_run(quick: Callable[..., Run]) -> None:
+    """The learning rate at a step count is the same in a short and in a long run."""
+    settings = {"ppo__schedule": "linear", "ppo__schedule_steps": 4000, "every__log": 64}
+    short, long = quick(name="a", steps=500, **settings), quick(name="b", steps=1000, **settings)
+    rates = [{row["steps"]: row["ppo/learning_rate"] for row in run.metrics()} for run in (short, long)]
+    assert rates[0].items() <= rates[1].items()
+    assert min(rates[1].values()) < max(rates[1].values())
