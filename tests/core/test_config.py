@@ -127,7 +127,7 @@ def test_words_without_a_value_are_refused() -> None:
     assert str(caught.value) == (
         "`ppo.epochs` is not of the form key=value.\nhint: for instance --set ppo.learning_rate=1e-3"
     )
-    with pytest.raises(ConfigError, match="The value of `policy.hidden` cannot be read"):
+    with pytest.raises(ConfigError, match=r"The value of `policy.hidden` cannot be read"):
         flag_layer(["policy.hidden=[1,"])
 
 
@@ -138,7 +138,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
         file_layer(path)
     assert str(caught.value) == f"There is no config file `{path}`.\nhint: give an existing YAML file to --config"
     path.write_text("a: [1")
-    with pytest.raises(ConfigError, match=f"`{path}` is not valid YAML"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         file_layer(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not valid YAML"):

@@ -15,7 +15,7 @@ SWITCHES = ("envs", "collector", "workers", "lag", "learner", "threads")
 
 def plan(cores: int = 4, native: bool = False, **wanted: Any) -> Plan:
     """A plan for a machine and wishes."""
-    return make_plan(PlanSettings(**wanted), cores=cores, native=native)
+    return make_plan(PlanSettings(**wanted), cores=cores, native=native, minibatch=8192)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
@@ -67,7 +67,7 @@ def test_never_more_workers_than_envs() -> None:
 def test_a_resumed_run_keeps_its_plan() -> None:
     """What the run began with stands, whatever this machine would choose, and is read back exactly."""
     began = plan(2, native=True, lag=1)
-    again = make_plan(PlanSettings(lag=1), cores=64, native=True, before=began.applied())
+    again = make_plan(PlanSettings(lag=1), cores=64, native=True, minibatch=8192, before=began.applied())
     assert again.applied() == began.applied()
     assert {why for *_, why in again.rows()} == {"as the run began"}
 

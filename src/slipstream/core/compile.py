@@ -1,8 +1,17 @@
-"""The one way in which scalar Python is compiled: numba, cached, without the GIL, IEEE exact."""
+"""The one way in which scalar Python is compiled: numba, cached, without the GIL, IEEE exact.
+
+Numba's cache notices a change in a function's own file only, not in the compiled functions that it calls. So the cache
+stands in a folder named after a hash of all compiled sources: a change in any of them starts a new one.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -10,6 +19,35 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 Number = Any
 """A scalar in a kernel: numba decides its type at the call (float32 in network code), so Python's would mislead."""
+
+
+def cache_folder(package: Path = Path(__file__).parents[1]) -> Path:
+    """Where compiled code is kept: beside the sources, or in the user's cache if they cannot be written."""
+    digest = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        text = source.read_bytes()
+        if b"numba" in text or b"core.compile" in text:
+            digest.update(source.relative_to(package).as_posix().encode() + text)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream"
+    base = package / "__pycache__" if os.access(package, os.W_OK) else home
+    return base / f"numba-{digest.hexdigest()[:16]}"
+
+
+def _use_cache(folder: Path, keep: int = 2) -> None:
+    """Point numba at the folder and drop all but the newest others."""
+    numba.config.CACHE_DIR = str(folder)
+    if folder.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    others = sorted(folder.parent.glob("numba-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in others[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+# Threads that wait must sleep: spinning ones take the cores from the actors. OpenMP reads this when it is first used.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    _use_cache(cache_folder())
 
 
 def compiled(function: F) -> F:
@@ -20,3 +58,14 @@ def compiled(function: F) -> F:
 def compiled_fused(function: F) -> F:
     """Compile with fused multiply-add allowed: for network arithmetic, where speed matters more than the last bit."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function))
+
+
+def compiled_threads(function: F) -> F:
+    """Like `compiled_fused`, with `numba.prange` loops shared out over threads.
+
+    The twin gets a name of its own: numba's cache does not tell apart two ways of compiling one function.
+    """
+    twin = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_threads")
+    twin.__qualname__, twin.__module__ = twin.__name__, function.__module__
+    wrap = numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy", fastmath={"contract"})
+    return cast(F, wrap(twin))

@@ -73,10 +73,11 @@ def _cgroup_folders(root: Path, membership: Path) -> list[Path]:
     folders = [root, root / "cpu"]
     try:
         for line in membership.read_text().splitlines():
-            path = line.rpartition(":")[2].strip("/")
-            parts = path.split("/") if path else []
-            folders += [root.joinpath(*parts[:n]) for n in range(1, len(parts) + 1)]
-    except OSError:
+            _, controllers, path = line.split(":", 2)
+            top = root / "cpu" if "cpu" in controllers.split(",") else root
+            parts = Path(path.strip("/")).parts
+            folders += [top.joinpath(*parts[:n]) for n in range(1, len(parts) + 1)]
+    except (OSError, ValueError):
         pass
     return folders
 

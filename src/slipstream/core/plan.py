@@ -10,6 +10,8 @@ from slipstream.core.errors import ConfigError
 from slipstream.settings import PlanSettings, Settings
 
 PYTHON_ENVS, NATIVE_ENVS = 64, 512
+THREAD_ROWS = 256
+"""Rows of a minibatch that make a thread worth its waking."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class Plan:
         return [(f"plan.{name}", s.requested, s.applied, s.why) for name, s in vars(self).items()]
 
 
-def make_plan(wanted: PlanSettings, *, cores: int, native: bool, before: Mapping[str, Any] | None = None) -> Plan:
+def make_plan(
+    wanted: PlanSettings, *, cores: int, native: bool, minibatch: int, before: Mapping[str, Any] | None = None
+) -> Plan:
     """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands."""
     if before is not None:
         kept = {name: Switch(getattr(wanted, name), value, "as the run began") for name, value in before.items()}
@@ -65,8 +69,7 @@ def make_plan(wanted: PlanSettings, *, cores: int, native: bool, before: Mapping
     learner = Switch("auto", "fused", "a small network on a CPU")
     if wanted.learner != "auto":
         learner = Switch(wanted.learner, wanted.learner, "asked for")
-    own = cores if lag.applied == 0 else max(1, cores // 2)
-    threads = _choose(wanted.threads, own, "all cores between rollouts" if lag.applied == 0 else "beside the actors")
+    threads = _choose(wanted.threads, *_threads(cores, lag.applied, minibatch))
     return Plan(envs, collector, workers, lag, learner, threads)
 
 
@@ -84,6 +87,15 @@ def check_batch(settings: Settings, envs: int, agents: int) -> int:
             f"use a divisor, e.g. {_near_divisor(batch, ppo.minibatch)}.",
         )
     return batch
+
+
+def _threads(cores: int, lag: int, minibatch: int) -> tuple[int, str]:
+    """Waking a thread costs some tens of microseconds, so each must have rows enough to be worth it."""
+    if minibatch < 2 * THREAD_ROWS:
+        return 1, f"minibatches of {minibatch} are too small to share"
+    if lag:
+        return max(1, cores // 2), "beside the actors"
+    return min(cores, minibatch // THREAD_ROWS), "between rollouts the cores are free"
 
 
 def _choose(requested: Any, default: Any, why: str) -> Switch:

@@ -77,7 +77,9 @@ def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
 def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None) -> Parts:
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
     game, _ = parse(choice.name)
-    plan = make_plan(settings.plan, cores=machine.cores(), native=game is not None, before=before)
+    plan = make_plan(
+        settings.plan, cores=machine.cores(), native=game is not None, minibatch=settings.ppo.minibatch, before=before
+    )
     spec, fields = look(choice, settings)
     if settings.opponent and not spec.competitive:
         raise ConfigError(f"`{spec.name}` has one side: there is nobody to play against.", "leave --opponent out")

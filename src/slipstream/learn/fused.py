@@ -13,7 +13,7 @@ from itertools import pairwise
 import numba
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
+from slipstream.core.compile import Number, compiled_fused, compiled_threads
 from slipstream.core.contracts import Array
 from slipstream.learn.batch import Batch, Knobs, Outcome
 from slipstream.models.heads import apply_mask, measure, slopes
@@ -101,7 +101,13 @@ def standardise(values: Array, index: Array) -> tuple[Number, Number]:
     return np.float32(mean), np.float32(1.0 / (deviation + 1e-8))
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy", fastmath={"contract"})
+@compiled_fused
+def add_into(total: Array, part: Array) -> None:
+    """total += part, element by element."""
+    for i in range(total.size):
+        total[i] += part[i]
+
+
 def run_epochs(
     params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, transposed: Array,
     scratch: Array, slope_memory: Array, probs: Array, gradients: Array, sums: Array, totals: Array, order: Array,
@@ -154,11 +160,8 @@ def run_epochs(
             return
 
 
-@compiled_fused
-def add_into(total: Array, part: Array) -> None:
-    """total += part, element by element."""
-    for i in range(total.size):
-        total[i] += part[i]
+run_alone = compiled_fused(run_epochs)
+run_together = compiled_threads(run_epochs)
 
 
 class FusedEngine:
@@ -181,11 +184,14 @@ class FusedEngine:
 
     def run(self, batch: Batch, order: Array, knobs: Knobs) -> Outcome:
         """Take the gradient steps of one iteration on the samples in `order` [epochs, samples]."""
-        limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
-        numba.set_num_threads(min(self.threads, limit))
+        run = run_alone
+        if self.threads > 1:
+            limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
+            numba.set_num_threads(min(self.threads, limit))
+            run = run_together
         totals = np.zeros(8, np.float64)
         failed = int(self.counters[2])
-        run_epochs(
+        run(
             self.params, self.moments[0], self.moments[1], self.counters, self.shape.table, self.shape.head,
             self._transposed, self._scratch, self._slopes, self._probs, self._gradients, self._sums, totals, order,
             knobs.minibatch, batch.obs, batch.mean, batch.scale, batch.mask, batch.action, batch.logp, batch.value,

@@ -65,7 +65,8 @@ class TorchEngine:
         columns = [batch.action, batch.logp, batch.value, batch.advantage, batch.goal]
         data = [torch.from_numpy(column) for column in columns]
         mask = torch.from_numpy(batch.mask) if batch.mask.shape[1] else None
-        totals, streak, longest, failed = torch.zeros(SUMS, dtype=torch.float64), *torch.zeros(3)
+        totals, longest, failed = torch.zeros(SUMS, dtype=torch.float64), *torch.zeros(2)
+        streak = torch.tensor(float(self.counters[1]))
         for epoch in torch.from_numpy(order):
             before = totals.clone()
             for index in epoch.split(knobs.minibatch):

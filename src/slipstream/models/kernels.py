@@ -52,11 +52,14 @@ def hyperbolic_tangent(x: Number) -> Number:
 
 @compiled_fused
 def product(a: Array, b: Array, c: Array, rows: int, terms: int) -> None:
-    """c[:rows] += a[:rows, :terms] @ b[:terms]; rows and terms are multiples of 4."""
+    """c[:rows] += a[:rows, :terms] @ b[:terms]; rows and terms are multiples of 4.
+
+    Saying so again in the bounds of the loops lets the compiler know, and nearly doubles the speed.
+    """
     columns = b.shape[1]
-    for i in range(0, rows, 4):
+    for i in range(0, rows // 4 * 4, 4):
         c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
-        for k in range(0, terms, 4):
+        for k in range(0, terms // 4 * 4, 4):
             b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
             a00, a01, a02, a03 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
             a10, a11, a12, a13 = a[i + 1, k], a[i + 1, k + 1], a[i + 1, k + 2], a[i + 1, k + 3]

@@ -58,5 +58,6 @@ def test_encode_is_the_inverse(kind: str) -> None:
     parts = {"discrete": 1}.get(kind, 4)
     actions = np.zeros((len(TABLE), parts), np.float32 if kind == "continuous" else np.int32)
     for row, control in enumerate(TABLE):
-        encode(*control, KINDS.index(kind), actions, row)
+        throttle, steer, boost, drift = control
+        encode(throttle, steer, boost, drift, KINDS.index(kind), actions, row)
     assert decoded(kind, actions) == {tuple(map(float, row)) for row in TABLE}

@@ -18,7 +18,9 @@ def play(game: Soccer, actions: Array, out: Rows) -> list[Array]:
     seen = []
     for action in actions:
         game.step(action, out)
-        seen.append(np.column_stack([out.obs, out.reward, out.terminated, out.outcome, out.final_obs]).copy())
+        ended = out.terminated[:, None] == 1  # outcome and final_obs mean something only there
+        last = np.where(ended, np.column_stack([out.outcome, out.final_obs]), 0)
+        seen.append(np.column_stack([out.obs, out.reward, out.terminated, last]))
     return seen
 
 
@@ -89,7 +91,8 @@ def test_snapshot_and_restore_replay_exactly(team_size: int) -> None:
     wanted = play(game, actions[80:], out)
     for other in (game, Soccer(16, team_size=team_size, random_starts=0.3, match_seconds=4.0, seed=1)):
         other.restore(saved)
-        assert all(np.array_equal(a, b) for a, b in zip(wanted, play(other, actions[80:], empty_rows(game.spec, 16)), strict=True))
+        seen = play(other, actions[80:], empty_rows(game.spec, 16))
+        assert all(np.array_equal(a, b) for a, b in zip(wanted, seen, strict=True))
 
 
 def test_how_envs_are_split_changes_nothing() -> None:
@@ -113,6 +116,21 @@ def test_reset_starts_the_same_games_again() -> None:
     play(game, random_actions(50, 8), out)
     game.reset(out)
     assert np.array_equal(out.obs, first)
+
+
+def test_reset_envs_starts_the_next_match_of_some() -> None:
+    """Only the named envs begin anew, whatever was in their state."""
+    game = Soccer(4, seed=2)
+    out = empty_rows(game.spec, 4)
+    game.reset(out)
+    play(game, random_actions(50, 8), out)
+    before = out.obs.copy()
+    game.state[2] = np.nan
+    game.reset_envs([2], out)
+    assert np.isfinite(game.state).all() and (out.obs[4:6, at.O_CLOCK] == 1).all()
+    assert game.clock[:, at.EPISODE].tolist() == [0, 0, 1, 0]
+    others = [0, 1, 2, 3, 6, 7]
+    assert np.array_equal(out.obs[others], before[others])
 
 
 def test_kick_offs_are_symmetric_and_varied() -> None:

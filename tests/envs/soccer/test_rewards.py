@@ -136,7 +136,7 @@ def ball_speed(before: Array, after: Array, clock: Array, car: int, team_size: i
 
 def never(before: Array, after: Array, clock: Array, car: int, team_size: int) -> float:
     """NaN where the ball rests."""
-    return after[2] / after[2]
+    return float(after[2] / after[2])
 
 
 def test_a_users_term_is_compiled_and_logged() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec
+from slipstream.core.contracts import ActionSpec, Array
 from slipstream.envs.soccer.layout import BOOSTING, DRIFTING, STEER, THROTTLE, F
 from slipstream.envs.soccer.physics import ONE, ZERO
-from slipstream.envs.soccer.scalar import scalar
+from slipstream.envs.soccer.scalar import Scalar, scalar
 
 # throttle, boost, drift: reverse, coast, forward, boost, and the last two drifting
 _PEDALS = ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1))
@@ -25,13 +25,13 @@ DISCRETE, MULTI_DISCRETE, CONTINUOUS = range(3)
 
 
 @scalar
-def clip(x):  # type: ignore[no-untyped-def]
+def clip(x: Scalar) -> Scalar:
     """Return x in [-1, 1], and 0 for NaN."""
     return min(max(x, -ONE), ONE) if x == x else ZERO
 
 
 @scalar
-def decode(action, row, kind, table, s, c):  # type: ignore[no-untyped-def]
+def decode(action: Array, row: int, kind: int, table: Array, s: Array, c: int) -> None:
     """Write the controls of the car at column `c` from its row of actions."""
     if kind == DISCRETE:
         index = min(max(int(action[row, 0]), 0), table.shape[0] - 1)
@@ -50,7 +50,7 @@ def decode(action, row, kind, table, s, c):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def encode(throttle, steer, boost, drift, kind, action, row):  # type: ignore[no-untyped-def]
+def encode(throttle: Scalar, steer: Scalar, boost: Scalar, drift: Scalar, kind: int, action: Array, row: int) -> None:
     """Write the action nearest to the wanted controls."""
     t = 1 if throttle > F(0.33) else (-1 if throttle < F(-0.33) else 0)
     w = 1 if steer > F(0.33) else (-1 if steer < F(-0.33) else 0)

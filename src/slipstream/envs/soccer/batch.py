@@ -7,8 +7,10 @@ A step is `advance` (decode, ticks, built-in reward terms), then the user's term
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from slipstream.core.compile import compiled
+from slipstream.core.contracts import Array
 from slipstream.envs.soccer.actions import decode
 from slipstream.envs.soccer.chance import key, kick_off, new_match
 from slipstream.envs.soccer.layout import (
@@ -28,11 +30,11 @@ from slipstream.envs.soccer.layout import (
 from slipstream.envs.soccer.observe import observe
 from slipstream.envs.soccer.physics import ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import value_terms
-from slipstream.envs.soccer.scalar import scalar
+from slipstream.envs.soccer.scalar import Scalar, scalar
 
 
 @scalar
-def count(s, clock, repeat, overtime_ticks):  # type: ignore[no-untyped-def]
+def count(s: Array, clock: Array, repeat: int, overtime_ticks: int) -> None:
     """Move the match clock over one decision: goals, overtime, the end."""
     clock[DECISIONS] += 1
     clock[TICKS_LEFT] -= repeat
@@ -53,24 +55,36 @@ def count(s, clock, repeat, overtime_ticks):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def decide(s, clock, repeat, overtime_ticks, team_size):  # type: ignore[no-untyped-def]
+def decide(s: Array, clock: Array, repeat: int, overtime_ticks: int, team_size: int) -> None:
     """Advance one env by one decision; the ticks after a goal are a pause."""
     cars = 2 * team_size
     s[GOAL] = ZERO
     for car in range(cars):
         s[car_at(car) + TOUCH] = ZERO
     left = clock[TICKS_LEFT]
+    # Who hits first when both do at once changes with every kick-off, and differs from env to env: neither side gains.
+    last_first = (clock[SEED] + clock[EPISODE] + clock[SCORE] + clock[SCORE + 1]) & 1
     for k in range(repeat):
-        tick(s, left - k, cars)
+        tick(s, left - k, last_first, cars)
         if s[GOAL] != ZERO:
             break
     count(s, clock, repeat, overtime_ticks)
 
 
 @compiled
-def advance(  # type: ignore[no-untyped-def]
-    state, before, clock, action, kind, table, repeat, overtime_ticks, team_size, weights, values
-):
+def advance(
+    state: Array,
+    before: Array,
+    clock: Array,
+    action: Array,
+    kind: int,
+    table: Array,
+    repeat: int,
+    overtime_ticks: int,
+    team_size: int,
+    weights: Array,
+    values: Array,
+) -> None:
     """Step every env by one decision and value its built-in terms into `values` [rows, terms]."""
     cars = 2 * team_size
     for env in range(state.shape[0]):
@@ -84,7 +98,16 @@ def advance(  # type: ignore[no-untyped-def]
             value_terms(old, s, own, car, team_size, weights, values[env * cars + car])
 
 
-def value_user_term(term, before, state, clock, team_size, weight, values, column):  # type: ignore[no-untyped-def]
+def value_user_term(
+    term: Callable[..., Scalar],
+    before: Array,
+    state: Array,
+    clock: Array,
+    team_size: int,
+    weight: Scalar,
+    values: Array,
+    column: int,
+) -> int:
     """Write one user's term for all rows; return how many envs gave a value that is not finite."""
     cars = 2 * team_size
     bad = 0
@@ -100,16 +123,27 @@ def value_user_term(term, before, state, clock, team_size, weight, values, colum
 
 
 @scalar
-def see(s, clock, team_size, per_match, first, obs):  # type: ignore[no-untyped-def]
+def see(s: Array, clock: Array, team_size: int, per_match: Scalar, first: int, obs: Array) -> None:
     """Write the observations of all cars of one env."""
     for car in range(2 * team_size):
         observe(s, clock, car, team_size, per_match, obs[first + car])
 
 
 @compiled
-def settle(  # type: ignore[no-untyped-def]
-    state, clock, values, team_size, match_ticks, random_starts, obs, reward, terminated, outcome, final_obs, terms
-):
+def settle(
+    state: Array,
+    clock: Array,
+    values: Array,
+    team_size: int,
+    match_ticks: int,
+    random_starts: Scalar,
+    obs: Array,
+    reward: Array,
+    terminated: Array,
+    outcome: Array,
+    final_obs: Array,
+    terms: Array,
+) -> None:
     """Sum rewards, end matches, set kick-offs and observe."""
     cars = 2 * team_size
     per_match = F(1.0) / F(match_ticks)
@@ -137,21 +171,23 @@ def settle(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def observe_all(state, clock, team_size, match_ticks, obs):  # type: ignore[no-untyped-def]
+def observe_all(state: Array, clock: Array, team_size: int, match_ticks: int, obs: Array) -> None:
     """Write the observations of every row."""
     for env in range(state.shape[0]):
         see(state[env], clock[env], team_size, F(1.0) / F(match_ticks), env * 2 * team_size, obs)
 
 
 @compiled
-def renew(s, clock, team_size, match_ticks, random_starts, obs):  # type: ignore[no-untyped-def]
+def renew(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Scalar, obs: Array) -> None:
     """Begin the next match of one env and observe it."""
     new_match(s, clock, team_size, match_ticks, random_starts)
     see(s, clock, team_size, F(1.0) / F(match_ticks), 0, obs)
 
 
 @compiled
-def begin(state, clock, seed, first, team_size, match_ticks, random_starts):  # type: ignore[no-untyped-def]
+def begin(
+    state: Array, clock: Array, seed: int, first: int, team_size: int, match_ticks: int, random_starts: Scalar
+) -> None:
     """Start every env from its own key: that of the run's seed and its global index."""
     for env in range(state.shape[0]):
         clock[env, SEED] = key(seed, first + env)

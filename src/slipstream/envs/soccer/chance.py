@@ -6,6 +6,7 @@ explicit 32-bit masks with multipliers below 2**31: no product overflows, compil
 
 from __future__ import annotations
 
+from slipstream.core.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
@@ -33,7 +34,7 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TWO, ZERO, car_at, root
-from slipstream.envs.soccer.scalar import scalar
+from slipstream.envs.soccer.scalar import Scalar, scalar
 
 MASK = 0xFFFFFFFF
 START_BOOST = F(0.34)
@@ -44,7 +45,7 @@ UNIT = F(2.0**-24)
 
 
 @scalar
-def scramble(x):  # type: ignore[no-untyped-def]
+def scramble(x: int) -> int:
     """Return a 32-bit hash of a 32-bit number."""
     x = x & MASK
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK
@@ -54,13 +55,13 @@ def scramble(x):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def key(seed, index):  # type: ignore[no-untyped-def]
+def key(seed: int, index: int) -> int:
     """Return the key of the env with this global index in the run with this seed."""
     return scramble(scramble(scramble(seed) ^ (seed >> 32)) + scramble(index + 0x1E3779B1))
 
 
 @scalar
-def draw(clock):  # type: ignore[no-untyped-def]
+def draw(clock: Array) -> Scalar:
     """Return the next number in [0, 1) of an env."""
     counter = clock[COUNTER]
     clock[COUNTER] = counter + 1
@@ -68,13 +69,13 @@ def draw(clock):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def spread(clock, size):  # type: ignore[no-untyped-def]
+def spread(clock: Array, size: Scalar) -> Scalar:
     """Return the next number in [-size, size)."""
     return (draw(clock) * TWO - ONE) * size
 
 
 @scalar
-def place(s, c, x, y, dx, dy):  # type: ignore[no-untyped-def]
+def place(s: Array, c: int, x: Scalar, y: Scalar, dx: Scalar, dy: Scalar) -> None:
     """Put a car at rest at (x, y), looking along (dx, dy)."""
     for k in range(CAR_SIZE):
         s[c + k] = ZERO
@@ -88,7 +89,7 @@ def place(s, c, x, y, dx, dy):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def line_up(s, clock, team_size):  # type: ignore[no-untyped-def]
+def line_up(s: Array, clock: Array, team_size: int) -> None:
     """Set a symmetric kick-off: a random one of five places for each pair of cars, the same jitter for both."""
     first = int(draw(clock) * F(5.0))
     for k in range(team_size):
@@ -108,7 +109,7 @@ def line_up(s, clock, team_size):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def put_anywhere(s, clock, at, speed):  # type: ignore[no-untyped-def]
+def put_anywhere(s: Array, clock: Array, at: int, speed: Scalar) -> None:
     """Give a body a random place in the arena and a random velocity."""
     x, y = spread(clock, LENGTH - MARGIN), spread(clock, WIDTH - MARGIN)
     if abs(x) + abs(y) > DIAGONAL - MARGIN * TWO:
@@ -118,7 +119,7 @@ def put_anywhere(s, clock, at, speed):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def scatter(s, clock, team_size):  # type: ignore[no-untyped-def]
+def scatter(s: Array, clock: Array, team_size: int) -> None:
     """Set a random state: ball and cars anywhere, moving, with any fuel."""
     put_anywhere(s, clock, BALL, BALL_START)
     s[BALL + X] *= F(0.85)  # not in a mouth from the start
@@ -133,7 +134,7 @@ def scatter(s, clock, team_size):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def kick_off(s, clock, team_size, random_starts):  # type: ignore[no-untyped-def]
+def kick_off(s: Array, clock: Array, team_size: int, random_starts: Scalar) -> None:
     """Begin anew from the middle, or, for a share of the times, from a random state; pads come back."""
     for k in range(4):
         s[BALL + k] = ZERO
@@ -147,7 +148,7 @@ def kick_off(s, clock, team_size, random_starts):  # type: ignore[no-untyped-def
 
 
 @scalar
-def new_match(s, clock, team_size, match_ticks, random_starts):  # type: ignore[no-untyped-def]
+def new_match(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Scalar) -> None:
     """Begin the next episode of an env."""
     clock[TICKS_LEFT] = match_ticks
     clock[SCORE] = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from slipstream.core.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_RADIUS,
@@ -42,7 +43,7 @@ from slipstream.envs.soccer.layout import (
     X,
     Y,
 )
-from slipstream.envs.soccer.scalar import scalar
+from slipstream.envs.soccer.scalar import Scalar, scalar
 
 ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
 DT = F(1.0 / 60.0)
@@ -78,19 +79,19 @@ VISIT = F(4.0)  # each pair of pads is looked at every fourth tick
 
 
 @scalar
-def car_at(car):  # type: ignore[no-untyped-def]
+def car_at(car: int) -> int:
     """Return the first column of a car."""
     return CARS + car * CAR_SIZE
 
 
 @scalar
-def root(x):  # type: ignore[no-untyped-def]
+def root(x: Scalar) -> Scalar:
     """Return the float32 square root of a number >= 0, uncompiled too."""
     return F(math.sqrt(x))
 
 
 @scalar
-def pad_x(pair):  # type: ignore[no-untyped-def]
+def pad_x(pair: int) -> Scalar:
     """Return x of the first pad of a pair; the second is at the opposite point."""
     if pair == 0:
         return ZERO
@@ -98,7 +99,7 @@ def pad_x(pair):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def pad_y(pair):  # type: ignore[no-untyped-def]
+def pad_y(pair: int) -> Scalar:
     """Return y of the first pad of a pair."""
     if pair == 0:
         return F(20.0)
@@ -108,7 +109,7 @@ def pad_y(pair):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def drive(s, c):  # type: ignore[no-untyped-def]
+def drive(s: Array, c: int) -> None:
     """Turn, accelerate and move the car whose columns begin at `c`."""
     hx, hy = s[c + HX], s[c + HY]
     vx, vy = s[c + VX], s[c + VY]
@@ -151,7 +152,7 @@ def drive(s, c):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def reflect(s, at, nx, ny, bounce):  # type: ignore[no-untyped-def]
+def reflect(s: Array, at: int, nx: Scalar, ny: Scalar, bounce: Scalar) -> None:
     """Send a body's velocity back along the inward normal if it moves outward."""
     out = s[at + VX] * nx + s[at + VY] * ny
     if out < ZERO:
@@ -161,7 +162,7 @@ def reflect(s, at, nx, ny, bounce):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def contain(s, at, radius, bounce):  # type: ignore[no-untyped-def]
+def contain(s: Array, at: int, radius: Scalar, bounce: Scalar) -> None:
     """Keep a body inside walls, angled corners, goal posts and goal boxes."""
     ax, ay = abs(s[at + X]), abs(s[at + Y])
     if ax < LENGTH - radius and ay < WIDTH - radius and ax + ay < DIAGONAL - radius * SQRT_TWO:
@@ -204,7 +205,7 @@ def contain(s, at, radius, bounce):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def bump(s, a, b):  # type: ignore[no-untyped-def]
+def bump(s: Array, a: int, b: int) -> None:
     """Collide two cars as circles of equal mass."""
     dx, dy = s[b + X] - s[a + X], s[b + Y] - s[a + Y]
     square = dx * dx + dy * dy
@@ -230,7 +231,7 @@ def bump(s, a, b):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def hit(s, c):  # type: ignore[no-untyped-def]
+def hit(s: Array, c: int) -> None:
     """Collide a car, as a turned box, with the ball; the ball leaves faster than physics alone would have it."""
     dx, dy = s[BALL + X] - s[c + X], s[BALL + Y] - s[c + Y]
     if dx * dx + dy * dy >= HIT_REACH:
@@ -268,7 +269,7 @@ def hit(s, c):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def serve_pads(s, pair, cars):  # type: ignore[no-untyped-def]
+def serve_pads(s: Array, pair: int, cars: int) -> None:
     """Look after one pair of pads: count down, or fill the tank of the nearest car in reach."""
     x, y = pad_x(pair), pad_y(pair)
     for pad in range(PAD + 2 * pair, PAD + 2 * pair + 2):
@@ -289,8 +290,8 @@ def serve_pads(s, pair, cars):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def tick(s, phase, cars):  # type: ignore[no-untyped-def]
-    """Advance one env by 1/60 s; `phase`, a count of ticks, says which pads have their turn."""
+def tick(s: Array, phase: int, last_first: int, cars: int) -> None:
+    """Advance one env by 1/60 s; `phase` says which pads have their turn, `last_first` in which order cars hit."""
     for car in range(cars):
         drive(s, car_at(car))
     for a in range(cars):
@@ -300,8 +301,8 @@ def tick(s, phase, cars):  # type: ignore[no-untyped-def]
     s[BALL + X] += vx * DT
     s[BALL + Y] += vy * DT
     s[BALL + VX], s[BALL + VY] = vx, vy
-    for k in range(cars):  # the order of hits alternates, so that neither side has the first word
-        c = car_at(k if phase & 1 else cars - 1 - k)
+    for k in range(cars):
+        c = car_at(k + last_first * (cars - 1 - 2 * k))
         hit(s, c)
         contain(s, c, CAR_RADIUS, CAR_BOUNCE)
     square = s[BALL + VX] * s[BALL + VX] + s[BALL + VY] * s[BALL + VY]

@@ -8,6 +8,7 @@ the same form. Progress terms are differences, so that going back and forth earn
 
 from __future__ import annotations
 
+from slipstream.core.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_SPEED,
@@ -22,7 +23,7 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TINY, ZERO, car_at, root
-from slipstream.envs.soccer.scalar import scalar
+from slipstream.envs.soccer.scalar import Scalar, scalar
 
 TERMS = ("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain")
 T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
@@ -36,19 +37,19 @@ WEIGHTS: dict[str, dict[str, float]] = {
 
 
 @scalar
-def side(car, team_size):  # type: ignore[no-untyped-def]
+def side(car: int, team_size: int) -> Scalar:
     """Return +1 for team 0, which attacks +x, and -1 for team 1."""
     return ONE if car < team_size else -ONE
 
 
 @scalar
-def goal(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+def goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
     """+1 for a goal of the car's team, -1 for one of the others."""
     return after[GOAL] * side(car, team_size)
 
 
 @scalar
-def win(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+def win(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
     """+1 for a won match, -1 for a lost one, when it ends."""
     if clock[OVER] == 0 or clock[SCORE] == clock[SCORE + 1]:
         return ZERO
@@ -56,13 +57,13 @@ def win(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def touch(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+def touch(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
     """The change of the ball's speed by this car's hits, 1 = from rest to the fastest there is."""
     return after[car_at(car) + TOUCH] * INV_BALL_SPEED
 
 
 @scalar
-def ball_place(s):  # type: ignore[no-untyped-def]
+def ball_place(s: Array) -> Scalar:
     """How good the ball's place is for team 0, -1 in its own goal to 1 in the other."""
     x, y = s[BALL + X], s[BALL + Y]
     home, target = x + LENGTH, x - LENGTH
@@ -70,13 +71,13 @@ def ball_place(s):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def ball_to_goal(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+def ball_to_goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
     """The ball's way from the own goal to the other; zero-sum and telescoping."""
     return (ball_place(after) - ball_place(before)) * side(car, team_size)
 
 
 @scalar
-def car_to_ball(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
     """The car's own way towards where the ball was, in half lengths; hitting the ball away costs nothing."""
     c = car_at(car)
     dx, dy = before[BALL + X] - before[c + X], before[BALL + Y] - before[c + Y]
@@ -85,14 +86,16 @@ def car_to_ball(before, after, clock, car, team_size):  # type: ignore[no-untype
 
 
 @scalar
-def boost_gain(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+def boost_gain(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
     """Fuel taken from pads, 1 = a full tank."""
     c = car_at(car)
     return max(after[c + BOOST] - before[c + BOOST], ZERO)
 
 
 @scalar
-def value_terms(before, after, clock, car, team_size, weights, values):  # type: ignore[no-untyped-def]
+def value_terms(
+    before: Array, after: Array, clock: Array, car: int, team_size: int, weights: Array, values: Array
+) -> None:
     """Write the weighted built-in terms of one car."""
     values[T_GOAL] = weights[T_GOAL] * goal(before, after, clock, car, team_size)
     values[T_WIN] = weights[T_WIN] * win(before, after, clock, car, team_size)

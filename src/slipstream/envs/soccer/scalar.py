@@ -6,15 +6,16 @@ long), and the compiler leaves them as calls unless told otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import numba
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from slipstream.core.compile import F
+
+Scalar = Any
+"""The type of a float32 number in annotations, which numba does not read."""
 
 
-def scalar(function: Function) -> Function:
+def scalar(function: F) -> F:
     """Compile a function of one env's state that is always inlined."""
-    result: Function = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
-    return result
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))

@@ -33,7 +33,7 @@ from slipstream.envs.soccer.layout import (
     F,
 )
 from slipstream.envs.soccer.physics import BALL_BOUNCE, ONE, TINY, ZERO, root
-from slipstream.envs.soccer.scalar import scalar
+from slipstream.envs.soccer.scalar import Scalar, scalar
 
 SCRIPTED: tuple[str, ...] = ("chaser", "keeper", "rule")
 CHASER, KEEPER, RULE = range(3)
@@ -54,7 +54,7 @@ BACK, WIDE, ROUND = F(10.0), F(6.9), F(0.1)
 
 
 @scalar
-def steer_to(o, ahead, left, top, kind, action, row):  # type: ignore[no-untyped-def]
+def steer_to(o: Array, ahead: Scalar, left: Scalar, top: Scalar, kind: int, action: Array, row: int) -> None:
     """Drive to a point given in the own frame at up to `top` units/s; beyond DRIVE_SPEED that takes boost."""
     away = max(root(ahead * ahead + left * left), TINY)
     sine, cosine = left / away, ahead / away
@@ -71,7 +71,7 @@ def steer_to(o, ahead, left, top, kind, action, row):  # type: ignore[no-untyped
 
 
 @scalar
-def go_to(o, x, y, top, kind, action, row):  # type: ignore[no-untyped-def]
+def go_to(o: Array, x: Scalar, y: Scalar, top: Scalar, kind: int, action: Array, row: int) -> None:
     """Drive to a point of the arena."""
     x = min(max(x, WALL - LENGTH), LENGTH - WALL)
     y = min(max(y, WALL - WIDTH), WIDTH - WALL)
@@ -81,19 +81,19 @@ def go_to(o, x, y, top, kind, action, row):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def chaser(o, others, kind, action, row):  # type: ignore[no-untyped-def]
+def chaser(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     """Drive at the ball, always, a little on the own side of it."""
     ahead, left = o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN
     steer_to(o, ahead, left, STROLL, kind, action, row)
 
 
 @scalar
-def keeper(o, others, kind, action, row):  # type: ignore[no-untyped-def]
+def keeper(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     """Stay between the ball and the own goal, and clear a ball that comes near."""
     bx, by = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
     away = o[O_BALL_DISTANCE] * FAR
     x, y = o[O_POSITION] * LENGTH, o[O_POSITION + 1] * WIDTH
-    if x < bx - ONE and (away < F(16.0) or bx < F(-25.0)):
+    if bx - x > abs(by - y) and away < F(20.0):
         go_to(o, bx, by, BOOST_SPEED, kind, action, row)
         return
     # A third of the way from the goal to the ball; wait there, facing the ball.
@@ -110,7 +110,7 @@ def keeper(o, others, kind, action, row):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def soonest(o, start, stop):  # type: ignore[no-untyped-def]
+def soonest(o: Array, start: int, stop: int) -> Scalar:
     """Return how soon the first of some other cars could be at the ball, in seconds."""
     best = F(9.0)
     for k in range(start, stop):
@@ -122,7 +122,7 @@ def soonest(o, start, stop):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def folded(place, limit):  # type: ignore[no-untyped-def]
+def folded(place: Scalar, limit: Scalar) -> Scalar:
     """Return where a ball that would roll to `place` is after bouncing off the wall at `limit`."""
     if abs(place) <= limit:
         return place
@@ -131,13 +131,13 @@ def folded(place, limit):  # type: ignore[no-untyped-def]
 
 
 @scalar
-def cosine(ax, ay, bx, by):  # type: ignore[no-untyped-def]
+def cosine(ax: Scalar, ay: Scalar, bx: Scalar, by: Scalar) -> Scalar:
     """Return the cosine of the angle between two vectors."""
     return (ax * bx + ay * by) / max(root((ax * ax + ay * ay) * (bx * bx + by * by)), TINY)
 
 
 @scalar
-def rule(o, others, kind, action, row):  # type: ignore[no-untyped-def]
+def rule(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     """Meet the ball where a hit sends it to the goal, else get behind it; fall back when beaten, refuel when free."""
     x, y = o[O_POSITION] * LENGTH, o[O_POSITION + 1] * WIDTH
     ball_x, ball_y = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
@@ -191,12 +191,12 @@ def rule(o, others, kind, action, row):  # type: ignore[no-untyped-def]
         if abs(my) > WIDTH - F(9.0):  # there is no way between ball and wall
             turn = ONE if my * kx > ZERO else -ONE
         wide = WIDE * turn if dx * kx + dy * ky < gap * ROUND else ZERO
-        top = BOOST_SPEED if gap > F(25.0) else DRIVE_SPEED
+        top = BOOST_SPEED if gap > F(12.0) else DRIVE_SPEED
         go_to(o, mx - kx * BACK + ky * wide, my - ky * BACK - kx * wide, top, kind, action, row)
 
 
 @compiled
-def act_rows(player, obs, others, kind, action):  # type: ignore[no-untyped-def]
+def act_rows(player: int, obs: Array, others: int, kind: int, action: Array) -> None:
     """Let one player act for every row."""
     for row in range(obs.shape[0]):
         if player == CHASER:

@@ -1,0 +1,130 @@
+"""The scripted players: strong enough, the same in every action mode, and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import empty_rows
+from slipstream.core.errors import ConfigError
+from slipstream.envs.soccer import scripted
+from slipstream.envs.soccer.actions import TABLE
+from slipstream.envs.soccer.game import Soccer
+
+FROZEN = {
+    "rule chaser": "dcc6971dcfc70d0e13ecf4a18df807ad1f500f5d3ecebbc9ca23768885f2b079",
+    "rule keeper": "143f396f01a3e527187274a69b59cc7c9248267fb71eb4ffd08edb15b597f7fc",
+    "keeper chaser": "f19cd1227d427af443b9f2da1f808ca4fed5343a1fbfa8e654f53294fc3b18b3",
+    "rule rule": "f173ffcfcc2c6d29368091b88cde16fffedd5362ab6259a1905ad1cd21ab7952",
+    "chaser chaser": "bd46f2c0b7933893cd5e2697e7c615260d5fd6ef7c35f263b22c9f0a7591d250",
+    "keeper keeper": "154c22c8297557d5ed674e67233bfd19aba9db517d63ab591dfc6ca7731c2a9f",
+}
+
+
+def load(path: Path) -> ModuleType:
+    """Import a script by its path."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+speed = load(Path(__file__).parents[3] / "benchmarks" / "soccer_speed.py")
+
+
+def test_chaser_beats_random() -> None:
+    """Chaser scores at least 0.80 against random (0.9 over 1,000 games)."""
+    assert speed.match("chaser", "random", 300, seed=1)["score"] >= 0.80
+
+
+def test_rule_beats_chaser() -> None:
+    """Rule scores at least 0.80 against chaser (0.87 over 1,000 games)."""
+    assert speed.match("rule", "chaser", 300, seed=1)["score"] >= 0.80
+
+
+def test_keeper_holds() -> None:
+    """Keeper scores at least 0.80 against random (0.92 over 1,000 games)."""
+    assert speed.match("keeper", "random", 200, seed=1)["score"] >= 0.80
+
+
+def test_rule_scores_into_an_unguarded_goal() -> None:
+    """Rule scores within 10 s from at least 9 of 10 random starts."""
+    assert speed.unguarded("rule", 1000, seed=1) >= 0.90
+
+
+def test_games_have_goals() -> None:
+    """Two rule players score 3 to 8 goals a match together."""
+    assert 3 <= speed.match("rule", "rule", 200, seed=1)["goals"] <= 8
+
+
+@pytest.mark.parametrize("team_size", [2, 3])
+def test_rule_beats_chaser_in_teams(team_size: int) -> None:
+    """The players know what to do with mates too."""
+    assert speed.match("rule", "chaser", 100, seed=1, team_size=team_size)["score"] >= 0.75
+
+
+@pytest.mark.parametrize("name", scripted.SCRIPTED)
+def test_every_action_mode_gets_the_same_controls(name: str) -> None:
+    """Discrete and multi-discrete actions mean the same, and continuous ones have the same pedals."""
+    game = Soccer(500, random_starts=1.0)
+    out = empty_rows(game.spec, 500)
+    game.reset(out)
+    table, parts = np.zeros((1000, 1), np.int32), np.zeros((1000, 4), np.int32)
+    free = np.zeros((1000, 4), np.float32)
+    scripted.act(name, out.obs, "discrete", table)
+    scripted.act(name, out.obs, "multi_discrete", parts)
+    scripted.act(name, out.obs, "continuous", free)
+    driving = TABLE[table[:, 0]]
+    forward = driving[:, 0] == 1  # the table has no boost or drift without throttle
+    assert np.array_equal(driving[:, :2], parts[:, :2] - 1)
+    assert np.array_equal(driving[forward], (parts - [1, 1, 0, 0])[forward])
+    assert np.array_equal(free[:, 2:] > 0, parts[:, 2:] == 1)
+    assert (np.abs(free) <= 1).all() and np.abs(free[:, 1] - driving[:, 1]).max() <= 0.67
+
+
+def test_unknown_player() -> None:
+    """A misspelt player is a ConfigError with the nearest name."""
+    with pytest.raises(ConfigError, match=r"Unknown scripted player `chasr`\. Did you mean `chaser`\?"):
+        scripted.act("chasr", np.zeros((1, 44), np.float32), "discrete", np.zeros((1, 1), np.int32))
+
+
+def digest(first: str, second: str) -> str:
+    """Hash 100 games, every tenth decision."""
+    game = Soccer(100, seed=2024)
+    out = empty_rows(game.spec, 100)
+    game.reset(out)
+    action, other = np.zeros((200, 1), np.int32), np.zeros((200, 1), np.int32)
+    sha = hashlib.sha256()
+    for step in range(1350):
+        scripted.act(first, out.obs, "discrete", action)
+        scripted.act(second, out.obs, "discrete", other)
+        action[1::2] = other[1::2]
+        game.step(action, out)
+        if step % 10 == 0:
+            sha.update((game.state + np.float32(0.0)).tobytes())  # + 0: one kind of zero
+            sha.update(game.clock.tobytes())
+    return sha.hexdigest()
+
+
+@pytest.mark.parametrize("pair", FROZEN)
+def test_behaviour_is_frozen(pair: str) -> None:
+    """100 games of each pairing are bit for bit those of when the players were frozen."""
+    assert digest(*pair.split()) == FROZEN[pair]
+
+
+def test_another_cpu_plays_the_same_games() -> None:
+    """Compiled for a plain CPU without vector extensions, the games are the same to the bit."""
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); import test_scripted as t; print(t.digest('rule', 'chaser'))"
+    plain = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    result = subprocess.run([sys.executable, "-c", code], env=plain, check=True, capture_output=True, text=True)
+    assert result.stdout.strip() == FROZEN["rule chaser"]
