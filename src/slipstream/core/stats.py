@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist, fmean, stdev
 
 CONFIDENCE = 0.95
@@ -31,6 +32,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tu
     return mean, mean - half, mean + half
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(probability: float, degrees: int) -> float:
     """The quantile of Student's t, by bisection on its distribution function."""
     low, high = -1e6, 1e6

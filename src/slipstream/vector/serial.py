@@ -42,6 +42,7 @@ class Serial:
         self._seeds: list[int | None] = list(seeds)
         self._first_seeds = list(seeds)
         self._elapsed = [0] * self.envs
+        self._steps = 0
         self._index = 0
         self._envs: list[Any] = []
         self._masks: list[Callable[[], Any] | None] = []
@@ -57,6 +58,7 @@ class Serial:
 
     def step(self, action: Array, out: Rows) -> None:
         """Step every environment once (or `repeat` times) and write the rows."""
+        self._steps += 1
         self._guard(self._step_envs, action, out)
 
     def snapshot(self) -> dict[str, Array]:
@@ -141,6 +143,4 @@ class Serial:
             work(*args)
         except Exception as error:
             index = self._index
-            step = self._elapsed[index] if index < len(self._elapsed) else 0
-            report = traceback.format_exc()
-            raise EnvFault(self.first + index, self._first_seeds[index], step, report) from error
+            raise EnvFault(self.first + index, self._first_seeds[index], self._steps, traceback.format_exc()) from error

@@ -20,12 +20,12 @@ from slipstream.envs.soccer.actions import TABLE
 from slipstream.envs.soccer.game import Soccer
 
 FROZEN = {
-    "rule chaser": "dcc6971dcfc70d0e13ecf4a18df807ad1f500f5d3ecebbc9ca23768885f2b079",
-    "rule keeper": "143f396f01a3e527187274a69b59cc7c9248267fb71eb4ffd08edb15b597f7fc",
-    "keeper chaser": "f19cd1227d427af443b9f2da1f808ca4fed5343a1fbfa8e654f53294fc3b18b3",
-    "rule rule": "f173ffcfcc2c6d29368091b88cde16fffedd5362ab6259a1905ad1cd21ab7952",
-    "chaser chaser": "bd46f2c0b7933893cd5e2697e7c615260d5fd6ef7c35f263b22c9f0a7591d250",
-    "keeper keeper": "154c22c8297557d5ed674e67233bfd19aba9db517d63ab591dfc6ca7731c2a9f",
+    "rule chaser": "913fa82e4d4a5fdaccab9541f81cd122fbf4b6334a4e69da83bfe41c8d1c11c8",
+    "rule keeper": "675bcb4ab210968f5a7ef86c2f68e3dc699ea2f4549c6cb9a35c6248da5eb111",
+    "keeper chaser": "98748568543f4085ace4ec3f988e7d945106668d5ea56e9c7f7940f144c53662",
+    "rule rule": "6656e614b44e78b4c98d3b4c33153cc6d6d6cfa937fe746f22dbd1a1688fee21",
+    "chaser chaser": "6a1be785dafd998c3149ffcddbcd9c26422279d2fa466df322e018182694d06e",
+    "keeper keeper": "83fc45e129061ce0fad7d1becb440cbb91ea674483c019cfd6c0d61cc54c9560",
 }
 
 

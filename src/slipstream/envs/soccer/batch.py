@@ -193,5 +193,4 @@ def begin(
         clock[env, SEED] = key(seed, first + env)
         clock[env, COUNTER] = 0
         clock[env, EPISODE] = -1
-        state[env, GOAL] = ZERO
         new_match(state[env], clock[env], team_size, match_ticks, random_starts)

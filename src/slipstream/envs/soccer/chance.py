@@ -15,6 +15,7 @@ from slipstream.envs.soccer.layout import (
     DECISIONS,
     DIAGONAL,
     EPISODE,
+    GOAL,
     HX,
     HY,
     KICKOFF,
@@ -138,6 +139,7 @@ def kick_off(s: Array, clock: Array, team_size: int, random_starts: Scalar) -> N
     """Begin anew from the middle, or, for a share of the times, from a random state; pads come back."""
     for k in range(4):
         s[BALL + k] = ZERO
+    s[GOAL] = ZERO
     for pad in range(PAD, PAD + PADS):
         s[pad] = ZERO
     clock[KICKOFF] = 0

@@ -11,7 +11,7 @@ import numpy as np
 
 F = np.float32
 
-# --- the arena -------------------------------------------------------------------------------------
+# The arena
 TICK_HZ = 60
 LENGTH = F(36.0)
 """Half the length: the goal lines are at x = -LENGTH and x = LENGTH."""
@@ -36,7 +36,7 @@ DRIVE_SPEED = F(26.0)
 BOOST_SPEED = F(40.0)
 """Where a car's speed settles at full throttle, without and with boost."""
 
-# --- state: float32 --------------------------------------------------------------------------------
+# Columns of the state, float32
 BALL = 0
 X, Y, VX, VY = 0, 1, 2, 3
 """Offsets of position and velocity, of the ball and of a car alike."""
@@ -53,7 +53,7 @@ TOUCH = 12
 """How much this car changed the ball's speed in this decision, in units/s."""
 CAR_SIZE = 13
 
-# --- clock: int64 ----------------------------------------------------------------------------------
+# Columns of the clock, int64
 TICKS_LEFT = 0
 SCORE = 1
 """Goals of team 0; those of team 1 follow."""
@@ -67,7 +67,7 @@ SEED, COUNTER = 6, 7
 EPISODE, DECISIONS = 8, 9
 CLOCK_SIZE = 10
 
-# --- observation: float32 --------------------------------------------------------------------------
+# Columns of an observation, float32
 # "own frame": x ahead of the car, y to its left. "arena": the arena turned so that the car attacks +x.
 O_POSITION = 0  # arena, / (LENGTH, WIDTH)
 O_HEADING = 2  # arena

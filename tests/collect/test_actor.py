@@ -1,0 +1,150 @@
+"""One actor: who plays which rows, and how NaN is kept out and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.collect.actor import Actor, all_finite, learning_rows
+from slipstream.collect.rollout import Rollout, rollout_fields
+from slipstream.collect.vectors import make_vector
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows
+from slipstream.envs.registry import EnvChoice
+from slipstream.models.shape import Shape
+from slipstream.testing import BrokenEnv
+
+
+def fresh(spec: EnvSpec, steps: int, envs: int) -> Rollout:
+    """An empty rollout."""
+    fields = rollout_fields(spec, steps, envs)
+    return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
+
+
+def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
+    """Fill one rollout with a new policy."""
+    spec = vector.spec
+    shape = Shape(spec.obs_size, spec.action, (8,), "tanh", True)
+    actor = Actor(vector, shape, seed=0, first=first)
+    actor.acting.load(
+        np.concatenate([shape.initial(0, 0.0), np.zeros(spec.obs_size), np.ones(spec.obs_size)]).astype("f4")
+    )
+    actor.reset()
+    rollout = fresh(spec, steps, vector.envs)
+    actor.fill(rollout)
+    return rollout, actor
+
+
+def test_all_finite() -> None:
+    """One NaN or infinity anywhere is seen; large numbers are not mistaken for it."""
+    values = np.full(100, 3e38, np.float32)
+    assert all_finite(values)
+    for bad in (np.nan, np.inf, -np.inf):
+        values[57] = bad
+        assert not all_finite(values)
+    assert all_finite(np.zeros(0, np.float32))
+
+
+def test_learning_rows_are_all_or_one_side() -> None:
+    """In self-play all rows learn; against an opponent one team of each env, sides alternating by global index."""
+    assert learning_rows((0, 1), 3, opponent=False).all()
+    assert learning_rows((0, 1), 3, opponent=True).tolist() == [True, False, False, True, True, False]
+    assert learning_rows((0, 1), 1, opponent=True, first=1).tolist() == [False, True]
+    assert learning_rows((0, 0, 1, 1), 2, opponent=True).tolist() == [True, True, False, False] + [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(("fault", "what"), [("nan_reward", "The reward"), ("nan_obs", "The observation")])
+def test_nan_is_masked_and_named(fault: Any, what: str) -> None:
+    """The transition leaves the batch, the env starts anew, and env and step are named; nothing else changes."""
+    choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=5))
+    vector = make_vector(choice, 2, first=3)
+    rollout, actor = fill(vector, 16, first=3)
+    assert actor.drain_faults() == [
+        f"{what} was not finite in env {env} at step 5: masked, and the env was reset." for env in (3, 4)
+    ]
+    assert actor.drain_faults() == []
+    assert rollout.active[4].tolist() == [0, 0]
+    assert rollout.active.sum() == 2 * 17 - 2
+    assert rollout.truncated[4].tolist() == [1, 1] and rollout.reward[4].tolist() == [0, 0]
+    assert np.array_equal(rollout.final_value[4], rollout.value[4])
+    for name, array in vars(rollout).items():
+        assert np.isfinite(array).all(), name
+    assert np.array_equal(np.flatnonzero(rollout.terminated[:, 0]), [14]), "the next episode has its full ten steps"
+
+
+class Terms:
+    """Two agents per env and two named reward terms; on demand one of them turns NaN."""
+
+    spec = EnvSpec("terms", 2, ActionSpec("discrete", (2,)), teams=(0, 1), terms=("goal", "touch"))
+
+    def __init__(self, envs: int, bad_step: int, bad_row: int) -> None:
+        self.envs, self._bad_step, self._bad_row, self._t = envs, bad_step, bad_row, 0
+        self.resets: list[list[int]] = []
+
+    def reset(self, out: Rows) -> None:
+        """Begin."""
+        out.obs[:], out.active[:] = 0, 1
+
+    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+        """Begin anew in some envs."""
+        self.resets.append(list(indices))
+        for env in indices:
+            out.obs[2 * env : 2 * env + 2] = -1
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Pay one for each term, or NaN."""
+        self._t += 1
+        paid = np.ones((2 * self.envs, 2), np.float32)
+        if self._t == self._bad_step:
+            paid[self._bad_row, 1] = np.nan
+        out.terms += paid
+        out.reward[:] = paid.sum(axis=1)
+        out.obs[:] = self._t
+        out.terminated[:], out.truncated[:], out.active[:] = 0, 0, 1
+
+    def snapshot(self) -> dict[str, Array]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_a_reward_term_that_turns_nan_is_named() -> None:
+    """The term is named, all rows of that env are masked, and other envs go on."""
+    vector = Terms(envs=3, bad_step=2, bad_row=3)
+    rollout, actor = fill(vector, 4)
+    assert actor.drain_faults() == [
+        "Reward term `touch` was not finite in env 1 at step 2: masked, and the env was reset."
+    ]
+    assert vector.resets == [[1]]
+    assert rollout.active[1].tolist() == [1, 1, 0, 0, 1, 1]
+    assert rollout.obs[2, :, 0].tolist() == [2, 2, -1, -1, 2, 2]
+    assert np.isfinite(rollout.terms).all() and np.isfinite(rollout.reward).all()
+
+
+def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) -> None:
+    """Rows that the opponent plays are inactive in every step of the rollout."""
+    choice = EnvChoice("soccer")
+    vector = make_vector(choice, 2)
+    from slipstream.agents.specs import load_agent
+
+    spec = vector.spec
+    actor = Actor(
+        vector, Shape(spec.obs_size, spec.action, (8,), "tanh", True), seed=0,
+        opponent=load_agent("scripted:chaser", spec, choice),
+    )  # fmt: skip
+    actor.reset()
+    rollout = fresh(spec, 5, 2)
+    actor.fill(rollout)
+    assert rollout.active.tolist() == [[1, 0, 0, 1]] * 6

@@ -1,0 +1,188 @@
+"""Games really played: the right number, from both sides, the same every time, long ones as often as short ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from slipstream.agents.simple import BatchAgent, RandomAgent
+from slipstream.agents.specs import load_agent
+from slipstream.collect import games as module
+from slipstream.collect.games import Games, play
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows
+from slipstream.core.errors import ConfigError
+from slipstream.envs.registry import EnvChoice
+from slipstream.settings import EnvSettings
+
+
+class Uneven(gymnasium.Env[Any, Any]):
+    """Episodes of 1 and 20 steps in turn; the long ones pay 1, the short ones nothing."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._games = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin the other kind of game."""
+        self._games += 1
+        self._length = 1 if self._games % 2 else 20
+        self._left = self._length
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Count down."""
+        self._left -= 1
+        over = self._left == 0
+        return np.zeros(1, np.float32), float(over and self._length == 20), over, False, {}
+
+
+class Duel:
+    """Two seats, one step per game: whoever plays the higher number wins; seat 1 wins ties."""
+
+    spec = EnvSpec("duel", 2, ActionSpec("discrete", (3,)), teams=(0, 1))
+
+    def __init__(self, envs: int) -> None:
+        self.envs = envs
+        self.seen: list[Array] = []
+
+    def reset(self, out: Rows) -> None:
+        """Show each seat its number."""
+        out.obs[:] = np.tile(np.eye(2, dtype=np.float32), (self.envs, 1))
+
+    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+        """Nothing to do."""
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Judge every game and start the next."""
+        self.seen.append(action.copy())
+        first, second = action[0::2, 0], action[1::2, 0]
+        won = np.where(first > second, 1, -1)
+        out.outcome[0::2], out.outcome[1::2] = won, -won
+        out.reward[0::2], out.reward[1::2] = won, -won
+        out.terminated[:] = 1
+
+    def snapshot(self) -> dict[str, Array]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Always(BatchAgent):
+    """Plays one number."""
+
+    def __init__(self, number: int) -> None:
+        self.name, self.action, self.number = f"always {number}", Duel.spec.action, number
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Write the number."""
+        out[:] = self.number
+
+
+def uneven(games: int, envs: int, seed: int = 0) -> Games:
+    """Play games of uneven length."""
+    choice = EnvChoice("python:Uneven", factory=Uneven)
+    return play(choice, lambda spec, _: RandomAgent(spec.action), None, games, seed=seed, envs=envs)
+
+
+@pytest.mark.parametrize(("games", "envs"), [(1, 4), (7, 3), (10, 10), (13, 128)])
+def test_exactly_as_many_games_as_asked(games: int, envs: int) -> None:
+    """Neither more nor fewer, whatever the number of envs."""
+    result = uneven(games, envs)
+    assert len(result.returns) == len(result.lengths) == games
+    assert result.summary()["games"] == games
+
+
+def test_short_games_are_not_favoured() -> None:
+    """Each env plays its share to the end, so half of 40 games are long, as half of all games are."""
+    result = uneven(40, 4)
+    assert result.lengths.count(20) == result.lengths.count(1) == 20
+    assert result.summary()["mean_return"] == 0.5
+    assert result.summary()["mean_length"] == 10.5
+
+
+def test_one_sided_games_are_not_won_or_lost() -> None:
+    """A game without sides has no win rate; its keys are there and empty."""
+    summary = uneven(4, 2).summary()
+    assert summary["wins"] is summary["win_rate"] is summary["score_low"] is None
+    assert summary["mean_return_low"] <= summary["mean_return"] <= summary["mean_return_high"]
+
+
+def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second env seats the agent on the other side, and outcomes are told from the agent's side."""
+    made: list[Duel] = []
+
+    def make(choice: Any, envs: int, seed: int = 0) -> Duel:
+        made.append(Duel(envs))
+        return made[-1]
+
+    monkeypatch.setattr(module, "make_vector", make)
+    strong = play(EnvChoice("duel"), lambda *_: Always(2), lambda *_: Always(0), 6, seed=0, envs=2)
+    assert strong.outcomes == [1] * 6
+    assert strong.returns == [1.0] * 6
+    assert made[0].seen[0][:, 0].tolist() == [2, 0, 0, 2]
+    weak = play(EnvChoice("duel"), lambda *_: Always(0), lambda *_: Always(2), 6, seed=0, envs=2)
+    assert weak.outcomes == [-1] * 6
+    even = play(EnvChoice("duel"), lambda *_: Always(1), lambda *_: Always(1), 6, seed=0, envs=2)
+    assert sorted(even.outcomes) == [-1, -1, -1, 1, 1, 1], "a seat's advantage is shared out evenly"
+
+
+def test_rates_by_hand() -> None:
+    """Of 2 wins, 1 draw and 1 loss: win rate 1/2, score 5/8."""
+    games = Games(competitive=True, outcomes=[1, 1, 0, -1], returns=[1.0, 2.0, 0.0, -1.0], lengths=[10, 20, 30, 40])
+    summary = games.summary()
+    assert (summary["wins"], summary["draws"], summary["losses"]) == (2, 1, 1)
+    assert (summary["win_rate"], summary["score"]) == (0.5, 0.625)
+    assert summary["win_rate_low"] < 0.5 < summary["win_rate_high"]
+    assert summary["score_low"] < 0.625 < summary["score_high"]
+    assert (summary["mean_return"], summary["mean_length"]) == (0.5, 25.0)
+
+
+def soccer(seed: int, random_starts: float = 0.0) -> Games:
+    """A few short soccer games of a script against chance."""
+    choice = EnvChoice("soccer", EnvSettings(match_seconds=3.0, random_starts=random_starts))
+
+    def seat(text: str) -> Any:
+        return lambda spec, where: load_agent(text, spec, where)
+
+    return play(choice, seat("scripted:chaser"), seat("random"), 12, seed=seed, envs=4)
+
+
+def test_a_seed_plays_the_same_games() -> None:
+    """The same seed gives the same games, another gives others, and training's random starts are left out."""
+    first = soccer(1)
+    assert (first.returns, first.lengths) == (soccer(1).returns, soccer(1).lengths)
+    assert first.returns != soccer(2).returns
+    assert first.returns == soccer(1, random_starts=1.0).returns
+
+
+def test_progress_is_told() -> None:
+    """Whoever watches hears how many games are done, up to all of them."""
+    heard: list[int] = []
+    choice = EnvChoice("python:Uneven", factory=Uneven)
+    play(choice, lambda spec, _: RandomAgent(spec.action), None, 5, seed=0, envs=2, on_progress=heard.append)
+    assert heard[-1] == 5
+    assert heard == sorted(heard)
+
+
+def test_opponents_must_fit_the_game() -> None:
+    """A game of two sides needs an opponent, a game of one cannot have one; both are the user's to mend."""
+    with pytest.raises(ConfigError) as caught:
+        play(EnvChoice("soccer"), lambda *_: Always(0), None, 1, seed=0)
+    assert str(caught.value) == "`soccer` has two sides: it needs an opponent.\nhint: add --opponent AGENT"
+    with pytest.raises(ConfigError) as caught:
+        play(EnvChoice("python:Uneven", factory=Uneven), lambda *_: Always(0), lambda *_: Always(0), 1, seed=0)
+    assert str(caught.value) == (
+        "`python:Uneven` has one side: there is nobody to play against.\nhint: leave --opponent out"
+    )

@@ -1,0 +1,239 @@
+"""PPO from a rollout to weights: what acted is what is trained, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from slipstream.api import configure
+from slipstream.collect.rollout import Rollout
+from slipstream.learn.build import Parts, build, choose_env
+from slipstream.learn.ppo import schedule
+from slipstream.models.acting import Acting, split_pack
+from slipstream.models.reference import ActorCritic
+from slipstream.settings import PPOSettings
+from slipstream.testing import ToyEnv
+
+ENGINES = ["fused", "torch"]
+SMALL = {
+    "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 32, "ppo__minibatch": 32,
+    "policy__hidden": [16],
+}  # fmt: skip
+
+
+def make(factory: Callable[[], Any], **more: Any) -> Parts:
+    """Build a small local learner on an env."""
+    settings = configure("python:Test", flags=SMALL | more).settings
+    parts = build(choose_env("python:Test", settings, factory=factory), settings)
+    parts.collector.publish(0, parts.learner.pack)
+    parts.collector.start(0, None)
+    return parts
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Shows how far the episode is; truncates after ten steps; pays the number of the step."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start at zero."""
+        self._t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Count."""
+        self._t += 1
+        return np.array([self._t / 10], np.float32), float(self._t), False, self._t == 10, {}
+
+
+def test_truncation_every_ten_steps_stores_no_fake_rows_and_bootstraps_each_end() -> None:
+    """Each row is a real transition, the next row is the next episode's first, and each end has V of its last obs."""
+    parts = make(Counting, ppo__rollout=40, ppo__minibatch=40, ppo__normalise_obs=False, ppo__normalise_return=False)
+    rollout = parts.collector.collect(0)
+    assert rollout.active.all()
+    assert not rollout.terminated.any()
+    ends = np.arange(40) % 10 == 9
+    assert np.array_equal(rollout.truncated, np.repeat(ends[:, None], 4, axis=1))
+    clock = np.arange(41) % 10
+    assert np.allclose(rollout.obs[:, :, 0], clock[:, None] / 10)
+    assert np.array_equal(rollout.reward, np.repeat(clock[:40, None] + 1, 4, axis=1))
+    acting, last = Acting(parts.shape), np.zeros(1, np.float32)
+    acting.load(parts.learner.pack)
+    acting.value(np.arange(1), np.ones((1, 1), np.float32), last)
+    assert (rollout.final_value[ends] == last[0]).all()
+    assert last[0] != rollout.value[0, 0]
+    parts.learner.update(rollout, 0)
+    gamma, end = 0.99, 9
+    batch, _ = parts.learner._prepare(rollout)
+    wanted = 10 + gamma * last[0] - rollout.value[end, 0]
+    assert batch.advantage.reshape(40, 4)[end, 0] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_toy_env_that_truncates_has_no_terminations() -> None:
+    """The toy env's own truncation arrives as truncation in the rollout."""
+    rollout = make(lambda: ToyEnv(truncates=True)).collector.collect(0)
+    assert not rollout.terminated.any()
+    assert rollout.truncated.sum() == 4 * 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "continuous", "masked"])
+def test_what_acted_is_what_is_trained(engine: str, actions: str, kernel_measure: Callable[..., Any]) -> None:
+    """At lag 0 the first minibatch has ratio 1 within 1e-5 in both definitions, so KL and clipping are nothing."""
+    more = {"plan__learner": engine, "ppo__learning_rate": 1e-12, "ppo__epochs": 1}
+    parts = make(lambda: ToyEnv(actions), **more)
+    steps = 0
+    for version in range(3):
+        rollout, learner = parts.collector.collect(version), parts.learner
+        params, mean, scale = split_pack(parts.shape, learner.pack)
+        count = rollout.reward.size
+        obs, mask = rollout.obs[:-1].reshape(count, -1), rollout.mask[:-1].reshape(count, -1)
+        action, logp = rollout.action.reshape(count, -1), rollout.logp.reshape(-1)
+        _, values, logps, _ = kernel_measure(parts.shape, learner.pack, obs, mask, action)
+        assert np.abs(np.exp(logps - logp) - 1).max() < 1e-5
+        assert np.allclose(values, rollout.value[:-1].reshape(-1), atol=1e-5)
+        module = ActorCritic(parts.shape)
+        module.load_state_dict({name: torch.from_numpy(a) for name, a in parts.shape.named(params).items()})
+        outputs, _ = module(torch.from_numpy((obs - mean) * scale).clamp(-10, 10))
+        allowed = torch.from_numpy(mask) if mask.shape[1] else None
+        theirs, _ = module.measure(outputs, torch.from_numpy(action), allowed)
+        assert np.abs(np.exp(theirs.detach().numpy() - logp) - 1).max() < 1e-5
+        samples, row = learner.update(rollout, steps)
+        steps += samples
+        assert abs(row["ppo/kl"]) < 1e-6
+        assert row["ppo/clip_fraction"] == 0
+        parts.collector.publish(version + 1, learner.pack)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> None:
+    """What is not finite is left out and said; three in a row bring the last good weights back, and that is said."""
+    parts = make(ToyEnv, plan__learner=engine, ppo__epochs=1)
+    learner = parts.learner
+    start = learner.pack[: parts.shape.size].copy()
+    rollout = parts.collector.collect(0)
+    learner.update(rollout, 0)
+    moved = learner.pack[: parts.shape.size].copy()
+    assert not np.array_equal(start, moved)
+    assert learner.notices == []
+    rollout.value[:] = np.nan
+    _, row = learner.update(rollout, 128)
+    assert row["ppo/failed_updates"] >= 3
+    assert learner.notices == [
+        f"{row['ppo/failed_updates']} gradient steps were not finite and were left out.",
+        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        "halved (now 0.5 of its setting).",
+    ]
+    assert np.array_equal(learner.pack[: parts.shape.size], start)
+    assert np.isfinite(learner.pack).all()
+    assert learner.knobs(0).learning_rate == pytest.approx(0.5 * parts.learner.settings.learning_rate)
+    arrays, state = learner.snapshot()
+    other = make(ToyEnv, plan__learner=engine).learner
+    other.restore(arrays, state)
+    assert other.knobs(0).learning_rate == learner.knobs(0).learning_rate
+
+
+def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
+    """A single step left out is a notice, and the rest of the iteration is learned from."""
+    parts = make(ToyEnv, ppo__epochs=1, ppo__normalise_return=False)
+    start = parts.learner.pack.copy()
+    rollout = parts.collector.collect(0)
+    rollout.value[-2, 0] = np.nan
+    rollout.terminated[-2, 0] = 1
+    _, row = parts.learner.update(rollout, 0)
+    assert row["ppo/failed_updates"] == 1
+    assert parts.learner.notices == ["1 gradient steps were not finite and were left out."]
+    assert not np.array_equal(start, parts.learner.pack)
+
+
+def test_normalisers_live_in_the_snapshot() -> None:
+    """Statistics of observations and returns come back with the rest, and the pack acts with them at once."""
+    parts = make(ToyEnv)
+    learner = parts.learner
+    steps = 0
+    for version in range(3):
+        samples, _ = learner.update(parts.collector.collect(version), steps)
+        steps += samples
+        parts.collector.publish(version + 1, learner.pack)
+    arrays, state = learner.snapshot()
+    assert {"obs.count", "obs.mean", "obs.variance", "return.count", "return.mean", "return.variance"} <= arrays.keys()
+    assert arrays["obs.count"][0] == steps
+    fresh = make(ToyEnv).learner
+    fresh.restore(arrays, state)
+    assert np.array_equal(fresh.pack, learner.pack)
+    rollout = parts.collector.collect(3)
+    copy = Rollout(**{name: value.copy() for name, value in vars(rollout).items()})
+    assert fresh.update(copy, steps) == learner.update(rollout, steps)
+    assert np.array_equal(fresh.pack, learner.pack)
+
+
+def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
+    """The pack's mean and scale are those of all observations acted on so far."""
+    parts = make(ToyEnv)
+    seen = []
+    for version in range(2):
+        rollout = parts.collector.collect(version)
+        seen.append(rollout.obs[:-1].reshape(-1, 4).copy())
+        parts.learner.update(rollout, 0)
+        parts.collector.publish(version + 1, parts.learner.pack)
+    _, mean, scale = split_pack(parts.shape, parts.learner.pack)
+    assert np.allclose(mean, np.concatenate(seen).mean(axis=0), atol=1e-5)
+    assert np.allclose(scale, 1 / np.concatenate(seen).std(axis=0), atol=1e-4)
+
+
+def test_normalisation_can_be_turned_off() -> None:
+    """Without it observations pass as they are and rewards keep their size."""
+    parts = make(ToyEnv, ppo__normalise_obs=False, ppo__normalise_return=False)
+    _, row = parts.learner.update(parts.collector.collect(0), 0)
+    _, mean, scale = split_pack(parts.shape, parts.learner.pack)
+    assert not mean.any() and (scale == 1).all()
+    assert row["ppo/reward_scale"] == 1.0
+
+
+def test_scheduled_settings_by_hand() -> None:
+    """Constant, linear and cosine at the start, a quarter, half and behind the end; the end is its own setting."""
+    for kind, end, shares in (
+        ("constant", 0.0, (1, 1, 1, 1)),
+        ("linear", 0.0, (1, 0.75, 0.5, 0)),
+        ("linear", 0.2, (1, 0.8, 0.6, 0.2)),
+        ("cosine", 0.0, (1, 0.5 + 0.5 * math.cos(math.pi / 4), 0.5, 0)),
+    ):
+        settings = PPOSettings(schedule=kind, schedule_steps=1000, schedule_end=end)
+        assert [schedule(settings, steps) for steps in (0, 250, 500, 5000)] == pytest.approx(list(shares))
+    assert schedule(PPOSettings(schedule="linear", schedule_steps=0), 10**9) == 1.0
+
+
+def test_only_what_is_named_follows_the_schedule() -> None:
+    """`ppo.scheduled` names the settings that shrink; the others stay."""
+    parts = make(ToyEnv, ppo__schedule="linear", ppo__schedule_steps=100, ppo__scheduled=["clip", "entropy"])
+    knobs, settings = parts.learner.knobs(50), parts.learner.settings
+    assert knobs.clip == pytest.approx(settings.clip / 2)
+    assert knobs.entropy == pytest.approx(settings.entropy / 2)
+    assert knobs.learning_rate == settings.learning_rate
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradient_norms_are_by_layer(engine: str) -> None:
+    """Every layer's last gradient has a length under its own name."""
+    parts = make(ToyEnv, plan__learner=engine)
+    parts.learner.update(parts.collector.collect(0), 0)
+    norms = parts.learner.gradient_norms()
+    assert norms.keys() == {f"gradient/trunk.{n}.{kind}" for n in (0, 1) for kind in ("weight", "bias")}
+    assert all(np.isfinite(value) and value > 0 for value in norms.values())
+
+
+def test_inactive_rows_are_no_samples() -> None:
+    """Steps count the learning policy's acts only."""
+    parts = make(ToyEnv)
+    rollout = parts.collector.collect(0)
+    rollout.active[:16, 1] = 0
+    samples, _ = parts.learner.update(rollout, 0)
+    assert samples == 4 * 32 - 16

@@ -1,0 +1,57 @@
+"""Envs in worker processes step exactly as envs in this one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from slipstream.api import make_vector
+from slipstream.core.contracts import Rows, Vector, empty_rows
+from slipstream.core.errors import EnvFault
+from slipstream.testing import BrokenEnv
+
+
+def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
+    """Step with fixed actions and keep every row."""
+    rows, kept = empty_rows(vector.spec, vector.envs), []
+    vector.reset(rows)
+    action = np.zeros((vector.envs * vector.spec.agents, vector.spec.action.parts), vector.spec.action.dtype)
+    random = np.random.default_rng(0)
+    for t in range(steps):
+        action[:] = random.integers(0, 2, action.shape)
+        vector.step(action, rows)
+        if t == 5:
+            vector.reset_envs([0, vector.envs - 1], rows)
+        kept.append({field.name: getattr(rows, field.name).copy() for field in fields(Rows)})
+    return kept
+
+
+@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "soccer"])
+def test_processes_equal_serial(env: str) -> None:
+    """Every array of every step is the same, bit for bit, with uneven shares."""
+    one, other = make_vector(env, envs=5, seed=3), make_vector(env, envs=5, workers=2, seed=3)
+    try:
+        for a, b in zip(play(one, 30), play(other, 30), strict=True):
+            for name in a:
+                assert np.array_equal(a[name], b[name]), name
+    finally:
+        one.close()
+        other.close()
+        other.close()
+    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_fault_crosses_the_process_with_its_traceback() -> None:
+    """An env that raises in a worker arrives as the same error, by its global index."""
+    vector = make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2)
+    try:
+        with pytest.raises(EnvFault) as caught:
+            play(vector, 10)
+    finally:
+        vector.close()
+    assert caught.value.step == 4
+    assert "ValueError: broken on purpose" in str(caught.value)

@@ -1,0 +1,211 @@
+"""Gymnasium envs as rows: ends, limits, repeats, masks, and every space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+from slipstream.api import make_vector
+from slipstream.core.contracts import Array, Rows, Vector, empty_rows
+from slipstream.core.errors import EnvFault
+from slipstream.testing import BrokenEnv, ToyEnv
+
+
+class Recorder(gymnasium.Env[Any, Any]):
+    """Keeps what it is told; observes its clock; ends when its length is up."""
+
+    def __init__(
+        self, action_space: Any = None, observation_space: Any = None, length: int = 3, obs: Any = None
+    ) -> None:
+        self.action_space = action_space or spaces.Discrete(2)
+        self.observation_space = observation_space or spaces.Box(0, 99, (1,), np.float32)
+        self.told: list[Any] = []
+        self.seeds: list[int | None] = []
+        self._length, self._obs, self._t = length, obs, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start the clock."""
+        self.seeds.append(seed)
+        self._t = 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Pay the clock."""
+        self._t += 1
+        self.told.append(action)
+        return self._see(), float(self._t), self._t == self._length, False, {}
+
+    def _see(self) -> Any:
+        return np.array([self._t], np.float32) if self._obs is None else self._obs
+
+
+def start(factory: Callable[[], Any], envs: int = 1, **settings: Any) -> tuple[Vector, Rows]:
+    """A vector, begun."""
+    vector = make_vector(factory, envs=envs, **settings)
+    rows = empty_rows(vector.spec, envs)
+    vector.reset(rows)
+    return vector, rows
+
+
+def step(vector: Vector, rows: Rows, action: Any = 0) -> Rows:
+    """Step every env with the same action."""
+    spec = vector.spec.action
+    vector.step(np.full((vector.envs, spec.parts), action, spec.dtype), rows)
+    return rows
+
+
+def inner(vector: Any, index: int = 0) -> Any:
+    """The env itself."""
+    return vector._envs[index].unwrapped
+
+
+def test_an_end_starts_the_next_episode_in_the_same_step() -> None:
+    """`obs` holds the first observation of the next, `final_obs` the last of the old, and every row stays active."""
+    vector, rows = start(lambda: Recorder(length=3), 2)
+    seen = []
+    for _ in range(4):
+        step(vector, rows)
+        seen.append((rows.obs[0, 0], rows.reward[0], rows.terminated[0], rows.truncated[0]))
+        if rows.terminated[0]:
+            assert rows.final_obs[0, 0] == 3
+        assert rows.active.all()
+    assert seen == [(1, 1, 0, 0), (2, 2, 0, 0), (0, 3, 1, 0), (1, 1, 0, 0)]
+
+
+def test_only_the_first_episode_is_seeded() -> None:
+    """Each env has its own seed once; later episodes go on from it."""
+    vector, rows = start(lambda: Recorder(length=1), 2, seed=5)
+    for _ in range(3):
+        step(vector, rows)
+    seeds = [inner(vector, i).seeds for i in range(2)]
+    assert seeds[0][1:] == [None] * 3
+    assert seeds[0][0] != seeds[1][0] and seeds[0][0] is not None
+
+
+def test_a_time_limit_truncates() -> None:
+    """The limit of a TimeLimit wrapper ends episodes as truncation, even without the wrapper in the loop."""
+    vector, rows = start(lambda: TimeLimit(Recorder(length=100), 4))
+    ends = [(int(step(vector, rows).truncated[0]), int(rows.terminated[0])) for _ in range(8)]
+    assert ends == [(0, 0)] * 3 + [(1, 0)] + [(0, 0)] * 3 + [(1, 0)]
+    assert rows.final_obs[0, 0] == 4
+
+
+def test_termination_at_the_limit_is_termination() -> None:
+    """An episode that ends by itself in its last allowed step was not cut off."""
+    vector, rows = start(lambda: TimeLimit(Recorder(length=4), 4))
+    for _ in range(4):
+        step(vector, rows)
+    assert (rows.terminated[0], rows.truncated[0]) == (1, 0)
+
+
+def test_an_action_is_repeated_and_paid_in_sum() -> None:
+    """With a repeat of 3 one step is three env steps, cut short by an end; the rewards add up."""
+    vector, rows = start(lambda: Recorder(length=5), env__action_repeat=3)
+    step(vector, rows)
+    assert (rows.reward[0], rows.obs[0, 0], rows.terminated[0]) == (1 + 2 + 3, 3, 0)
+    step(vector, rows)
+    assert (rows.reward[0], rows.terminated[0], rows.final_obs[0, 0]) == (4 + 5, 1, 5)
+    assert len(inner(vector).told) == 5
+
+
+def test_a_time_limit_counts_env_steps_under_repeat() -> None:
+    """A limit of 4 env steps with a repeat of 3 cuts the second step after one."""
+    vector, rows = start(lambda: TimeLimit(Recorder(length=100), 4), env__action_repeat=3)
+    step(vector, rows)
+    step(vector, rows)
+    assert (rows.truncated[0], rows.reward[0], rows.final_obs[0, 0]) == (1, 4, 4)
+    step(vector, rows)
+    assert (rows.truncated[0], rows.reward[0]) == (0, 6)
+
+
+def test_masks_are_those_of_the_next_act() -> None:
+    """The mask beside an observation belongs to it, also right after an end."""
+    vector, rows = start(lambda: ToyEnv("masked", length=2), 3)
+    for _ in range(5):
+        cue = rows.obs.argmax(axis=1)
+        assert rows.mask[np.arange(3), cue].all()
+        assert rows.mask[np.arange(3), (cue + 1) % 4].all()
+        assert (rows.mask.sum(axis=1) == 2).all()
+        vector.step(cue[:, None].astype(np.int32), rows)
+        assert (rows.reward == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "told"),
+    [
+        (spaces.Discrete(3), [[2]], 2),
+        (spaces.Discrete(3, start=-1), [[2]], 1),
+        (spaces.MultiDiscrete([3, 2]), [[2, 1]], [2, 1]),
+        (spaces.MultiDiscrete([3, 2], start=[5, -4]), [[2, 1]], [7, -3]),
+        (spaces.MultiDiscrete([[3, 2], [4, 5]]), [[0, 1, 2, 3]], [[0, 1], [2, 3]]),
+        (spaces.MultiBinary(3), [[1, 0, 1]], [1, 0, 1]),
+        (spaces.Box(-1, 1, (2,), np.float32), [[0.25, -0.5]], [0.25, -0.5]),
+        (spaces.Box(-1, 1, (2, 1), np.float64), [[0.25, -0.5]], [[0.25], [-0.5]]),
+    ],
+)
+def test_every_action_space_hears_its_own_kind(space: Any, action: Any, told: Any) -> None:
+    """An env gets what its action space contains: offsets, shapes and dtypes included."""
+    vector, rows = start(lambda: Recorder(space))
+    vector.step(np.array(action, vector.spec.action.dtype), rows)
+    (heard,) = inner(vector).told
+    assert np.array_equal(heard, told)
+    assert space.contains(heard) or (isinstance(space, spaces.Discrete) and space.contains(int(heard)))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "row"),
+    [
+        (spaces.Discrete(4), 2, [0, 0, 1, 0]),
+        (spaces.Discrete(3, start=5), np.int64(5), [1, 0, 0]),
+        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
+        (spaces.Box(-9, 9, (2, 2), np.float64), np.array([[1.5, 2.0], [3.0, 4.0]]), [1.5, 2, 3, 4]),
+        (spaces.Box(0, 255, (3,), np.uint8), np.array([1, 2, 255], np.uint8), [1, 2, 255]),
+    ],
+)
+def test_every_observation_space_becomes_a_row(space: Any, obs: Any, row: list[float]) -> None:
+    """Choices become one-hot, arrays are laid flat, all as float32."""
+    vector, rows = start(lambda: Recorder(observation_space=space, obs=obs))
+    assert rows.obs.tolist() == [row]
+    step(vector, rows)
+    assert rows.obs.tolist() == [row]
+
+
+def test_an_env_that_raises_is_named() -> None:
+    """Index, seed, step and the env's own traceback are in the error."""
+    vector, rows = start(lambda: BrokenEnv("raise", at=13, length=10), 2, seed=4)
+    with pytest.raises(EnvFault) as caught:
+        for _ in range(20):
+            step(vector, rows)
+    assert (caught.value.env, caught.value.step) == (0, 13)
+    assert "ValueError: broken on purpose" in caught.value.report
+    assert f"seed {caught.value.seed}, step 13" in str(caught.value)
+
+
+def test_named_envs_are_reset_alone() -> None:
+    """`reset_envs` starts only what it names."""
+    vector, rows = start(lambda: Recorder(length=9), 3)
+    step(vector, rows)
+    vector.reset_envs([1], rows)
+    assert rows.obs[:, 0].tolist() == [1, 0, 1]
+
+
+def test_close_twice() -> None:
+    """Closing again does no harm."""
+    vector, _ = start(Recorder)
+    vector.close()
+    vector.close()
+
+
+def test_the_array_type_is_the_one_of_the_contract() -> None:
+    """Rows are float32 and bytes, whatever the env gives."""
+    _, rows = start(lambda: Recorder(observation_space=spaces.Box(-9, 9, (2,), np.float64), obs=np.zeros(2)))
+    kinds: dict[str, Array] = {"obs": rows.obs, "reward": rows.reward, "terminated": rows.terminated}
+    assert {name: array.dtype.name for name, array in kinds.items()} == {
+        "obs": "float32", "reward": "float32", "terminated": "uint8",
+    }  # fmt: skip
