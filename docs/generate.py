@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from slipstream.cli import main
 from slipstream.config import preset_layer, presets
+from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
 from slipstream.settings import Settings
 
 FOLDER = Path(__file__).parent / "reference"
@@ -39,6 +40,9 @@ def settings_page() -> str:
     for title, intro, rows in _sections():
         lines += ["", f"## {title}", "", intro, "", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += rows
+    lines += ["", "## Reward weights of soccer", "", "What `rewards.weights` changes, by `rewards.mode`.", ""]
+    lines += [f"| term | {' | '.join(WEIGHTS)} |", "|---" * (1 + len(WEIGHTS)) + "|"]
+    lines += [f"| `{term}` | {' | '.join(str(of.get(term, 0.0)) for of in WEIGHTS.values())} |" for term in TERMS]
     lines += ["", "## Presets", "", "What ships under the names that `--preset` takes."]
     for name in presets():
         lines += ["", f"### {name}", "", "| key | value |", "|---|---|"]

@@ -28,9 +28,8 @@ def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     spec = vector.spec
     shape = Shape(spec.obs_size, spec.action, (8,), "tanh", True)
     actor = Actor(vector, shape, seed=0, first=first)
-    actor.acting.load(
-        np.concatenate([shape.initial(0, 0.0), np.zeros(spec.obs_size), np.ones(spec.obs_size)]).astype("f4")
-    )
+    start = [shape.initial(0, 0.0), np.zeros(spec.obs_size), np.ones(spec.obs_size)]
+    actor.acting.load(np.concatenate(start).astype(np.float32))
     actor.reset()
     rollout = fresh(spec, steps, vector.envs)
     actor.fill(rollout)
@@ -52,12 +51,7 @@ def test_learning_rows_are_all_or_one_side() -> None:
     assert learning_rows((0, 1), 3, opponent=False).all()
     assert learning_rows((0, 1), 3, opponent=True).tolist() == [True, False, False, True, True, False]
     assert learning_rows((0, 1), 1, opponent=True, first=1).tolist() == [False, True]
-    assert learning_rows((0, 0, 1, 1), 2, opponent=True).tolist() == [True, True, False, False] + [
-        False,
-        False,
-        True,
-        True,
-    ]
+    assert learning_rows((0, 0, 1, 1), 2, opponent=True).astype(int).tolist() == [1, 1, 0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(("fault", "what"), [("nan_reward", "The reward"), ("nan_obs", "The observation")])

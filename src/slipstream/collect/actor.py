@@ -18,6 +18,10 @@ from slipstream.models.acting import Acting, bound
 from slipstream.models.shape import Shape
 
 
+TOLD = 3
+"""Faults of one kind that are told one by one; of the rest, the number."""
+
+
 @compiled
 def all_finite(values: Array) -> bool:
     """Whether a flat array holds neither NaN nor infinity."""
@@ -123,8 +127,14 @@ class Actor:
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call."""
-        faults, self.faults = [str(fault) for fault in self.faults], []
-        return faults
+        faults, self.faults = self.faults, []
+        lines = []
+        for what in dict.fromkeys(fault.what for fault in faults):
+            same = [fault for fault in faults if fault.what == what]
+            lines += [str(fault) for fault in same[:TOLD]]
+            if len(same) > TOLD:
+                lines.append(f"{what} was not finite {len(same) - TOLD} times more.")
+        return lines
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that the next rollout starts from, rows or envs first."""

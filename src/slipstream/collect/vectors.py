@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
+
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Vector
+from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.vector.serial import Bridge, Serial
@@ -24,9 +27,15 @@ def make_vector(
     game, variant = parse(choice.name)
     if game is not None:
         return game.make(choice, variant, envs, first, seed)
-    spec, bridge = _bridge(choice, variant)
+    seeds = env_seeds(seed, first, envs)
+    try:
+        spec, bridge = _bridge(choice, variant)
+    except SlipstreamError:
+        raise
+    except Exception as error:
+        raise EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
-    return Serial(spec, bridge, env_seeds(seed, first, envs), first=first, repeat=repeat, progress=progress)
+    return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
 
 
 def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:

@@ -35,7 +35,7 @@ def cache_folder(package: Path = Path(__file__).parents[1]) -> Path:
 
 def _use_cache(folder: Path, keep: int = 2) -> None:
     """Point numba at the folder and drop all but the newest others."""
-    numba.config.CACHE_DIR = str(folder)
+    setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010 (an attribute that mypy does not know)
     if folder.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)

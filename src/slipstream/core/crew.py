@@ -35,11 +35,13 @@ class Crew:
     """Processes that each run one job; `progress` [workers, n] in the slab shows the watcher that they live."""
 
     def __init__(
-        self, module: str, jobs: Sequence[Any], slab: Slab, *, deadline_s: float, where: Callable[[int], str]
-    ) -> None:
+        self, module: str, jobs: Sequence[Any], slab: Slab, *, deadline_s: float, where: Callable[[int], str],
+        inherit: Sequence[Sequence[int]] = (),
+    ) -> None:  # fmt: skip
         self.faults: list[str] = []
         """What workers reported beside their answers."""
         self._slab, self._deadline_s, self._where = slab, deadline_s, where
+        self._inherit = [tuple(descriptors) for descriptors in inherit] or [()] * len(jobs)
         self._news: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
         self._early: set[tuple[int, str]] = set()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -69,16 +71,21 @@ class Crew:
             except queue.Empty:
                 self._check(watch.still({worker for worker, _ in waiting}), deadline_s or self._deadline_s)
                 continue
-            self.faults += news.get("faults", [])
-            if "error" in news:
-                raise _rebuild(news["error"])
-            if "ended" in news:
-                self._raise_ended(worker, news["ended"])
-            said = (worker, news["said"])
+            said = self._take(worker, news)
             if said in waiting:
                 waiting.remove(said)
             else:
                 self._early.add(said)
+
+    def blame(self, worker: int) -> None:
+        """Raise what kept a worker from answering: its own error, its end, or that it stands still."""
+        limit = time.monotonic() + 1.0
+        while time.monotonic() < limit:
+            try:
+                self._take(*self._news.get(timeout=POLL_S))
+            except queue.Empty:
+                continue
+        self._check({worker: self._deadline_s + 1.0}, self._deadline_s)
 
     def close(self) -> None:
         """End the workers: asked first, then killed; no process is left."""
@@ -94,6 +101,15 @@ class Crew:
             _close_quietly(process.stdout)
         self._processes = []
 
+    def _take(self, worker: int, news: dict[str, Any]) -> tuple[int, str]:
+        """What a worker said; raises what it failed of."""
+        self.faults += news.get("faults", [])
+        if "error" in news:
+            raise _rebuild(news["error"])
+        if "ended" in news:
+            self._raise_ended(worker, news["ended"])
+        return worker, news["said"]
+
     def _start(self, module: str, job: Any) -> None:
         handle = self._slab.handle
         environment = dict(os.environ, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
@@ -104,7 +120,7 @@ class Crew:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            pass_fds=(handle,) if isinstance(handle, int) else (),
+            pass_fds=(handle, *self._inherit[len(self._processes)]) if isinstance(handle, int) else (),
         )
         self._processes.append(process)
         worker = len(self._processes) - 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
+from slipstream.core.errors import EnvError
 from slipstream.learn.advantages import Moments, estimate_advantages, sum_obs, sum_returns
 from slipstream.learn.batch import Batch, Engine, Knobs, Outcome
 from slipstream.models.acting import split_pack
@@ -44,6 +45,11 @@ class PPO:
         knobs = self.knobs(steps)
         batch, reward_scale = self._prepare(rollout)
         chosen = np.flatnonzero(rollout.active[: rollout.steps].reshape(-1))
+        if not chosen.size:
+            raise EnvError(
+                "Not one transition of this rollout could be used: every observation or reward was masked.",
+                "the messages above name the env and the reward term; mend them",
+            )
         if self._iterations[0] % GOOD_EVERY == 0:
             self._good = self.engine.snapshot()
         outcome = self.engine.run(batch, self._order(chosen, knobs.minibatch), knobs)

@@ -1,20 +1,25 @@
 """Environments stepped by several processes, each a vector of its own, one exchange per step.
 
 Training does not need this (actors own their environments and hand over whole rollouts); it is for loops of your own.
+Each exchange is a byte to every worker and a byte back; what is stepped stands in a slab.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
+from slipstream.core.bell import Bell
 from slipstream.core.child import Answer, Requests, serve
 from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, empty_rows
 from slipstream.core.crew import Crew
+from slipstream.core.errors import MachineError
 from slipstream.core.slab import Field, Slab
+
+RESET, STEP, RESET_SOME = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,10 @@ class VectorJob:
     """(envs, first=..., progress=...) -> vector."""
     first: int
     envs: int
+    ear: int
+    """Where it waits for work."""
+    cord: int
+    """Where it says that it is done."""
 
 
 class Processes:
@@ -34,32 +43,47 @@ class Processes:
     def __init__(
         self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0
     ) -> None:
+        if os.name != "posix":
+            raise MachineError(
+                "Vectors over several processes need POSIX pipes.", "use workers=1; training needs no more"
+            )
         self.spec, self.envs = spec, envs
+        self._deadline_s = deadline_s
         like = empty_rows(spec, envs)
         shapes = {field.name: getattr(like, field.name) for field in fields(Rows)}
         shapes["action"] = np.zeros((envs * spec.agents, spec.action.parts), spec.action.dtype)
         layout = {name: Field(array.shape, array.dtype.name) for name, array in shapes.items()}
+        layout |= {"order": Field((1,), "int64"), "chosen": Field((envs,), "uint8")}
         self._slab = Slab(layout | {"progress": Field((workers, 2), "int64")})
         self._rows = Rows(**{field.name: self._slab[field.name] for field in fields(Rows)})
         self._shares = [(w * envs // workers, (w + 1) * envs // workers) for w in range(workers)]
-        jobs = [VectorJob(w, make, low, high - low) for w, (low, high) in enumerate(self._shares)]
+        self._calls, self._replies = [Bell() for _ in self._shares], [Bell() for _ in self._shares]
+        ends = [(call.ear or 0, reply.cord or 0) for call, reply in zip(self._calls, self._replies, strict=True)]
+        jobs = [
+            VectorJob(w, make, low, high - low, *ends[w]) for w, (low, high) in enumerate(self._shares)
+        ]  # fmt: skip
         self._crew = Crew(
-            "slipstream.vector.processes", jobs, self._slab, deadline_s=deadline_s,
-            where=lambda w: f"Env {self._shares[w][0] + int(self._slab['progress'][w, 1])}",
+            "slipstream.vector.processes", jobs, self._slab, deadline_s=deadline_s, where=self._where,
+            inherit=ends,
         )  # fmt: skip
+        for call, reply in zip(self._calls, self._replies, strict=True):
+            call.drop(ear=True)
+            reply.drop(cord=True)
 
     def reset(self, out: Rows) -> None:
         """Start every environment anew."""
-        self._exchange({"do": "reset"}, out)
+        self._exchange(RESET, out)
 
     def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
         """Start the named environments anew."""
-        self._exchange({"do": "reset_envs", "indices": list(indices)}, out)
+        self._slab["chosen"][:] = 0
+        self._slab["chosen"][list(indices)] = 1
+        self._exchange(RESET_SOME, out)
 
     def step(self, action: Array, out: Rows) -> None:
         """Step every environment; `out.terms` accumulates as in any vector."""
         self._slab["action"][:] = action
-        self._exchange({"do": "step"}, out)
+        self._exchange(STEP, out)
 
     def snapshot(self) -> dict[str, Array]:
         """Not offered: collect with actors to save environments."""
@@ -71,14 +95,25 @@ class Processes:
     def close(self) -> None:
         """End the workers; may be called twice."""
         self._crew.close()
+        for bell in (*self._calls, *self._replies):
+            bell.drop(ear=True, cord=True)
+        self._calls, self._replies = [], []
         self._slab.close()
 
-    def _exchange(self, message: dict[str, Any], out: Rows) -> None:
+    def _exchange(self, order: int, out: Rows) -> None:
         self._rows.terms[:] = out.terms
-        self._crew.tell(message)
-        self._crew.gather("done")
+        self._slab["order"][0] = order
+        for call in self._calls:
+            call.ring()
+        for worker, reply in enumerate(self._replies):
+            if not reply.wait(self._deadline_s):
+                self._crew.blame(worker)
         for field in fields(Rows):
             getattr(out, field.name)[:] = getattr(self._rows, field.name)
+
+    def _where(self, worker: int) -> str:
+        steps, env = (int(n) for n in self._slab["progress"][worker])
+        return f"Env {self._shares[worker][0] + env} (step {steps})"
 
 
 def work(job: VectorJob, slab: Slab, requests: Requests, answer: Answer) -> None:
@@ -88,19 +123,19 @@ def work(job: VectorJob, slab: Slab, requests: Requests, answer: Answer) -> None
     agents = vector.spec.agents
     share = slice(job.first * agents, (job.first + job.envs) * agents)
     rows = Rows(**{field.name: slab[field.name][share] for field in fields(Rows)})
-    action = slab["action"][share]
+    action, order = slab["action"][share], slab["order"]
+    chosen = slab["chosen"][job.first : job.first + job.envs]
+    call, reply = Bell(ear=job.ear), Bell(cord=job.cord)
     answer({"said": "ready"})
-    while True:
-        request = requests.get()
+    while call.wait():
         progress[0] += 1
-        if request["do"] == "step":
+        if order[0] == STEP:
             vector.step(action, rows)
-        elif request["do"] == "reset":
+        elif order[0] == RESET:
             vector.reset(rows)
         else:
-            mine = [i - job.first for i in request["indices"] if job.first <= i < job.first + job.envs]
-            vector.reset_envs(mine, rows)
-        answer({"said": "done"})
+            vector.reset_envs(np.flatnonzero(chosen).tolist(), rows)
+        reply.ring()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ A step is `advance` (decode, ticks, built-in reward terms), then the user's term
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from slipstream.core.compile import compiled
@@ -107,19 +106,13 @@ def value_user_term(
     weight: Scalar,
     values: Array,
     column: int,
-) -> int:
-    """Write one user's term for all rows; return how many envs gave a value that is not finite."""
+) -> None:
+    """Write one user's term for all rows; what is not finite is masked and named by whoever collects."""
     cars = 2 * team_size
-    bad = 0
     for env in range(state.shape[0]):
-        wrong = 0
         for car in range(cars):
             value = term(before[env], state[env], clock[env], car, team_size)
-            if not math.isfinite(value):
-                wrong = 1
             values[env * cars + car, column] = weight * F(value)
-        bad += wrong
-    return bad
 
 
 @scalar

@@ -1,0 +1,40 @@
+"""A bell between two processes: one byte over a pipe wakes the one who waits; nobody spins."""
+
+from __future__ import annotations
+
+import os
+import select
+
+
+class Bell:
+    """A pipe with one end in each of two processes; POSIX only."""
+
+    def __init__(self, ear: int | None = None, cord: int | None = None) -> None:
+        if ear is None and cord is None:
+            ear, cord = os.pipe()
+        self.ear, self.cord = ear, cord
+        """The descriptors to read from and to write to; None where this process does not hold that end."""
+
+    def ring(self) -> None:
+        """Wake the other side; a dead one is noticed by whoever waits for its answer."""
+        assert self.cord is not None
+        try:
+            os.write(self.cord, b"!")
+        except BrokenPipeError:
+            pass
+
+    def wait(self, timeout_s: float | None = None) -> bool | None:
+        """True when rung, False when the other side is gone, None when the time is over."""
+        assert self.ear is not None
+        if timeout_s is not None and not select.select([self.ear], [], [], timeout_s)[0]:
+            return None
+        return bool(os.read(self.ear, 1))
+
+    def drop(self, *, ear: bool = False, cord: bool = False) -> None:
+        """Close the end that the other process holds too, so that its death is an end of file here."""
+        if ear and self.ear is not None:
+            os.close(self.ear)
+            self.ear = None
+        if cord and self.cord is not None:
+            os.close(self.cord)
+            self.cord = None

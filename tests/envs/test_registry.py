@@ -1,0 +1,96 @@
+"""Names of games: what is found, and what is said about what is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.core.errors import ConfigError, EnvError
+from slipstream.envs import registry
+from slipstream.envs.registry import EnvChoice, Game, games, parse
+
+
+def test_names_split_into_game_and_variant() -> None:
+    """A native game has variants with a first one as default; a Gymnasium id may hold anything behind the colon."""
+    assert parse("soccer")[1] == "1v1"
+    assert parse("soccer:3v3") == (games()["soccer"], "3v3")
+    assert parse("gymnasium:ALE/Pong-v5") == (None, "ALE/Pong-v5")
+    assert parse("gymnasium:module:Env-v0") == (None, "module:Env-v0")
+    assert parse("python:MyEnv") == (None, "MyEnv")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "socer",
+            "There is no environment `socer`. Did you mean `soccer`?\n"
+            "hint: for a Gymnasium env write gymnasium:socer; `slipstream envs` lists what there is",
+        ),
+        (
+            "CartPole-v1",
+            "There is no environment `CartPole-v1`.\n"
+            "hint: for a Gymnasium env write gymnasium:CartPole-v1; `slipstream envs` lists what there is",
+        ),
+        (
+            "soccer:4v4",
+            "`soccer` has no variant `4v4`.\nhint: use one of: soccer:1v1, soccer:2v2, soccer:3v3",
+        ),
+    ],
+)
+def test_what_is_not_there_is_answered_with_what_is(name: str, message: str) -> None:
+    """The error names what was asked, the nearest thing, and where to look; the exit code is 3."""
+    with pytest.raises(EnvError) as caught:
+        parse(name)
+    assert str(caught.value) == message
+    assert caught.value.code == 3
+
+
+@pytest.mark.parametrize("name", ["", ":", "gymnasium:", "python:", "soccer:"])
+def test_empty_halves(name: str) -> None:
+    """Nothing before or behind the colon is no Gymnasium env; `soccer:` alone is refused or its default."""
+    if name == "soccer:":
+        with pytest.raises(EnvError, match="has no variant ``"):
+            parse(name)
+    else:
+        with pytest.raises(EnvError, match=f"There is no environment `{name}`"):
+            parse(name)
+
+
+class Entry:
+    """An entry point of another package."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self._value = name, value
+
+    def load(self) -> Any:
+        """What the package brings."""
+        return self._value
+
+
+def test_other_packages_bring_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point that is a Game is found by name; anything else is refused with its name."""
+    kart = Game("karts", ("1",), make=lambda *_: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("kart", kart)])
+    assert parse("kart") == (kart, "1")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", 3)])
+    with pytest.raises(EnvError) as caught:
+        games()
+    assert str(caught.value) == "The entry point `bad` of slipstream.envs is not a Game.\nhint: fix that package"
+
+
+def test_modules_are_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--import` finds a module beside the user, and one that is not there is a wrong flag."""
+    (tmp_path / "brought_along.py").write_text("value = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    EnvChoice("", modules=("brought_along",)).import_modules()
+    assert sys.modules.pop("brought_along").value == 1
+    with pytest.raises(ConfigError) as caught:
+        EnvChoice("", modules=("not_there",)).import_modules()
+    assert str(caught.value) == (
+        "--import not_there: No module named 'not_there'\nhint: name a module that Python finds from the current folder"
+    )

@@ -1,0 +1,151 @@
+"""Environments that break, in real training processes: named, ended tidily, and gone on from."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from slipstream.cli import main
+
+MODULE = """
+import gymnasium
+from slipstream.testing import BrokenEnv
+
+class Unmade(BrokenEnv):
+    def __init__(self):
+        raise RuntimeError("no such track")
+
+gymnasium.register("Broken-v0", BrokenEnv)
+gymnasium.register("Unmade-v0", Unmade)
+"""
+QUICK = ["--preset", "smoke", "--set", "every.profile=0", "--set", "every.evaluate=0", "--import", "broken_module"]
+ACTORS = ["--set", "plan.collector=actors", "--set", "plan.workers=2", "--set", "plan.deadline_s=2"]
+Train = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that still live and carry the mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SLIPSTREAM_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Run a training in a process of its own, and see that it leaves no other behind."""
+    (tmp_path / "broken_module.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, env: str = "Broken-v0") -> subprocess.CompletedProcess[str]:
+        mark = uuid.uuid4().hex
+        command = [sys.executable, "-m", "slipstream.cli", "train", f"gymnasium:{env}", "--run", "r", *QUICK, *words]
+        environment = dict(os.environ, SLIPSTREAM_TEST_MARK=mark)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        assert marked(mark) == [], "no worker outlives the run"
+        assert not (tmp_path / "r" / "lock").exists(), "the lock is let go"
+        return done
+
+    return run
+
+
+def broken(fault: str, at: int = 40) -> list[str]:
+    """Options of an env that breaks at a step."""
+    return ["--set", f"env.options.fault={fault}", "--set", f"env.options.at={at}"]
+
+
+def go_on(steps: int) -> None:
+    """Resume the run here, in this process, for one iteration more."""
+    result = CliRunner().invoke(main, ["resume", "r", "--steps", str(steps), "--import", "broken_module"])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("collector", ["local", "actors"])
+def test_an_env_that_raises(collector: str, train: Train) -> None:
+    """Index, seed, step and the env's own traceback are shown, the exit code is 3, and the run goes on from there."""
+    done = train(*broken("raise"), *ACTORS, "--set", f"plan.collector={collector}")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    text = done.stderr
+    assert re.search(r"^error: Env [02] \(seed \d+, step 40\) raised:\nTraceback", text, re.MULTILINE)
+    assert 'raise ValueError("broken on purpose")' in text
+    assert text.endswith(
+        "ValueError: broken on purpose\nhint: mend the environment; nothing else failed; "
+        "then go on with: slipstream resume r\n"
+    )
+    go_on(192)
+
+
+def test_an_env_that_takes_its_process_down(train: Train) -> None:
+    """The worker's end is told with its exit code and the env that it stepped last."""
+    done = train(*broken("die"), *ACTORS)
+    assert done.returncode == 3, done.stderr
+    assert re.search(
+        r"^error: Worker [01] ended with exit code 7\. Env [02] \(seed \d+, step 40\) was the last it stepped\.$",
+        done.stderr, re.MULTILINE,
+    )  # fmt: skip
+    assert "hint: run with --set plan.collector=local to see it happen in this process" in done.stderr
+    go_on(192)
+
+
+def test_an_env_that_never_returns(train: Train) -> None:
+    """An env that hangs is named when its deadline has passed, and its worker is killed."""
+    done = train(*broken("hang"), *ACTORS)
+    assert done.returncode == 3, done.stderr
+    assert re.search(
+        r"^error: Env [02] \(seed \d+, step 40\) did not return from `step` or `reset` within 2 s\.$",
+        done.stderr, re.MULTILINE,
+    )  # fmt: skip
+    assert "raise plan.deadline_s" in done.stderr
+    go_on(192)
+
+
+def test_an_env_that_raises_in_reset(train: Train) -> None:
+    """A reset in the middle of training is named like a step."""
+    done = train(*broken("raise_reset", 20), *ACTORS)
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"^error: Env [02] \(seed \d+, step 20\) raised:\nTraceback", done.stderr, re.MULTILINE)
+    assert "ValueError: broken on purpose in reset" in done.stderr
+
+
+def test_an_env_that_cannot_be_made(train: Train, tmp_path: Path) -> None:
+    """A constructor that fails is shown with its own traceback before anything is started or written."""
+    done = train(*ACTORS, env="Unmade-v0")
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"^error: Env 0 \(seed \d+, step 0\) raised:\nTraceback", done.stderr, re.MULTILINE)
+    assert done.stderr.endswith("RuntimeError: no such track\nhint: mend the environment; nothing else failed\n")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(("fault", "what"), [("nan_reward", "The reward"), ("nan_obs", "The observation")])
+def test_numbers_that_are_not_finite(fault: str, what: str, train: Train) -> None:
+    """NaN is kept out of the batch and named with env and step, and training goes on to its end with finite weights."""
+    done = train(*broken(fault), *ACTORS, "--steps", "512")
+    assert done.returncode == 0, done.stderr
+    for env in range(4):
+        assert f"{what} was not finite in env {env} at step 40: masked, and the env was reset." in done.stderr
+    from slipstream.runs.checkpoint import find, load
+    from slipstream.runs.layout import RunDir
+
+    arrays = load(find(RunDir(Path("r")))).groups["policy"]
+    assert all(bool(abs(array).sum() < 1e6) for array in arrays.values())
+
+
+def test_a_fault_before_the_first_rollout_is_whole(train: Train) -> None:
+    """There is nothing to resume yet, so no resume is offered."""
+    done = train(*broken("raise", 3), *ACTORS)
+    assert done.returncode == 3
+    assert done.stderr.endswith("hint: mend the environment; nothing else failed\n")

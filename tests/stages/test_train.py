@@ -1,0 +1,142 @@
+"""The train stage around the loop: what a run directory gets, keys, and what resume refuses."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.api import Run, configure, resume
+from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.learn.loop import Wishes
+from slipstream.runs.checkpoint import read_best
+from slipstream.runs.layout import RunDir
+from slipstream.stages.train import _obey_keys, _signals, read_config
+from slipstream.testing import ToyEnv
+
+
+class Keys:
+    """A display that is told which keys were pressed."""
+
+    def __init__(self, *keys: str | None) -> None:
+        self.keys, self.said = list(keys), list[str]()
+
+    def poll_key(self) -> str | None:
+        """The next key."""
+        return self.keys.pop(0) if self.keys else None
+
+    def message(self, text: str) -> None:
+        """Keep what is said."""
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "stop", "save"),
+    [(["c"], "", True), (["q"], "quit", False), ([None], "", False), (["x"], "", False), (["p", None, "p"], "", False),
+     (["p", "q"], "quit", False)],
+)  # fmt: skip
+def test_keys(keys: list[str | None], stop: str, save: bool) -> None:
+    """c saves, q saves and ends, p waits for p or q, and others do nothing."""
+    wishes, display = Wishes(), Keys(*keys)
+    _obey_keys(display, wishes)  # type: ignore[arg-type]
+    assert (wishes.stop, wishes.save) == (stop, save)
+    if keys[0] == "p":
+        assert display.said[0] == "paused: p goes on, q saves and quits"
+
+
+def test_signals_are_wishes_and_are_put_back() -> None:
+    """The first signal asks, the second ends at once, and afterwards the handlers are those of before."""
+    before = signal.getsignal(signal.SIGTERM)
+    wishes = Wishes()
+    with _signals(wishes):
+        signal.raise_signal(signal.SIGTERM)
+        assert wishes.stop == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_training_works_in_a_thread(quick: Callable[..., Run]) -> None:
+    """Where signals cannot be heard, training runs without them."""
+    found: list[Run] = []
+    thread = threading.Thread(target=lambda: found.append(quick(lambda: ToyEnv(), steps=64)))
+    thread.start()
+    thread.join(30)
+    assert found[0].facts["steps"] == 64
+
+
+def test_the_best_is_by_evaluation(trained: Run) -> None:
+    """The best checkpoint is the one with the highest score in evaluation games, and it is kept."""
+    rows = [row for row in trained.metrics() if "evaluate/score" in row]
+    best = read_best(RunDir.open(trained.path))
+    assert best is not None
+    assert best["score"] == max(row["evaluate/score"] for row in rows)
+    assert trained.agent("best").name.endswith(f"@{best['steps']}")
+
+
+def test_a_run_knows_its_settings_and_env(trained: Run) -> None:
+    """config.yaml reads back to the very settings, and names the env."""
+    settings, env = read_config(RunDir.open(trained.path))
+    assert env == "soccer"
+    assert settings == configure("soccer", preset="smoke").settings
+    more, _ = read_config(RunDir.open(trained.path), steps=9999)
+    assert more.steps == 9999
+
+
+def test_configs_that_were_tampered_with(tmp_path: Path) -> None:
+    """A missing config.yaml, or one that does not name its env, is refused with what to do; the exit code is 5."""
+    run = RunDir.create(tmp_path / "r")
+    run.checkpoints.mkdir()
+    with pytest.raises(CheckpointError) as caught:
+        read_config(run)
+    assert str(caught.value) == (f"{run.path} has no config.yaml.\nhint: it is not a run, or was cut off as it began")
+    run.config.write_text("seed: 1\n")
+    with pytest.raises(CheckpointError) as caught:
+        read_config(run)
+    assert str(caught.value) == (f"{run.config} does not name its environment.\nhint: put back its line `# env: NAME`")
+
+
+def test_a_run_of_a_python_env_needs_it_again(quick: Callable[..., Run]) -> None:
+    """The hint is the very call that resumes it, and that call works."""
+    run = quick(lambda: ToyEnv(), steps=128)
+    with pytest.raises(ConfigError) as caught:
+        resume(run.path, steps=256)
+    assert str(caught.value) == (
+        f"The environment of {run.path} was given in Python and has no name.\n"
+        f"hint: resume it there: slipstream.resume({str(run.path)!r}, env=lambda: ToyEnv(...))"
+    )
+    assert resume(run.path, steps=256, env=lambda: ToyEnv()).facts["steps"] == 256
+
+
+def test_an_env_that_cannot_be_put_back_says_so(quick: Callable[..., Run], capsys: pytest.CaptureFixture[str]) -> None:
+    """A Gymnasium env starts new episodes on resume, and that is said, not hidden."""
+    run = quick("gymnasium:CartPole-v1", steps=128)
+    resume(run.path, steps=192)
+    assert (
+        "`gymnasium:CartPole-v1` cannot be put back exactly: its environments start new episodes."
+        in capsys.readouterr().err
+    )
+
+
+def test_an_env_must_be_a_name_or_a_function(quick: Callable[..., Run]) -> None:
+    """An env object itself is refused, with what to write instead."""
+    env: Any = ToyEnv()
+    with pytest.raises(ConfigError) as caught:
+        quick(env)
+    assert str(caught.value) == (
+        "An environment is a name or a function that makes it, not a ToyEnv.\nhint: write ss.train(lambda: MyEnv())"
+    )
+
+
+def test_users_own_reward_terms(quick: Callable[..., Run]) -> None:
+    """A plain Python function of one env's state is compiled with the rest, weighted and logged by name."""
+
+    def still(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
+        return 1.0
+
+    run = quick("soccer", steps=128, terms={"still": still}, rewards__weights={"still": 2.0})
+    assert run.metrics()[-1]["reward/still"] == pytest.approx(2.0, rel=1e-3)
