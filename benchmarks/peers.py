@@ -11,29 +11,20 @@ ratios are taken within a round. Peers that were tried and cannot take part stan
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
-import os
-import platform
-import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import psutil
 
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from contest import (
     LAGS,
     PROBE_ITERATIONS,
-    ROOT,
     START_LIMIT_S,
     WORK,
     Contestant,
@@ -45,12 +36,13 @@ from contest import (
     launch,
     pairs,
     peer_run,
-    say,
     slipstream_command,
     slipstream_run,
     whole_iterations,
 )
 from stats import difference, mean_interval, spread, table
+
+from record import Record, dated
 
 ABSENT = {
     "cleanrl": "the newest release that installs by name on Python 3.11 is 0.4.8, which imports `gym.wrappers.Monitor`"
@@ -62,86 +54,6 @@ UNTIL_STEPS = 300_000
 UNTIL_LIMIT_S = 240.0
 QUALITY_STEPS = {"cartpole-1": 400_000, "cartpole-4": 400_000, "halfcheetah": 300_000}
 SLOWEST_RATE = 200.0  # steps per second below which a slipstream run counts as hung
-
-
-@dataclass
-class Record:
-    """A dated folder under `benchmarks/records`: machine, commit, command, raw rows and their summary."""
-
-    folder: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    loads: list[list[float]] = field(default_factory=list)
-
-    def begin(self) -> None:
-        """Write what is known before the first run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "command.txt").write_text(
-            f"python benchmarks/peers.py {shlex.join(sys.argv[1:])}".strip() + "\n"
-        )
-        (self.folder / "commit.txt").write_text(commit() + "\n")
-        (self.folder / "raw.jsonl").write_text("")
-        self.write_machine()
-
-    def load(self) -> None:
-        """Note the load average before a run."""
-        self.loads.append([round(value, 2) for value in os.getloadavg()])
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Keep one run's row and say it."""
-        row = {**row, "load_before": self.loads[-1]}
-        self.rows.append(row)
-        with open(self.folder / "raw.jsonl", "a") as raw:
-            raw.write(json.dumps(row) + "\n")
-        shown = {key: row.get(key) for key in ("steps_per_second", "mean_return", "until_seconds", "failed")}
-        told = ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
-        say(f"  {row['work']} {row['contestant']}: {told}")
-
-    def close(self, summary: dict[str, Any], text: str) -> None:
-        """Write the summary for programs and for people."""
-        self.write_machine()
-        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-        (self.folder / "summary.md").write_text(text + "\n")
-        print(text)
-
-    def write_machine(self) -> None:
-        """Machine, load before each run and every version seen."""
-        versions: dict[str, Any] = {}
-        for row in self.rows:
-            if "version" in row:
-                versions[row["peer"]] = {"version": row["version"], **row.get("versions", {})}
-        machine = {
-            "cpu": cpu_model(),
-            "cores": psutil.cpu_count(logical=False),
-            "threads": os.cpu_count(),
-            "usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "memory_mib": psutil.virtual_memory().total >> 20,
-            "system": f"{platform.system()} {platform.release()}",
-            "python": platform.python_version(),
-            "load_before_each_run": self.loads,
-            "versions": versions,
-        }
-        (self.folder / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
-
-
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def commit() -> str:
-    """HEAD, and whether the working tree differs from it."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    return (git("rev-parse", "--verify", "-q", "HEAD") or "no commit") + (
-        " dirty" if git("status", "--porcelain") else " clean"
-    )
 
 
 def speed(options: argparse.Namespace, record: Record) -> None:
@@ -412,7 +324,7 @@ def main() -> None:
         if options.lag_quality
         else ("peers", speed)
     )
-    folder = options.out or ROOT / "benchmarks" / "records" / f"{datetime.date.today():%Y-%m-%d}-{name}"
+    folder = options.out or dated(name)
     record = Record(folder)
     adopt_orphans()
     try:

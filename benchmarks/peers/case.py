@@ -62,7 +62,7 @@ CASES = {
 OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
 
 
-class Enough(Exception):  # noqa: N818 (a signal, not an error)
+class Enough(Exception):
     """Raised at the end of an iteration to leave a library's training loop."""
 
 

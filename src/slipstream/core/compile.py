@@ -33,21 +33,22 @@ def cache_folder(package: Path = Path(__file__).parents[1]) -> Path:
     return base / f"numba-{digest.hexdigest()[:16]}"
 
 
-def _use_cache(folder: Path, keep: int = 2) -> None:
-    """Point numba at the folder and drop all but the newest others."""
+def _use_cache(folder: Path, keep: int = 2) -> bool:
+    """Point numba at the folder and drop all but the newest others; return whether nothing is compiled yet."""
     setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010 (an attribute that mypy does not know)
     if folder.exists():
-        return
+        return False
     folder.mkdir(parents=True, exist_ok=True)
     others = sorted(folder.parent.glob("numba-*"), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in others[keep:]:
         shutil.rmtree(old, ignore_errors=True)
+    return True
 
 
 # Threads that wait must sleep: spinning ones take the cores from the actors. OpenMP reads this when it is first used.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    _use_cache(cache_folder())
+COLD = _use_cache(cache_folder()) if not os.environ.get("NUMBA_CACHE_DIR") else False
+"""Whether this process is the first of this version: then everything has to be compiled."""
 
 
 def compiled(function: F) -> F:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist
 
 CONFIDENCE = 0.95
 
@@ -25,10 +25,12 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tu
     """Return mean, low and high by Student's t; NaN where there are too few values to say."""
     if not values:
         return math.nan, math.nan, math.nan
-    mean = fmean(values)
-    if len(values) < 2:
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < 2:
         return mean, math.nan, math.nan
-    half = t_quantile(0.5 + confidence / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = t_quantile(0.5 + confidence / 2, count - 1) * deviation / math.sqrt(count)
     return mean, mean - half, mean + half
 
 

@@ -19,6 +19,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.games import play
 from slipstream.config import Resolved, dump, file_layer, flag_layer, resolve
+from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError, EnvError
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.build import Parts, build, choose_env
@@ -72,6 +73,8 @@ def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None, comman
         resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
         settings = resolved.settings
     began = time.perf_counter()
+    if compile.COLD:
+        print("Compiling the kernels, once for this version; it takes about a minute.", file=sys.stderr, flush=True)
     parts = build(choice, settings)
     try:
         place = RunDir.create(run or default_path(choice.name))

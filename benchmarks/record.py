@@ -1,0 +1,97 @@
+"""A benchmark record: a dated folder with machine, commit, command, raw rows and their summary."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from slipstream.core.machine import cores, cpu_model
+
+ROOT = Path(__file__).parents[1]
+SHOWN = ("steps_per_second", "mean_return", "until_seconds", "seconds", "win_rate_low", "failed")
+
+
+@dataclass
+class Record:
+    """A dated folder under `benchmarks/records`: machine, commit, command, raw rows and their summary."""
+
+    folder: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    loads: list[list[float]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Write what is known before the first run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "command.txt").write_text(
+            f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".strip() + "\n"
+        )
+        (self.folder / "commit.txt").write_text(commit() + "\n")
+        (self.folder / "raw.jsonl").write_text("")
+        self.write_machine()
+
+    def load(self) -> None:
+        """Note the load average before a run."""
+        self.loads.append([round(value, 2) for value in os.getloadavg()])
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep one run's row and say it."""
+        row = {**row, "load_before": self.loads[-1]}
+        self.rows.append(row)
+        with open(self.folder / "raw.jsonl", "a") as raw:
+            raw.write(json.dumps(row) + "\n")
+        facts = {key: row.get(key) for key in SHOWN if row.get(key) is not None}
+        told = ", ".join(f"{key} {value}" for key, value in facts.items())
+        print(f"  {row['work']} {row['contestant']}: {told}", file=sys.stderr, flush=True)
+
+    def close(self, summary: dict[str, Any], text: str) -> None:
+        """Write the summary for programs and for people."""
+        self.write_machine()
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (self.folder / "summary.md").write_text(text + "\n")
+        print(text)
+
+    def write_machine(self) -> None:
+        """Machine, load before each run and every version seen."""
+        versions: dict[str, Any] = {}
+        for row in self.rows:
+            if "version" in row:
+                versions[row["peer"]] = {"version": row["version"], **row.get("versions", {})}
+        machine = {
+            "cpu": cpu_model(),
+            "cores": psutil.cpu_count(logical=False),
+            "threads": os.cpu_count(),
+            "usable": cores(),
+            "memory_mib": psutil.virtual_memory().total >> 20,
+            "system": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(),
+            "load_before_each_run": self.loads,
+            "versions": versions,
+        }
+        (self.folder / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
+
+
+def commit() -> str:
+    """HEAD, and whether the working tree differs from it."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return (git("rev-parse", "--verify", "-q", "HEAD") or "no commit") + (
+        " dirty" if git("status", "--porcelain") else " clean"
+    )
+
+
+def dated(name: str) -> Path:
+    """The folder of today's record of a benchmark."""
+    return ROOT / "benchmarks" / "records" / f"{datetime.date.today():%Y-%m-%d}-{name}"
