@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from contextlib import suppress
 from typing import Any
@@ -34,7 +35,7 @@ def train(bout: Bout) -> None:
     def network(width: int) -> torch.nn.Sequential:
         sizes = (inputs, *case.hidden)
         parts: list[torch.nn.Module] = []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in itertools.pairwise(sizes):
             parts += [layer_init(torch.nn.Linear(before, after)), {"tanh": torch.nn.Tanh}[case.activation]()]
         return torch.nn.Sequential(*parts, layer_init(torch.nn.Linear(sizes[-1], width), std=0.01))
 

@@ -17,7 +17,6 @@ from slipstream.core.streams import make_streams
 from slipstream.models.acting import Acting, bound
 from slipstream.models.shape import Shape
 
-
 TOLD = 3
 """Faults of one kind that are told one by one; of the rest, the number."""
 

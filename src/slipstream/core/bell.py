@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
@@ -18,10 +19,8 @@ class Bell:
     def ring(self) -> None:
         """Wake the other side; a dead one is noticed by whoever waits for its answer."""
         assert self.cord is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             os.write(self.cord, b"!")
-        except BrokenPipeError:
-            pass
 
     def wait(self, timeout_s: float | None = None) -> bool | None:
         """True when rung, False when the other side is gone, None when the time is over."""

@@ -156,7 +156,7 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
     """Run the loop with a display, signals and keys around it, and save at the end whatever ended it."""
     wishes, saver, metrics = Wishes(), Saver(run, settings.keep), Metrics(run)
     progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
-    display = Display(f"slipstream train {parts.choice.name}")
+    display = Display(f"train {parts.choice.name}")
     evaluate = _evaluator(parts, settings)
     loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
     try:
@@ -289,6 +289,7 @@ def _signals(wishes: Wishes) -> Iterator[None]:
 @contextlib.contextmanager
 def _profiled(run: RunDir, steps: int) -> Iterator[None]:
     """A torch-profiler trace of one iteration."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its own log would tear the display
     from torch.profiler import ProfilerActivity, profile, record_function
 
     run.traces.mkdir(exist_ok=True)
