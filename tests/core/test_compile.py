@@ -1,0 +1,47 @@
+"""The cache of compiled code: a change in any compiled source starts a new one, and old ones go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numba
+import pytest
+
+from slipstream.core import compile as module
+from slipstream.core.compile import cache_folder, compiled
+
+
+def test_any_compiled_source_changes_the_folder(tmp_path: Path) -> None:
+    """A kernel that another kernel calls may change in a file of its own; files that are not compiled do not matter."""
+    (tmp_path / "kernel.py").write_text("import numba\n")
+    (tmp_path / "plain.py").write_text("x = 1\n")
+    first = cache_folder(tmp_path)
+    assert cache_folder(tmp_path) == first
+    (tmp_path / "plain.py").write_text("x = 2\n")
+    assert cache_folder(tmp_path) == first
+    (tmp_path / "kernel.py").write_text("import numba  # changed\n")
+    assert cache_folder(tmp_path) != first
+
+
+def test_old_folders_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the newest ones stay, whatever else lies there stays too."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", numba.config.CACHE_DIR)  # type: ignore[attr-defined]
+    (tmp_path / "other").mkdir()
+    for number in range(4):
+        module._use_cache(tmp_path / f"numba-{number}")
+    assert len(list(tmp_path.glob("numba-*"))) == 2
+    assert (tmp_path / "numba-3").is_dir() and (tmp_path / "other").is_dir()
+
+
+def test_strict_arithmetic_is_that_of_python() -> None:
+    """Compiled scalars divide by zero as NumPy does, and keep the order of additions."""
+
+    def total(x: float, y: float) -> float:
+        return (x + y) - x
+
+    assert compiled(total)(1e16, 1.0) == total(1e16, 1.0)
+
+    def ratio(x: float, y: float) -> float:
+        return x / y
+
+    assert compiled(ratio)(1.0, 0.0) == float("inf")
