@@ -16,6 +16,7 @@ _HOMES = {
     "load_agent": "slipstream.api",
     "make_vector": "slipstream.api",
     "Run": "slipstream.api",
+    "empty_rows": "slipstream.core.contracts",
     "Settings": "slipstream.settings",
     "SlipstreamError": "slipstream.core.errors",
     "ConfigError": "slipstream.core.errors",

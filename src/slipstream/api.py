@@ -11,7 +11,7 @@ from typing import Any
 
 from slipstream.agents.simple import BatchAgent
 from slipstream.agents.specs import load_agent as _load_agent
-from slipstream.agents.specs import load_trained
+from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import make_vector as _make_vector
 from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_layer, resolve
@@ -45,15 +45,21 @@ class Run:
 
 
 def configure(
-    env: str, *, preset: str | None = None, config: Path | None = None, flags: Mapping[str, Any] | Sequence[str] = ()
-) -> Resolved:
-    """Lay defaults, the game's preset, a preset, a file and flags over each other."""
+    env: str, *, preset: str | None = None, config: Path | None = None, agent: str = "",
+    flags: Mapping[str, Any] | Sequence[str] = (),
+) -> Resolved:  # fmt: skip
+    """Lay defaults, the game's preset, a preset, a file and flags over each other.
+
+    For a trained `agent`, what it sees and does comes from its own run, below your file and flags.
+    """
     game, _ = parse(env)
     layers: list[Layer] = []
     if game is not None and game.preset:
         layers.append(preset_layer(game.preset))
     if preset:
         layers.append(preset_layer(preset))
+    if agent.startswith("run:"):
+        layers.append(_interface(agent))
     if config:
         layers.append(file_layer(config))
     chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
@@ -61,6 +67,14 @@ def configure(
         if one in chosen.values and other not in chosen.values:
             chosen.values[other] = None
     return resolve(*layers, chosen)
+
+
+def _interface(agent: str) -> Layer:
+    """What the env must offer so that a trained agent can play it, as its run was set."""
+    folder = run_folder(agent)
+    settings, _ = training.read_config(RunDir.open(folder))
+    kept = ("action_repeat", "actions", "options")
+    return Layer(f"{folder}/config.yaml", {f"env.{name}": getattr(settings.env, name) for name in kept})
 
 
 def train(
@@ -93,7 +107,7 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """Play games and return counts, rates and means with 95 % intervals."""
     name, factory = _name(env)
-    choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
+    choice = choose_env(name, configure(name, agent=agent, flags=settings).settings, factory=factory)
     opponents = [opponent] if isinstance(opponent, str) else list(opponent)
     return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled)
 

@@ -144,7 +144,7 @@ def evaluate(
     """Measure AGENT in games really played."""
     from slipstream.stages.evaluate import evaluate as do
 
-    choice, resolved = _settle(env, modules, {"words": words})
+    choice, resolved = _settle(env, modules, {"words": words, "agent": agent})
     envs = resolved.settings.evaluation.envs
     with _Bar("games") as bar:
         facts = do(choice, agent, opponents, games, seed=seed, sampled=sampled, envs=envs, on_progress=bar.show)
@@ -165,7 +165,7 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     lines = []
     for name, game in games().items():
         lines.append(f"{name:<28}{game.summary} ({', '.join(f'{name}:{variant}' for variant in game.variants)})")
-    lines += ["", f"{len(others)} Gymnasium environments, for instance:", *_columns(others)]
+    lines += ["", f"{len(others)} Gymnasium environments:", *_columns(others)]
     _print({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
 
 
@@ -210,9 +210,9 @@ def _settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
 
     EnvChoice("", modules=modules).import_modules()
     words = list(flags.pop("words", ()))
-    preset, config = flags.pop("preset", None), flags.pop("config", None)
+    preset, config, agent = flags.pop("preset", None), flags.pop("config", None), flags.pop("agent", "")
     words += [f"{key}={value}" for key, value in flags.items() if value is not None]
-    resolved = configure(env, preset=preset, config=config, flags=words)
+    resolved = configure(env, preset=preset, config=config, agent=agent, flags=words)
     return choose_env(env, resolved.settings, modules=modules), resolved
 
 
@@ -231,7 +231,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
-    lines += [f"{name} = {applied}  (requested {asked}: {why})" for name, asked, applied, why in rows]
+    lines += [f"{name} = {applied}  (requested {_text(asked)}: {why})" for name, asked, applied, why in rows]
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
 
@@ -242,7 +242,7 @@ def _trained(facts: dict[str, Any]) -> str:
         f"{facts['start_seconds']:.1f} s of start-up)",
         f"mean return of the last 100 episodes: {mean:.2f}" if mean is not None else "no episode has finished yet",
         f"saved: {facts['checkpoint']}",
-        f"go on:   slipstream resume {facts['run']} --steps {2 * facts['steps']}",
+        f"go on: slipstream resume {facts['run']}" + ("" if facts["stopped"] else f" --steps {2 * facts['steps']}"),
     ]
     return "\n".join(lines)
 
@@ -255,21 +255,28 @@ def _evaluated(facts: dict[str, Any]) -> str:
             f"lost {result['losses']}: win rate {result['win_rate']:.1%} "
             f"[{result['win_rate_low']:.1%}, {result['win_rate_high']:.1%}]"
         )
+    if lines:
+        return "\n".join(lines)
     mean, low, high = (facts[key] for key in ("mean_return", "mean_return_low", "mean_return_high"))
     games = f"{facts['games']} games of {facts['mean_length']:.0f} steps"
-    lines.append(f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {games}")
-    return "\n".join(lines)
+    return f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {games}"
 
 
 def _story(facts: dict[str, Any]) -> str:
     parts = []
+    if "evaluate" in facts:
+        parts += [*_headline(facts["evaluate"]), _evaluated(facts["evaluate"]), ""]
     if "train" in facts:
         parts.append(_trained(facts["train"]))
-    if "evaluate" in facts:
-        parts.append(_evaluated(facts["evaluate"]))
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
     return "\n".join(parts)
+
+
+def _headline(facts: dict[str, Any]) -> list[str]:
+    """The result in one sentence."""
+    won = [f"{result['win_rate']:.0%} of its games against {name}" for name, result in facts["opponents"].items()]
+    return [f"The trained agent wins {' and '.join(won)}."] if won else []
 
 
 def _leave(facts: dict[str, Any]) -> None:

@@ -136,7 +136,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"`{path}` must hold settings by name, not a {type(tree).__name__}.", "see docs/settings.md")
+        raise ConfigError(
+            f"`{path}` must hold settings by name, not a {type(tree).__name__}.", "see docs/reference/settings.md"
+        )
     return _flatten_tree(tree)
 
 

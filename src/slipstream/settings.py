@@ -106,7 +106,7 @@ class PlanSettings(Section):
     """Actor processes; unset: one per usable core."""
     lag: int | None = Field(None, ge=0, le=1)
     """0: every rollout is made with the newest weights. 1: rollout k is made with the weights of update k-1
-    while the learner works. Unset: chosen for the machine."""
+    while the learner works. Unset: 0."""
     collector: Literal["auto", "local", "actors"] = "auto"
     """`local` steps everything in this process, `actors` in worker processes."""
     learner: Literal["auto", "fused", "torch"] = "auto"
@@ -114,7 +114,7 @@ class PlanSettings(Section):
     threads: int | None = Field(None, ge=1)
     """Threads of the learner; unset: chosen for the machine."""
     deadline_s: float = Field(60.0, gt=0)
-    """An env that makes no progress for this long is named and the run stops."""
+    """An env in a worker process that makes no progress for this long is named, and the run stops."""
 
 
 class EverySettings(Section):

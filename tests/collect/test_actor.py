@@ -73,6 +73,15 @@ def test_nan_is_masked_and_named(fault: Any, what: str) -> None:
     assert np.array_equal(np.flatnonzero(rollout.terminated[:, 0]), [14]), "the next episode has its full ten steps"
 
 
+def test_many_faults_of_one_kind_are_told_in_few_lines() -> None:
+    """The first three are told one by one, the rest as a number."""
+    vector = make_vector(EnvChoice("python:Broken", factory=lambda: BrokenEnv("nan_reward", at=2)), 5)
+    _, actor = fill(vector, 4)
+    said = actor.drain_faults()
+    assert len(said) == 4
+    assert said[-1] == "The reward was not finite 2 times more."
+
+
 class Terms:
     """Two agents per env and two named reward terms; on demand one of them turns NaN."""
 

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from slipstream.api import configure
 from slipstream.collect.rollout import Rollout
+from slipstream.core.errors import EnvError
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.ppo import schedule
 from slipstream.models.acting import Acting, split_pack
@@ -237,3 +238,16 @@ def test_inactive_rows_are_no_samples() -> None:
     rollout.active[:16, 1] = 0
     samples, _ = parts.learner.update(rollout, 0)
     assert samples == 4 * 32 - 16
+
+
+def test_a_rollout_with_nothing_in_it_ends_the_run() -> None:
+    """When every transition was masked there is nothing to learn from, and that is the env's fault: exit code 3."""
+    parts = make(ToyEnv)
+    rollout = parts.collector.collect(0)
+    rollout.active[:] = 0
+    with pytest.raises(EnvError) as caught:
+        parts.learner.update(rollout, 0)
+    assert str(caught.value) == (
+        "Not one transition of this rollout could be used: every observation or reward was masked.\n"
+        "hint: the messages above name the env and the reward term; mend them"
+    )

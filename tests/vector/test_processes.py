@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ import psutil
 import pytest
 
 from slipstream.api import make_vector
+from slipstream.collect.vectors import make_vector as make_here
 from slipstream.core.contracts import Rows, Vector, empty_rows
-from slipstream.core.errors import EnvFault
+from slipstream.core.errors import EnvError, EnvFault
+from slipstream.envs.registry import EnvChoice
 from slipstream.testing import BrokenEnv
+from slipstream.vector.processes import Processes
 
 
 def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
@@ -55,3 +59,23 @@ def test_a_fault_crosses_the_process_with_its_traceback() -> None:
         vector.close()
     assert caught.value.step == 4
     assert "ValueError: broken on purpose" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("die", r"Worker [01] ended with exit code 7\. Env [01] \(step 5\) was the last it stepped\."),
+        ("hang", r"Env [01] \(step 5\) did not return from `step` or `reset` within 1 s\."),
+    ],
+)
+def test_workers_that_die_or_hang_are_named(fault: Any, message: str) -> None:
+    """A worker that is gone or stands still is named within its deadline, and none is left behind."""
+    choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=4))
+    spec = make_here(choice, 1).spec
+    vector = Processes(partial(make_here, choice), spec, envs=2, workers=2, deadline_s=1.0)
+    try:
+        with pytest.raises(EnvError, match=message):
+            play(vector, 10)
+    finally:
+        vector.close()
+    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]

@@ -30,21 +30,32 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
         agent = load_trained(text, sampled)
         agent.check_fits(spec)
         return agent
-    near = did_you_mean(head, ("random", "scripted", "run"))
+    kinds = ("random", "scripted", "run")
+    near = "" if head in kinds else did_you_mean(head, kinds)
     raise ConfigError(f"`{text}` does not name an agent.{near}", f"write {FORMS}")
 
 
 def load_trained(text: str, sampled: bool = False) -> TrainedAgent:
     """Load the agent of a run from `run:DIR[@best|@STEPS]`."""
+    folder, which = _split_run(text)
+    return TrainedAgent.from_run(folder, which, sampled)
+
+
+def run_folder(text: str) -> Path:
+    """The run directory that `run:DIR[@...]` names."""
+    return _split_run(text)[0]
+
+
+def _split_run(text: str) -> tuple[Path, str]:
     head, _, rest = text.partition(":")
     if head != "run" or not rest:
         raise ConfigError(f"`{text}` does not name a trained agent.", "write run:DIR, run:DIR@best or run:DIR@STEPS")
     folder, at, which = rest.rpartition("@")
     if at and (which in ("best", "latest") or which.isdigit()):
-        return TrainedAgent.from_run(Path(folder), which, sampled)
+        return Path(folder), which
     if at and not Path(rest).exists():
         raise ConfigError(f"`@{which}` in `{text}` is neither `best` nor a number of steps.", f"write {FORMS}")
-    return TrainedAgent.from_run(Path(rest), "latest", sampled)
+    return Path(rest), "latest"
 
 
 def scripted_players(env: str) -> list[str]:

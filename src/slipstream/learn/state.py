@@ -7,6 +7,7 @@ from typing import Any
 
 from slipstream.agents.trained import describe_policy, policy_arrays
 from slipstream.core.contracts import Array
+from slipstream.core.errors import ConfigError
 from slipstream.learn.build import Parts
 from slipstream.runs.checkpoint import Checkpoint
 
@@ -47,6 +48,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "seconds": seconds,
             "best": position.best,
             "plan": parts.plan.applied(),
+            "terms": list(parts.spec.terms),
             "policy": describe_policy(parts.shape, parts.choice.name),
             "learner": state,
         },
@@ -56,6 +58,12 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
 def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     """Put a checkpoint's state into freshly built parts and start collecting where it stopped."""
     state: dict[str, Any] = checkpoint.state
+    if list(parts.spec.terms) != state["terms"]:
+        missing = [name for name in state["terms"] if name not in parts.spec.terms]
+        raise ConfigError(
+            f"This run was trained with the reward terms {state['terms']}, but now there are {list(parts.spec.terms)}.",
+            f"give {', '.join(missing) or 'the same terms'} again in Python: slipstream.resume(run, terms={{...}})",
+        )
     learner = checkpoint.groups["learner"]
     parts.learner.restore(learner, state["learner"])
     for name, array in parts.episodes.arrays().items():

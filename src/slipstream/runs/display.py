@@ -115,12 +115,19 @@ def _with_interval(view: View, key: str, text: Callable[[float], str]) -> str:
     return f"{text(view[key])} [{text(low).removesuffix('%')}, {text(high).removesuffix('%')}]"
 
 
+def _give_or_take(view: View, key: str) -> str:
+    """A mean with half its interval, which is even on both sides."""
+    low, high = view.get(f"{key}_low"), view.get(f"{key}_high")
+    half = "" if low is None or high is None else f" ±{_number((high - low) / 2)}"
+    return _number(view[key]) + half
+
+
 Row = tuple[str, str]
 
 
 def _progress_rows(view: View) -> list[Row]:
     rows = [
-        ("return", _part(view, "mean_return", lambda v: _with_interval(view, "mean_return", _number))),
+        ("return", _part(view, "mean_return", lambda v: _give_or_take(view, "mean_return"))),
         ("length", _part(view, "mean_length", _number)),
         ("win rate", _part(view, "win_rate", lambda v: _with_interval(view, "win_rate", _percent))),
         ("against", _part(view, "opponent", str)),

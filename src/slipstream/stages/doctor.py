@@ -51,7 +51,7 @@ def _torch() -> dict[str, Any]:
 
 
 def _checks(facts: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    affinity, quota = facts["cores_affinity"], facts["cores_cgroup"]
+    affinity, quota = facts["cores_affinity"], facts["cores_cgroup"] or "none"
     cores = f"{facts['cpu']}: {facts['cores']} usable of {facts['cores_all']} (affinity {affinity}, quota {quota})"
     memory, disk, torch = facts["memory_gib"], facts["disk_free_gib"], facts["torch"]
     writable = os.access(folder, os.W_OK)

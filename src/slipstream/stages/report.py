@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slipstream.core.errors import CheckpointError
+from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir, write_text
 from slipstream.runs.metrics import read
 
@@ -32,26 +33,24 @@ th, .dim, text { color: var(--dim); fill: var(--dim) } svg { width: 100%; height
 
 def report(run: RunDir) -> dict[str, Any]:
     """Write report.html and return the facts it shows."""
-    rows = read(run)
-    if not rows:
-        raise CheckpointError(f"{run.path} has no metrics yet.", f"train it first: slipstream resume {run.path}")
+    rows, steps = read(run), max(steps_of(run), default=0)
     evaluation = _json(run.path / "evaluation.json")
-    facts = {"run": str(run.path), "steps": rows[-1]["steps"], "report": str(run.report), "evaluation": evaluation}
-    write_text(run.report, _page(run, rows, evaluation))
+    facts = {"run": str(run.path), "steps": steps, "report": str(run.report), "evaluation": evaluation}
+    write_text(run.report, _page(run, rows, steps, evaluation))
     return facts
 
 
-def _page(run: RunDir, rows: Sequence[dict[str, Any]], evaluation: dict[str, Any] | None) -> str:
+def _page(run: RunDir, rows: Sequence[dict[str, Any]], steps: int, evaluation: dict[str, Any] | None) -> str:
     origin = _json(run.provenance) or {}
     parts = [f"<h1>{html.escape(str(origin.get('env', run.path.name)))}</h1>"]
-    parts.append(f"<p class=dim>{html.escape(str(run.path))} &middot; {rows[-1]['steps']:,} steps</p>")
+    parts.append(f"<p class=dim>{html.escape(str(run.path))} &middot; {steps:,} steps</p>")
     if evaluation:
         parts.append("<h2>Result</h2>" + _results(evaluation))
     for title, *keys in CURVES:
         drawn = _curve(rows, *keys)
         if drawn:
             parts.append(f"<h2>{title}</h2>{drawn}")
-    shown = ("time_utc", "cpu", "cores", "python", "version", "versions", "git", "argv")
+    shown = ("time_utc", "cpu", "cores", "python", "slipstream", "versions", "git", "argv")
     lines = [f"<tr><th>{key}<td>{html.escape(str(origin[key]))}" for key in shown if origin.get(key) is not None]
     parts.append(f"<h2>Made by</h2><table>{''.join(lines)}</table>")
     title = html.escape(run.path.name)

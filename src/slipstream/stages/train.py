@@ -101,6 +101,8 @@ def resume(
         for notice in [*notices, *damaged]:
             print(notice, file=sys.stderr)
         settings, name = read_config(place, steps)
+        if steps is not None:
+            _remember_steps(place, steps)
         choice = _rechoose(name, settings, run, modules, factory, terms or {})
         _check_unfinished(settings, checkpoint, run)
         parts = build(choice, settings, before=checkpoint.state["plan"])
@@ -128,6 +130,13 @@ def read_config(run: RunDir, steps: int | None = None) -> tuple[Settings, str]:
     if not first:
         raise CheckpointError(f"{run.config} does not name its environment.", "put back its line `# env: NAME`")
     return resolve(*layers).settings, first[0].removeprefix("# env: ").strip()
+
+
+def _remember_steps(run: RunDir, steps: int) -> None:
+    """Write the new total into config.yaml, so that the next resume knows it too."""
+    new = {"steps": f"steps: {steps}  # resume", "minutes": "minutes: null  # resume"}
+    lines = run.config.read_text(encoding="utf-8").splitlines()
+    write_text(run.config, "\n".join(new.get(line.partition(":")[0], line) for line in lines) + "\n")
 
 
 def _rechoose(
@@ -161,8 +170,9 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
     loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
     try:
         with _signals(wishes), display:
-            for name, _, applied, why in parts.plan.rows():
-                display.message(f"{name} = {applied} ({why})")
+            display.message(
+                "plan: " + ", ".join(f"{name[5:]} {now} ({why})" for name, _, now, why in parts.plan.rows())
+            )
             try:
                 for progress in loop:
                     start_seconds = start_seconds or time.perf_counter() - began
@@ -174,6 +184,8 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
                 if position.version:
                     saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
                 saver.wait(raise_errors=sys.exc_info()[0] is None)
+                if progress.row:
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
     except EnvError as error:
         if position.version:
             error.hint = f"{error.hint}; then go on with: slipstream resume {run.path}"
@@ -218,7 +230,7 @@ def _view(
 ) -> dict[str, Any]:
     """What the display shows of an iteration; `evaluated` keeps the last evaluation."""
     row, position = progress.row, progress.position
-    rate = row["time/steps_per_second"]
+    rate = row["time/steps_per_second"] or None
     eta = (settings.steps - position.steps) / rate if settings.steps and rate else None
     if settings.minutes is not None:
         eta = max(0.0, settings.minutes * 60 - row["time/seconds"])

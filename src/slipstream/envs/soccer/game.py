@@ -153,7 +153,7 @@ class Soccer:
 def _check(envs: int, team_size: int, match_seconds: float, action_repeat: int, random_starts: float) -> None:
     for name, value, low, high in (
         ("plan.envs", envs, 1, None),
-        ("env.team_size", team_size, 1, 3),
+        ("team_size", team_size, 1, 3),
         ("env.match_seconds", match_seconds, 0.1, 3600),
         ("env.action_repeat", action_repeat, 1, 60),
         ("env.random_starts", random_starts, 0, 1),
