@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 
-MASK32 = np.int64(0xFFFFFFFF)
-MIX_1 = np.int64(0x45D9F3B)
-MIX_2 = np.int64(0x27D4EB2D)
+MASK32 = 0xFFFFFFFF
 TO_UNIT = np.float32(1.0 / 16777216.0)
 HALF_STEP = np.float32(0.5 / 16777216.0)
-SHIFT = np.int64(16)
 
 
-@compiled
-def mix(x: Number) -> Number:
-    """Scatter a 32-bit number over all 32-bit numbers."""
-    x = ((x ^ (x >> SHIFT)) * MIX_1) & MASK32
-    x = ((x ^ (x >> SHIFT)) * MIX_2) & MASK32
-    return x ^ (x >> SHIFT)
+@inlined
+def mix(x: int) -> int:
+    """Scatter a number, of which the lowest 32 bits count, over all 32-bit numbers."""
+    x = x & MASK32
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK32
+    x = ((x ^ (x >> 15)) * 0x5A2D4C6B) & MASK32
+    x = ((x ^ (x >> 14)) * 0x2C1B3C6D) & MASK32
+    return x ^ (x >> 16)
 
 
 @compiled

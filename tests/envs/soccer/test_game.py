@@ -155,7 +155,7 @@ def test_random_starts_spread_over_the_arena() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"team_size": 4}, "`env.team_size` = 4 is out of range."),
+        ({"team_size": 4}, "`team_size` = 4 is out of range."),
         ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
         ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
         ({"actions": "discreet"}, "`env.actions` = `discreet` is unknown. Did you mean `discrete`?"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import ActionSpec, Array
 from slipstream.envs.soccer.layout import BOOSTING, DRIFTING, STEER, THROTTLE, F
 from slipstream.envs.soccer.physics import ONE, ZERO
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
 # throttle, boost, drift: reverse, coast, forward, boost, and the last two drifting
 _PEDALS = ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1))
@@ -24,13 +24,13 @@ KINDS = tuple(SPECS)
 DISCRETE, MULTI_DISCRETE, CONTINUOUS = range(3)
 
 
-@scalar
-def clip(x: Scalar) -> Scalar:
+@inlined
+def clip(x: Number) -> Number:
     """Return x in [-1, 1], and 0 for NaN."""
     return min(max(x, -ONE), ONE) if x == x else ZERO
 
 
-@scalar
+@inlined
 def decode(action: Array, row: int, kind: int, table: Array, s: Array, c: int) -> None:
     """Write the controls of the car at column `c` from its row of actions."""
     if kind == DISCRETE:
@@ -49,8 +49,8 @@ def decode(action: Array, row: int, kind: int, table: Array, s: Array, c: int) -
         s[c + DRIFTING] = ONE if action[row, 3] > 0 else ZERO
 
 
-@scalar
-def encode(throttle: Scalar, steer: Scalar, boost: Scalar, drift: Scalar, kind: int, action: Array, row: int) -> None:
+@inlined
+def encode(throttle: Number, steer: Number, boost: Number, drift: Number, kind: int, action: Array, row: int) -> None:
     """Write the action nearest to the wanted controls."""
     t = 1 if throttle > F(0.33) else (-1 if throttle < F(-0.33) else 0)
     w = 1 if steer > F(0.33) else (-1 if steer < F(-0.33) else 0)

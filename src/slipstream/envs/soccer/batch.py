@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slipstream.core.compile import compiled
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.actions import decode
 from slipstream.envs.soccer.chance import key, kick_off, new_match
@@ -29,10 +29,9 @@ from slipstream.envs.soccer.layout import (
 from slipstream.envs.soccer.observe import observe
 from slipstream.envs.soccer.physics import ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import value_terms
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
 
-@scalar
+@inlined
 def count(s: Array, clock: Array, repeat: int, overtime_ticks: int) -> None:
     """Move the match clock over one decision: goals, overtime, the end."""
     clock[DECISIONS] += 1
@@ -53,7 +52,7 @@ def count(s: Array, clock: Array, repeat: int, overtime_ticks: int) -> None:
             clock[OVER] = 1
 
 
-@scalar
+@inlined
 def decide(s: Array, clock: Array, repeat: int, overtime_ticks: int, team_size: int) -> None:
     """Advance one env by one decision; the ticks after a goal are a pause."""
     cars = 2 * team_size
@@ -98,12 +97,12 @@ def advance(
 
 
 def value_user_term(
-    term: Callable[..., Scalar],
+    term: Callable[..., Number],
     before: Array,
     state: Array,
     clock: Array,
     team_size: int,
-    weight: Scalar,
+    weight: Number,
     values: Array,
     column: int,
 ) -> None:
@@ -115,8 +114,8 @@ def value_user_term(
             values[env * cars + car, column] = weight * F(value)
 
 
-@scalar
-def see(s: Array, clock: Array, team_size: int, per_match: Scalar, first: int, obs: Array) -> None:
+@inlined
+def see(s: Array, clock: Array, team_size: int, per_match: Number, first: int, obs: Array) -> None:
     """Write the observations of all cars of one env."""
     for car in range(2 * team_size):
         observe(s, clock, car, team_size, per_match, obs[first + car])
@@ -129,7 +128,7 @@ def settle(
     values: Array,
     team_size: int,
     match_ticks: int,
-    random_starts: Scalar,
+    random_starts: Number,
     obs: Array,
     reward: Array,
     terminated: Array,
@@ -171,7 +170,7 @@ def observe_all(state: Array, clock: Array, team_size: int, match_ticks: int, ob
 
 
 @compiled
-def renew(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Scalar, obs: Array) -> None:
+def renew(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Number, obs: Array) -> None:
     """Begin the next match of one env and observe it."""
     new_match(s, clock, team_size, match_ticks, random_starts)
     see(s, clock, team_size, F(1.0) / F(match_ticks), 0, obs)
@@ -179,7 +178,7 @@ def renew(s: Array, clock: Array, team_size: int, match_ticks: int, random_start
 
 @compiled
 def begin(
-    state: Array, clock: Array, seed: int, first: int, team_size: int, match_ticks: int, random_starts: Scalar
+    state: Array, clock: Array, seed: int, first: int, team_size: int, match_ticks: int, random_starts: Number
 ) -> None:
     """Start every env from its own key: that of the run's seed and its global index."""
     for env in range(state.shape[0]):

@@ -1,12 +1,13 @@
 """Soccer's chance and where a game starts: a counter generator, kick-offs and random starts.
 
-A number is a hash of (key of the env, how many were drawn), both in the clock. Everything is int64 under
-explicit 32-bit masks with multipliers below 2**31: no product overflows, compiled or not.
+A number is a hash of (key of the env, how many were drawn), both in the clock.
 """
 
 from __future__ import annotations
 
+from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
+from slipstream.core.streams import mix
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
@@ -35,9 +36,7 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TWO, ZERO, car_at, root
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
-MASK = 0xFFFFFFFF
 START_BOOST = F(0.34)
 JITTER = F(1.5)
 BALL_START, CAR_START = F(12.0), F(20.0)
@@ -45,38 +44,28 @@ MARGIN = F(5.0)
 UNIT = F(2.0**-24)
 
 
-@scalar
-def scramble(x: int) -> int:
-    """Return a 32-bit hash of a 32-bit number."""
-    x = x & MASK
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK
-    x = ((x ^ (x >> 15)) * 0x5A2D4C6B) & MASK
-    x = ((x ^ (x >> 14)) * 0x2C1B3C6D) & MASK
-    return x ^ (x >> 16)
-
-
-@scalar
+@inlined
 def key(seed: int, index: int) -> int:
     """Return the key of the env with this global index in the run with this seed."""
-    return scramble(scramble(scramble(seed) ^ (seed >> 32)) + scramble(index + 0x1E3779B1))
+    return mix(mix(mix(seed) ^ (seed >> 32)) + mix(index + 0x1E3779B1))
 
 
-@scalar
-def draw(clock: Array) -> Scalar:
+@inlined
+def draw(clock: Array) -> Number:
     """Return the next number in [0, 1) of an env."""
     counter = clock[COUNTER]
     clock[COUNTER] = counter + 1
-    return F(scramble(scramble(counter) ^ clock[SEED]) >> 8) * UNIT
+    return F(mix(mix(counter) ^ clock[SEED]) >> 8) * UNIT
 
 
-@scalar
-def spread(clock: Array, size: Scalar) -> Scalar:
+@inlined
+def spread(clock: Array, size: Number) -> Number:
     """Return the next number in [-size, size)."""
     return (draw(clock) * TWO - ONE) * size
 
 
-@scalar
-def place(s: Array, c: int, x: Scalar, y: Scalar, dx: Scalar, dy: Scalar) -> None:
+@inlined
+def place(s: Array, c: int, x: Number, y: Number, dx: Number, dy: Number) -> None:
     """Put a car at rest at (x, y), looking along (dx, dy)."""
     for k in range(CAR_SIZE):
         s[c + k] = ZERO
@@ -89,7 +78,7 @@ def place(s: Array, c: int, x: Scalar, y: Scalar, dx: Scalar, dy: Scalar) -> Non
     s[c + BOOST] = START_BOOST
 
 
-@scalar
+@inlined
 def line_up(s: Array, clock: Array, team_size: int) -> None:
     """Set a symmetric kick-off: a random one of five places for each pair of cars, the same jitter for both."""
     first = int(draw(clock) * F(5.0))
@@ -109,8 +98,8 @@ def line_up(s: Array, clock: Array, team_size: int) -> None:
         place(s, car_at(k + team_size), -x, -y, x, y)
 
 
-@scalar
-def put_anywhere(s: Array, clock: Array, at: int, speed: Scalar) -> None:
+@inlined
+def put_anywhere(s: Array, clock: Array, at: int, speed: Number) -> None:
     """Give a body a random place in the arena and a random velocity."""
     x, y = spread(clock, LENGTH - MARGIN), spread(clock, WIDTH - MARGIN)
     if abs(x) + abs(y) > DIAGONAL - MARGIN * TWO:
@@ -119,7 +108,7 @@ def put_anywhere(s: Array, clock: Array, at: int, speed: Scalar) -> None:
     s[at + VX], s[at + VY] = spread(clock, speed), spread(clock, speed)
 
 
-@scalar
+@inlined
 def scatter(s: Array, clock: Array, team_size: int) -> None:
     """Set a random state: ball and cars anywhere, moving, with any fuel."""
     put_anywhere(s, clock, BALL, BALL_START)
@@ -134,8 +123,8 @@ def scatter(s: Array, clock: Array, team_size: int) -> None:
         s[c + BOOST] = draw(clock)
 
 
-@scalar
-def kick_off(s: Array, clock: Array, team_size: int, random_starts: Scalar) -> None:
+@inlined
+def kick_off(s: Array, clock: Array, team_size: int, random_starts: Number) -> None:
     """Begin anew from the middle, or, for a share of the times, from a random state; pads come back."""
     for k in range(4):
         s[BALL + k] = ZERO
@@ -149,8 +138,8 @@ def kick_off(s: Array, clock: Array, team_size: int, random_starts: Scalar) -> N
         line_up(s, clock, team_size)
 
 
-@scalar
-def new_match(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Scalar) -> None:
+@inlined
+def new_match(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Number) -> None:
     """Begin the next episode of an env."""
     clock[TICKS_LEFT] = match_ticks
     clock[SCORE] = 0

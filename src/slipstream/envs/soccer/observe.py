@@ -5,6 +5,7 @@ Turning by 180 degrees is a change of sign, so both sides see exactly the same n
 
 from __future__ import annotations
 
+from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
@@ -50,15 +51,14 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import BIG_WAIT, ONE, SMALL_WAIT, TINY, ZERO, car_at, pad_x, pad_y, root
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
 THIRD = F(1.0 / 3.0)
 INV_BIG, INV_SMALL = F(1.0) / BIG_WAIT, F(1.0) / SMALL_WAIT
 FAR = F(1e9)
 
 
-@scalar
-def observe_other(s: Array, c: int, o: int, bx: Scalar, by: Scalar, out: Array, at: int) -> None:
+@inlined
+def observe_other(s: Array, c: int, o: int, bx: Number, by: Number, out: Array, at: int) -> None:
     """Write what the car at column `c` sees of the car at column `o`."""
     hx, hy = s[c + HX], s[c + HY]
     dx, dy = s[o + X] - s[c + X], s[o + Y] - s[c + Y]
@@ -75,7 +75,7 @@ def observe_other(s: Array, c: int, o: int, bx: Scalar, by: Scalar, out: Array, 
     out[at + 7] = root(rx * rx + ry * ry) * NEAR
 
 
-@scalar
+@inlined
 def observe_pads(s: Array, c: int, flip: int, out: Array) -> None:
     """Write which pads are there, and where the nearest of them is."""
     cx, cy = s[c + X], s[c + Y]
@@ -96,8 +96,8 @@ def observe_pads(s: Array, c: int, flip: int, out: Array) -> None:
     out[O_NEAREST_PAD + 1] = (ay * hx - ax * hy) * NEAR
 
 
-@scalar
-def observe(s: Array, clock: Array, car: int, team_size: int, per_match: Scalar, out: Array) -> None:
+@inlined
+def observe(s: Array, clock: Array, car: int, team_size: int, per_match: Number, out: Array) -> None:
     """Write the observation of one car; `per_match` is 1 / ticks of a match."""
     c = car_at(car)
     team = 0 if car < team_size else 1

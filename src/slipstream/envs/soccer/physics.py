@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
@@ -43,7 +44,6 @@ from slipstream.envs.soccer.layout import (
     X,
     Y,
 )
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
 ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
 DT = F(1.0 / 60.0)
@@ -78,28 +78,28 @@ PAD_REACH = F(3.2 * 3.2)
 VISIT = F(4.0)  # each pair of pads is looked at every fourth tick
 
 
-@scalar
+@inlined
 def car_at(car: int) -> int:
     """Return the first column of a car."""
     return CARS + car * CAR_SIZE
 
 
-@scalar
-def root(x: Scalar) -> Scalar:
+@inlined
+def root(x: Number) -> Number:
     """Return the float32 square root of a number >= 0, uncompiled too."""
     return F(math.sqrt(x))
 
 
-@scalar
-def pad_x(pair: int) -> Scalar:
+@inlined
+def pad_x(pair: int) -> Number:
     """Return x of the first pad of a pair; the second is at the opposite point."""
     if pair == 0:
         return ZERO
     return F(14.0) if pair == 1 else F(24.0)
 
 
-@scalar
-def pad_y(pair: int) -> Scalar:
+@inlined
+def pad_y(pair: int) -> Number:
     """Return y of the first pad of a pair."""
     if pair == 0:
         return F(20.0)
@@ -108,7 +108,7 @@ def pad_y(pair: int) -> Scalar:
     return F(12.5) if pair == 2 else F(-12.5)
 
 
-@scalar
+@inlined
 def drive(s: Array, c: int) -> None:
     """Turn, accelerate and move the car whose columns begin at `c`."""
     hx, hy = s[c + HX], s[c + HY]
@@ -151,8 +151,8 @@ def drive(s: Array, c: int) -> None:
     s[c + HX], s[c + HY] = nx * scale, ny * scale
 
 
-@scalar
-def reflect(s: Array, at: int, nx: Scalar, ny: Scalar, bounce: Scalar) -> None:
+@inlined
+def reflect(s: Array, at: int, nx: Number, ny: Number, bounce: Number) -> None:
     """Send a body's velocity back along the inward normal if it moves outward."""
     out = s[at + VX] * nx + s[at + VY] * ny
     if out < ZERO:
@@ -161,8 +161,8 @@ def reflect(s: Array, at: int, nx: Scalar, ny: Scalar, bounce: Scalar) -> None:
         s[at + VY] -= out * ny
 
 
-@scalar
-def contain(s: Array, at: int, radius: Scalar, bounce: Scalar) -> None:
+@inlined
+def contain(s: Array, at: int, radius: Number, bounce: Number) -> None:
     """Keep a body inside walls, angled corners, goal posts and goal boxes."""
     ax, ay = abs(s[at + X]), abs(s[at + Y])
     if ax < LENGTH - radius and ay < WIDTH - radius and ax + ay < DIAGONAL - radius * SQRT_TWO:
@@ -204,7 +204,7 @@ def contain(s: Array, at: int, radius: Scalar, bounce: Scalar) -> None:
     s[at + X], s[at + Y] = ax * sx, ay * sy
 
 
-@scalar
+@inlined
 def bump(s: Array, a: int, b: int) -> None:
     """Collide two cars as circles of equal mass."""
     dx, dy = s[b + X] - s[a + X], s[b + Y] - s[a + Y]
@@ -230,7 +230,7 @@ def bump(s: Array, a: int, b: int) -> None:
         s[b + VY] += ny * impulse
 
 
-@scalar
+@inlined
 def hit(s: Array, c: int) -> None:
     """Collide a car, as a turned box, with the ball; the ball leaves faster than physics alone would have it."""
     dx, dy = s[BALL + X] - s[c + X], s[BALL + Y] - s[c + Y]
@@ -268,7 +268,7 @@ def hit(s: Array, c: int) -> None:
         s[c + TOUCH] += closing * (BALL_SHARE + HIT_BONUS)
 
 
-@scalar
+@inlined
 def serve_pads(s: Array, pair: int, cars: int) -> None:
     """Look after one pair of pads: count down, or fill the tank of the nearest car in reach."""
     x, y = pad_x(pair), pad_y(pair)
@@ -289,7 +289,7 @@ def serve_pads(s: Array, pair: int, cars: int) -> None:
         x, y = -x, -y
 
 
-@scalar
+@inlined
 def tick(s: Array, phase: int, last_first: int, cars: int) -> None:
     """Advance one env by 1/60 s; `phase` says which pads have their turn, `last_first` in which order cars hit."""
     for car in range(cars):

@@ -8,6 +8,7 @@ the same form. Progress terms are differences, so that going back and forth earn
 
 from __future__ import annotations
 
+from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
@@ -23,7 +24,6 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TINY, ZERO, car_at, root
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
 TERMS = ("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain")
 T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
@@ -36,48 +36,48 @@ WEIGHTS: dict[str, dict[str, float]] = {
 """Default weights of each `rewards.mode`; a term that is not named has weight 0."""
 
 
-@scalar
-def side(car: int, team_size: int) -> Scalar:
+@inlined
+def side(car: int, team_size: int) -> Number:
     """Return +1 for team 0, which attacks +x, and -1 for team 1."""
     return ONE if car < team_size else -ONE
 
 
-@scalar
-def goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
+@inlined
+def goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
     """+1 for a goal of the car's team, -1 for one of the others."""
     return after[GOAL] * side(car, team_size)
 
 
-@scalar
-def win(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
+@inlined
+def win(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
     """+1 for a won match, -1 for a lost one, when it ends."""
     if clock[OVER] == 0 or clock[SCORE] == clock[SCORE + 1]:
         return ZERO
     return side(car, team_size) if clock[SCORE] > clock[SCORE + 1] else -side(car, team_size)
 
 
-@scalar
-def touch(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
+@inlined
+def touch(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
     """The change of the ball's speed by this car's hits, 1 = from rest to the fastest there is."""
     return after[car_at(car) + TOUCH] * INV_BALL_SPEED
 
 
-@scalar
-def ball_place(s: Array) -> Scalar:
+@inlined
+def ball_place(s: Array) -> Number:
     """How good the ball's place is for team 0, -1 in its own goal to 1 in the other."""
     x, y = s[BALL + X], s[BALL + Y]
     home, target = x + LENGTH, x - LENGTH
     return (root(home * home + y * y) - root(target * target + y * y)) * HALF * INV_LENGTH
 
 
-@scalar
-def ball_to_goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
+@inlined
+def ball_to_goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
     """The ball's way from the own goal to the other; zero-sum and telescoping."""
     return (ball_place(after) - ball_place(before)) * side(car, team_size)
 
 
-@scalar
-def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
+@inlined
+def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
     """The car's own way towards where the ball was, in half lengths; hitting the ball away costs nothing."""
     c = car_at(car)
     dx, dy = before[BALL + X] - before[c + X], before[BALL + Y] - before[c + Y]
@@ -85,14 +85,14 @@ def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: 
     return way / max(root(dx * dx + dy * dy), TINY) * INV_LENGTH
 
 
-@scalar
-def boost_gain(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Scalar:
+@inlined
+def boost_gain(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
     """Fuel taken from pads, 1 = a full tank."""
     c = car_at(car)
     return max(after[c + BOOST] - before[c + BOOST], ZERO)
 
 
-@scalar
+@inlined
 def value_terms(
     before: Array, after: Array, clock: Array, car: int, team_size: int, weights: Array, values: Array
 ) -> None:

@@ -6,7 +6,7 @@ The arena is that of the observation: the player attacks +x whatever its team.
 
 from __future__ import annotations
 
-from slipstream.core.compile import compiled
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.envs.soccer.actions import KINDS, encode
@@ -33,7 +33,6 @@ from slipstream.envs.soccer.layout import (
     F,
 )
 from slipstream.envs.soccer.physics import BALL_BOUNCE, ONE, TINY, ZERO, root
-from slipstream.envs.soccer.scalar import Scalar, scalar
 
 SCRIPTED: tuple[str, ...] = ("chaser", "keeper", "rule")
 CHASER, KEEPER, RULE = range(3)
@@ -53,8 +52,8 @@ MARGIN, RETREAT, WARY = F(0.3), F(0.45), F(0.5)
 BACK, WIDE, ROUND = F(10.0), F(6.9), F(0.1)
 
 
-@scalar
-def steer_to(o: Array, ahead: Scalar, left: Scalar, top: Scalar, kind: int, action: Array, row: int) -> None:
+@inlined
+def steer_to(o: Array, ahead: Number, left: Number, top: Number, kind: int, action: Array, row: int) -> None:
     """Drive to a point given in the own frame at up to `top` units/s; beyond DRIVE_SPEED that takes boost."""
     away = max(root(ahead * ahead + left * left), TINY)
     sine, cosine = left / away, ahead / away
@@ -70,8 +69,8 @@ def steer_to(o: Array, ahead: Scalar, left: Scalar, top: Scalar, kind: int, acti
     encode(throttle, steer, boost, drift, kind, action, row)
 
 
-@scalar
-def go_to(o: Array, x: Scalar, y: Scalar, top: Scalar, kind: int, action: Array, row: int) -> None:
+@inlined
+def go_to(o: Array, x: Number, y: Number, top: Number, kind: int, action: Array, row: int) -> None:
     """Drive to a point of the arena."""
     x = min(max(x, WALL - LENGTH), LENGTH - WALL)
     y = min(max(y, WALL - WIDTH), WIDTH - WALL)
@@ -80,14 +79,14 @@ def go_to(o: Array, x: Scalar, y: Scalar, top: Scalar, kind: int, action: Array,
     steer_to(o, dx * hx + dy * hy, dy * hx - dx * hy, top, kind, action, row)
 
 
-@scalar
+@inlined
 def chaser(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     """Drive at the ball, always, a little on the own side of it."""
     ahead, left = o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN
     steer_to(o, ahead, left, STROLL, kind, action, row)
 
 
-@scalar
+@inlined
 def keeper(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     """Stay between the ball and the own goal, and clear a ball that comes near."""
     bx, by = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
@@ -109,8 +108,8 @@ def keeper(o: Array, others: int, kind: int, action: Array, row: int) -> None:
         encode(throttle, turn, ZERO, ZERO, kind, action, row)
 
 
-@scalar
-def soonest(o: Array, start: int, stop: int) -> Scalar:
+@inlined
+def soonest(o: Array, start: int, stop: int) -> Number:
     """Return how soon the first of some other cars could be at the ball, in seconds."""
     best = F(9.0)
     for k in range(start, stop):
@@ -121,8 +120,8 @@ def soonest(o: Array, start: int, stop: int) -> Scalar:
     return best
 
 
-@scalar
-def folded(place: Scalar, limit: Scalar) -> Scalar:
+@inlined
+def folded(place: Number, limit: Number) -> Number:
     """Return where a ball that would roll to `place` is after bouncing off the wall at `limit`."""
     if abs(place) <= limit:
         return place
@@ -130,13 +129,13 @@ def folded(place: Scalar, limit: Scalar) -> Scalar:
     return back if place > ZERO else -back
 
 
-@scalar
-def cosine(ax: Scalar, ay: Scalar, bx: Scalar, by: Scalar) -> Scalar:
+@inlined
+def cosine(ax: Number, ay: Number, bx: Number, by: Number) -> Number:
     """Return the cosine of the angle between two vectors."""
     return (ax * bx + ay * by) / max(root((ax * ax + ay * ay) * (bx * bx + by * by)), TINY)
 
 
-@scalar
+@inlined
 def rule(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     """Meet the ball where a hit sends it to the goal, else get behind it; fall back when beaten, refuel when free."""
     x, y = o[O_POSITION] * LENGTH, o[O_POSITION + 1] * WIDTH
