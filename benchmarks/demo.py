@@ -1,6 +1,6 @@
 """The demo's bar: from random weights to beating the scripted players, for several seeds, on this machine.
 
-    .venv/bin/python benchmarks/demo.py [--seeds 3] [--out DIR]
+    .venv/bin/python benchmarks/demo.py [--seeds 3] [--first 0] [--out DIR]
 
 Runs `slipstream run soccer --seed S` as `scripts/demo` does and notes its wall-clock, its steps and the games that it
 then plays against each scripted player, on seeds of their own and with sides swapped.
@@ -25,7 +25,7 @@ LIMIT_S = 480.0
 
 def play(seed: int) -> dict[str, Any]:
     """One whole run; raises if the program fails."""
-    command = [str(Path(sys.executable).parent / "slipstream"), "run", "soccer", "--seed", str(seed), "--json"]
+    command = [sys.executable, "-m", "slipstream.cli", "run", "soccer", "--seed", str(seed), "--json"]
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         began = time.perf_counter()
         done = subprocess.run(
@@ -41,14 +41,15 @@ def play(seed: int) -> dict[str, Any]:
 def main() -> None:
     """Run every seed and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record = Record(options.out or dated("demo"))
     record.begin()
     lines = ["| seed | seconds | steps | steps/s | against | games | win rate | low | bar |", "|" + "---|" * 9]
     passed = True
-    for seed in range(options.seeds):
+    for seed in range(options.first, options.first + options.seeds):
         record.load()
         row = play(seed)
         record.add({"work": "demo", "contestant": f"seed {seed}", **row})

@@ -64,7 +64,7 @@ def test_train_json(cli: Cli, tmp_path: Path) -> None:
     assert found.keys() == TRAINED
     assert found["run"] == "r" and found["steps"] == 384 and found["stopped"] == ""
     assert Path(found["checkpoint"]).is_dir()
-    assert "plan.collector = local (asked for)" in result.stderr
+    assert "plan: envs 4 (asked for), collector local (asked for), workers 1 (local collects" in result.stderr
     assert "seed: 3  # flag" in (tmp_path / "r" / "config.yaml").read_text()
 
 
@@ -76,7 +76,7 @@ def test_train_for_a_person(cli: Cli) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("256 steps in ")
     assert lines[1].startswith("mean return of the last 100 episodes: ")
-    assert lines[-1] == f"go on:   slipstream resume {run} --steps 512"
+    assert lines[-1] == f"go on: slipstream resume {run} --steps 512"
     assert run.name.startswith("gymnasium-cartpole-v1-")
 
 
@@ -447,7 +447,7 @@ def test_the_public_names() -> None:
     """What `slipstream` offers is fixed here: a change of this list is a change for users."""
     assert slipstream.__all__ == [
         "CheckpointError", "ConfigError", "DemoError", "EnvError", "MachineError", "Run", "Settings", "SlipstreamError",
-        "__version__", "evaluate", "load_agent", "make_vector", "resume", "train",
+        "__version__", "empty_rows", "evaluate", "load_agent", "make_vector", "resume", "train",
     ]  # fmt: skip
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None

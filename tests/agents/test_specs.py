@@ -50,7 +50,7 @@ def test_every_form(trained: Run) -> None:
     ("text", "message"),
     [
         ("randm", f"`randm` does not name an agent. Did you mean `random`?\nhint: write {FORMS}"),
-        ("scripted:", f"`scripted:` does not name an agent. Did you mean `scripted`?\nhint: write {FORMS}"),
+        ("scripted:", f"`scripted:` does not name an agent.\nhint: write {FORMS}"),
         ("", f"`` does not name an agent.\nhint: write {FORMS}"),
         (
             "scripted:chasr",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import gymnasium
@@ -21,18 +22,16 @@ from slipstream.settings import EnvSettings
 
 
 class Uneven(gymnasium.Env[Any, Any]):
-    """Episodes of 1 and 20 steps in turn; the long ones pay 1, the short ones nothing."""
+    """Episodes of 20 steps in every second env made, of 1 step in the others; the long ones pay 1."""
 
     observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self) -> None:
-        self._games = 0
+    def __init__(self, number: int = 0) -> None:
+        self._length = 20 if number % 2 else 1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the other kind of game."""
-        self._games += 1
-        self._length = 1 if self._games % 2 else 20
+        """Begin."""
         self._left = self._length
         return np.zeros(1, np.float32), {}
 
@@ -92,7 +91,8 @@ class Always(BatchAgent):
 
 def uneven(games: int, envs: int, seed: int = 0) -> Games:
     """Play games of uneven length."""
-    choice = EnvChoice("python:Uneven", factory=Uneven)
+    numbers = count()
+    choice = EnvChoice("python:Uneven", factory=lambda: Uneven(next(numbers)))
     return play(choice, lambda spec, _: RandomAgent(spec.action), None, games, seed=seed, envs=envs)
 
 
@@ -105,7 +105,7 @@ def test_exactly_as_many_games_as_asked(games: int, envs: int) -> None:
 
 
 def test_short_games_are_not_favoured() -> None:
-    """Each env plays its share to the end, so half of 40 games are long, as half of all games are."""
+    """Each env plays its share to the end: of 40 games on 2 slow and 2 quick envs, half are long."""
     result = uneven(40, 4)
     assert result.lengths.count(20) == result.lengths.count(1) == 20
     assert result.summary()["mean_return"] == 0.5

@@ -75,6 +75,8 @@ def test_open_keys_are_merged_across_layers() -> None:
     assert resolved.settings.rewards.weights == {"goal": 1.0, "touch": 0.5, "boost": 3.0}
     assert resolved.settings.env.options == {"render": False}
     assert resolve(Layer("a", {"rewards.weights": None})).settings.rewards.weights == {}
+    files = Layer("a", {"rewards.weights": {"goal": 1, "touch": 2}}), Layer("b", {"rewards.weights": {"touch": 5}})
+    assert resolve(*files).settings.rewards.weights == {"goal": 1, "touch": 5}
 
 
 @pytest.mark.parametrize(

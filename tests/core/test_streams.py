@@ -85,3 +85,10 @@ def test_a_copied_stream_replays() -> None:
     draws(stream, 5)
     saved = stream.copy()
     assert np.array_equal(draws(stream, 5), draws(saved, 5))
+
+
+def test_the_lowest_and_the_topmost_draw() -> None:
+    """0 never comes (its logarithm is taken), and the largest draw is 1."""
+    ends = np.array([[1292716, 0], [8230406, 0]], np.int64)
+    assert uniform(ends, 0) == np.float32(2.0**-25)
+    assert uniform(ends, 1) == 1.0

@@ -83,6 +83,7 @@ def test_gradients_and_weights_equal_those_of_torch(
         assert one.updates == other.updates == 15
         assert np.abs(fused.params - torch.params).max() < 1e-5
         assert np.abs(fused.params - case[1]).max() > 1e-3
+        assert np.allclose(fused.gradient(), torch.gradient(), atol=2e-5, rtol=1e-3)
         for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=2e-5, rel=1e-4), name
         for name, array in torch.snapshot().items():

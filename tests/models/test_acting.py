@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
-from slipstream.core.streams import make_streams
+from slipstream.core.contracts import ActionSpec, Array
+from slipstream.core.streams import make_streams, uniform
 from slipstream.models.acting import Acting, bound, split_pack
+from slipstream.models.heads import MASKED, sample
+from slipstream.models.shape import Shape
 
+TOPMOST = 8230406
+"""The key of a stream whose first draw is the largest there is."""
 KINDS = ["discrete", "multi_discrete", "continuous", "masked", "masked_multi"]
 
 
@@ -81,6 +85,17 @@ def test_frequencies_follow_the_probabilities(
         statistic = ((counts - expected)[chance] ** 2 / expected[chance]).sum()
         assert statistic < freedom + 6 * np.sqrt(2 * freedom)
         start += size
+
+
+def test_a_masked_option_is_not_drawn_even_by_the_topmost_draw() -> None:
+    """A draw of 1 passes the sum of all probabilities; it gives the last allowed option, not a masked one behind it."""
+    shape = Shape(1, ActionSpec("discrete", (4,), masked=True), (), "tanh", True)
+    streams = np.array([[TOPMOST, 0]], np.int64)
+    assert uniform(streams.copy(), 0) == 1.0
+    logits, probs, action = np.array([0, 0, MASKED, MASKED], np.float32), np.zeros(4, np.float32), np.zeros(1, np.int32)
+    logp = sample(logits, np.zeros(0, np.float32), shape.head, streams, 0, probs, action)
+    assert action[0] == 1
+    assert logp == pytest.approx(np.log(0.5), abs=1e-6)
 
 
 def test_continuous_draws_have_the_mean_and_deviation(

@@ -134,7 +134,7 @@ def test_panel_fits_and_tells() -> None:
     text = "\n".join(lines)
     for part in ("slipstream train soccer runs/soccer-20260101-120000", "steps 1.23M/10M", "12%", "240k steps/s"):
         assert part in text
-    for part in ("left 0:40", "return   3.21 [2.91, 3.52]", "win rate 62% [58, 66]", "scripted:rule", "inference  22%"):
+    for part in ("left 0:40", "return   3.21 ±0.305", "win rate 62% [58, 66]", "scripted:rule", "inference  22%"):
         assert part in text
     for part in ("kl             0.00412", "explained var     0.81", "learning rate   0.0003", "cpu 187%", "paused"):
         assert part in text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.api import Run, configure, resume
+from slipstream.api import Run, configure, evaluate, resume
 from slipstream.core.errors import CheckpointError, ConfigError
 from slipstream.learn.loop import Wishes
 from slipstream.runs.checkpoint import read_best
@@ -135,8 +135,39 @@ def test_an_env_must_be_a_name_or_a_function(quick: Callable[..., Run]) -> None:
 def test_users_own_reward_terms(quick: Callable[..., Run]) -> None:
     """A plain Python function of one env's state is compiled with the rest, weighted and logged by name."""
 
-    def still(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
-        return 1.0
-
     run = quick("soccer", steps=128, terms={"still": still}, rewards__weights={"still": 2.0})
     assert run.metrics()[-1]["reward/still"] == pytest.approx(2.0, rel=1e-3)
+
+
+def still(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
+    """A reward term of the user's."""
+    return 1.0
+
+
+def test_a_run_needs_its_own_terms_again(quick: Callable[..., Run]) -> None:
+    """A run with a user's reward term refuses to go on without it, and goes on with it."""
+    run = quick("soccer", steps=128, terms={"still": still})
+    with pytest.raises(ConfigError) as caught:
+        resume(run.path, steps=256)
+    assert caught.value.message.startswith("This run was trained with the reward terms [")
+    assert caught.value.hint == "give still again in Python: slipstream.resume(run, terms={...})"
+    assert resume(run.path, steps=256, terms={"still": still}).facts["steps"] == 256
+
+
+def test_a_new_total_is_remembered(quick: Callable[..., Run]) -> None:
+    """`resume --steps` writes its total into config.yaml, so that the next resume knows it."""
+    run = quick(lambda: ToyEnv(), steps=64)
+    resume(run.path, steps=128, env=lambda: ToyEnv())
+    assert read_config(RunDir.open(run.path))[0].steps == 128
+    with pytest.raises(ConfigError, match="is finished: it has 128 steps"):
+        resume(run.path, env=lambda: ToyEnv())
+
+
+def test_a_trained_agent_brings_its_own_interface(quick: Callable[..., Run]) -> None:
+    """An agent trained with other actions is evaluated with them, without saying so again; a flag still wins."""
+    run = quick("soccer", steps=128, env__actions="continuous")
+    resolved = configure("soccer", agent=f"run:{run.path}")
+    assert resolved.settings.env.actions == "continuous"
+    assert evaluate(f"run:{run.path}", "soccer", opponent="random", games=2, env__match_seconds=1.0)["games"] == 2
+    asked = configure("soccer", agent=f"run:{run.path}", flags={"env__actions": "discrete"})
+    assert asked.settings.env.actions == "discrete"

@@ -29,7 +29,7 @@ def mix(x: int) -> int:
 
 @compiled
 def uniform(streams: Array, row: int) -> Number:
-    """Draw from (0, 1) and advance the row's counter."""
+    """Draw from (0, 1] (float32 rounds the topmost draw up to 1) and advance the row's counter."""
     counter = streams[row, 1]
     streams[row, 1] = counter + 1
     low = counter & MASK32

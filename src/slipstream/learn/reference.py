@@ -49,6 +49,7 @@ class TorchEngine:
         self.policy = ActorCritic(shape)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), fused=True)
         self.counters = np.zeros(3, np.int64)
+        self._stretch = torch.ones(())
         self._write_weights(shape.named(params))
         for parameter in self.policy.parameters():
             self.optimizer.state[parameter] = {
@@ -90,15 +91,16 @@ class TorchEngine:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
+        self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
         bad = (~torch.isfinite(norm + loss.detach())).float()
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
         self.optimizer.step()
         return bad, norm
 
     def gradient(self) -> Array:
-        """The flat gradient of the last step taken."""
-        named = {name: p.grad.numpy() for name, p in self.policy.named_parameters() if p.grad is not None}
-        return self.shape.flatten(named)
+        """The flat gradient of the last step taken, as it was before it was shortened."""
+        grads = {name: p.grad for name, p in self.policy.named_parameters() if p.grad is not None}
+        return self.shape.flatten({name: (grad * self._stretch).numpy() for name, grad in grads.items()})
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""

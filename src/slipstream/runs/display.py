@@ -115,19 +115,19 @@ def _with_interval(view: View, key: str, text: Callable[[float], str]) -> str:
     return f"{text(view[key])} [{text(low).removesuffix('%')}, {text(high).removesuffix('%')}]"
 
 
-def _give_or_take(view: View, key: str) -> str:
+def _give_or_take(view: View, key: str, sign: str) -> str:
     """A mean with half its interval, which is even on both sides."""
     low, high = view.get(f"{key}_low"), view.get(f"{key}_high")
-    half = "" if low is None or high is None else f" ±{_number((high - low) / 2)}"
+    half = "" if low is None or high is None else f" {sign}{_number((high - low) / 2)}"
     return _number(view[key]) + half
 
 
 Row = tuple[str, str]
 
 
-def _progress_rows(view: View) -> list[Row]:
+def _progress_rows(view: View, sign: str) -> list[Row]:
     rows = [
-        ("return", _part(view, "mean_return", lambda v: _give_or_take(view, "mean_return"))),
+        ("return", _part(view, "mean_return", lambda v: _give_or_take(view, "mean_return", sign))),
         ("length", _part(view, "mean_length", _number)),
         ("win rate", _part(view, "win_rate", lambda v: _with_interval(view, "win_rate", _percent))),
         ("against", _part(view, "opponent", str)),
@@ -182,7 +182,8 @@ def _bar(text: Text, view: View, unicode: bool) -> None:
 
 def _columns(text: Text, view: View, unicode: bool) -> None:
     """Three lists side by side, set by hand: a table would be measured anew at every refresh."""
-    columns = (_progress_rows(view), _split_rows(view, "█" if unicode else "#"), _loss_rows(view))
+    sign, block = ("±", "█") if unicode else ("+-", "#")
+    columns = (_progress_rows(view, sign), _split_rows(view, block), _loss_rows(view))
     if not any(columns):
         return
     text.append("\n")
