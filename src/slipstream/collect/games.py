@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from slipstream.collect.actor import learning_rows
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Agent, Array, empty_rows
+from slipstream.core.contracts import Agent, Array, Vector, empty_rows
 from slipstream.core.errors import ConfigError
 from slipstream.core.stats import mean_interval, wilson
 from slipstream.core.streams import make_streams
@@ -56,8 +57,15 @@ def play(
     """
     choice = replace(choice, env=choice.env.model_copy(update={"random_starts": 0.0}))
     envs = min(envs, games)
-    vector = make_vector(choice, envs, seed=seed)
-    spec = vector.spec
+    with contextlib.closing(make_vector(choice, envs, seed=seed)) as vector:
+        return _play_all(vector, choice, make_agent, make_opponent, games, seed, on_progress)
+
+
+def _play_all(
+    vector: Vector, choice: EnvChoice, make_agent: Callable[..., Agent], make_opponent: Callable[..., Agent] | None,
+    games: int, seed: int, on_progress: Callable[[int], None] | None,
+) -> Games:  # fmt: skip
+    spec, envs = vector.spec, vector.envs
     if spec.competitive and make_opponent is None:
         raise ConfigError(f"`{spec.name}` has two sides: it needs an opponent.", "add --opponent AGENT")
     if make_opponent is not None and not spec.competitive:
@@ -72,22 +80,19 @@ def play(
     buffers = [np.zeros((len(index), spec.action.parts), spec.action.dtype) for _, index, _ in sides]
     left = np.array([games // envs + (i < games % envs) for i in range(envs)])
     result, tally = Games(spec.competitive), _Tally(spec.agents, learning, envs)
-    try:
-        vector.reset(rows)
-        while left.any():
-            for (player, index, streams), chosen in zip(sides, buffers, strict=True):
-                player.act_into(rows.obs[index], rows.mask[index], streams, chosen)
-                action[index] = chosen
-            vector.step(action, rows)
-            for env in tally.add(rows):
-                if left[env]:
-                    left[env] -= 1
-                    tally.finish(env, rows.outcome, result)
-                tally.clear(env)
-            if on_progress is not None:
-                on_progress(len(result.returns))
-    finally:
-        vector.close()
+    vector.reset(rows)
+    while left.any():
+        for (player, index, streams), chosen in zip(sides, buffers, strict=True):
+            player.act_into(rows.obs[index], rows.mask[index], streams, chosen)
+            action[index] = chosen
+        vector.step(action, rows)
+        for env in tally.add(rows):
+            if left[env]:
+                left[env] -= 1
+                tally.finish(env, rows.outcome, result)
+            tally.clear(env)
+        if on_progress is not None:
+            on_progress(len(result.returns))
     return result
 
 

@@ -25,8 +25,11 @@ class Bell:
     def wait(self, timeout_s: float | None = None) -> bool | None:
         """True when rung, False when the other side is gone, None when the time is over."""
         assert self.ear is not None
-        if timeout_s is not None and not select.select([self.ear], [], [], timeout_s)[0]:
-            return None
+        if timeout_s is not None:
+            poll = select.poll()
+            poll.register(self.ear, select.POLLIN)
+            if not poll.poll(timeout_s * 1000):
+                return None
         return bool(os.read(self.ear, 1))
 
     def drop(self, *, ear: bool = False, cord: bool = False) -> None:

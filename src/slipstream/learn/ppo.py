@@ -36,6 +36,7 @@ class PPO:
         self._rate_scale = np.ones(1, np.float64)
         self._advantage: Array = np.zeros((0, 0), np.float32)
         self._good = engine.snapshot()
+        self._failing = False
         self._iterations = np.zeros(1, np.int64)
         _, mean, scale = split_pack(shape, pack)
         mean[:], scale[:] = 0.0, 1.0
@@ -50,10 +51,11 @@ class PPO:
                 "Not one transition of this rollout could be used: every observation or reward was masked.",
                 "the messages above name the env and the reward term; mend them",
             )
-        if self._iterations[0] % GOOD_EVERY == 0:
+        if self._iterations[0] % GOOD_EVERY == 0 and not self._failing:
             self._good = self.engine.snapshot()
         outcome = self.engine.run(batch, self._order(chosen, knobs.minibatch), knobs)
         metrics = _metrics(outcome, knobs, batch, chosen) | {"ppo/reward_scale": reward_scale}
+        self._failing = outcome.failed > 0
         if outcome.failed:
             self.notices.append(f"{outcome.failed} gradient steps were not finite and were left out.")
         if outcome.diverged:

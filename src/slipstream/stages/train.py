@@ -188,7 +188,8 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
     except EnvError as error:
         if position.version:
-            error.hint = f"{error.hint}; then go on with: slipstream resume {run.path}"
+            modules = "".join(f" --import {name}" for name in parts.choice.modules)
+            error.hint = f"{error.hint}; then go on with: slipstream resume {run.path}{modules}"
         raise
     finally:
         saver.close()

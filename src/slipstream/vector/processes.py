@@ -62,10 +62,13 @@ class Processes:
         jobs = [
             VectorJob(w, make, low, high - low, *ends[w]) for w, (low, high) in enumerate(self._shares)
         ]  # fmt: skip
-        self._crew = Crew(
-            "slipstream.vector.processes", jobs, self._slab, deadline_s=deadline_s, where=self._where,
-            inherit=ends,
-        )  # fmt: skip
+        try:
+            self._crew = Crew(
+                "slipstream.vector.processes", jobs, self._slab, deadline_s=deadline_s, where=self._where, inherit=ends
+            )  # fmt: skip
+        except BaseException:
+            self._let_go()
+            raise
         for call, reply in zip(self._calls, self._replies, strict=True):
             call.drop(ear=True)
             reply.drop(cord=True)
@@ -95,6 +98,9 @@ class Processes:
     def close(self) -> None:
         """End the workers; may be called twice."""
         self._crew.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         for bell in (*self._calls, *self._replies):
             bell.drop(ear=True, cord=True)
         self._calls, self._replies = [], []

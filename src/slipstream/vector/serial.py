@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,30 @@ class Bridge:
     mask_of: Callable[[Any], Callable[[], Any] | None]
 
 
+class Repeated:
+    """One environment that takes every action several times and adds up the rewards."""
+
+    def __init__(self, env: Any, times: int, limit: int) -> None:
+        self._step, self._times, self._limit = env.step, times, limit or sys.maxsize
+        self._elapsed = 0
+
+    def begin(self) -> None:
+        """An episode starts."""
+        self._elapsed = 0
+
+    def __call__(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        """Step until the action has lasted or the episode is over."""
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self._step(action)
+            total += reward
+            self._elapsed += 1
+            truncated = truncated or self._elapsed >= self._limit
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
 class Serial:
     """Environments with Gymnasium's `reset` and `step`, same-step autoreset, one agent each."""
 
@@ -37,20 +62,24 @@ class Serial:
         self.first = first
         self.progress = np.zeros(2, np.int64) if progress is None else progress
         """What a watcher may read: steps (counted by the caller) and the env that is being stepped."""
+        self._watch = memoryview(self.progress)  # type: ignore[arg-type]
         self._bridge = bridge
         self._repeat = repeat
+        self._limit = bridge.time_limit if repeat == 1 and bridge.time_limit else sys.maxsize
         self._seeds: list[int | None] = list(seeds)
         self._first_seeds = list(seeds)
-        self._elapsed = [0] * self.envs
         self._steps = 0
-        self._index = 0
+        self._ends = [0] * self.envs
+        """The step at which each env's time is over."""
         self._envs: list[Any] = []
+        self._movers: list[Callable[[Any], Any]] = []
+        """What steps each env."""
         self._masks: list[Callable[[], Any] | None] = []
         self._guard(self._make_envs)
 
     def reset(self, out: Rows) -> None:
         """Start every environment anew, seeded the first time."""
-        self._guard(self._reset_envs, range(self.envs), out)
+        self.reset_envs(range(self.envs), out)
 
     def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
         """Start the named environments anew."""
@@ -70,28 +99,37 @@ class Serial:
 
     def close(self) -> None:
         """Close every environment."""
-        envs, self._envs = self._envs, []
+        envs, self._envs, self._movers = self._envs, [], []
         for env in envs:
             env.close()
 
     def _make_envs(self) -> None:
         for index in range(self.envs):
-            self._index = index
+            self._watch[1] = index
             env = self._bridge.make()
             self._envs.append(env)
+            repeated = self._repeat > 1
+            self._movers.append(Repeated(env, self._repeat, self._bridge.time_limit) if repeated else env.step)
             self._masks.append(self._bridge.mask_of(env) if self.spec.action.masked else None)
 
     def _reset_envs(self, indices: Sequence[int], out: Rows) -> None:
         for index in indices:
-            self._begin(index, out)
+            self._write(self._begin(index), out.obs, index)
+            self._mask(index, out)
             out.active[index] = 1
 
-    def _begin(self, index: int, out: Rows) -> None:
-        self._index = self.progress[1] = index
-        self._elapsed[index] = 0
+    def _begin(self, index: int) -> Any:
+        """Start an episode and return its first observation."""
+        self._watch[1] = index
+        self._ends[index] = self._steps + self._limit
+        mover = self._movers[index]
+        if isinstance(mover, Repeated):
+            mover.begin()
         obs, _ = self._envs[index].reset(seed=self._seeds[index])
         self._seeds[index] = None
-        self._write(obs, out.obs, index)
+        return obs
+
+    def _mask(self, index: int, out: Rows) -> None:
         mask = self._masks[index]
         if mask is not None:
             out.mask[index] = mask()
@@ -103,44 +141,37 @@ class Serial:
             self._bridge.encode_obs(obs, rows[index])
 
     def _step_envs(self, action: Array, out: Rows) -> None:
-        obs_rows, rewards, terminations, truncations = out.obs, out.reward, out.terminated, out.truncated
-        elapsed, limit, repeat, progress = self._elapsed, self._bridge.time_limit, self._repeat, self.progress
-        encode, masks = self._bridge.encode_obs, self._masks
-        terminations[:] = 0
-        truncations[:] = 0
+        """The loop itself: what can be done for all envs at once is, and memory views are cheaper than arrays."""
+        out.terminated[:] = 0
+        out.truncated[:] = 0
         out.active[:] = 1
-        for index, (env, choice) in enumerate(zip(self._envs, self._bridge.decode_actions(action), strict=True)):
-            self._index = index
-            progress[1] = index
-            obs, reward, terminated, truncated, _ = env.step(choice)
-            for _ in range(1, repeat):
-                elapsed[index] += 1
-                if terminated or truncated or elapsed[index] == limit:
-                    break
-                obs, more, terminated, truncated, _ = env.step(choice)
-                reward += more
-            else:
-                elapsed[index] += 1
+        watch, rewards, now, ends = self._watch, memoryview(out.reward), self._steps, self._ends  # type: ignore[arg-type]
+        choices = self._bridge.decode_actions(action)
+        seen: list[Any] = []
+        index = 0
+        for move, choice in zip(self._movers, choices, strict=True):
+            watch[1] = index
+            obs, reward, terminated, truncated, _ = move(choice)
             rewards[index] = reward
-            if limit and elapsed[index] >= limit:
-                truncated = True
-            if terminated or truncated:
-                terminations[index] = terminated
-                truncations[index] = truncated and not terminated
+            if terminated or truncated or now >= ends[index]:
+                out.terminated[index] = terminated
+                out.truncated[index] = not terminated
                 self._write(obs, out.final_obs, index)
-                self._begin(index, out)
-            else:
-                if encode is None:
-                    obs_rows[index] = obs
-                else:
-                    encode(obs, obs_rows[index])
-                mask = masks[index]
-                if mask is not None:
-                    out.mask[index] = mask()
+                obs = self._begin(index)
+            seen.append(obs)
+            index += 1  # noqa: SIM113 (an enumerate costs a tuple per env)
+        if self._bridge.encode_obs is None and out.obs.flags.c_contiguous:
+            np.concatenate(seen, out=out.obs.reshape(-1), casting="unsafe")
+        else:
+            for index, obs in enumerate(seen):
+                self._write(obs, out.obs, index)
+        if self.spec.action.masked:
+            for index in range(self.envs):
+                self._mask(index, out)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
         try:
             work(*args)
         except Exception as error:
-            index = self._index
+            index = self._watch[1]
             raise EnvFault(self.first + index, self._first_seeds[index], self._steps, traceback.format_exc()) from error
