@@ -1,30 +1,37 @@
 """Soccer alone: agent-steps per second on one core, and how strong the scripted players are.
 
-    python benchmarks/soccer_speed.py [--games 1000] [--repeats 7]
+    python benchmarks/soccer_speed.py [--games 1000] [--repeats 7] [--out DIR]
 
-Prints one JSON object. A rate is the median of the repeats with the lowest and highest beside it; compiling
+Writes a record. A rate is the median of the repeats with the lowest and highest beside it; compiling
 and warming up are not in it. `score` is (wins + draws / 2) / games with sides swapped from game to game.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.core.contracts import empty_rows
+from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer import scripted
 from slipstream.envs.soccer.game import Soccer
+from slipstream.stages.evaluate import evaluate
 
 COAST = 7
+PAIRS = [
+    ("chaser", "random"),
+    ("keeper", "random"),
+    ("rule", "random"),
+    ("rule", "chaser"),
+    ("rule", "keeper"),
+    ("rule", "rule"),
+]
 
 
 def rate(function: Callable[[], object], work: int, repeats: int, seconds: float = 0.4) -> dict[str, float]:
@@ -66,39 +73,27 @@ def acting(name: str, repeats: int) -> dict[str, float]:
     return rate(lambda: scripted.act(name, out.obs, "discrete", action), 2048, repeats)
 
 
-def choose(name: str, obs: Array, chance: np.random.Generator) -> Array:
-    """Return the discrete actions of a scripted player, or of `random`."""
-    action = np.zeros((len(obs), 1), np.int32)
-    if name == "random":
-        action[:, 0] = chance.integers(0, 18, len(obs))
-    else:
-        scripted.act(name, np.ascontiguousarray(obs), "discrete", action)
-    return action
-
-
 def match(first: str, second: str, games: int, seed: int = 0, team_size: int = 1) -> dict[str, float]:
-    """Play whole games, the first player on team 0 in even ones and on team 1 in odd ones."""
-    game = Soccer(games, team_size=team_size, seed=seed)
+    """Play whole games between two players, sides alternating; returns score, wins and draws."""
+    names = [name if name == "random" else f"scripted:{name}" for name in (first, second)]
+    result = evaluate(EnvChoice(f"soccer:{team_size}v{team_size}"), names[0], names[1:], games, seed=seed)
+    return {key: result[key] for key in ("score", "wins", "draws")}
+
+
+def goals(name: str, games: int, seed: int = 0) -> float:
+    """Goals per match of a player against itself, both sides together."""
+    game = Soccer(games, seed=seed)
     out = empty_rows(game.spec, games)
     game.reset(out)
-    agents = game.spec.agents
-    team = np.tile(game.spec.teams, games)
-    firsts = team == np.repeat(np.arange(games) % 2, agents)
-    side = np.where(np.arange(games) % 2 == 0, 1, -1)
-    result, goals, over = np.zeros(games), np.zeros(games), np.zeros(games, bool)
-    chance = np.random.default_rng(seed)
-    action = np.zeros((len(out.obs), 1), np.int32)
+    action = np.zeros((2 * games, 1), np.int32)
+    total, over = 0, np.zeros(games, bool)
     while not over.all():
-        action[firsts] = choose(first, out.obs[firsts], chance)
-        action[~firsts] = choose(second, out.obs[~firsts], chance)
         out.terms[:] = 0
+        scripted.act(name, out.obs, "discrete", action)
         game.step(action, out)
-        goals += (out.terms[::agents, 0] != 0) & ~over
-        ended = (out.terminated[::agents] == 1) & ~over
-        result[ended] = (out.outcome[::agents] * side)[ended]
-        over |= ended
-    wins, draws = float((result > 0).mean()), float((result == 0).mean())
-    return {"score": round(wins + draws / 2, 4), "wins": wins, "draws": draws, "goals": round(float(goals.mean()), 2)}
+        total += int(((out.terms[::2, 0] != 0) & ~over).sum())
+        over |= out.terminated[::2] == 1
+    return total / games
 
 
 def unguarded(name: str, starts: int, seconds: float = 10.0, seed: int = 0) -> float:
@@ -114,7 +109,8 @@ def unguarded(name: str, starts: int, seconds: float = 10.0, seed: int = 0) -> f
         game.state[:, other + at.Y] = np.where(game.state[:, at.BALL + at.Y] > 0, -19, 19)
         game.state[:, other + at.VX : other + at.VY + 1] = 0
         game.observe(out.obs)
-        action[::2] = choose(name, out.obs[::2], np.random.default_rng(0))
+        scripted.act(name, out.obs, "discrete", action)
+        action[1::2] = COAST
         out.terms[:] = 0
         game.step(action, out)
         first_goal = np.where(first_goal == 0, np.sign(out.terms[::2, 0]), first_goal)
@@ -122,27 +118,37 @@ def unguarded(name: str, starts: int, seconds: float = 10.0, seed: int = 0) -> f
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, and write the record."""
+    from record import Record, dated
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="the record's folder (default: benchmarks/records/DATE-soccer)")
     given = parser.parse_args()
-    pairs = [("chaser", "random"), ("keeper", "random"), ("rule", "random"), ("rule", "chaser"), ("rule", "keeper")]
-    pairs += [("rule", "rule")]
-    record: dict[str, Any] = {
-        "machine": {"processor": platform.processor() or platform.machine(), "load": round(os.getloadavg()[0], 2)},
-        "agent_steps_per_second": {
-            "1v1 x 1024": stepping(1024, 1, given.repeats),
-            "1v1 x 64": stepping(64, 1, given.repeats),
-            "2v2 x 1024": stepping(1024, 2, given.repeats),
-            "3v3 x 1024": stepping(1024, 3, given.repeats),
-        },
-        "scripted_decisions_per_second": {name: acting(name, given.repeats) for name in scripted.SCRIPTED},
-        "games": given.games,
-        "strength": {f"{a} : {b}": match(a, b, given.games) for a, b in pairs},
-        "unguarded_goals": {name: unguarded(name, given.games) for name in scripted.SCRIPTED},
-    }
-    print(json.dumps(record, indent=2))
+    record = Record(given.out or dated("soccer"))
+    record.begin()
+    record.load()
+    for envs, team in ((1024, 1), (64, 1), (1024, 2), (1024, 3)):
+        rates = stepping(envs, team, given.repeats)
+        record.add({"work": "stepping", "contestant": f"{team}v{team} x {envs}", **rates})
+    for name in scripted.SCRIPTED:
+        record.add({"work": "deciding", "contestant": name, **acting(name, given.repeats)})
+    for one, other in PAIRS:
+        games = {"games": given.games, **match(one, other, given.games)}
+        record.add({"work": "strength", "contestant": f"{one} : {other}", **games})
+    for name in scripted.SCRIPTED:
+        row = {"games": given.games, "score": unguarded(name, given.games)}
+        record.add({"work": "unguarded goal within 10 s", "contestant": name, **row})
+    record.add({"work": "goals per match", "contestant": "rule : rule", "score": goals("rule", given.games)})
+    keys = ("median", "low", "high", "score")
+    cells = [[row["work"], row["contestant"], *(_cell(row.get(key)) for key in keys)] for row in record.rows]
+    lines = ["| " + " | ".join(line) + " |" for line in (["what", "of", *keys], ["---"] * 6, *cells)]
+    record.close({"rows": record.rows}, "# Soccer alone, on one core\n\n" + "\n".join(lines))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value > 100 else f"{value:.3f}"
 
 
 if __name__ == "__main__":

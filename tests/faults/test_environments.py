@@ -84,7 +84,7 @@ def test_an_env_that_raises(collector: str, train: Train) -> None:
     assert 'raise ValueError("broken on purpose")' in text
     assert text.endswith(
         "ValueError: broken on purpose\nhint: mend the environment; nothing else failed; "
-        "then go on with: slipstream resume r\n"
+        "then go on with: slipstream resume r --import broken_module\n"
     )
     go_on(192)
 

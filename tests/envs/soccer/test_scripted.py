@@ -63,7 +63,7 @@ def test_rule_scores_into_an_unguarded_goal() -> None:
 
 def test_games_have_goals() -> None:
     """Two rule players score 3 to 8 goals a match together."""
-    assert 3 <= speed.match("rule", "rule", 200, seed=1)["goals"] <= 8
+    assert 3 <= speed.goals("rule", 200, seed=1) <= 8
 
 
 @pytest.mark.parametrize("team_size", [2, 3])
