@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from slipstream.api import Run, train
+from slipstream.core import compile
 from slipstream.core.contracts import ActionSpec, Array
 from slipstream.models.acting import pack_size, split_pack
 from slipstream.models.heads import apply_mask, measure
@@ -29,6 +30,12 @@ ACTIONS = {
     "masked": ActionSpec("discrete", (5,), masked=True),
     "masked_multi": ActionSpec("multi_discrete", (3, 4), masked=True),
 }
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tests of a fresh clone compile; what they print must not depend on that."""
+    monkeypatch.setattr(compile, "COLD", False)
 
 
 @pytest.fixture

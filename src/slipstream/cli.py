@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from slipstream import __version__
 from slipstream.core.errors import SlipstreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="slipstream", message="%(version)s")
+@click.version_option(__version__, message="%(version)s")
 def main() -> None:
     """Train game-playing agents: follow a demonstrator closely, then overtake it.
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slipstream.api import Run, configure, evaluate, resume
+from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError
 from slipstream.learn.loop import Wishes
 from slipstream.runs.checkpoint import read_best
@@ -171,3 +172,15 @@ def test_a_trained_agent_brings_its_own_interface(quick: Callable[..., Run]) -> 
     assert evaluate(f"run:{run.path}", "soccer", opponent="random", games=2, env__match_seconds=1.0)["games"] == 2
     asked = configure("soccer", agent=f"run:{run.path}", flags={"env__actions": "discrete"})
     assert asked.settings.env.actions == "discrete"
+
+
+def test_compiling_is_announced(
+    monkeypatch: pytest.MonkeyPatch, quick: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first run of a version says why nothing seems to happen; later ones do not."""
+    monkeypatch.setattr(compile, "COLD", True)
+    quick(steps=64)
+    assert "Compiling the kernels, once for this version" in capsys.readouterr().err
+    monkeypatch.setattr(compile, "COLD", False)
+    quick(steps=64, name="again")
+    assert "Compiling" not in capsys.readouterr().err
