@@ -145,8 +145,14 @@ def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:
             f"An environment is a name or a function that makes it, not a {type(env).__name__}.",
             "write ss.train(lambda: MyEnv())",
         )
-    label = env.__name__ if inspect.isclass(env) else type(env()).__name__
+    label = env.__name__ if inspect.isclass(env) else _class_name(env)
     return f"python:{label}", env
+
+
+def _class_name(make: Callable[[], Any]) -> str:
+    env = make()
+    env.close()
+    return type(env).__name__
 
 
 __all__ = ["EnvChoice", "Run", "configure", "evaluate", "load_agent", "make_vector", "resume", "train"]

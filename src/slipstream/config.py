@@ -110,7 +110,7 @@ def resolve(*layers: Layer) -> Resolved:
 
 def dump(resolved: Resolved, env: str) -> str:
     """Write config.yaml: every value, and its origin as a comment; it can be read back by `file_layer`."""
-    lines = [f"# slipstream train {env}", f"# env: {env}"]
+    lines = [f"# slipstream train {env}"]
     section = ""
     for key, value, origin in resolved.rows():
         head, _, name = key.rpartition(".")

@@ -186,5 +186,4 @@ def test_what_is_dumped_reads_back_equal(tmp_path: Path) -> None:
     path.write_text(dump(resolved, "soccer:2v2"))
     assert resolve(file_layer(path)).settings == resolved.settings
     lines = path.read_text().splitlines()
-    assert lines[1] == "# env: soccer:2v2"
     assert "  learning_rate: 1.0e-05  # flag" in lines

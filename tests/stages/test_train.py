@@ -89,16 +89,22 @@ def test_a_run_knows_its_settings_and_env(trained: Run) -> None:
 
 
 def test_configs_that_were_tampered_with(tmp_path: Path) -> None:
-    """A missing config.yaml, or one that does not name its env, is refused with what to do; the exit code is 5."""
+    """A missing config.yaml, or a run that does not name its env, is refused with what to do; the exit code is 5."""
     run = RunDir.create(tmp_path / "r")
     run.checkpoints.mkdir()
     with pytest.raises(CheckpointError) as caught:
         read_config(run)
     assert str(caught.value) == (f"{run.path} has no config.yaml.\nhint: it is not a run, or was cut off as it began")
     run.config.write_text("seed: 1\n")
-    with pytest.raises(CheckpointError) as caught:
-        read_config(run)
-    assert str(caught.value) == (f"{run.config} does not name its environment.\nhint: put back its line `# env: NAME`")
+    for text in (None, "no JSON", "[]", "{}"):
+        if text is not None:
+            run.provenance.write_text(text)
+        with pytest.raises(CheckpointError) as caught:
+            read_config(run)
+        assert str(caught.value) == (
+            f"{run.provenance} does not name the environment of this run.\n"
+            'hint: it must hold "env": "NAME"; put it back'
+        )
 
 
 def test_a_run_of_a_python_env_needs_it_again(quick: Callable[..., Run]) -> None:

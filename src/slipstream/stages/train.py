@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -120,16 +121,19 @@ def resume(
 
 
 def read_config(run: RunDir, steps: int | None = None) -> tuple[Settings, str]:
-    """The settings of a run and the name of its environment."""
+    """The settings of a run (config.yaml) and the name of its environment (provenance.json)."""
     if not run.config.is_file():
         raise CheckpointError(f"{run.path} has no config.yaml.", "it is not a run, or was cut off as it began")
     layers = [file_layer(run.config)]
     if steps is not None:
         layers.append(flag_layer({"steps": steps, "minutes": None}))
-    first = [line for line in run.config.read_text(encoding="utf-8").splitlines() if line.startswith("# env: ")]
-    if not first:
-        raise CheckpointError(f"{run.config} does not name its environment.", "put back its line `# env: NAME`")
-    return resolve(*layers).settings, first[0].removeprefix("# env: ").strip()
+    try:
+        name = str(json.loads(run.provenance.read_text(encoding="utf-8"))["env"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{run.provenance} does not name the environment of this run.", 'it must hold "env": "NAME"; put it back'
+        ) from error
+    return resolve(*layers).settings, name
 
 
 def _remember_steps(run: RunDir, steps: int) -> None:
