@@ -95,7 +95,7 @@ def test_a_trained_agent_must_fit_the_env(trained: Run) -> None:
     assert str(caught.value) == (
         f"{agent.name} reads {spec.obs_size} numbers and gives choices of {spec.action.sizes[0]}, but "
         "`gymnasium:CartPole-v1` has 4 and choices of 2.\n"
-        "hint: evaluate it on the env it was trained on (config.yaml in its run names it)"
+        "hint: evaluate it on the env it was trained on (provenance.json in its run names it)"
     )
     assert caught.value.code == 5
 

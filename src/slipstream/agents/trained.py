@@ -90,7 +90,7 @@ class TrainedAgent(BatchAgent):
             raise CheckpointError(
                 f"{self.name} reads {ours[0]} numbers and gives {_words(ours[1])}, but `{spec.name}` has {theirs[0]} "
                 f"and {_words(theirs[1])}.",
-                "evaluate it on the env it was trained on (config.yaml in its run names it)",
+                "evaluate it on the env it was trained on (provenance.json in its run names it)",
             )
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
