@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slipstream.api import Run, configure, evaluate, resume
 from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError
 from slipstream.learn.loop import Wishes
-from slipstream.runs.checkpoint import read_best
+from slipstream.learn.ppo import PPO
+from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.stages.train import _obey_keys, _signals, read_config
 from slipstream.testing import ToyEnv
@@ -190,3 +192,26 @@ def test_compiling_is_announced(
     monkeypatch.setattr(compile, "COLD", False)
     quick(steps=64, name="again")
     assert "Compiling" not in capsys.readouterr().err
+
+
+def test_what_breaks_an_update_is_not_saved(quick: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends in the midst of an update keeps its last whole checkpoint, and goes on from there exactly."""
+    whole = quick(name="whole", steps=512, every__checkpoint=256)
+    update, calls = PPO.update, []
+
+    def break_off(self: PPO, rollout: Any, steps: int) -> Any:
+        calls.append(steps)
+        result = update(self, rollout, steps)
+        if steps == 384:
+            raise KeyboardInterrupt
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PPO, "update", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            quick(name="broken", steps=512, every__checkpoint=256)
+    broken = RunDir.open(whole.path.parent / "broken")
+    assert steps_of(broken) == [256]
+    resume(broken.path)
+    ends = [load(find(run)).groups["policy"] for run in (RunDir.open(whole.path), broken)]
+    assert all(np.array_equal(ends[0][name], ends[1][name]) for name in ends[0])

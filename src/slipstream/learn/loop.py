@@ -62,6 +62,7 @@ def iterate(
             with spans("collect"):
                 rollout = collector.collect(position.version)
             previous = learner.pack.copy() if collector.lag else None
+            position.whole = False
             with spans("learn"):
                 samples, row = learner.update(rollout, before)
         episodes.add(rollout)
@@ -69,6 +70,7 @@ def iterate(
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
+        position.whole = True
         collector.publish(position.version, learner.pack)
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)

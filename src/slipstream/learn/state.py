@@ -27,6 +27,8 @@ class Position:
     """At lag 1, the weights that the rollout in flight is being made with."""
     start: dict[str, Array] = field(default_factory=dict)
     """What the next rollout starts from."""
+    whole: bool = True
+    """Whether everything belongs to the same moment; false in the midst of an update."""
 
 
 def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:

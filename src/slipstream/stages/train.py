@@ -185,7 +185,7 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
                     _obey_keys(display, wishes)
             finally:
-                if position.version:
+                if position.version and position.whole:
                     saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
                 saver.wait(raise_errors=sys.exc_info()[0] is None)
                 if progress.row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -123,3 +124,14 @@ def test_the_toy_env_pays_its_known_optimum(actions: str) -> None:
         obs, reward, over, _, _ = env.step(best)
         total += reward
     assert total == pytest.approx(10)
+
+
+def test_an_id_never_imports_a_module() -> None:
+    """`module:Id` would make Gymnasium import the module; it is refused before that, with the flag to use instead."""
+    with pytest.raises(EnvError) as caught:
+        adapter.make("antigravity:Any-v0", {})
+    assert str(caught.value) == (
+        "`gymnasium:antigravity:Any-v0` names a module to import, which only a flag may do.\n"
+        "hint: write gymnasium:Any-v0 --import antigravity"
+    )
+    assert "antigravity" not in sys.modules

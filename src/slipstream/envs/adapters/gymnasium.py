@@ -17,7 +17,17 @@ Env = gymnasium.Env[Any, Any]
 
 
 def make(name: str, options: Mapping[str, Any]) -> Env:
-    """Make a registered environment by id."""
+    """Make a registered environment by id.
+
+    Gymnasium itself would import what stands before a colon in an id. A run's files name its env, so that would let
+    files import modules: only the flag may.
+    """
+    if ":" in name:
+        module, _, rest = name.partition(":")
+        raise EnvError(
+            f"`gymnasium:{name}` names a module to import, which only a flag may do.",
+            f"write gymnasium:{rest} --import {module}",
+        )
     try:
         return gymnasium.make(name, **options)
     except gymnasium.error.UnregisteredEnv as error:
