@@ -206,14 +206,15 @@ def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
 def _settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
     """The environment and the settings that the flags ask for."""
     from slipstream.api import configure
+    from slipstream.config import flag_layer
     from slipstream.envs.registry import EnvChoice
     from slipstream.learn.build import choose_env
 
     EnvChoice("", modules=modules).import_modules()
-    words = list(flags.pop("words", ()))
+    words = flag_layer(list(flags.pop("words", ()))).values
     preset, config, agent = flags.pop("preset", None), flags.pop("config", None), flags.pop("agent", "")
-    words += [f"{key}={value}" for key, value in flags.items() if value is not None]
-    resolved = configure(env, preset=preset, config=config, agent=agent, flags=words)
+    chosen = words | {key: value for key, value in flags.items() if value is not None}
+    resolved = configure(env, preset=preset, config=config, agent=agent, flags=chosen)
     return choose_env(env, resolved.settings, modules=modules), resolved
 
 
