@@ -88,7 +88,7 @@ def commit() -> str:
         return done.stdout.strip()
 
     return (git("rev-parse", "--verify", "-q", "HEAD") or "no commit") + (
-        " dirty" if git("status", "--porcelain") else " clean"
+        " dirty" if git("status", "--porcelain", "--untracked-files=no") else " clean"
     )
 
 

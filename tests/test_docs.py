@@ -190,3 +190,13 @@ def test_messages_are_real() -> None:
     ]
     assert len(cells) > 20
     assert [piece for piece in pieces if " " in piece and piece not in corpus] == []
+
+
+def test_measured_numbers_are_recorded() -> None:
+    """Every number of the README's tables and results stands in a summary under benchmarks/records."""
+    section = re.search(r"<!-- measured -->(.*)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert section is not None
+    records = "\n".join(path.read_text() for path in ROOT.glob("benchmarks/records/*/summary.md"))
+    claims = re.findall(r"(?<![\w.-])\d+(?:,\d{3})+|\d+\.\d+(?=x| s|\s*\|)", section.group(1))
+    assert len(claims) > 15
+    assert [claim for claim in claims if claim not in records] == []
