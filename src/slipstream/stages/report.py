@@ -9,6 +9,7 @@ from typing import Any
 
 from slipstream.core.errors import CheckpointError
 from slipstream.runs.checkpoint import steps_of
+from slipstream.runs.display import human_count
 from slipstream.runs.layout import RunDir, write_text
 from slipstream.runs.metrics import read
 
@@ -95,13 +96,18 @@ def _curve(rows: Sequence[dict[str, Any]], key: str, low_key: str, high_key: str
     banded = [(s, a, b) for s, _, a, b in points if a is not None and b is not None]
     edge = [f"{x(s):.1f},{y(b):.1f}" for s, _, b in banded] + [f"{x(s):.1f},{y(a):.1f}" for s, a, _ in reversed(banded)]
     marks = "".join(
-        f'<text x="{PAD - 6}" y="{y(v) + 4:.1f}" text-anchor="end" font-size="11">{v:.3g}</text>' for v in (low, high)
+        f'<text x="{PAD - 6}" y="{y(v) + 4:.1f}" text-anchor="end" font-size="11">{_label(v)}</text>'
+        for v in (low, high)
     )
     marks += f'<text x="{WIDTH - 10}" y="{HEIGHT - 6}" text-anchor="end" font-size="11">{last:,} steps</text>'
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><polygon points="{" ".join(edge)}" fill="var(--band)"/>'
         f'<polyline points="{line}" fill="none" stroke="var(--line)" stroke-width="2"/>{marks}</svg>'
     )
+
+
+def _label(value: float) -> str:
+    return human_count(value) if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _json(path: Any) -> dict[str, Any] | None:
