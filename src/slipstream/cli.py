@@ -158,9 +158,9 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     """What there is to play."""
     import gymnasium
 
-    from slipstream.envs.registry import EnvChoice, games
+    from slipstream.envs.registry import games, import_modules
 
-    EnvChoice("", modules=modules).import_modules()
+    import_modules(modules)
     native = {name: {"summary": game.summary, "variants": list(game.variants)} for name, game in games().items()}
     others = sorted(f"gymnasium:{name}" for name in gymnasium.registry)
     lines = []
@@ -176,11 +176,11 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
 def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
     """Who can play ENV: scripted players and the runs found here."""
     from slipstream.agents.specs import scripted_players
-    from slipstream.envs.registry import EnvChoice
+    from slipstream.envs.registry import import_modules
     from slipstream.runs.layout import RunDir
     from slipstream.stages.train import read_config
 
-    EnvChoice("", modules=modules).import_modules()
+    import_modules(modules)
     found = ["random", *(f"scripted:{name}" for name in scripted_players(env))]
     for config in sorted(Path("runs").glob("*/config.yaml")):
         try:
@@ -207,10 +207,10 @@ def _settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
     """The environment and the settings that the flags ask for."""
     from slipstream.api import configure
     from slipstream.config import flag_layer
-    from slipstream.envs.registry import EnvChoice
+    from slipstream.envs.registry import import_modules
     from slipstream.learn.build import choose_env
 
-    EnvChoice("", modules=modules).import_modules()
+    import_modules(modules)
     words = flag_layer(list(flags.pop("words", ()))).values
     preset, config, agent = flags.pop("preset", None), flags.pop("config", None), flags.pop("agent", "")
     chosen = words | {key: value for key, value in flags.items() if value is not None}

@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 
 from slipstream.collect.actor import Actor, all_finite, learning_rows
-from slipstream.collect.rollout import Rollout, rollout_fields
+from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.shape import Shape
 from slipstream.testing import BrokenEnv
-
-
-def fresh(spec: EnvSpec, steps: int, envs: int) -> Rollout:
-    """An empty rollout."""
-    fields = rollout_fields(spec, steps, envs)
-    return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
 
 
 def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
@@ -31,7 +25,7 @@ def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     start = [shape.initial(0, 0.0), np.zeros(spec.obs_size), np.ones(spec.obs_size)]
     actor.acting.load(np.concatenate(start).astype(np.float32))
     actor.reset()
-    rollout = fresh(spec, steps, vector.envs)
+    rollout = empty_rollout(spec, steps, vector.envs)
     actor.fill(rollout)
     return rollout, actor
 
@@ -148,6 +142,6 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
         opponent=load_agent("scripted:chaser", spec, choice),
     )  # fmt: skip
     actor.reset()
-    rollout = fresh(spec, 5, 2)
+    rollout = empty_rollout(spec, 5, 2)
     actor.fill(rollout)
     assert rollout.active.tolist() == [[1, 0, 0, 1]] * 6

@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs import registry
-from slipstream.envs.registry import EnvChoice, Game, games, parse
+from slipstream.envs.registry import Game, games, import_modules, parse
 
 
 def test_names_split_into_game_and_variant() -> None:
@@ -87,10 +87,10 @@ def test_modules_are_imported_from_the_current_folder(tmp_path: Path, monkeypatc
     (tmp_path / "brought_along.py").write_text("value = 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    EnvChoice("", modules=("brought_along",)).import_modules()
+    import_modules(["brought_along"])
     assert sys.modules.pop("brought_along").value == 1
     with pytest.raises(ConfigError) as caught:
-        EnvChoice("", modules=("not_there",)).import_modules()
+        import_modules(["not_there"])
     assert str(caught.value) == (
         "--import not_there: No module named 'not_there'\nhint: name a module that Python finds from the current folder"
     )

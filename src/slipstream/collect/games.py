@@ -11,7 +11,7 @@ import numpy as np
 
 from slipstream.collect.actor import learning_rows
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Agent, Array, Vector, empty_rows
+from slipstream.core.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.core.errors import ConfigError
 from slipstream.core.stats import mean_interval, wilson
 from slipstream.core.streams import make_streams
@@ -47,6 +47,11 @@ class Games:
         return result | {"mean_length": float(np.mean(self.lengths))}
 
 
+def nobody_to_play(spec: EnvSpec) -> ConfigError:
+    """What an opponent in a game of one side is answered."""
+    return ConfigError(f"`{spec.name}` has one side: there is nobody to play against.", "leave --opponent out")
+
+
 def play(
     choice: EnvChoice, make_agent: Callable[..., Agent], make_opponent: Callable[..., Agent] | None, games: int, *,
     seed: int, envs: int = 128, on_progress: Callable[[int], None] | None = None,
@@ -69,7 +74,7 @@ def _play_all(
     if spec.competitive and make_opponent is None:
         raise ConfigError(f"`{spec.name}` has two sides: it needs an opponent.", "add --opponent AGENT")
     if make_opponent is not None and not spec.competitive:
-        raise ConfigError(f"`{spec.name}` has one side: there is nobody to play against.", "leave --opponent out")
+        raise nobody_to_play(spec)
     agent = make_agent(spec, choice)
     opponent = make_opponent(spec, choice) if make_opponent is not None else None
     learning = learning_rows(spec.teams, envs, opponent is not None)

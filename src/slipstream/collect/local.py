@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from slipstream.collect.actor import Actor
-from slipstream.collect.rollout import Rollout, rollout_fields
+from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.core.contracts import Array
 
 
@@ -13,11 +11,9 @@ class Local:
     """One actor with all environments."""
 
     def __init__(self, actor: Actor, steps: int, lag: int) -> None:
-        spec = actor.vector.spec
         self.actor = actor
         self.lag = lag
-        fields = rollout_fields(spec, steps, actor.vector.envs)
-        self._rollout = Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
+        self._rollout = empty_rollout(actor.vector.spec, steps, actor.vector.envs)
         self._packs: dict[int, Array] = {}
 
     def publish(self, version: int, pack: Array) -> None:

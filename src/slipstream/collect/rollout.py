@@ -77,6 +77,12 @@ def rollout_fields(spec: EnvSpec, steps: int, envs: int) -> dict[str, Field]:
     }
 
 
+def empty_rollout(spec: EnvSpec, steps: int, envs: int) -> Rollout:
+    """Allocate a rollout in this process's own memory."""
+    fields = rollout_fields(spec, steps, envs)
+    return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
+
+
 def view_rollout(slab: Any, prefix: str) -> Rollout:
     """The rollout whose fields stand in a slab under `prefix`."""
     return Rollout(**{f.name: slab[prefix + f.name] for f in fields(Rollout)})

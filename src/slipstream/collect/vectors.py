@@ -9,7 +9,7 @@ import numpy as np
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.envs.registry import EnvChoice, parse
+from slipstream.envs.registry import EnvChoice, import_modules, parse
 from slipstream.vector.serial import Bridge, Serial
 
 
@@ -23,7 +23,7 @@ def make_vector(
     choice: EnvChoice, envs: int, *, seed: int = 0, first: int = 0, progress: Array | None = None
 ) -> Vector:
     """Make environments [first, first + envs) of a run, to be stepped by this process."""
-    choice.import_modules()
+    import_modules(choice.modules)
     game, variant = parse(choice.name)
     if game is not None:
         return game.make(choice, variant, envs, first, seed)

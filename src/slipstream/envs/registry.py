@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
@@ -18,6 +18,19 @@ from slipstream.settings import EnvSettings, RewardSettings
 
 Scripted = Callable[[Array, str, Array], None]
 """Writes actions for observations [rows, obs], given the kind of action asked for."""
+
+
+def import_modules(modules: Sequence[str]) -> None:
+    """Import what the user named by the flag `--import`."""
+    for module in modules:
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(
+                f"--import {module}: {error}", "name a module that Python finds from the current folder"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -33,18 +46,6 @@ class EnvChoice:
     """Makes a Python environment that has no name."""
     terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """A user's own reward terms."""
-
-    def import_modules(self) -> None:
-        """Import what the user named by flag."""
-        for module in self.modules:
-            if "" not in sys.path:
-                sys.path.insert(0, "")
-            try:
-                importlib.import_module(module)
-            except ImportError as error:
-                raise ConfigError(
-                    f"--import {module}: {error}", "name a module that Python finds from the current folder"
-                ) from error
 
 
 @dataclass(frozen=True)

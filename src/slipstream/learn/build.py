@@ -11,12 +11,12 @@ import numpy as np
 from slipstream.agents.specs import load_agent
 from slipstream.collect.actor import Actor, learning_rows
 from slipstream.collect.actors import Actors
+from slipstream.collect.games import nobody_to_play
 from slipstream.collect.local import Local
-from slipstream.collect.rollout import Rollout, rollout_fields
+from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.errors import ConfigError
 from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
@@ -80,16 +80,14 @@ def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | Non
     plan = make_plan(
         settings.plan, cores=machine.cores(), native=game is not None, minibatch=settings.ppo.minibatch, before=before
     )
-    spec, fields = look(choice, settings)
+    spec, shape, fields = look(choice, settings)
     if settings.opponent and not spec.competitive:
-        raise ConfigError(f"`{spec.name}` has one side: there is nobody to play against.", "leave --opponent out")
+        raise nobody_to_play(spec)
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
-    policy = settings.policy
-    shape = Shape(spec.obs_size, spec.action, policy.hidden, policy.activation, policy.shared)
     pack = np.zeros(pack_size(shape), np.float32)
     params = split_pack(shape, pack)[0]
-    params[:] = shape.initial(settings.seed, policy.log_std)
+    params[:] = shape.initial(settings.seed, settings.policy.log_std)
     rows = envs * spec.agents
     learner = PPO(settings.ppo, shape, pack, _engine(shape, params, plan), rows, settings.seed)
     learning = learning_rows(spec.teams, envs, settings.opponent is not None)
@@ -97,8 +95,8 @@ def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | Non
     return Parts(choice, spec, plan, shape, learner, Episodes(learning, spec.competitive), collector, batch)
 
 
-def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, dict[str, Field]]:
-    """Make one environment, play one step of it, and read off its facts.
+def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Shape, dict[str, Field]]:
+    """Make one environment, play one step of it, and read off its facts and the shape of its policy.
 
     This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
     """
@@ -111,11 +109,10 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, dict[str, Fiel
         actor = Actor(vector, shape, seed=settings.seed, opponent=opponent)
         actor.reset()
         fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
-        sizes = rollout_fields(spec, 1, 1)
-        actor.fill(Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in sizes.items()}))
+        actor.fill(empty_rollout(spec, 1, 1))
     finally:
         vector.close()
-    return spec, fields
+    return spec, shape, fields
 
 
 def _engine(shape: Shape, params: Array, plan: Plan) -> Engine:

@@ -18,8 +18,6 @@ from slipstream.models.kernels import HALF, ONE, TWO, ZERO, exponential
 MASKED = np.float32(-1e9)
 HALF_LOG_2PI = np.float32(0.5 * math.log(2 * math.pi))
 TWO_PI = np.float32(2 * math.pi)
-MEASURES = 2
-"""Numbers that `measure` gives: log-probability and entropy."""
 
 
 @compiled_fused
