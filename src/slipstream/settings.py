@@ -44,10 +44,28 @@ class PolicySettings(Section):
 
     hidden: tuple[int, ...] = (64, 64)
     """Width of each hidden layer."""
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Non-linearity between layers."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its non-linearity."""
     shared: bool = True
     """One trunk for policy and value, or two separate networks."""
+    memory: Literal["none", "gru", "lstm"] = "none"
+    """What carries the past behind the hidden layers."""
+    memory_size: int = Field(256, ge=1)
+    """Units of the memory."""
+    memory_layers: int = Field(1, ge=1)
+    """Memories behind one another."""
+    sequence: int = Field(16, ge=1)
+    """Steps that gradients flow back through the memory; `ppo.rollout` is cut into sequences of this length."""
+    burn_in: int = Field(0, ge=0)
+    """Steps before each sequence that freshen its first state, without gradient."""
+    image: Literal["nature", "impala"] = "nature"
+    """How images are read: three convolutions, or residual blocks."""
+    features: int = Field(256, ge=1)
+    """Numbers that each image or set of tokens is read into."""
+    squash: bool = False
+    """Bend continuous actions into their bounds by tanh instead of cutting them off there."""
     log_std: float = 0.0
     """Starting log standard deviation of continuous actions."""
 
@@ -61,16 +79,14 @@ class PPOSettings(Section):
     """Samples per gradient step."""
     epochs: int = Field(4, ge=1)
     """Passes over each batch."""
+    order: Literal["samples", "segments", "time"] = "samples"
+    """What is shuffled: samples, segments of `policy.sequence` steps, or nothing. With memory, sequences."""
     learning_rate: float = Field(3e-4, gt=0)
-    """Step size of Adam."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the settings named in `ppo.scheduled` change over `ppo.schedule_steps`."""
-    schedule_steps: int = Field(0, ge=0)
-    """Length of the schedule in steps, whatever the length of the run; 0: constant."""
-    schedule_end: float = Field(0.0, ge=0)
-    """What is left at the end of the schedule, as a share of the start."""
-    scheduled: tuple[Literal["learning_rate", "clip", "entropy"], ...] = ("learning_rate",)
-    """The settings that follow the schedule."""
+    """Step size of the optimiser."""
+    optimiser: Literal["adam", "adamw", "muon"] = "adam"
+    """Adam; AdamW, which shrinks weights by `ppo.weight_decay`; Muon for matrices, with Adam for the rest."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Share of every weight that AdamW and Muon take off per unit of learning rate."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount per step."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
@@ -87,6 +103,36 @@ class PPOSettings(Section):
     """Gradients longer than this are shortened to it."""
     target_kl: float = Field(0.0, ge=0)
     """Stop an iteration's updates when the KL divergence passes this; 0: never."""
+    epochs_max: int = Field(0, ge=0)
+    """Let the epochs find their number between 1 and this, by KL and clip fraction; 0: `ppo.epochs` stands."""
+    tuner_kl: float = Field(0.01, gt=0)
+    """The KL divergence per iteration that the tuner of epochs aims at."""
+    tuner_clip: float = Field(0.2, gt=0, le=1)
+    """The clip fraction above which the tuner of epochs takes one off."""
+    vtrace_rho: float = Field(0.0, ge=0)
+    """Limit of V-trace's importance weights on errors, taken anew before every epoch; 0: plain GAE."""
+    vtrace_c: float = Field(1.0, gt=0)
+    """Limit of V-trace's importance weights along the trace."""
+    priority_alpha: float = Field(0.0, ge=0)
+    """Draw segments with a chance proportional to |advantage| to this power; 0: each once."""
+    priority_beta: float = Field(1.0, ge=0, le=1)
+    """How far the drawing is corrected by weights; schedule it to 1."""
+    contrast: float = Field(0.0, ge=0)
+    """Weight of the contrastive loss (InfoNCE) that pulls a state's features towards its near future's; 0: off."""
+    contrast_temperature: float = Field(0.1, gt=0)
+    """How sharply the contrastive loss tells states apart."""
+    contrast_steps: int = Field(8, ge=1)
+    """Mean distance of that future in steps."""
+    centre_rewards: float = Field(0.0, ge=0, le=1)
+    """Subtract the running mean reward, which moves by this share per iteration; 0: off."""
+    reference: str | None = None
+    """A trained agent (run:DIR) that the policy is held near, such as the clone it starts from."""
+    reference_kl: float = Field(0.2, ge=0)
+    """Weight of the KL divergence from `ppo.reference`."""
+    reference_decay: float = Field(0.9995, gt=0, le=1)
+    """What is left of that weight after each iteration."""
+    value_warmup: int = Field(0, ge=0)
+    """Iterations that train the value alone (and hold the policy to its reference, if there is one)."""
     normalise_advantage: bool = True
     """Scale advantages to mean 0 and deviation 1 within each minibatch."""
     normalise_obs: bool = True
@@ -95,6 +141,47 @@ class PPOSettings(Section):
     """Scale rewards by the running deviation of the discounted return."""
     adam_eps: float = Field(1e-5, gt=0)
     """Adam's epsilon."""
+
+
+class SACSettings(Section):
+    """Soft actor-critic: learning from a buffer of everything seen."""
+
+    rollout: int = Field(1, ge=1)
+    """Steps per env between updates."""
+    updates_per_step: float = Field(1.0, gt=0)
+    """Gradient steps per step of experience, whatever the number of envs."""
+    batch: int = Field(256, ge=1)
+    """Samples per gradient step."""
+    buffer: int = Field(1_000_000, ge=1)
+    """Steps that the replay buffer holds."""
+    buffer_mib: int = Field(4096, ge=1)
+    """Memory that the buffer may take; a larger one is refused before the run starts."""
+    warmup: int = Field(1_000, ge=0)
+    """Steps of random actions before the first update."""
+    learning_rate: float = Field(3e-4, gt=0)
+    """Step size of Adam for actor, critics and temperature."""
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount per step."""
+    tau: float = Field(0.005, gt=0, le=1)
+    """How fast target critics follow."""
+    n_step: int = Field(1, ge=1)
+    """Steps of real reward before the critic's guess."""
+    critics: int = Field(2, ge=1)
+    """Critics that are trained."""
+    target_critics: int = Field(2, ge=1)
+    """Critics, chosen anew at random for every gradient step, whose least value is the target."""
+    critic_norm: bool = False
+    """Layer norm in the critics."""
+    temperature: float | None = Field(None, gt=0)
+    """Weight of the entropy; unset: it follows `sac.target_entropy`."""
+    target_entropy: float | None = None
+    """Entropy to keep; unset: minus the number of continuous actions, or half of the most that choices allow."""
+    demos: str | None = None
+    """A run with a saved replay buffer, or a .safetensors file of transitions, that a share of every batch comes from."""
+    demo_share: float = Field(0.5, gt=0, lt=1)
+    """That share."""
+    normalise_obs: bool = False
+    """Scale observations by running statistics."""
 
 
 class PlanSettings(Section):
@@ -113,6 +200,10 @@ class PlanSettings(Section):
     """`fused` runs forward, loss, backward and Adam as one compiled kernel; `torch` is the reference."""
     threads: int | None = Field(None, ge=1)
     """Threads of the learner; unset: chosen for the machine."""
+    micro_batch: int | None = Field(None, ge=1)
+    """Samples whose activations are held at once: gradients of a minibatch are added up from such parts."""
+    checkpointing: bool = False
+    """Forget activations on the way forward and compute them again on the way back, to save memory."""
     deadline_s: float = Field(60.0, gt=0)
     """An env in a worker process that makes no progress for this long is named, and the run stops."""
 
@@ -129,7 +220,9 @@ class EverySettings(Section):
     system: int = Field(1_000_000, ge=0)
     """CPU, memory and disk."""
     gradients: int = Field(0, ge=0)
-    """Gradient norm of each layer."""
+    """Gradient statistics of each layer: length, largest part, share of zeros, length against the weights'."""
+    dormant: int = Field(0, ge=0)
+    """The share of dormant units of each hidden layer."""
     profile: int = Field(0, ge=0)
     """A torch-profiler trace of one iteration, written into the run."""
 
@@ -153,7 +246,13 @@ class Settings(Section):
     env: EnvSettings = EnvSettings()
     rewards: RewardSettings = RewardSettings()
     policy: PolicySettings = PolicySettings()
+    algorithm: Literal["ppo", "sac"] = "ppo"
+    """What learns: `ppo` from fresh rollouts, `sac` from a replay buffer."""
     ppo: PPOSettings = PPOSettings()
+    sac: SACSettings = SACSettings()
+    schedules: dict[str, str] = {}
+    """Settings that change while a run trains, by dotted key: "linear to 0 over 1000000", "cosine to 1e-5", "linear to
+    0.05 by episode/return_mean from 100 to 475", "constant"."""
     plan: PlanSettings = PlanSettings()
     every: EverySettings = EverySettings()
     evaluation: EvaluationSettings = EvaluationSettings()

@@ -6,8 +6,10 @@ Everything downstream sees rows and nothing else; a single-agent environment is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,6 +32,8 @@ class ActionSpec:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     masked: bool = False
+    binary: tuple[bool, ...] = ()
+    """Which parts are switches (two options, off and on), told by one number instead of two; empty: none."""
 
     @property
     def parts(self) -> int:
@@ -38,8 +42,15 @@ class ActionSpec:
 
     @property
     def outputs(self) -> int:
-        """Numbers the policy head gives: logits, or means."""
-        return len(self.low) if self.kind == "continuous" else sum(self.sizes)
+        """Numbers that tell a distribution over actions: logits (one for a switch), or means."""
+        if self.kind == "continuous":
+            return len(self.low)
+        return sum(self.sizes) - sum(self.binary)
+
+    @property
+    def options(self) -> int:
+        """Columns of an action mask."""
+        return sum(self.sizes) if self.masked else 0
 
     @property
     def dtype(self) -> type[np.generic]:
@@ -48,12 +59,99 @@ class ActionSpec:
 
 
 @dataclass(frozen=True)
+class ObsField:
+    """One part of an observation."""
+
+    name: str
+    """Its key in a dict, its place in a tuple, joined by `/` where they are nested; empty for a bare observation."""
+    kind: Literal["vector", "image", "tokens"]
+    shape: tuple[int, ...]
+    """Vector (numbers,), image (height, width, channels), tokens (tokens, 3): place, feature and value of each, where
+    the place 255 marks a token that is not there."""
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """float32 for vectors, uint8 for images and tokens."""
+        return np.float32 if self.kind == "vector" else np.uint8
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in a row."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ObsSpec:
+    """What an agent sees: fields side by side in one row of one array, vectors first.
+
+    Observations of vectors alone (most games) are float32 rows. With images or tokens among them a row is uint8, the
+    bytes of its vectors first, so that pixels stay what they are until a network reads them.
+    """
+
+    fields: tuple[ObsField, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether there are only vectors, so that rows are float32."""
+        return all(field.kind == "vector" for field in self.fields)
+
+    @property
+    def floats(self) -> int:
+        """Numbers in all vectors together."""
+        return sum(prod(field.shape) for field in self.fields if field.kind == "vector")
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """The dtype of an observation array."""
+        return np.float32 if self.plain else np.uint8
+
+    @property
+    def width(self) -> int:
+        """Columns of an observation array: numbers, or bytes in whole 16s."""
+        return self.floats if self.plain else -(-sum(field.bytes for field in self.fields) // 16) * 16
+
+    @cached_property
+    def places(self) -> dict[str, tuple[ObsField, int]]:
+        """Each field by name and the byte at which it starts."""
+        start, places = 0, {}
+        for field in self.fields:
+            places[field.name] = field, start
+            start += field.bytes
+        return places
+
+    def vectors(self, rows: Array) -> Array:
+        """The numbers [..., floats] of observations [..., width], as a view."""
+        return rows if self.plain else rows[..., : 4 * self.floats].view(np.float32)
+
+    def split(self, rows: Array) -> dict[str, Array]:
+        """The fields of observations [..., width] by name, as views of their own shape and type."""
+        data, found = rows.view(np.uint8), {}
+        for name, (field, start) in self.places.items():
+            part = data[..., start : start + field.bytes].view(field.dtype)
+            found[name] = part.reshape(*rows.shape[:-1], *field.shape)
+        return found
+
+    def join(self, named: Mapping[str, Any]) -> Array:
+        """The inverse of `split`, for one observation or a batch."""
+        first = self.fields[0]
+        lead = np.shape(named[first.name])[: -len(first.shape)]
+        rows = np.zeros((*lead, self.width), self.dtype)
+        for name, view in self.split(rows).items():
+            view[...] = named[name]
+        return rows
+
+
+def vector_obs(size: int) -> ObsSpec:
+    """One bare vector of so many numbers."""
+    return ObsSpec((ObsField("", "vector", (size,)),))
+
+
+@dataclass(frozen=True)
 class EnvSpec:
     """The facts about an environment that everything else is sized by."""
 
     name: str
-    obs_size: int
-    """Observations are float32 vectors of this length."""
+    obs: ObsSpec
     action: ActionSpec
     teams: tuple[int, ...] = (0,)
     """The team of each agent of one environment; its length is the number of agents."""
@@ -85,12 +183,12 @@ class Rows:
     transition. `terms` accumulates (`+=`): the collector zeroes it when a rollout starts.
     """
 
-    obs: Array  # [rows, obs_size] float32
+    obs: Array  # [rows, obs.width] of obs.dtype
     reward: Array  # [rows] float32
     terminated: Array  # [rows] uint8
     truncated: Array  # [rows] uint8
     outcome: Array  # [rows] int8: 1 won, 0 draw, -1 lost
-    final_obs: Array  # [rows, obs_size] float32
+    final_obs: Array  # as obs
     active: Array  # [rows] uint8
     mask: Array  # [rows, sum(sizes)] uint8, or [rows, 0] where actions are not masked
     terms: Array  # [rows, len(terms)] float32, accumulated
@@ -100,14 +198,14 @@ def empty_rows(spec: EnvSpec, envs: int) -> Rows:
     """Allocate the buffers for one step of `envs` environments."""
     rows = envs * spec.agents
     return Rows(
-        obs=np.zeros((rows, spec.obs_size), np.float32),
+        obs=np.zeros((rows, spec.obs.width), spec.obs.dtype),
         reward=np.zeros(rows, np.float32),
         terminated=np.zeros(rows, np.uint8),
         truncated=np.zeros(rows, np.uint8),
         outcome=np.zeros(rows, np.int8),
-        final_obs=np.zeros((rows, spec.obs_size), np.float32),
+        final_obs=np.zeros((rows, spec.obs.width), spec.obs.dtype),
         active=np.ones(rows, np.uint8),
-        mask=np.ones((rows, spec.action.outputs if spec.action.masked else 0), np.uint8),
+        mask=np.ones((rows, spec.action.options), np.uint8),
         terms=np.zeros((rows, len(spec.terms)), np.float32),
     )
 
@@ -147,12 +245,22 @@ class Vector(Protocol):
 
 @runtime_checkable
 class Agent(Protocol):
-    """Anything that acts on rows: scripted, trained, exported."""
+    """Anything that acts on rows: scripted, trained, exported.
+
+    An agent with memory keeps one state per row, in the order of the rows it is given; whoever steps the games says
+    when an episode begins.
+    """
 
     name: str
 
-    def act(self, obs: Array, mask: Array | None = None) -> Array:
-        """Return actions for one observation [obs] or a batch [rows, obs]."""
+    def act(self, obs: Any, mask: Array | None = None) -> Array:
+        """Return actions for one observation or a batch of them; a dict of fields will do."""
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
+
+    def memory(self, rows: int) -> Array:
+        """The states [rows, size] in use, which may be read and written; [rows, 0] without memory."""
+
+    def begin(self, rows: Array | None = None) -> None:
+        """Forget: the episodes of these rows (all, if not said) begin."""
