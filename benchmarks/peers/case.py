@@ -13,7 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, SupportsFloat
 
@@ -24,7 +24,7 @@ BORN = time.perf_counter()
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of equal work; everything not named here is the same PPO in every library."""
+    """One piece of equal work for PPO; everything not named here is the same in every library."""
 
     env: str
     envs: int
@@ -40,6 +40,16 @@ class Case:
     entropy: float = 0.0
     value: float = 0.5
     gradient_norm: float = 0.5
+    falling: bool = False
+    """Learning rate and clip range fall linearly to 0."""
+    normalise: bool = False
+    """Observations and rewards are scaled by running statistics."""
+    log_std: float = 0.0
+    """Starting log standard deviation of continuous actions."""
+    orthogonal: bool = True
+    """Whether the first weights are orthogonal."""
+    memory: int = 0
+    """Units of an LSTM that policy and value share; 0: none."""
 
     @property
     def batch(self) -> int:
@@ -50,6 +60,33 @@ class Case:
     def minibatches(self) -> int:
         """Optimiser steps per epoch."""
         return self.batch // self.minibatch
+
+    def shape(self) -> dict[str, Any]:
+        """What a row tells of the case."""
+        keys = ("envs", "batch", "minibatch", "epochs", "activation")
+        return {"hidden": list(self.hidden), **{key: getattr(self, key) for key in keys}}
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One piece of equal work for SAC: one env, one gradient step per step; the defaults are Stable-Baselines3's."""
+
+    env: str
+    hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    batch: int = 256
+    buffer: int = 1_000_000
+    warmup: int = 100
+    """Steps of random actions before the first gradient step."""
+    envs: int = 1
+
+    def shape(self) -> dict[str, Any]:
+        """What a row tells of the case."""
+        keys = ("envs", "batch", "buffer", "warmup", "activation")
+        return {"hidden": list(self.hidden), **{key: getattr(self, key) for key in keys}}
 
 
 CASES = {
@@ -66,7 +103,9 @@ class Enough(Exception):
     """Raised at the end of an iteration to leave a library's training loop."""
 
 
-def arguments(variants: tuple[str, ...], threads: int | Mapping[str, int]) -> argparse.ArgumentParser:
+def arguments(
+    variants: tuple[str, ...], threads: int | Mapping[str, int], cases: Mapping[str, Case | Replay] = CASES
+) -> argparse.ArgumentParser:
     """The options every peer script takes; the first variant is the default.
 
     `threads` is the peer's better torch thread count, one for all cases or one by case. On a busy machine with 2 cores
@@ -74,13 +113,13 @@ def arguments(variants: tuple[str, ...], threads: int | Mapping[str, int]) -> ar
     a quiet machine with `peers.py --threads 2`.
     """
     parser = argparse.ArgumentParser(description="Train on equal work and print one JSON object.")
-    parser.add_argument("--case", choices=sorted(CASES), default="cartpole")
+    parser.add_argument("--case", choices=sorted(cases), default=next(iter(cases)))
     parser.add_argument("--epochs", type=int, help="epochs per iteration (default: the case's own)")
     parser.add_argument("--vec", choices=variants, default=variants[0], help="how the environments are stepped")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=20.0, help="training time after the first iteration")
     parser.add_argument("--threads", type=int, help=f"torch threads (default: the better one, {threads})")
-    parser.set_defaults(threads_by_case=threads)
+    parser.set_defaults(threads_by_case=threads, cases=cases)
     return parser
 
 
@@ -91,14 +130,14 @@ class Bout:
     peer: str
     package: str
     case_name: str
-    case: Case
+    case: Case | Replay
     variant: str
     seed: int
     seconds: float
     threads: int
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     steps: int = 0
-    _out: int = field(default_factory=lambda: _claim_stdout())
+    _out: int = field(default_factory=lambda: claim_stdout())
     _first: tuple[int, float] | None = None
     _last: float = 0.0
 
@@ -132,12 +171,7 @@ class Bout:
             "variant": self.variant,
             "seed": self.seed,
             "threads": self.threads,
-            "envs": self.case.envs,
-            "batch": self.case.batch,
-            "minibatch": self.case.minibatch,
-            "epochs": self.case.epochs,
-            "hidden": list(self.case.hidden),
-            "activation": self.case.activation,
+            **self.case.shape(),
             "steps": self.steps - first_steps,
             "seconds": round(seconds, 4),
             "steps_per_second": round((self.steps - first_steps) / seconds, 1) if seconds > 0 else None,
@@ -169,16 +203,16 @@ class Tally(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def begin(peer: str, package: str, options: argparse.Namespace) -> Bout:
     """The bout these options ask for, with the thread count set before torch is imported."""
-    case = CASES[options.case]
+    case = options.cases[options.case]
     if options.epochs is not None:
-        case = Case(**{**case.__dict__, "epochs": options.epochs})
+        case = replace(case, epochs=options.epochs)
     best = options.threads_by_case
     threads = options.threads or (best if isinstance(best, int) else best[options.case])
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     return Bout(peer, package, options.case, case, options.vec, options.seed, options.seconds, threads)
 
 
-def _claim_stdout() -> int:
+def claim_stdout() -> int:
     """Keep stdout for the JSON line: whatever a library prints goes to stderr."""
     out = os.dup(1)
     sys.stdout.flush()

@@ -56,7 +56,7 @@ PUFFER_BUILD = Build(
     "import builtins\n\nbuiltins.c_extension_paths = []\n",
 )
 PEERS = {
-    "sb3": Peer("sb3.py", ("stable-baselines3",), ("dummy", "subproc")),
+    "sb3": Peer("sb3.py", ("stable-baselines3", "sb3-contrib"), ("dummy", "subproc")),
     "sbx": Peer("sbx_ppo.py", ("sbx-rl",), ("dummy",)),
     "skrl": Peer("skrl_ppo.py", ("skrl",), ("sync",)),
     "samplefactory": Peer("samplefactory.py", ("sample-factory",), ("async", "sync", "serial")),

@@ -9,51 +9,51 @@ from dataclasses import replace
 from typing import Any
 
 from case import Bout, Case, Enough, arguments, begin
+from lessons import LESSONS
 
-# rl-zoo3, hyperparams/ppo.yml, CartPole-v1
-PUBLISHED = Case(
-    "CartPole-v1", envs=8, rollout=32, minibatch=256, epochs=20, learning_rate=1e-3, gamma=0.98, gae_lambda=0.8
-)
-PUBLISHED_STEPS = 100_000  # the length of the published schedules: past it the learning rate is 0
+PUBLISHED = LESSONS["cartpole"].work
+PUBLISHED_STEPS = LESSONS["cartpole"].steps  # the length of the published schedules: past it the learning rate is 0
 LIMIT_S = 120.0
 
 
-def build(bout: Bout, algorithm: Any, activation: Any, schedule: bool = False) -> Any:
-    """The PPO model of this bout's case; `schedule` makes learning rate and clip range fall linearly to 0."""
+def ppo_options(case: Case, activation: Any, seed: int) -> dict[str, Any]:
+    """A case as keyword arguments of PPO and its kin."""
+
+    def falling(value: float) -> Any:
+        return (lambda remaining: remaining * value) if case.falling else value
+
+    return {
+        "n_steps": case.rollout,
+        "batch_size": case.minibatch,
+        "n_epochs": case.epochs,
+        "learning_rate": falling(case.learning_rate),
+        "clip_range": falling(case.clip),
+        "gamma": case.gamma,
+        "gae_lambda": case.gae_lambda,
+        "ent_coef": case.entropy,
+        "vf_coef": case.value,
+        "max_grad_norm": case.gradient_norm,
+        "policy_kwargs": {
+            "net_arch": {"pi": list(case.hidden), "vf": list(case.hidden)},
+            "activation_fn": activation,
+        },
+        "seed": seed,
+        "device": "cpu",
+        "verbose": 0,
+    }
+
+
+def build(bout: Bout, algorithm: Any, activation: Any) -> Any:
+    """The PPO model of this bout's case."""
     import torch
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     torch.set_num_threads(bout.threads)
-    case = bout.case
     # fork: forkserver imports torch once per environment; the steady state is the same
     vec, options = (SubprocVecEnv, {"start_method": "fork"}) if bout.variant == "subproc" else (DummyVecEnv, {})
-    envs = make_vec_env(bout.env, n_envs=case.envs, seed=bout.seed, vec_env_cls=vec, vec_env_kwargs=options)
-
-    def falling(value: float) -> Any:
-        return (lambda remaining: remaining * value) if schedule else value
-
-    return algorithm(
-        "MlpPolicy",
-        envs,
-        n_steps=case.rollout,
-        batch_size=case.minibatch,
-        n_epochs=case.epochs,
-        learning_rate=falling(case.learning_rate),
-        clip_range=falling(case.clip),
-        gamma=case.gamma,
-        gae_lambda=case.gae_lambda,
-        ent_coef=case.entropy,
-        vf_coef=case.value,
-        max_grad_norm=case.gradient_norm,
-        policy_kwargs={
-            "net_arch": {"pi": list(case.hidden), "vf": list(case.hidden)},
-            "activation_fn": activation,
-        },
-        seed=bout.seed,
-        device="cpu",
-        verbose=0,
-    )
+    envs = make_vec_env(bout.env, n_envs=bout.case.envs, seed=bout.seed, vec_env_cls=vec, vec_env_kwargs=options)
+    return algorithm("MlpPolicy", envs, **ppo_options(bout.case, activation, bout.seed))
 
 
 def train(bout: Bout, model: Any, until: float | None = None) -> None:
@@ -105,7 +105,7 @@ def main() -> None:
     from stable_baselines3 import PPO
 
     activation = {"tanh": torch.nn.Tanh}[bout.case.activation]
-    train(bout, build(bout, PPO, activation, schedule=options.until_return is not None), options.until_return)
+    train(bout, build(bout, PPO, activation), options.until_return)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ class SACSettings(Section):
     buffer_mib: int = Field(4096, ge=1)
     """Memory that the buffer may take; a larger one is refused before the run starts."""
     warmup: int = Field(1_000, ge=0)
-    """Steps of random actions before the first update."""
+    """Steps before the first update; the first policy's actions are close to uniform."""
     learning_rate: float = Field(3e-4, gt=0)
     """Step size of Adam for actor, critics and temperature."""
     gamma: float = Field(0.99, ge=0, le=1)

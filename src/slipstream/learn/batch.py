@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
 
 from slipstream.core.contracts import Array
 
+POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATES = range(10)
+SUMS = 10
+"""What an epoch adds up: sums over samples, then their number, the lengths of gradients, and the steps taken."""
+
 
 @dataclass(frozen=True)
 class Batch:
-    """One rollout as flat samples; `order` picks among them."""
+    """One rollout as flat samples and as sequences of them.
+
+    Sample t * rows + row is one step; sequence k * rows + row is the steps [k * sequence, (k + 1) * sequence) of a row.
+    Without memory a sequence is one step.
+    """
 
     obs: Array  # [samples, obs]
-    mean: Array  # [obs]
-    scale: Array  # [obs]
+    mean: Array  # [floats]
+    scale: Array  # [floats]
     mask: Array  # [samples, options] or [samples, 0]
     action: Array  # [samples, parts]
     logp: Array  # [samples]
     value: Array  # [samples]
     advantage: Array  # [samples]
     goal: Array  # [samples]: what the value should be
+    weight: Array  # [samples]: what each counts for the policy; 0 where it did not act
+    fresh: Array  # [samples] uint8: 1 where an episode begins, the first step of the rollout aside
+    state: Array  # [sequences, size]: what the memory held before each sequence and its burn-in
+    reference: Array  # [samples, outputs] of the policy to stay near (log deviations behind means), or [samples, 0]
+    partner: Array  # [samples] int64: a later sample of the same sequence to be told from others, -1: none; or [0]
+    rows: int
+    sequence: int = 1
+    burn_in: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,16 +53,17 @@ class Knobs:
     max_grad_norm: float
     learning_rate: float
     adam_eps: float
+    weight_decay: float
     normalise_advantage: bool
-    target_kl: float
+    policy: float = 1.0
+    """Weight of the policy's loss; 0 while only the value is trained."""
+    reference_kl: float = 0.0
+    contrast: float = 0.0
+    contrast_temperature: float = 0.1
 
     def vector(self) -> Array:
-        """The numbers in the order that the fused kernel reads them."""
-        return np.array(
-            [self.clip, self.clip_value, self.value, self.entropy, self.max_grad_norm, self.learning_rate,
-             self.adam_eps, float(self.normalise_advantage), self.target_kl],
-            np.float64,
-        )  # fmt: skip
+        """The numbers in the order that the fused kernel reads them (without the minibatch)."""
+        return np.array([float(getattr(self, field.name)) for field in fields(self)[1:]], np.float64)
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,8 @@ class Outcome:
     entropy: float
     kl: float
     clip_fraction: float
+    reference_kl: float
+    contrast: float
     gradient_norm: float
     updates: int
     failed: int
@@ -67,11 +86,20 @@ class Outcome:
 
     @classmethod
     def of(cls, totals: Array, failed: int, diverged: bool) -> Outcome:
-        """Divide sums (policy, value, entropy, kl, clipped, samples, norms, updates) into means."""
-        samples, updates = max(1.0, float(totals[5])), max(1.0, float(totals[7]))
-        policy, value, entropy, kl, clipped = (float(total) / samples for total in totals[:5])
-        norm = float(totals[6]) / updates
-        return cls(policy, value, entropy, kl, clipped, norm, int(totals[7]), failed, diverged)
+        """Divide sums into means."""
+        samples, updates = max(1.0, float(totals[SAMPLES])), max(1.0, float(totals[UPDATES]))
+        means = [float(total) / samples for total in totals[:SAMPLES]]
+        return cls(*means, float(totals[NORMS]) / updates, int(totals[UPDATES]), failed, diverged)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the network of this moment makes of a batch."""
+
+    logp: Array  # [samples]
+    value: Array  # [samples]
+    activity: dict[str, Array]
+    """The mean size of each unit's output, by hidden layer."""
 
 
 class Engine(Protocol):
@@ -79,9 +107,17 @@ class Engine(Protocol):
 
     params: Array
     """The flat weights, current after every `run`."""
+    counters: Array
+    """Optimiser steps, failed steps in a row, failed steps in all."""
 
-    def run(self, batch: Batch, order: Array, knobs: Knobs) -> Outcome:
-        """Take the gradient steps of one iteration on the samples in `order` [epochs, samples]."""
+    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
+        """Take the gradient steps of one epoch on the sequences in `order`, and add up `totals` [SUMS].
+
+        Three failed steps in a row end it.
+        """
+
+    def survey(self, batch: Batch) -> Survey:
+        """Look at all samples without learning."""
 
     def gradient(self) -> Array:
         """The flat gradient of the last step taken."""

@@ -1,6 +1,6 @@
-"""One PPO iteration as a compiled kernel: gather, forward, loss, backward, clip and Adam, for all epochs.
+"""An epoch of PPO as a compiled kernel: gather, forward, loss, backward, clip and Adam.
 
-`reference.py` says the same in torch; a parity test binds the two. Rows of a minibatch are shared out over threads,
+`reference.py` says the same in torch; a parity test binds the two. Sequences of a minibatch are shared out over threads,
 each with a gradient of its own, added up in a fixed order, so that the result depends on the number of threads
 but never on chance.
 """
@@ -8,97 +8,165 @@ but never on chance.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numba
 import numpy as np
 
 from slipstream.core.compile import Number, compiled_fused, compiled_threads
 from slipstream.core.contracts import Array
-from slipstream.learn.batch import Batch, Knobs, Outcome
-from slipstream.models.heads import apply_mask, measure, slopes
+from slipstream.learn.batch import (
+    CLIPPED,
+    ENTROPY,
+    KL,
+    NORMS,
+    POLICY,
+    REFERENCE,
+    SAMPLES,
+    SUMS,
+    UPDATES,
+    VALUE,
+    Batch,
+    Knobs,
+    Survey,
+)
+from slipstream.models.design import Design
+from slipstream.models.heads import apply_mask, hold_near, measure, slopes
 from slipstream.models.kernels import (
     CHUNK,
     adam,
     backward,
     exponential,
     forward,
+    keep_state,
     load_obs,
     outputs,
     squared_length,
     transpose_weights,
 )
-from slipstream.models.shape import Shape
+from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS, pad
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
-SUMS = 6  # policy loss, value loss, entropy, kl, clipped, samples
+BLOCK = 256
+"""Samples that go through a network with memory together."""
+
+
+@compiled_fused
+def load_block(
+    params: Array, table: Array, scratch: Array, block: int, state: Array, fresh: Array, index: Array, lanes: int,
+    steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array,
+) -> None:  # fmt: skip
+    """Bring in the observations and first states of some sequences, freshened by their burn-in."""
+    inputs = outputs(scratch, block, table, -1)
+    for lane in range(index.size):
+        for k in range(states.shape[1]):
+            state[lane, k] = states[index[lane], k]
+    for ahead in range(burn_in, 0, -1):
+        for lane in range(index.size):
+            n = (index[lane] // rows * steps - ahead) * rows + index[lane] % rows
+            fresh[0, lane] = 0 if n < 0 else begins[n]
+            load_obs(obs, max(n, 0), mean, scale, inputs[lane])
+        forward(params, table, scratch, block, lanes, 1, state, fresh)
+        for lane in range(index.size):
+            if index[lane] // rows * steps >= ahead:
+                keep_state(table, scratch, block, 0, lane, state[lane])
+    for lane in range(index.size):
+        for step in range(steps):
+            n = (index[lane] // rows * steps + step) * rows + index[lane] % rows
+            load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
+            fresh[step, lane] = begins[n]
 
 
 @compiled_fused
 def add_gradient(
-    params: Array, table: Array, head: Array, transposed: Array, scratch: Array, slope_memory: Array, probs: Array,
-    gradient: Array, sums: Array, index: Array, obs: Array, mean: Array, scale: Array, mask: Array, action: Array,
-    old_logp: Array, old_value: Array, advantage: Array, goal: Array, shift: Number, factor: Number,
-    weight: Number, clip: Number, clip_value: Number, value_weight: Number, entropy_weight: Number,
+    params: Array, table: Array, head: Array, layers: tuple[int, int], flipped: Array, scratch: Array,
+    slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array, gradient: Array, sums: Array,
+    index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
+    action: Array, old_logp: Array, old_value: Array, advantage: Array, goal: Array, counts: Array, begins: Array,
+    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array,
 ) -> None:  # fmt: skip
-    """Add the gradient of the samples in `index`, each counted with `weight`, and their sums."""
-    inputs = outputs(scratch, table, -1)
-    last = table.shape[0] - 1
-    last_policy = last if table[last, 6] == 0 else table.shape[0] // 2 - 1
-    policy, values = outputs(scratch, table, last_policy), outputs(scratch, table, last)
-    policy_slopes, value_slopes = outputs(slope_memory, table, last_policy), outputs(slope_memory, table, last)
-    log_std, log_std_gradient = params[head[3] :], gradient[head[3] :]
+    """Add the gradient of the sequences in `index`, each sample counted with `share`, and their sums."""
+    clip, clip_value = np.float32(knobs[0]), np.float32(knobs[1])
+    value_weight, entropy_weight = np.float32(knobs[2]), np.float32(knobs[3])
+    policy_weight, reference_weight = np.float32(knobs[9]), np.float32(knobs[10])
+    block = fresh.size
+    policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
+    policy_slopes = outputs(slope_memory, block, table, layers[0])
+    value_slopes = outputs(slope_memory, block, table, layers[1])
+    log_std, log_std_gradient = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
+    value_column = head[HEAD_VALUE]
     measured = np.zeros(2, np.float32)
-    for first in range(0, index.size, CHUNK):
-        count = min(CHUNK, index.size - first)
-        padded = (count + 3) // 4 * 4
-        for i in range(count):
-            load_obs(obs, index[first + i], mean, scale, inputs[i])
-        forward(params, table, scratch, padded)
-        policy_slopes[:padded] = ZERO
-        value_slopes[:padded] = ZERO
-        for i in range(count):
-            n = index[first + i]
-            if mask.shape[1]:
-                apply_mask(policy[i], mask[n])
-            measure(policy[i], log_std, head, action[n], probs, measured)
-            difference = measured[0] - old_logp[n]
-            ratio = exponential(difference)
-            gain = (advantage[n] - shift) * factor
-            held = min(max(ratio, ONE - clip), ONE + clip)
-            clipped = held * gain < ratio * gain
-            by_logp = ZERO if clipped else -weight * gain * ratio
-            slopes(policy[i], log_std, head, action[n], probs, by_logp, -weight * entropy_weight,
-                   policy_slopes[i], log_std_gradient)  # fmt: skip
-            error = values[i, head[2]] - goal[n]
-            loss = error * error
-            if clip_value > ZERO:
-                moved = values[i, head[2]] - old_value[n]
-                near = old_value[n] + min(max(moved, -clip_value), clip_value) - goal[n]
-                if near * near > loss:
-                    loss = near * near
-                    error = near if abs(moved) < clip_value else ZERO
-            value_slopes[i, head[2]] = weight * value_weight * TWO * error
-            sums[0] -= min(ratio * gain, held * gain)
-            sums[1] += loss
-            sums[2] += measured[1]
-            sums[3] += (ratio - ONE) - difference
-            sums[4] += 1.0 if abs(ratio - ONE) > clip else 0.0
-            sums[5] += 1.0
-        backward(table, transposed, scratch, slope_memory, gradient, padded)
+    for first in range(0, index.size, fresh.shape[1]):
+        chosen = index[first : first + fresh.shape[1]]
+        lanes = (chosen.size + 3) // 4 * 4
+        load_block(
+            params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
+            states,
+        )  # fmt: skip
+        forward(params, table, scratch, block, lanes, steps, state, fresh)
+        policy_slopes[: lanes * steps] = ZERO
+        value_slopes[: lanes * steps] = ZERO
+        for step in range(steps):
+            for lane in range(chosen.size):
+                i = step * lanes + lane
+                n = (chosen[lane] // rows * steps + step) * rows + chosen[lane] % rows
+                if counts[n] == ZERO:
+                    continue
+                if mask.shape[1]:
+                    apply_mask(policy[i], mask[n], head)
+                measure(policy[i], log_std, head, action[n], probs, measured)
+                difference = measured[0] - old_logp[n]
+                ratio = exponential(difference)
+                gain = (advantage[n] - shift) * factor * counts[n]
+                held = min(max(ratio, ONE - clip), ONE + clip)
+                clipped = held * gain < ratio * gain
+                by_logp = ZERO if clipped else -share * policy_weight * gain * ratio
+                slopes(policy[i], log_std, head, action[n], probs, by_logp, -share * entropy_weight,
+                       policy_slopes[i], log_std_gradient)  # fmt: skip
+                if reference.shape[1]:
+                    sums[REFERENCE] += hold_near(policy[i], log_std, head, reference[n], probs,
+                                                 share * reference_weight, policy_slopes[i], log_std_gradient)  # fmt: skip
+                error = values[i, value_column] - goal[n]
+                loss = error * error
+                if clip_value > ZERO:
+                    moved = values[i, value_column] - old_value[n]
+                    near = old_value[n] + min(max(moved, -clip_value), clip_value) - goal[n]
+                    if near * near > loss:
+                        loss = near * near
+                        error = near if abs(moved) < clip_value else ZERO
+                value_slopes[i, value_column] = share * value_weight * TWO * error
+                sums[POLICY] -= min(ratio * gain, held * gain)
+                sums[VALUE] += loss
+                sums[ENTROPY] += measured[1]
+                sums[KL] += (ratio - ONE) - difference
+                sums[CLIPPED] += 1.0 if abs(ratio - ONE) > clip else 0.0
+                sums[SAMPLES] += 1.0
+        backward(
+            params, table, flipped, scratch, slope_memory, gradient, block, lanes, steps, state, fresh, carried
+        )  # fmt: skip
 
 
 @compiled_fused
-def standardise(values: Array, index: Array) -> tuple[Number, Number]:
-    """Mean and one over the deviation of the named values."""
-    total, squares = 0.0, 0.0
-    for i in index:
-        total += values[i]
-    mean = total / index.size
-    for i in index:
-        squares += (values[i] - mean) ** 2
-    deviation = math.sqrt(squares / max(1, index.size - 1))
-    return np.float32(mean), np.float32(1.0 / (deviation + 1e-8))
+def standardise(
+    values: Array, counts: Array, index: Array, steps: int, rows: int, wanted: bool
+) -> tuple[Number, Number, Number]:
+    """Mean and one over the deviation of the samples that count, and one over their number; 0 and 1 if not wanted."""
+    total, squares, number = 0.0, 0.0, 0
+    for turn in range(2):
+        mean = total / max(1, number)
+        for s in index:
+            for step in range(steps):
+                n = (s // rows * steps + step) * rows + s % rows
+                if counts[n] > ZERO:
+                    if turn == 0:
+                        total += values[n]
+                        number += 1
+                    else:
+                        squares += (values[n] - mean) ** 2
+    share = np.float32(1.0 / max(1, number))
+    if not wanted:
+        return ZERO, ONE, share
+    deviation = math.sqrt(squares / max(1, number - 1))
+    return np.float32(total / max(1, number)), np.float32(1.0 / (deviation + 1e-8)), share
 
 
 @compiled_fused
@@ -108,96 +176,144 @@ def add_into(total: Array, part: Array) -> None:
         total[i] += part[i]
 
 
-def run_epochs(
-    params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, transposed: Array,
-    scratch: Array, slope_memory: Array, probs: Array, gradients: Array, sums: Array, totals: Array, order: Array,
-    minibatch: int, obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array,
-    old_value: Array, advantage: Array, goal: Array, knobs: Array,
+def run_epoch(
+    params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, layers: tuple[int, int],
+    flipped: Array, scratch: Array, slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array,
+    gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int, burn_in: int,
+    obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array, old_value: Array,
+    advantage: Array, goal: Array, counts: Array, begins: Array, states: Array, reference: Array, knobs: Array,
 ) -> None:  # fmt: skip
-    """Take every gradient step of one iteration; `totals` gets the sums over its minibatches."""
+    """Take every gradient step of one epoch; `totals` gets the sums over its minibatches."""
     threads = gradients.shape[0]
-    clip, clip_value = np.float32(knobs[0]), np.float32(knobs[1])
-    value_weight, entropy_weight = np.float32(knobs[2]), np.float32(knobs[3])
-    for epoch in range(order.shape[0]):
-        before = totals[3], totals[5]
-        for start in range(0, order.shape[1], minibatch):
-            index = order[epoch, start : start + minibatch]
-            shift, factor = ZERO, ONE
-            if knobs[7] > 0:
-                shift, factor = standardise(advantage, index)
-            weight = np.float32(1.0 / index.size)
-            share = (index.size + 4 * threads - 1) // (4 * threads) * 4
-            transpose_weights(params, table, transposed)
-            for thread in numba.prange(threads):
-                gradients[thread, :] = ZERO
-                sums[thread, :] = 0.0
-                low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
-                add_gradient(
-                    params, table, head, transposed, scratch[thread], slope_memory[thread], probs[thread],
-                    gradients[thread], sums[thread], index[low:high], obs, mean, scale, mask, action, old_logp,
-                    old_value, advantage, goal, shift, factor, weight, clip, clip_value, value_weight, entropy_weight,
-                )  # fmt: skip
-            gradient = gradients[0]
-            for thread in range(1, threads):
-                add_into(gradient, gradients[thread])
-                sums[0] += sums[thread]
-            length = math.sqrt(squared_length(gradient))
-            if math.isfinite(length) and math.isfinite(sums[0, 0] + sums[0, 1]):
-                counters[0] += 1
-                counters[1] = 0
-                totals[:6] += sums[0, :6]
-                totals[6] += length
-                totals[7] += 1.0
-                adam(params, gradient, first, second, counters[0], knobs[5], knobs[6],
-                     min(1.0, knobs[4] / (length + 1e-6)))  # fmt: skip
-            else:
-                counters[1] += 1
-                counters[2] += 1
-                if counters[1] >= 3:
-                    return
-        samples = totals[5] - before[1]
-        if knobs[8] > 0 and samples > 0 and (totals[3] - before[0]) / samples > knobs[8]:
-            return
+    for start in range(0, order.size, minibatch):
+        index = order[start : start + minibatch]
+        shift, factor, weight = standardise(advantage, counts, index, steps, rows, knobs[8] > 0)
+        share = (index.size + 4 * threads - 1) // (4 * threads) * 4
+        transpose_weights(params, table, flipped)
+        for thread in numba.prange(threads):
+            gradients[thread, :] = ZERO
+            sums[thread, :] = 0.0
+            low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
+            add_gradient(
+                params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread], state[thread],
+                fresh[thread], carried[thread], gradients[thread], sums[thread], index[low:high], steps, rows, burn_in,
+                obs, mean, scale, mask, action, old_logp, old_value, advantage, goal, counts, begins, states, reference,
+                shift, factor, weight, knobs,
+            )  # fmt: skip
+        gradient = gradients[0]
+        for thread in range(1, threads):
+            add_into(gradient, gradients[thread])
+            sums[0] += sums[thread]
+        length = math.sqrt(squared_length(gradient))
+        if math.isfinite(length) and math.isfinite(sums[0, POLICY] + sums[0, VALUE]):
+            counters[0] += 1
+            counters[1] = 0
+            totals += sums[0]
+            totals[NORMS] += length
+            totals[UPDATES] += 1.0
+            adam(params, gradient, first, second, counters[0], knobs[5], knobs[6],
+                 min(1.0, knobs[4] / (length + 1e-6)), knobs[7])  # fmt: skip
+        else:
+            counters[1] += 1
+            counters[2] += 1
+            if counters[1] >= 3:
+                return
 
 
-run_alone = compiled_fused(run_epochs)
-run_together = compiled_threads(run_epochs)
+run_alone = compiled_fused(run_epoch)
+run_together = compiled_threads(run_epoch)
+
+
+@compiled_fused
+def look(
+    params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array, state: Array,
+    fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
+    action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
+) -> None:  # fmt: skip
+    """Write log-probability and value of every sample, and add up the size of every unit's output."""
+    block = fresh.size
+    policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
+    log_std = params[head[HEAD_LOG_STD] :]
+    measured = np.zeros(2, np.float32)
+    for first in range(0, index.size, fresh.shape[1]):
+        chosen = index[first : first + fresh.shape[1]]
+        lanes = (chosen.size + 3) // 4 * 4
+        load_block(
+            params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
+            states,
+        )  # fmt: skip
+        forward(params, table, scratch, block, lanes, steps, state, fresh)
+        for step in range(steps):
+            for lane in range(chosen.size):
+                i = step * lanes + lane
+                n = (chosen[lane] // rows * steps + step) * rows + chosen[lane] % rows
+                if mask.shape[1]:
+                    apply_mask(policy[i], mask[n], head)
+                measure(policy[i], log_std, head, action[n], probs, measured)
+                logp[n], value[n] = measured[0], values[i, head[HEAD_VALUE]]
+                for layer in range(table.shape[0]):
+                    units, column = outputs(scratch, block, table, layer), table[layer, OUT]
+                    for j in range(table[layer, UNITS]):
+                        activity[column + j] += abs(units[i, j])
 
 
 class FusedEngine:
     """Weights and Adam state in flat arrays, and the memory that the kernel works in."""
 
-    def __init__(self, shape: Shape, params: Array, threads: int) -> None:
-        self.shape = shape
+    def __init__(self, design: Design, params: Array, threads: int) -> None:
+        stack = design.stack
+        self.design = design
         self.params = params
         self.threads = threads
-        self.moments = np.zeros((2, shape.size), np.float32)
+        self.moments = np.zeros((2, stack.size), np.float32)
         self.counters = np.zeros(3, np.int64)
         """Adam steps, failed steps in a row, failed steps in all."""
-        self._scratch = np.zeros((threads, CHUNK * shape.scratch_columns), np.float32)
+        steps = design.sequence
+        lanes = CHUNK if steps == 1 else max(4, BLOCK // steps // 4 * 4)
+        self._layers = stack.policy_layer, stack.value_layer
+        self._scratch: Array = np.zeros((threads, lanes * steps * stack.scratch_columns), np.float32)
         self._slopes = np.zeros_like(self._scratch)
-        self._probs = np.zeros((threads, max(1, shape.action.outputs)), np.float32)
-        self._gradients: Array = np.zeros((threads, shape.size), np.float32)
+        self._probs: Array = np.zeros((threads, max(1, design.outputs)), np.float32)
+        self._state: Array = np.zeros((threads, lanes, stack.state_size), np.float32)
+        self._fresh: Array = np.zeros((threads, steps, lanes), np.uint8)
+        self._carried = np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32)
+        self._gradients: Array = np.zeros((threads, stack.size), np.float32)
         self._sums = np.zeros((threads, SUMS), np.float64)
-        widths = [b.columns * a.columns for net in shape.nets for a, b in pairwise(net)]
-        self._transposed = np.zeros(max(1, sum(widths)), np.float32)
+        self._flipped = np.zeros(max(1, stack.flipped_size), np.float32)
 
-    def run(self, batch: Batch, order: Array, knobs: Knobs) -> Outcome:
-        """Take the gradient steps of one iteration on the samples in `order` [epochs, samples]."""
+    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
+        """Take the gradient steps of one epoch on the sequences in `order`."""
         run = run_alone
         if self.threads > 1:
             limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
             numba.set_num_threads(min(self.threads, limit))
             run = run_together
-        totals = np.zeros(8, np.float64)
-        failed = int(self.counters[2])
+        stack = self.design.stack
         run(
-            self.params, self.moments[0], self.moments[1], self.counters, self.shape.table, self.shape.head,
-            self._transposed, self._scratch, self._slopes, self._probs, self._gradients, self._sums, totals, order,
-            knobs.minibatch, batch.obs, batch.mean, batch.scale, batch.mask, batch.action, batch.logp, batch.value,
-            batch.advantage, batch.goal, knobs.vector(),
+            self.params, self.moments[0], self.moments[1], self.counters, stack.table, stack.head, self._layers,
+            self._flipped, self._scratch, self._slopes, self._probs, self._state, self._fresh, self._carried,
+            self._gradients, self._sums, totals, order, max(1, knobs.minibatch // batch.sequence), batch.sequence,
+            batch.rows, batch.burn_in, batch.obs, batch.mean, batch.scale, batch.mask, batch.action, batch.logp,
+            batch.value, batch.advantage, batch.goal, batch.weight, batch.fresh, batch.state, batch.reference,
+            knobs.vector(),
         )  # fmt: skip
-        return Outcome.of(totals, int(self.counters[2]) - failed, diverged=bool(self.counters[1] >= 3))
+
+    def survey(self, batch: Batch) -> Survey:
+        """Look at all samples without learning."""
+        stack, samples = self.design.stack, len(batch.logp)
+        logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
+        activity = np.zeros(stack.scratch_columns, np.float64)
+        look(
+            self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0], self._state[0],
+            self._fresh[0], np.arange(samples // batch.sequence), batch.sequence, batch.rows, batch.burn_in, batch.obs,
+            batch.mean, batch.scale, batch.mask, batch.action, batch.fresh, batch.state, logp, value, activity,
+        )  # fmt: skip
+        sizes = {}
+        for number, layer in enumerate(stack.layers):
+            if number not in stack.heads:
+                column, name = stack.table[number, OUT], layer.name + (".memory" if layer.kind != DENSE else "")
+                sizes[name] = activity[column : column + layer.outputs] / samples
+        return Survey(logp, value, sizes)
 
     def gradient(self) -> Array:
         """The gradient of the last step taken."""
@@ -206,18 +322,21 @@ class FusedEngine:
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""
-        arrays = {f"weight/{name}": array for name, array in self.shape.named(self.params).items()}
+        named = self.design.weights.named
+        arrays = {f"weight/{name}": array for name, array in named(self.params).items()}
         for row, kind in enumerate(("first", "second")):
-            arrays |= {f"{kind}/{name}": array for name, array in self.shape.named(self.moments[row]).items()}
+            arrays |= {f"{kind}/{name}": array for name, array in named(self.moments[row]).items()}
         return arrays | {"counters": self.counters.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
-        self.shape.flatten(_under(arrays, "weight/"), self.params)
+        flatten = self.design.weights.flatten
+        flatten(under(arrays, "weight/"), self.params)
         for row, kind in enumerate(("first/", "second/")):
-            self.shape.flatten(_under(arrays, kind), self.moments[row])
+            flatten(under(arrays, kind), self.moments[row])
         self.counters[:] = arrays["counters"]
 
 
-def _under(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+def under(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names start so, by what is left of their names."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,111 +1,174 @@
-"""A policy that acts: flat weights and normaliser in, actions, log-probabilities and values out, in one call."""
+"""A policy that acts: weights and normaliser in, actions, log-probabilities and values out, in one call."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 
 from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
+from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, greedy, sample
-from slipstream.models.kernels import CHUNK, forward, load_obs, outputs
-from slipstream.models.shape import Shape
+from slipstream.models.kernels import CHUNK, forward, hyperbolic_tangent, keep_state, load_obs, outputs
+from slipstream.models.layout import HEAD_VALUE
+
+
+@compiled_fused
+def load_lanes(
+    obs: Array, rows: Array, first: int, count: int, mean: Array, scale: Array, states: Array, inputs: Array, state: Array
+) -> int:
+    """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
+    for i in range(count):
+        load_obs(obs, rows[first + i], mean, scale, inputs[i])
+        for k in range(state.shape[1]):
+            state[i, k] = states[rows[first + i], k]
+    return (count + 3) // 4 * 4
 
 
 @compiled_fused
 def act_rows(
-    params: Array, table: Array, head: Array, mean: Array, scale: Array, scratch: Array, probs: Array,
-    rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool,
-    action: Array, logp: Array, value: Array,
+    params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
+    probs: Array, state: Array, fresh: Array, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool,
+    action: Array, logp: Array, value: Array, states: Array,
 ) -> None:  # fmt: skip
     """Act for the rows named in `rows`; everything is indexed by row, so rows may be split at will."""
-    inputs = outputs(scratch, table, -1)
-    last_policy = table.shape[0] - 1 if table[-1, 6] == 0 else (table.shape[0] // 2) - 1
+    inputs = outputs(scratch, CHUNK, table, -1)
+    policy, values = outputs(scratch, CHUNK, table, layers[0]), outputs(scratch, CHUNK, table, layers[1])
     log_std = params[head[3] :]
     for first in range(0, rows.size, CHUNK):
         count = min(CHUNK, rows.size - first)
-        for i in range(count):
-            load_obs(obs, rows[first + i], mean, scale, inputs[i])
-        forward(params, table, scratch, (count + 3) // 4 * 4)
-        policy = outputs(scratch, table, last_policy)
-        values = outputs(scratch, table, table.shape[0] - 1)
+        lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
+        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
         for i in range(count):
             row = rows[first + i]
             if mask.shape[1]:
-                apply_mask(policy[i], mask[row])
+                apply_mask(policy[i], mask[row], head)
             if sampled:
                 logp[row] = sample(policy[i], log_std, head, streams, row, probs, action[row])
             else:
                 greedy(policy[i], head, action[row])
-            value[row] = values[i, head[2]]
+            value[row] = values[i, head[HEAD_VALUE]]
+            if state.shape[1]:
+                keep_state(table, scratch, CHUNK, 0, i, states[row])
 
 
 @compiled_fused
 def value_rows(
-    params: Array, table: Array, head: Array, mean: Array, scale: Array, scratch: Array, rows: Array, obs: Array,
-    value: Array,
+    params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
+    state: Array, fresh: Array, rows: Array, obs: Array, value: Array, states: Array,
 ) -> None:  # fmt: skip
-    """Write the value of the rows named in `rows`."""
-    inputs = outputs(scratch, table, -1)
+    """Write the value of the rows named in `rows`; their states stay as they are."""
+    inputs, values = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[1])
     for first in range(0, rows.size, CHUNK):
         count = min(CHUNK, rows.size - first)
+        lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
+        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
         for i in range(count):
-            load_obs(obs, rows[first + i], mean, scale, inputs[i])
-        forward(params, table, scratch, (count + 3) // 4 * 4)
-        values = outputs(scratch, table, table.shape[0] - 1)
-        for i in range(count):
-            value[rows[first + i]] = values[i, head[2]]
-
-
-class Acting:
-    """The acting copy of a policy: a pack of weights and normaliser, and the memory to run it in."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.pack = np.zeros(pack_size(shape), np.float32)
-        self._scratch = np.zeros(CHUNK * shape.scratch_columns, np.float32)
-        self._probs = np.zeros(max(1, shape.action.outputs), np.float32)
-        self.load(self.pack)
-
-    def load(self, pack: Array) -> None:
-        """Act with the weights and normaliser of `pack`, which is used where it stands."""
-        self.pack = pack
-        self._params, self._mean, self._scale = split_pack(self.shape, pack)
-
-    def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
-        value: Array,
-    ) -> None:  # fmt: skip
-        """Write action, log-probability and value of `rows`, all arrays indexed by row."""
-        shape = self.shape
-        act_rows(
-            self._params, shape.table, shape.head, self._mean, self._scale, self._scratch, self._probs,
-            rows, obs, mask, streams, sampled, action, logp, value,
-        )  # fmt: skip
-
-    def value(self, rows: Array, obs: Array, value: Array) -> None:
-        """Write the value of `rows`."""
-        shape = self.shape
-        value_rows(
-            self._params, shape.table, shape.head, self._mean, self._scale, self._scratch, rows, obs, value
-        )  # fmt: skip
-
-
-def pack_size(shape: Shape) -> int:
-    """Length of a pack: the weights, then mean and scale of the observation."""
-    return shape.size + 2 * shape.obs
-
-
-def split_pack(shape: Shape, pack: Array) -> tuple[Array, Array, Array]:
-    """Views of the weights, the mean and the scale in a pack."""
-    return pack[: shape.size], pack[shape.size : shape.size + shape.obs], pack[shape.size + shape.obs :]
+            value[rows[first + i]] = values[i, head[HEAD_VALUE]]
 
 
 @compiled_fused
-def bound(raw: Array, low: Array, high: Array, out: Array) -> None:
-    """Map policy actions to the env's: [-1, 1] onto [low, high] where both are finite, unchanged where not."""
+def tell_rows(
+    params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
+    state: Array, fresh: Array, rows: Array, obs: Array, states: Array, told: Array,
+) -> None:  # fmt: skip
+    """Write the policy's outputs for the rows, and behind means their log deviations; move their states on."""
+    inputs, policy = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[0])
+    log_std = params[head[3] :]
+    for first in range(0, rows.size, CHUNK):
+        count = min(CHUNK, rows.size - first)
+        lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
+        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
+        for i in range(count):
+            row = rows[first + i]
+            for k in range(head[1]):
+                told[row, k] = policy[i, k]
+            for k in range(head[1], told.shape[1]):
+                told[row, k] = log_std[k - head[1]]
+            if state.shape[1]:
+                keep_state(table, scratch, CHUNK, 0, i, states[row])
+
+
+class Acting(Protocol):
+    """The acting copy of a policy: a pack of weights and normaliser, and the memory to run it in."""
+
+    design: Design
+
+    def load(self, pack: Array) -> None:
+        """Act with the weights and normaliser of `pack`, which is used where it stands."""
+
+    def act(
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        value: Array, states: Array,
+    ) -> None:  # fmt: skip
+        """Write action, log-probability and value of `rows` and move their states on; all arrays indexed by row."""
+
+    def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
+        """Write the value of `rows`."""
+
+    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
+        """Write the policy's outputs (and log deviations) of `rows` and move their states on."""
+
+
+class FusedActing:
+    """Acts by the compiled kernels."""
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        stack = design.stack
+        self._layers = stack.policy_layer, stack.value_layer
+        self._scratch = np.zeros(CHUNK * stack.scratch_columns, np.float32)
+        self._probs = np.zeros(max(1, design.outputs), np.float32)
+        self._state = np.zeros((CHUNK, stack.state_size), np.float32)
+        self._fresh = np.zeros((1, CHUNK), np.uint8)
+        self.load(np.zeros(design.pack_size, np.float32))
+
+    def load(self, pack: Array) -> None:
+        """Act with the weights and normaliser of `pack`, which is used where it stands."""
+        self._params, self._mean, self._scale = self.design.split_pack(pack)
+
+    def act(
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        value: Array, states: Array,
+    ) -> None:  # fmt: skip
+        """Write action, log-probability and value of `rows` and move their states on."""
+        act_rows(
+            *self._network(), self._scratch, self._probs, self._state, self._fresh, rows, obs, mask, streams, sampled,
+            action, logp, value, states,
+        )  # fmt: skip
+
+    def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
+        """Write the value of `rows`."""
+        value_rows(*self._network(), self._scratch, self._state, self._fresh, rows, obs, value, states)
+
+    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
+        """Write the policy's outputs of `rows`."""
+        tell_rows(*self._network(), self._scratch, self._state, self._fresh, rows, obs, states, told)
+
+    def _network(self) -> tuple[Array, Array, Array, tuple[int, int], Array, Array]:
+        stack = self.design.stack
+        return self._params, stack.table, stack.head, self._layers, self._mean, self._scale
+
+
+def make_acting(design: Design) -> Acting:
+    """The acting copy of a policy: by the compiled kernels where they can, by torch where not."""
+    if design.fused:
+        return FusedActing(design)
+    from slipstream.models.torched import TorchActing
+
+    return TorchActing(design)
+
+
+@compiled_fused
+def bound(raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
+    """Map policy actions to the env's: [-1, 1] onto [low, high] where both are finite, unchanged where not.
+
+    A squashed action is bent into [-1, 1] first, any other is cut off there.
+    """
     for row in range(raw.shape[0]):
         for k in range(raw.shape[1]):
-            x = raw[row, k]
+            x = hyperbolic_tangent(raw[row, k]) if squash else raw[row, k]
             if np.isfinite(low[k]) and np.isfinite(high[k]):
                 x = min(max(x, np.float32(-1)), np.float32(1))
                 x = low[k] + (x + np.float32(1)) * np.float32(0.5) * (high[k] - low[k])

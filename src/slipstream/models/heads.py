@@ -1,7 +1,8 @@
 """What the policy's outputs mean: probabilities, samples, entropy, and their slopes, row by row.
 
-Outputs of one row are logits (discrete parts side by side) or means; `head` is `Shape.head`.
-Masked logits are replaced by a very low number, so that their probability is exactly 0.
+Outputs of one row are logits (the parts of a choice side by side, one number for a switch) or means (followed by
+log deviations where every state has its own); `head` is `layout.head_table`. Ruled-out options get a very low logit, so that
+their probability is exactly 0. A squashed action is kept as it was before tanh, where its density is a plain Gaussian's.
 """
 
 from __future__ import annotations
@@ -13,19 +14,38 @@ import numpy as np
 from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.core.streams import uniform
-from slipstream.models.kernels import HALF, ONE, TWO, ZERO, exponential
+from slipstream.models.kernels import HALF, ONE, TWO, ZERO, exponential, hyperbolic_tangent, logistic, softplus
+from slipstream.models.layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
 
 MASKED = np.float32(-1e9)
+SURE = np.float32(5e8)
+LOWEST = np.float32(-1e6)
 HALF_LOG_2PI = np.float32(0.5 * math.log(2 * math.pi))
+LOG_2 = np.float32(math.log(2.0))
 TWO_PI = np.float32(2 * math.pi)
+LOG_STD_LOW, LOG_STD_HIGH = np.float32(-20), np.float32(2)
+# Gauss-Hermite points and weights for the mean of a function under a standard normal.
+NODES = np.array([0.0, 1.3556262, -1.3556262, 2.8569700, -2.8569700], np.float32)
+SHARES = np.array([0.53333333, 0.22207592, 0.22207592, 0.011257411, 0.011257411], np.float32)
 
 
 @compiled_fused
-def apply_mask(logits: Array, mask: Array) -> None:
+def apply_mask(logits: Array, mask: Array, head: Array) -> None:
     """Rule out the options whose mask is 0."""
-    for j in range(mask.size):
-        if mask[j] == 0:
-            logits[j] = MASKED
+    at, column = 0, 0
+    for part in range(head.size - HEAD_PARTS):
+        size = head[HEAD_PARTS + part]
+        if size < 0:
+            if mask[column] == 0:
+                logits[at] = -MASKED
+            if mask[column + 1] == 0:
+                logits[at] = MASKED
+            at, column = at + 1, column + 2
+            continue
+        for j in range(size):
+            if mask[column + j] == 0:
+                logits[at + j] = MASKED
+        at, column = at + size, column + size
 
 
 @compiled_fused
@@ -46,23 +66,59 @@ def softmax_part(logits: Array, start: int, size: int, probs: Array) -> Number:
 
 
 @compiled_fused
+def switch_on(logit: Number) -> Number:
+    """The chance that a switch is on, exactly 0 or 1 where the other is ruled out."""
+    if logit > SURE:
+        return ONE
+    return ZERO if logit < -SURE else logistic(logit)
+
+
+@compiled_fused
+def log_squash(x: Number) -> Number:
+    """log(1 - tanh(x)^2), by which squashing thins a density out."""
+    return TWO * (LOG_2 - x - softplus(-TWO * x))
+
+
+@compiled_fused
+def log_deviation(outputs: Array, log_std: Array, head: Array, k: int) -> Number:
+    """The log standard deviation of one continuous action."""
+    if head[HEAD_KIND] == SQUASHED_OWN:
+        return min(max(outputs[head[HEAD_OUTPUTS] + k], LOG_STD_LOW), LOG_STD_HIGH)
+    return log_std[k]
+
+
+@compiled_fused
+def normal(streams: Array, row: int) -> Number:
+    """A standard normal number from a row's own stream."""
+    radius = np.float32(math.sqrt(-TWO * np.float32(math.log(uniform(streams, row)))))
+    return radius * np.float32(math.cos(TWO_PI * uniform(streams, row)))
+
+
+@compiled_fused
 def sample(
     outputs: Array, log_std: Array, head: Array, streams: Array, row: int, probs: Array, action: Array
 ) -> Number:
     """Draw an action from the row's own stream, write it, and return its log-probability."""
     logp = ZERO
-    if head[0] == 1:
-        for k in range(head[1]):
-            radius = np.float32(math.sqrt(-TWO * np.float32(math.log(uniform(streams, row)))))
-            noise = radius * np.float32(math.cos(TWO_PI * uniform(streams, row)))
-            action[k] = outputs[k] + noise * exponential(log_std[k])
-            logp -= HALF * noise * noise + log_std[k] + HALF_LOG_2PI
+    if head[HEAD_KIND] != CHOICES:
+        for k in range(head[HEAD_OUTPUTS]):
+            noise, log_dev = normal(streams, row), log_deviation(outputs, log_std, head, k)
+            action[k] = outputs[k] + noise * exponential(log_dev)
+            logp -= HALF * noise * noise + log_dev + HALF_LOG_2PI
+            if head[HEAD_KIND] >= SQUASHED:
+                logp -= log_squash(action[k])
         return logp
     start = 0
-    for part in range(head.size - 4):
-        size = head[4 + part]
-        normaliser = softmax_part(outputs, start, size, probs)
+    for part in range(head.size - HEAD_PARTS):
+        size = head[HEAD_PARTS + part]
         mark = uniform(streams, row)
+        if size < 0:
+            on = mark < switch_on(outputs[start])
+            action[part] = 1 if on else 0
+            logp -= softplus(-outputs[start]) if on else softplus(outputs[start])
+            start += 1
+            continue
+        normaliser = softmax_part(outputs, start, size, probs)
         choice, seen = -1, ZERO
         for j in range(size):
             seen += probs[start + j]
@@ -79,40 +135,62 @@ def sample(
 @compiled_fused
 def greedy(outputs: Array, head: Array, action: Array) -> None:
     """Write the likeliest action."""
-    if head[0] == 1:
-        for k in range(head[1]):
+    if head[HEAD_KIND] != CHOICES:
+        for k in range(head[HEAD_OUTPUTS]):
             action[k] = outputs[k]
         return
     start = 0
-    for part in range(head.size - 4):
+    for part in range(head.size - HEAD_PARTS):
+        size = head[HEAD_PARTS + part]
+        if size < 0:
+            action[part] = 1 if outputs[start] > ZERO else 0
+            start += 1
+            continue
         best = 0
-        for j in range(1, head[4 + part]):
+        for j in range(1, size):
             if outputs[start + j] > outputs[start + best]:
                 best = j
         action[part] = best
-        start += head[4 + part]
+        start += size
 
 
 @compiled_fused
 def measure(outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, result: Array) -> None:
-    """Write log-probability and entropy of an action; `probs` keeps what `slopes` needs."""
+    """Write log-probability and entropy of an action; `probs` keeps what `slopes` needs.
+
+    The entropy of a squashed Gaussian is its Gaussian's plus the mean of `log_squash`, by five points of quadrature.
+    """
     logp, entropy = ZERO, ZERO
-    if head[0] == 1:
-        for k in range(head[1]):
-            noise = (action[k] - outputs[k]) * exponential(-log_std[k])
+    if head[HEAD_KIND] != CHOICES:
+        for k in range(head[HEAD_OUTPUTS]):
+            log_dev = log_deviation(outputs, log_std, head, k)
+            noise = (action[k] - outputs[k]) * exponential(-log_dev)
             probs[k] = noise
-            logp -= HALF * noise * noise + log_std[k] + HALF_LOG_2PI
-            entropy += log_std[k] + HALF_LOG_2PI + HALF
+            logp -= HALF * noise * noise + log_dev + HALF_LOG_2PI
+            entropy += log_dev + HALF_LOG_2PI + HALF
+            if head[HEAD_KIND] >= SQUASHED:
+                logp -= log_squash(action[k])
+                for i in range(NODES.size):
+                    entropy += SHARES[i] * log_squash(outputs[k] + exponential(log_dev) * NODES[i])
     else:
         start = 0
-        for part in range(head.size - 4):
-            normaliser = softmax_part(outputs, start, head[4 + part], probs)
+        for part in range(head.size - HEAD_PARTS):
+            size = head[HEAD_PARTS + part]
+            if size < 0:
+                logit = outputs[start]
+                probs[start] = switch_on(logit)
+                logp -= softplus(-logit) if action[part] else softplus(logit)
+                if abs(logit) < SURE:
+                    entropy += softplus(logit) - logit * probs[start]
+                start += 1
+                continue
+            normaliser = softmax_part(outputs, start, size, probs)
             logp += outputs[start + np.int64(action[part])] - normaliser
             mean = ZERO
-            for j in range(start, start + head[4 + part]):
-                mean += probs[j] * max(outputs[j], np.float32(-1e6))
+            for j in range(start, start + size):
+                mean += probs[j] * max(outputs[j], LOWEST)
             entropy += normaliser - mean
-            start += head[4 + part]
+            start += size
     result[0] = logp
     result[1] = entropy
 
@@ -123,20 +201,85 @@ def slopes(
     result: Array, log_std_result: Array,
 ) -> None:  # fmt: skip
     """Write d(loss)/d(outputs), given d(loss)/d(logp) and d(loss)/d(entropy), after `measure` of the same row."""
-    if head[0] == 1:
-        for k in range(head[1]):
-            noise = probs[k]
-            result[k] = by_logp * noise * exponential(-log_std[k])
-            log_std_result[k] += by_logp * (noise * noise - ONE) + by_entropy
+    if head[HEAD_KIND] != CHOICES:
+        for k in range(head[HEAD_OUTPUTS]):
+            noise, log_dev = probs[k], log_deviation(outputs, log_std, head, k)
+            deviation = exponential(log_dev)
+            by_mean, by_deviation = by_logp * noise * exponential(-log_dev), by_logp * (noise * noise - ONE) + by_entropy
+            if head[HEAD_KIND] >= SQUASHED:
+                for i in range(NODES.size):
+                    bent = -TWO * hyperbolic_tangent(outputs[k] + deviation * NODES[i]) * SHARES[i] * by_entropy
+                    by_mean += bent
+                    by_deviation += bent * deviation * NODES[i]
+            result[k] = by_mean
+            log_std_result[k] += by_deviation
         return
     start = 0
-    for part in range(head.size - 4):
-        size = head[4 + part]
+    for part in range(head.size - HEAD_PARTS):
+        size = head[HEAD_PARTS + part]
+        if size < 0:
+            on = probs[start]
+            chosen = ONE if action[part] else ZERO
+            bent = ZERO
+            if abs(outputs[start]) < SURE:
+                bent = outputs[start] * on * (ONE - on)
+            result[start] = by_logp * (chosen - on) - by_entropy * bent
+            start += 1
+            continue
         # logits = log p + constant, so H = sum p (c - logit) and dH/dlogit_j = -p_j (logit_j - mean logit).
         mean = ZERO
         for j in range(start, start + size):
-            mean += probs[j] * max(outputs[j], np.float32(-1e6))
+            mean += probs[j] * max(outputs[j], LOWEST)
         for j in range(start, start + size):
-            result[j] = -probs[j] * (by_logp + by_entropy * (max(outputs[j], np.float32(-1e6)) - mean))
+            result[j] = -probs[j] * (by_logp + by_entropy * (max(outputs[j], LOWEST) - mean))
         result[start + np.int64(action[part])] += by_logp
         start += size
+
+
+@compiled_fused
+def hold_near(
+    outputs: Array, log_std: Array, head: Array, other: Array, probs: Array, weight: Number, result: Array,
+    log_std_result: Array,
+) -> Number:  # fmt: skip
+    """Return KL(policy || other) of a row and add `weight` times its slopes, after `slopes` of the same row.
+
+    `other` holds the other's masked outputs, and behind the means their log deviations.
+    """
+    divergence = ZERO
+    if head[HEAD_KIND] != CHOICES:
+        count = head[HEAD_OUTPUTS]
+        for k in range(count):
+            gap, log_dev, log_other = outputs[k] - other[k], log_std[k], other[count + k]
+            inverse = exponential(-TWO * log_other)
+            ratio = exponential(TWO * (log_dev - log_other))
+            divergence += log_other - log_dev + HALF * (ratio + gap * gap * inverse) - HALF
+            result[k] += weight * gap * inverse
+            log_std_result[k] += weight * (ratio - ONE)
+        return divergence
+    start = 0
+    for part in range(head.size - HEAD_PARTS):
+        size = head[HEAD_PARTS + part]
+        if size < 0:
+            p, gap = probs[start], outputs[start] - other[start]
+            if abs(outputs[start]) < SURE:
+                divergence += p * gap + softplus(other[start]) - softplus(outputs[start])
+                result[start] += weight * p * (ONE - p) * gap
+            start += 1
+            continue
+        top = other[start]
+        for j in range(start + 1, start + size):
+            top = max(top, other[j])
+        total = ZERO
+        for j in range(start, start + size):
+            total += exponential(other[j] - top)
+        shift, part_sum = top + np.float32(math.log(total)), ZERO
+        own = softmax_part(outputs, start, size, probs)
+        for j in range(start, start + size):
+            if probs[j] > ZERO:
+                part_sum += probs[j] * ((outputs[j] - own) - (other[j] - shift))
+        for j in range(start, start + size):
+            if probs[j] > ZERO:
+                result[j] += weight * probs[j] * ((outputs[j] - own) - (other[j] - shift) - part_sum)
+        divergence += part_sum
+        start += size
+    return divergence

@@ -14,6 +14,28 @@ import numpy as np
 
 from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
+from slipstream.models.layout import (
+    ACTIVATION,
+    BIAS,
+    COLUMNS,
+    DENSE,
+    EXTRA,
+    FLIPPED,
+    FLIPPED_RECURRENT,
+    GRU,
+    IN,
+    IN_COLUMNS,
+    INPUTS,
+    KIND,
+    LSTM,
+    NORM,
+    OUT,
+    RECURRENT,
+    RECURRENT_BIAS,
+    STATE,
+    UNITS,
+    WEIGHT,
+)
 
 CHUNK = 64
 """Rows that go through the network together; a multiple of 4, small enough for the cache."""
@@ -26,6 +48,7 @@ EXP_LOW, EXP_HIGH = np.float32(-87.0), np.float32(88.0)
 E0, E1, E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E3, E4, E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 TANH_LIMIT = np.float32(9.0)
+NORM_EPS = np.float32(1e-5)
 BIAS_127, SHIFT_23 = np.int32(127), np.int32(23)
 
 
@@ -74,6 +97,18 @@ def product(a: Array, b: Array, c: Array, rows: int, terms: int) -> None:
 
 
 @compiled_fused
+def logistic(x: Number) -> Number:
+    """1 / (1 + exp(-x))."""
+    return ONE / (ONE + exponential(-x))
+
+
+@compiled_fused
+def softplus(x: Number) -> Number:
+    """log(1 + exp(x)), without overflow."""
+    return max(x, ZERO) + np.float32(math.log(ONE + exponential(-abs(x))))
+
+
+@compiled_fused
 def activate(values: Array, kind: int) -> None:
     """Apply an activation in place to a flat array."""
     if kind == 1:
@@ -82,6 +117,23 @@ def activate(values: Array, kind: int) -> None:
     elif kind == 2:
         for i in range(values.size):
             values[i] = max(values[i], ZERO)
+    elif kind == 3:
+        for i in range(values.size):
+            values[i] = values[i] if values[i] > ZERO else exponential(values[i]) - ONE
+
+
+@compiled_fused
+def deactivate(slopes: Array, values: Array, kind: int) -> None:
+    """Turn slopes of an activation's outputs into those of its inputs, in place; `values` are its outputs."""
+    if kind == 1:
+        for i in range(slopes.size):
+            slopes[i] *= ONE - values[i] * values[i]
+    elif kind == 2:
+        for i in range(slopes.size):
+            slopes[i] = slopes[i] if values[i] > ZERO else ZERO
+    elif kind == 3:
+        for i in range(slopes.size):
+            slopes[i] *= ONE if values[i] > ZERO else values[i] + ONE
 
 
 @compiled_fused
@@ -92,83 +144,299 @@ def load_obs(obs: Array, row: int, mean: Array, scale: Array, into: Array) -> No
 
 
 @compiled_fused
-def outputs(scratch: Array, table: Array, layer: int) -> Array:
-    """The outputs [CHUNK, columns] of a layer in the scratch memory; layer -1 is the input."""
-    if layer < 0:
-        return scratch[: CHUNK * table[0, 5]].reshape(CHUNK, table[0, 5])
-    start, columns = table[layer, 5] * CHUNK, table[layer, 3]
-    return scratch[start : start + CHUNK * columns].reshape(CHUNK, columns)
+def columns_of(scratch: Array, block: int, column: int, width: int) -> Array:
+    """The array [block, width] that stands at a column of the scratch memory."""
+    return scratch[column * block : (column + width) * block].reshape(block, width)
 
 
 @compiled_fused
-def forward(params: Array, table: Array, scratch: Array, rows: int) -> None:
-    """Run the networks on the first `rows` (a multiple of 4) inputs in the scratch memory."""
+def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
+    """The outputs [block, columns] of a layer in the scratch memory; layer -1 is the input."""
+    if layer < 0:
+        return columns_of(scratch, block, 0, table[0, IN_COLUMNS])
+    return columns_of(scratch, block, table[layer, OUT], table[layer, COLUMNS])
+
+
+@compiled_fused
+def forward(
+    params: Array, table: Array, scratch: Array, block: int, lanes: int, steps: int, state: Array, fresh: Array
+) -> None:
+    """Run the networks on the inputs in the scratch memory.
+
+    Row step * lanes + lane of every array is one step of one lane; lanes are a multiple of 4. `state` [lanes, size] is
+    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them.
+    """
+    rows = lanes * steps
     for layer in range(table.shape[0]):
-        weight, bias, terms, columns = table[layer, 0], table[layer, 1], table[layer, 2], table[layer, 3]
-        fresh = layer == 0 or table[layer, 6] != table[layer - 1, 6]
-        before = outputs(scratch, table, -1 if fresh else layer - 1)
-        after = outputs(scratch, table, layer)
+        weight, bias, terms, columns = table[layer, WEIGHT], table[layer, BIAS], table[layer, INPUTS], table[layer, COLUMNS]
+        before = columns_of(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
+        if table[layer, KIND] != DENSE:
+            remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
+            continue
+        after = outputs(scratch, block, table, layer)
         for i in range(rows):
             for j in range(columns):
                 after[i, j] = params[bias + j]
         product(before, params[weight:bias].reshape(terms, columns), after, rows, terms)
-        activate(after[:rows].reshape(rows * columns), table[layer, 4])
+        if table[layer, NORM] >= 0:
+            normalise(params, table[layer], after, scratch, block, rows)
+        activate(after[:rows].reshape(rows * columns), table[layer, ACTIVATION])
 
 
 @compiled_fused
-def transpose_weights(params: Array, table: Array, transposed: Array) -> None:
-    """Copy each weight matrix [rows, columns] as [columns, pad16(rows)], for the way back."""
+def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
+    """Copy each weight matrix [inputs, columns] as [columns, inputs], as wide as what it reads, for the way back."""
     for layer in range(table.shape[0]):
-        weight, rows, columns = table[layer, 0], table[layer, 2], table[layer, 3]
-        if layer == 0 or table[layer, 6] != table[layer - 1, 6]:
-            continue
-        width = table[layer - 1, 3]
-        start = transposed_offset(table, layer)
-        for i in range(rows):
-            for j in range(columns):
-                transposed[start + j * width + i] = params[weight + i * columns + j]
+        row = table[layer]
+        columns = row[COLUMNS] * gates_of(row[KIND])
+        if row[FLIPPED] >= 0:
+            flip(params, row[WEIGHT], row[INPUTS], columns, flipped, row[FLIPPED], row[IN_COLUMNS])
+        if row[KIND] != DENSE:
+            flip(params, row[RECURRENT], row[COLUMNS], columns, flipped, row[FLIPPED_RECURRENT], row[COLUMNS])
 
 
 @compiled_fused
-def transposed_offset(table: Array, layer: int) -> int:
-    """Where a layer's transposed weights stand."""
-    start = 0
-    for i in range(1, layer):
-        if table[i, 6] == table[i - 1, 6]:
-            start += table[i, 3] * table[i - 1, 3]
-    return start
+def flip(params: Array, start: int, inputs: int, columns: int, flipped: Array, place: int, width: int) -> None:
+    """Transpose one matrix."""
+    for i in range(inputs):
+        for j in range(columns):
+            flipped[place + j * width + i] = params[start + i * columns + j]
 
 
 @compiled_fused
-def backward(table: Array, transposed: Array, scratch: Array, slopes: Array, gradient: Array, rows: int) -> None:
+def gates_of(kind: int) -> int:
+    """How many gates a layer has."""
+    return 4 if kind == LSTM else 3 if kind == GRU else 1
+
+
+@compiled_fused
+def backward(
+    params: Array, table: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int,
+    steps: int, state: Array, fresh: Array, carried: Array,
+) -> None:  # fmt: skip
     """Add the gradient of every weight, given in `slopes` the gradient of the last layers' outputs.
 
-    `slopes` has the layout of `scratch` and is overwritten on the way.
+    `slopes` has the layout of `scratch` and is overwritten on the way; the inputs' slopes stand in it afterwards where the
+    table asks for them. `carried` [2, lanes, columns] is room for what flows back through memories.
     """
+    rows = lanes * steps
     for layer in range(table.shape[0] - 1, -1, -1):
-        weight, bias, terms, columns = table[layer, 0], table[layer, 1], table[layer, 2], table[layer, 3]
-        fresh = layer == 0 or table[layer, 6] != table[layer - 1, 6]
-        before = outputs(scratch, table, -1 if fresh else layer - 1)
-        slope = outputs(slopes, table, layer)
-        product(before.T, slope, gradient[weight:bias].reshape(terms, columns), terms, rows)
-        for i in range(rows):
-            for j in range(columns):
-                gradient[bias + j] += slope[i, j]
-        if fresh:
+        row = table[layer]
+        terms, columns = row[INPUTS], row[COLUMNS]
+        before = columns_of(scratch, block, row[IN], row[IN_COLUMNS])
+        slope = outputs(slopes, block, table, layer)
+        if row[KIND] == DENSE:
+            values = outputs(scratch, block, table, layer)
+            deactivate(slope[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION])
+            if row[NORM] >= 0:
+                denormalise(params, row, slope, scratch, gradient, block, rows)
+        else:
+            recall(table[layer], flipped, scratch, slopes, gradient, block, lanes, steps, state, fresh, carried)
+            columns *= gates_of(row[KIND])
+            slope = columns_of(slopes, block, row[EXTRA], columns)
+        weight, bias = row[WEIGHT], row[BIAS]
+        add_products(before, slope, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
+        if row[FLIPPED] >= 0:
+            width = row[IN_COLUMNS]
+            matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+            below = columns_of(slopes, block, row[IN], width)
+            below[:rows] = ZERO
+            product(slope, matrix, below, rows, columns)
+
+
+@compiled_fused
+def add_products(before: Array, slope: Array, weights: Array, bias: Array, rows: int, terms: int) -> None:
+    """Add a layer's gradient, some rows at a time so that they stay in the cache."""
+    for low in range(0, rows, CHUNK):
+        count = min(CHUNK, rows - low)
+        product(before[low : low + count].T, slope[low : low + count], weights, terms, count)
+    for i in range(rows):
+        for j in range(slope.shape[1]):
+            bias[j] += slope[i, j]
+
+
+@compiled_fused
+def normalise(params: Array, row: Array, values: Array, scratch: Array, block: int, rows: int) -> None:
+    """Layer norm in place: to mean 0 and deviation 1 over the units, then gain and shift; keeps what `denormalise` needs."""
+    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
+    kept = columns_of(scratch, block, row[EXTRA], columns)
+    inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
+    for i in range(rows):
+        mean = ZERO
+        for j in range(units):
+            mean += values[i, j]
+        mean /= np.float32(units)
+        square = ZERO
+        for j in range(units):
+            square += (values[i, j] - mean) * (values[i, j] - mean)
+        factor = ONE / np.float32(math.sqrt(square / np.float32(units) + NORM_EPS))
+        inverse[i, 0] = factor
+        for j in range(units):
+            kept[i, j] = (values[i, j] - mean) * factor
+            values[i, j] = kept[i, j] * params[gain + j] + params[gain + columns + j]
+
+
+@compiled_fused
+def denormalise(params: Array, row: Array, slope: Array, scratch: Array, gradient: Array, block: int, rows: int) -> None:
+    """The way back through `normalise`, in place."""
+    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
+    kept = columns_of(scratch, block, row[EXTRA], columns)
+    inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
+    share = ONE / np.float32(units)
+    for i in range(rows):
+        mean, along = ZERO, ZERO
+        for j in range(units):
+            gradient[gain + j] += slope[i, j] * kept[i, j]
+            gradient[gain + columns + j] += slope[i, j]
+            slope[i, j] *= params[gain + j]
+            mean += slope[i, j]
+            along += slope[i, j] * kept[i, j]
+        mean, along = mean * share, along * share
+        for j in range(units):
+            slope[i, j] = inverse[i, 0] * (slope[i, j] - mean - kept[i, j] * along)
+
+
+@compiled_fused
+def remember(
+    params: Array, row: Array, before: Array, scratch: Array, block: int, lanes: int, steps: int, state: Array, fresh: Array
+) -> None:
+    """Run a memory over all steps: what comes from below for all of them at once, what comes from the past one by one.
+
+    LSTM: i, f, o = logistic, g = tanh of x W + b + h U + d; c' = f c + i g; h' = o tanh(c').
+    GRU: r, z = logistic(x W + b + h U + d); n = tanh(x W + b + r (h U + d)); h' = (1 - z) n + z h.
+    """
+    kind, units, rows = row[KIND], row[COLUMNS], lanes * steps
+    count = gates_of(kind) * units
+    weight, bias, own, own_bias = row[WEIGHT], row[BIAS], row[RECURRENT], row[RECURRENT_BIAS]
+    h = columns_of(scratch, block, row[OUT], units)
+    gates = columns_of(scratch, block, row[EXTRA], count)
+    inner = gates if kind == LSTM else columns_of(scratch, block, row[EXTRA] + count, count)
+    last = row[EXTRA] + (count if kind == LSTM else 2 * count)
+    c = columns_of(scratch, block, last, units)
+    past = columns_of(scratch, block, last + (units if kind == LSTM else 0), units)
+    for i in range(rows):
+        for j in range(count):
+            gates[i, j] = params[bias + j]
+    product(before, params[weight:bias].reshape(row[INPUTS], count), gates, rows, row[INPUTS])
+    matrix = params[own : own + units * count].reshape(units, count)
+    for step in range(steps):
+        now, earlier = step * lanes, (step - 1) * lanes
+        for lane in range(lanes):
+            for j in range(units):
+                value = state[lane, row[STATE] + j] if step == 0 else h[earlier + lane, j]
+                past[now + lane, j] = ZERO if fresh[step, lane] else value
+        if kind == LSTM:
+            for lane in range(lanes):
+                for j in range(count):
+                    gates[now + lane, j] += params[own_bias + j]
+            product(past[now : now + lanes], matrix, gates[now : now + lanes], lanes, units)
+            for lane in range(lanes):
+                i = now + lane
+                for j in range(units):
+                    gates[i, j] = logistic(gates[i, j])
+                    gates[i, units + j] = logistic(gates[i, units + j])
+                    gates[i, 2 * units + j] = hyperbolic_tangent(gates[i, 2 * units + j])
+                    gates[i, 3 * units + j] = logistic(gates[i, 3 * units + j])
+                for j in range(units):
+                    kept = state[lane, row[STATE] + units + j] if step == 0 else c[earlier + lane, j]
+                    kept = ZERO if fresh[step, lane] else kept
+                    c[i, j] = gates[i, units + j] * kept + gates[i, j] * gates[i, 2 * units + j]
+                    h[i, j] = gates[i, 3 * units + j] * hyperbolic_tangent(c[i, j])
+        else:
+            for lane in range(lanes):
+                for j in range(count):
+                    inner[now + lane, j] = params[own_bias + j]
+            product(past[now : now + lanes], matrix, inner[now : now + lanes], lanes, units)
+            for lane in range(lanes):
+                i = now + lane
+                for j in range(2 * units):
+                    gates[i, j] = logistic(gates[i, j] + inner[i, j])
+                for j in range(units):
+                    k = 2 * units + j
+                    gates[i, k] = hyperbolic_tangent(gates[i, k] + gates[i, j] * inner[i, k])
+                    h[i, j] = gates[i, k] + gates[i, units + j] * (past[i, j] - gates[i, k])
+
+
+@compiled_fused
+def recall(
+    row: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int, steps: int,
+    state: Array, fresh: Array, carried: Array,
+) -> None:  # fmt: skip
+    """The way back through `remember`: writes the gates' slopes and adds the gradient of the recurrent weights."""
+    kind, units = row[KIND], row[COLUMNS]
+    count = gates_of(kind) * units
+    gates = columns_of(scratch, block, row[EXTRA], count)
+    last = row[EXTRA] + (count if kind == LSTM else 2 * count)
+    c = columns_of(scratch, block, last, units)
+    past = columns_of(scratch, block, last + (units if kind == LSTM else 0), units)
+    inner = columns_of(scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
+    by_h = columns_of(slopes, block, row[OUT], units)
+    by_gates = columns_of(slopes, block, row[EXTRA], count)
+    by_inner = columns_of(slopes, block, row[EXTRA] + (0 if kind == LSTM else count), count)
+    place = row[FLIPPED_RECURRENT]
+    matrix = flipped[place : place + count * units].reshape(count, units)
+    from_h = carried[0, : lanes * units].reshape(lanes, units)
+    from_c = carried[1, : lanes * units].reshape(lanes, units)
+    from_h[:] = ZERO
+    from_c[:] = ZERO
+    for step in range(steps - 1, -1, -1):
+        now, earlier = step * lanes, (step - 1) * lanes
+        for lane in range(lanes):
+            i = now + lane
+            if kind == LSTM:
+                for j in range(units):
+                    gate, forget = gates[i, j], gates[i, units + j]
+                    fill, shown = gates[i, 2 * units + j], gates[i, 3 * units + j]
+                    kept = state[lane, row[STATE] + units + j] if step == 0 else c[earlier + lane, j]
+                    kept = ZERO if fresh[step, lane] else kept
+                    bent = hyperbolic_tangent(c[i, j])
+                    slope = by_h[i, j] + from_h[lane, j]
+                    by_c = slope * shown * (ONE - bent * bent) + from_c[lane, j]
+                    by_gates[i, j] = by_c * fill * gate * (ONE - gate)
+                    by_gates[i, units + j] = by_c * kept * forget * (ONE - forget)
+                    by_gates[i, 2 * units + j] = by_c * gate * (ONE - fill * fill)
+                    by_gates[i, 3 * units + j] = slope * bent * shown * (ONE - shown)
+                    from_c[lane, j] = ZERO if fresh[step, lane] else by_c * forget
+                    from_h[lane, j] = ZERO
+            else:
+                for j in range(units):
+                    open_, hold, fill = gates[i, j], gates[i, units + j], gates[i, 2 * units + j]
+                    slope = by_h[i, j] + from_h[lane, j]
+                    by_fill = slope * (ONE - hold) * (ONE - fill * fill)
+                    by_open = by_fill * inner[i, 2 * units + j] * open_ * (ONE - open_)
+                    by_hold = slope * (past[i, j] - fill) * hold * (ONE - hold)
+                    by_gates[i, j] = by_open
+                    by_gates[i, units + j] = by_hold
+                    by_gates[i, 2 * units + j] = by_fill
+                    by_inner[i, j] = by_open
+                    by_inner[i, units + j] = by_hold
+                    by_inner[i, 2 * units + j] = by_fill * open_
+                    from_h[lane, j] = slope * hold
+        product(by_inner[now : now + lanes], matrix, from_h, lanes, count)
+        for lane in range(lanes):
+            if fresh[step, lane]:
+                for j in range(units):
+                    from_h[lane, j] = ZERO
+    own = row[RECURRENT]
+    weights = gradient[own : own + units * count].reshape(units, count)
+    add_products(past, by_inner, weights, gradient[row[RECURRENT_BIAS] :], lanes * steps, units)
+
+
+@compiled_fused
+def keep_state(table: Array, scratch: Array, block: int, first: int, lane: int, state: Array) -> None:
+    """Copy what the memories hold at row `first + lane` into a row's state."""
+    for layer in range(table.shape[0]):
+        row = table[layer]
+        if row[KIND] == DENSE:
             continue
-        width = table[layer - 1, 3]
-        start = transposed_offset(table, layer)
-        flipped = transposed[start : start + columns * width].reshape(columns, width)
-        below = outputs(slopes, table, layer - 1)
-        flat, values = below[:rows].reshape(rows * width), before[:rows].reshape(rows * width)
-        flat[:] = ZERO
-        product(slope, flipped, below, rows, columns)
-        if table[layer - 1, 4] == 1:
-            for i in range(flat.size):
-                flat[i] *= ONE - values[i] * values[i]
-        elif table[layer - 1, 4] == 2:
-            for i in range(flat.size):
-                flat[i] = flat[i] if values[i] > ZERO else ZERO
+        units, place, i = row[COLUMNS], row[STATE], first + lane
+        h = columns_of(scratch, block, row[OUT], units)
+        for j in range(units):
+            state[place + j] = h[i, j]
+        if row[KIND] == LSTM:
+            c = columns_of(scratch, block, row[EXTRA] + 4 * units, units)
+            for j in range(units):
+                state[place + units + j] = c[i, j]
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
@@ -182,16 +450,18 @@ def squared_length(values: Array) -> Number:
 
 @compiled_fused
 def adam(
-    params: Array, gradient: Array, first: Array, second: Array, count: int, rate: Number, eps: Number, scale: Number
-) -> None:
-    """One step of Adam with bias correction; `scale` shortens the gradient (clipping)."""
+    params: Array, gradient: Array, first: Array, second: Array, count: int, rate: Number, eps: Number, scale: Number,
+    decay: Number,
+) -> None:  # fmt: skip
+    """One step of Adam with bias correction; `scale` shortens the gradient (clipping), `decay` shrinks the weights."""
     beta_1, beta_2 = np.float32(0.9), np.float32(0.999)
     root = np.float32(math.sqrt(1.0 - 0.999**count))
     size = np.float32(rate / (1.0 - 0.9**count)) * root
     floor = np.float32(eps) * root
     scale = np.float32(scale)
+    kept = np.float32(1.0 - rate * decay)
     for i in range(params.size):
         slope = gradient[i] * scale
         first[i] = beta_1 * first[i] + (ONE - beta_1) * slope
         second[i] = beta_2 * second[i] + (ONE - beta_2) * (slope * slope)
-        params[i] -= size * first[i] / (np.sqrt(second[i]) + floor)
+        params[i] = params[i] * kept - size * first[i] / (np.sqrt(second[i]) + floor)

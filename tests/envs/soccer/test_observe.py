@@ -45,7 +45,7 @@ def test_mirrored_state_gives_the_other_side(team_size: int) -> None:
 
 def test_sizes() -> None:
     """An observation has 44 numbers at 1v1, 60 at 2v2 and 76 at 3v3."""
-    assert [Soccer(1, team_size=k).spec.obs_size for k in (1, 2, 3)] == [44, 60, 76]
+    assert [Soccer(1, team_size=k).spec.obs.width for k in (1, 2, 3)] == [44, 60, 76]
 
 
 def test_named_places() -> None:

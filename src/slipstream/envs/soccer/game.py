@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.core.contracts import Array, EnvSpec, Rows, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
@@ -47,7 +47,7 @@ class Soccer:
         self.envs = envs
         self.spec = EnvSpec(
             name="soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}",
-            obs_size=obs_size(team_size),
+            obs=vector_obs(obs_size(team_size)),
             action=SPECS[actions],
             teams=(0,) * team_size + (1,) * team_size,
             terms=names,

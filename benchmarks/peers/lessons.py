@@ -1,0 +1,178 @@
+"""What is learned beside Stable-Baselines3: each lesson's published numbers once, and as settings of slipstream.
+
+The numbers are rl-zoo3's (hyperparams/ppo.yml and sac.yml); what they do not name is Stable-Baselines3's default.
+Imported inside the peer's own virtual environment too, hence only the standard library and gymnasium.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from case import Case, Replay
+
+OURS = "slipstream"
+PEERS = ("sb3",)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One task, its numbers and how long it takes."""
+
+    work: Case | Replay
+    steps: int
+    """As told; whole iterations are really trained."""
+    peers: tuple[str, ...] = PEERS
+    seeds: int = 5
+    module: str = ""
+    """A module of this folder that registers the environment."""
+    slowest: float = 100.0
+    """Steps per second below which a run counts as hung."""
+    differs: str = ""
+    """What could not be made equal, or was chosen here."""
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Who learns it."""
+        return (OURS, *self.peers)
+
+    def whole(self, steps: int | None = None) -> int:
+        """Steps in all, rounded up to whole iterations, so that schedules end at 0 and not beyond."""
+        told, batch = steps or self.steps, self.work.batch if isinstance(self.work, Case) else 1
+        return -(-told // batch) * batch
+
+
+LESSONS = {
+    "cartpole": Lesson(
+        Case(
+            "CartPole-v1",
+            envs=8,
+            rollout=32,
+            minibatch=256,
+            epochs=20,
+            learning_rate=1e-3,
+            gamma=0.98,
+            gae_lambda=0.8,
+            falling=True,
+        ),
+        100_000,
+    ),
+    "acrobot": Lesson(
+        Case("Acrobot-v1", envs=16, rollout=256, minibatch=64, epochs=4, gae_lambda=0.94, normalise=True),
+        200_000,
+        differs="published for 1,000,000 steps",
+    ),
+    "pendulum": Lesson(Replay("Pendulum-v1", learning_rate=1e-3), 20_000, slowest=10.0),
+    "halfcheetah-ppo": Lesson(
+        Case(
+            "HalfCheetah-v5",
+            envs=1,
+            rollout=512,
+            minibatch=64,
+            epochs=20,
+            hidden=(256, 256),
+            activation="relu",
+            learning_rate=2.0633e-05,
+            gamma=0.98,
+            gae_lambda=0.92,
+            clip=0.1,
+            entropy=0.000401762,
+            value=0.58096,
+            gradient_norm=0.8,
+            normalise=True,
+            log_std=-2.0,
+            orthogonal=False,
+        ),
+        300_000,
+        differs="published for HalfCheetah-v4 and 1,000,000 steps; slipstream starts from its own weights where"
+        " Stable-Baselines3 is told not to take orthogonal ones",
+    ),
+    "halfcheetah-sac": Lesson(
+        Replay("HalfCheetah-v5", warmup=10_000),
+        50_000,
+        seeds=3,
+        slowest=10.0,
+        differs="published for HalfCheetah-v4 and 1,000,000 steps",
+    ),
+    "masked-recurrent": Lesson(
+        Case(
+            "DelayedCue-v0",
+            envs=16,
+            rollout=128,
+            minibatch=512,
+            epochs=10,
+            hidden=(64,),
+            learning_rate=1e-3,
+            memory=64,
+        ),
+        100_000,
+        peers=("sb3-recurrent", "sb3-masked"),
+        module="cue",
+        differs="not published: numbers chosen here, the same for all. No class of sb3-contrib has memory and masks:"
+        " sb3-recurrent (RecurrentPPO) reads the mask in the observation and has forbidden actions replaced by the first"
+        " allowed one, sb3-masked (MaskablePPO) has no memory. slipstream's LSTM stands behind the hidden layer,"
+        " RecurrentPPO's before it",
+    ),
+}
+
+# speed alone, for learners.py
+DRILLS: dict[str, Case | Replay] = {
+    "recurrent": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=4, hidden=(64,), memory=128),
+    "sac-small": Replay("Pendulum-v1", hidden=(128, 64)),
+    "sac-large": Replay("Pendulum-v1", hidden=(256, 256)),
+}
+
+
+def settings_of(work: Case | Replay, steps: int, sequence: int | None = None) -> list[str]:
+    """The same numbers as slipstream's `key=value`; `sequence` is how far memory learns back (default: a rollout)."""
+    common: dict[str, Any] = {
+        "plan.envs": work.envs,
+        "plan.lag": 0,
+        "policy.hidden": json.dumps(list(work.hidden), separators=(",", ":")),
+        "policy.activation": work.activation,
+    }
+    own = _ppo(work, steps, sequence or work.rollout) if isinstance(work, Case) else _sac(work)
+    return [f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in (common | own).items()]
+
+
+def _ppo(work: Case, steps: int, sequence: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "algorithm": "ppo",
+        "ppo.rollout": work.rollout,
+        "ppo.minibatch": work.minibatch,
+        "ppo.epochs": work.epochs,
+        "ppo.learning_rate": work.learning_rate,
+        "ppo.gamma": work.gamma,
+        "ppo.gae_lambda": work.gae_lambda,
+        "ppo.clip": work.clip,
+        "ppo.clip_value": 0.0,
+        "ppo.value": work.value,
+        "ppo.entropy": work.entropy,
+        "ppo.max_grad_norm": work.gradient_norm,
+        "ppo.normalise_advantage": True,
+        "ppo.normalise_obs": work.normalise,
+        "ppo.normalise_return": work.normalise,
+        "policy.shared": bool(work.memory),
+        "policy.log_std": work.log_std,
+    }
+    if work.falling:
+        settings |= {f"schedules.{key}": f"linear to 0 over {steps}" for key in ("ppo.learning_rate", "ppo.clip")}
+    if work.memory:
+        settings |= {"policy.memory": "lstm", "policy.memory_size": work.memory, "policy.sequence": sequence}
+    return settings
+
+
+def _sac(work: Replay) -> dict[str, Any]:
+    return {
+        "algorithm": "sac",
+        "sac.rollout": 1,
+        "sac.updates_per_step": 1.0,
+        "sac.batch": work.batch,
+        "sac.buffer": work.buffer,
+        "sac.warmup": work.warmup,
+        "sac.learning_rate": work.learning_rate,
+        "sac.gamma": work.gamma,
+        "sac.tau": work.tau,
+        "sac.normalise_obs": False,
+    }

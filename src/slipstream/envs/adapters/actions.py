@@ -1,0 +1,119 @@
+"""Gymnasium's action spaces: what a policy is told about them, and its actions in the env's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from slipstream.core.contracts import ActionSpec, Array
+from slipstream.core.errors import EnvError
+from slipstream.envs.adapters.observations import Leaf, kind_of, leaves
+
+Decode = Callable[[Array], Sequence[Any]]
+"""Turns actions [rows, parts] into what each env's `step` takes."""
+
+
+def action_spec(space: spaces.Space[Any], name: str, masked: bool = False) -> ActionSpec:
+    """What an env's actions are to a policy: the parts of a Dict or Tuple stand side by side."""
+    found = leaves(space)
+    for leaf in found:
+        if not (_is_choice(leaf.space) or _is_continuous(leaf.space)):
+            what = f"The action `{leaf.name}` of `{name}` is" if leaf.path else f"The actions of `{name}` are"
+            raise EnvError(
+                f"{what} a {kind_of(leaf.space)}, which no policy here can choose.",
+                "use Discrete, MultiDiscrete, MultiBinary or a Box of floats",
+            )
+    boxes = [leaf for leaf in found if _is_continuous(leaf.space)]
+    if 0 < len(boxes) < len(found):
+        choice = next(leaf for leaf in found if _is_choice(leaf.space))
+        raise EnvError(
+            f"The actions of `{name}` mix continuous and discrete ones: `{boxes[0].name}` is a "
+            f"{kind_of(boxes[0].space)}, `{choice.name}` a {kind_of(choice.space)}.",
+            "offer steps of the continuous ones as a Discrete, or all as a Box of floats",
+        )
+    spec = _continuous(boxes) if boxes else _choices(space, found, masked)
+    if not spec.parts:
+        raise EnvError(f"The actions of `{name}` hold nothing.", "give its action_space at least one part")
+    return spec
+
+
+def action_decoder(space: spaces.Space[Any]) -> Decode:
+    """A function that turns actions [rows, parts] into what each env's `step` takes."""
+    if isinstance(space, spaces.Tuple):
+        parts = _decoders(space.spaces)
+        return lambda action: list(zip(*(decode(action[:, at]) for at, decode in parts), strict=True))
+    if isinstance(space, spaces.Dict):
+        parts, keys = _decoders(list(space.spaces.values())), list(space.spaces)
+        return lambda action: [
+            dict(zip(keys, chosen, strict=True))
+            for chosen in zip(*(decode(action[:, at]) for at, decode in parts), strict=True)
+        ]
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        if start:
+            return lambda action: [a + start for a in action[:, 0].tolist()]
+        return lambda action: action[:, 0].tolist()
+    if isinstance(space, spaces.MultiDiscrete):
+        first = np.asarray(space.start).reshape(-1)
+        return lambda action: list(_shaped(action + first, space))
+    if isinstance(space, spaces.Box):
+        return _box_decoder(space)
+    return lambda action: list(_shaped(action, space))
+
+
+def _box_decoder(space: spaces.Box) -> Decode:
+    if not space.shape:
+        return lambda action: list(map(np.asarray, action[:, 0].astype(space.dtype)))
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    if (low.astype(np.float32) == low).all() and (high.astype(np.float32) == high).all():
+        return lambda action: list(_shaped(action, space))
+    # The nearest float32 of a float64 bound may lie outside of it.
+    return lambda action: list(_shaped(action.astype(space.dtype).clip(low, high), space))
+
+
+def _decoders(inner: Sequence[spaces.Space[Any]]) -> list[tuple[slice, Decode]]:
+    """The columns of each space and what turns them back."""
+    stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner]).tolist()
+    columns = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+    return [(at, action_decoder(space)) for at, space in zip(columns, inner, strict=True)]
+
+
+def _shaped(action: Array, space: spaces.Space[Any]) -> Array:
+    return action.astype(space.dtype).reshape(-1, *(space.shape or ()))
+
+
+def _is_choice(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+
+
+def _is_continuous(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+
+
+def _parts(space: spaces.Space[Any]) -> int:
+    return prod(space.shape or ())
+
+
+def _choices(space: spaces.Space[Any], found: Sequence[Leaf], masked: bool) -> ActionSpec:
+    sizes: list[int] = []
+    binary: list[bool] = []
+    for leaf in found:
+        options: Any = 2
+        if isinstance(leaf.space, spaces.Discrete):
+            options = leaf.space.n
+        elif isinstance(leaf.space, spaces.MultiDiscrete):
+            options = leaf.space.nvec
+        sizes += np.broadcast_to(options, leaf.space.shape or ()).reshape(-1).tolist()
+        binary += [isinstance(leaf.space, spaces.MultiBinary)] * _parts(leaf.space)
+    kind = "discrete" if isinstance(space, spaces.Discrete) else "multi_discrete"
+    return ActionSpec(kind, tuple(sizes), masked=masked, binary=tuple(binary) if any(binary) else ())  # type: ignore[arg-type]
+
+
+def _continuous(boxes: Sequence[Leaf]) -> ActionSpec:
+    low = np.concatenate([leaf.space.low.reshape(-1) for leaf in boxes])  # type: ignore[attr-defined]
+    high = np.concatenate([leaf.space.high.reshape(-1) for leaf in boxes])  # type: ignore[attr-defined]
+    return ActionSpec("continuous", (), tuple(map(float, low)), tuple(map(float, high)))

@@ -1,0 +1,181 @@
+"""Gymnasium's observation spaces as fields of a row: what each of their leaves becomes, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from slipstream.core.contracts import Array, ObsField, ObsSpec
+from slipstream.core.errors import EnvError
+
+Write = Callable[[Any, Array], None]
+"""Writes an observation, or a part of one, into a row, or a part of one."""
+
+MIN_SIDE = 8
+"""Pixels: what is smaller on a side is no image, but a few numbers."""
+MAX_CHANNELS = 16
+"""Of an image, stacked frames included."""
+ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {2: ((0, 1),), 3: ((0, 1, 2), (1, 2, 0)), 4: ((1, 2, 0, 3),)}
+"""By dimensions: the orders of axes that may end in height, width, channels. Two channel axes are a stack of frames."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A space inside a Dict or Tuple that is neither, and the keys that lead to it; a bare space has no keys."""
+
+    path: tuple[Any, ...]
+    space: spaces.Space[Any]
+
+    @property
+    def name(self) -> str:
+        """The keys, joined."""
+        return "/".join(map(str, self.path))
+
+    def find(self, value: Any) -> Any:
+        """Take the part that is meant out of a value of the whole space."""
+        for key in self.path:
+            value = value[key]
+        return value
+
+
+def leaves(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[Leaf]:
+    """All leaves in the space's own order."""
+    if isinstance(space, spaces.Dict):
+        inner = list(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        inner = list(enumerate(space.spaces))  # type: ignore[arg-type]
+    else:
+        return [Leaf(path, space)]
+    return [leaf for key, part in inner for leaf in leaves(part, (*path, key))]
+
+
+def kind_of(space: spaces.Space[Any]) -> str:
+    """What a space is called in messages."""
+    return f"Box of {space.dtype}" if isinstance(space, spaces.Box) else type(space).__name__
+
+
+def obs_spec(space: spaces.Space[Any], name: str) -> ObsSpec:
+    """The fields of an env's observations; a leaf that no policy here can read is an error."""
+    fields: dict[str, ObsField] = {}
+    for leaf in leaves(space):
+        field = _field(leaf)
+        if field is None:
+            what = f"The observation `{leaf.name}` of `{name}` is" if leaf.path else f"The observations of `{name}` are"
+            raise EnvError(
+                f"{what} a {kind_of(leaf.space)}, which no policy here can read.",
+                "turn it into numbers (gymnasium.wrappers.TransformObservation), or leave it out (FilterObservation)",
+            )
+        if leaf.name in fields:
+            raise EnvError(f"Two observations of `{name}` are called `{leaf.name}`.", "give one of them another key")
+        fields[leaf.name] = field
+    spec = ObsSpec(tuple(sorted(fields.values(), key=lambda field: field.kind != "vector")))
+    if not spec.width:
+        raise EnvError(f"The observations of `{name}` hold nothing.", "give its observation_space at least one number")
+    return spec
+
+
+def obs_encoder(space: spaces.Space[Any]) -> Write | None:
+    """A function that writes an observation into a row; None where plain assignment does."""
+    found, spec = leaves(space), obs_spec(space, "")
+    if not found[0].path and spec.plain:
+        flat = isinstance(space, spaces.Box | spaces.MultiBinary) and len(space.shape) == 1
+        return None if flat else _writer(space, spec.fields[0])
+    plan = []
+    for leaf in found:
+        field, start = spec.places[leaf.name]
+        plan.append((leaf.path, start, start + field.bytes, field.dtype, _writer(leaf.space, field)))
+
+    def encode(obs: Any, row: Array) -> None:
+        data = row.view(np.uint8)
+        for path, start, stop, dtype, write in plan:
+            part = obs
+            for key in path:
+                part = part[key]
+            write(part, data[start:stop].view(dtype))
+
+    return encode
+
+
+def _field(leaf: Leaf) -> ObsField | None:
+    space, name = leaf.space, leaf.name
+    if isinstance(space, spaces.Discrete):
+        return ObsField(name, "vector", (int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete):
+        return ObsField(name, "vector", (int(np.sum(space.nvec)),))
+    if isinstance(space, spaces.MultiBinary):
+        return ObsField(name, "vector", (prod(space.shape),))
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "fiub":
+        return None
+    if space.dtype == np.uint8:
+        if len(space.shape) == 2 and space.shape[0] >= 2 and space.shape[1] == 3:
+            return ObsField(name, "tokens", space.shape)
+        order = _axes(space.shape)
+        if order is not None:
+            height, width, *channels = (space.shape[axis] for axis in order)
+            return ObsField(name, "image", (height, width, prod(channels)))
+    return ObsField(name, "vector", (prod(space.shape),))
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of the axes that makes height, width, channels of an array, if it can be an image."""
+    for order in ORDERS.get(len(shape), ()):
+        height, width, *channels = (shape[axis] for axis in order)
+        if min(height, width) >= MIN_SIDE and 1 <= prod(channels) <= MAX_CHANNELS:
+            return order
+    return None
+
+
+def _writer(space: spaces.Space[Any], field: ObsField) -> Write:
+    """How a value of a leaf is written into its own flat part of a row."""
+    if isinstance(space, spaces.Discrete):
+        return _one_hot(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _one_hots(np.asarray(space.nvec).reshape(-1), np.asarray(space.start).reshape(-1))
+    order = _axes(space.shape or ()) if field.kind == "image" else None
+    if order is not None:
+        return _pixels(space.shape or (), order)
+
+    def flat(value: Any, out: Array) -> None:
+        out[:] = np.asarray(value).reshape(-1)
+
+    return flat
+
+
+def _one_hot(options: int, first: int) -> Write:
+    def write(value: Any, out: Array) -> None:
+        choice = int(value) - first
+        if not 0 <= choice < options:
+            raise ValueError(f"the observation {value} is not one of {options} from {first}")
+        out[:] = 0.0
+        out[choice] = 1.0
+
+    return write
+
+
+def _one_hots(options: Array, first: Array) -> Write:
+    offsets = np.cumsum(options) - options
+
+    def write(value: Any, out: Array) -> None:
+        choices = np.asarray(value).reshape(-1) - first
+        if (choices < 0).any() or (choices >= options).any():
+            raise ValueError(f"the observation {value} is not one of {options} from {first}")
+        out[:] = 0.0
+        out[offsets + choices] = 1.0
+
+    return write
+
+
+def _pixels(shape: tuple[int, ...], order: tuple[int, ...]) -> Write:
+    """Into a view of the row that has the axes as the env gives them: numpy does the transposing."""
+    turned = tuple(shape[axis] for axis in order)
+    back = tuple(order.index(axis) for axis in range(len(order)))
+
+    def write(value: Any, out: Array) -> None:
+        out.reshape(turned).transpose(back)[...] = value
+
+    return write

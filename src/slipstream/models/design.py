@@ -1,0 +1,137 @@
+"""What a policy is: what it sees, what it does, and the network between; as a checkpoint tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
+from slipstream.models.layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
+from slipstream.settings import PolicySettings
+
+MEMORIES = {"none": DENSE, "gru": GRU, "lstm": LSTM}
+
+
+@dataclass(frozen=True)
+class Design:
+    """All that sizes a policy, its weights and its kernels."""
+
+    obs: ObsSpec
+    action: ActionSpec
+    policy: PolicySettings
+    value: bool = True
+    """Whether it tells a value too; without one, continuous actions have a deviation of their own in every state."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether the compiled kernels can run it: vectors in, layers and memories between."""
+        return self.obs.plain
+
+    @cached_property
+    def weights(self) -> PolicyStack | PlainWeights:
+        """The layout of its weights."""
+        if self.fused:
+            return self.stack
+        from slipstream.models.reference import ActorCritic
+
+        return PlainWeights({name: tuple(p.shape) for name, p in ActorCritic(self).named_parameters()})
+
+    @cached_property
+    def stack(self) -> PolicyStack:
+        """The tables of a network that the kernels run."""
+        p = self.policy
+        chain = Chain(
+            "", self.obs.floats, p.hidden, 0, p.activation, p.layer_norm, MEMORIES[p.memory], p.memory_size,
+            p.memory_layers,
+        )  # fmt: skip
+        return PolicyStack(chain, self.action, p.shared, p.squash, self.value)
+
+    @cached_property
+    def head(self) -> Array:
+        """What the kernels need to know to choose among outputs."""
+        if self.fused:
+            return self.stack.head
+        return head_table(self.action, self.policy.squash, not self.value, 0, 0)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the policy gives for a row."""
+        return self.action.outputs * (2 if self.action.kind == "continuous" and not self.value else 1)
+
+    @property
+    def squashed(self) -> bool:
+        """Whether continuous actions are bent by tanh."""
+        return self.action.kind == "continuous" and (self.policy.squash or not self.value)
+
+    @property
+    def state_size(self) -> int:
+        """Floats of a row's memory."""
+        if self.fused:
+            return self.stack.state_size
+        p = self.policy
+        if p.memory == "none":
+            return 0
+        nets = 1 if p.shared or not self.value else 2
+        return nets * p.memory_layers * p.memory_size * (2 if p.memory == "lstm" else 1)
+
+    @property
+    def sequence(self) -> int:
+        """Steps of a sequence; 1 without memory."""
+        return self.policy.sequence if self.state_size else 1
+
+    def first_weights(self, seed: int) -> Array:
+        """The flat weights that a run starts from."""
+        if self.fused:
+            return self.stack.first(seed, self.policy.log_std)
+        from slipstream.models.reference import first_weights
+
+        return self.weights.flatten(first_weights(self, seed))
+
+    @property
+    def pack_size(self) -> int:
+        """Length of a pack: the weights, then mean and scale of the observed vectors."""
+        return self.weights.size + 2 * self.obs.floats
+
+    def split_pack(self, pack: Array) -> tuple[Array, Array, Array]:
+        """Views of the weights, the mean and the scale in a pack."""
+        size, floats = self.weights.size, self.obs.floats
+        return pack[:size], pack[size : size + floats], pack[size + floats :]
+
+    def first_pack(self, seed: int) -> Array:
+        """The pack that a run starts from: first weights, and observations as they are."""
+        pack = np.zeros(self.pack_size, np.float32)
+        params, _, scale = self.split_pack(pack)
+        params[:], scale[:] = self.first_weights(seed), 1.0
+        return pack
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint must say so that the policy can act again."""
+        action = self.action
+        return {
+            "obs": [{"name": f.name, "kind": f.kind, "shape": list(f.shape)} for f in self.obs.fields],
+            "action": {
+                "kind": action.kind,
+                "sizes": list(action.sizes),
+                "binary": list(action.binary),
+                "low": [repr(x) for x in action.low],
+                "high": [repr(x) for x in action.high],
+                "masked": action.masked,
+            },
+            "policy": self.policy.model_dump(mode="json"),
+            "value": self.value,
+        }
+
+    @classmethod
+    def read(cls, description: dict[str, Any]) -> Design:
+        """The inverse of `describe`."""
+        action = description["action"]
+        low, high = (tuple(float(x) for x in action[side]) for side in ("low", "high"))
+        spec = ActionSpec(
+            action["kind"], tuple(action["sizes"]), low, high, action["masked"], tuple(action["binary"])
+        )  # fmt: skip
+        fields = tuple(ObsField(f["name"], f["kind"], tuple(f["shape"])) for f in description["obs"])
+        policy = PolicySettings.model_validate(description["policy"])
+        return cls(ObsSpec(fields), spec, policy, bool(description["value"]))
