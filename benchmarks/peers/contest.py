@@ -217,11 +217,27 @@ def peer_run(one: Contestant, options: Sequence[str], limit_s: float) -> Ended:
     return launch([str(python), str(script), "--vec", one.variant, *options], limit_s)
 
 
+def slipstream_program() -> list[str]:
+    """How slipstream is called: from the project's virtual environment, or by this interpreter where there is none."""
+    program = ROOT / ".venv" / "bin" / "slipstream"
+    return [str(program)] if program.exists() else [sys.executable, "-m", "slipstream.cli"]
+
+
 def slipstream_command(env: str, run: Path, steps: int, seed: int, extra: Sequence[str]) -> list[str]:
     """The command line of one slipstream training run."""
-    program = ROOT / ".venv" / "bin" / "slipstream"
     fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json"]
-    return [str(program), "train", f"gymnasium:{env}", *fixed, *extra]
+    return [*slipstream_program(), "train", f"gymnasium:{env}", *fixed, *extra]
+
+
+def interpreter(text: str) -> str:
+    """A Python to run a peer with, as a command line names it: found by name, or a path made absolute."""
+    return str(Path(text).absolute()) if os.sep in text else text
+
+
+def search_path(*folders: Path) -> dict[str, str]:
+    """PYTHONPATH as it is and these folders behind it, absolute, since runs happen in folders of their own."""
+    known = [Path(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+    return {"PYTHONPATH": os.pathsep.join(str(folder.resolve()) for folder in (*known, *folders))}
 
 
 def slipstream_settings(case: Case, lag: int) -> list[str]:
@@ -267,8 +283,13 @@ def slipstream_run(case: Case, lag: int, steps: int, seed: int, limit_s: float, 
 
 def slipstream_version() -> str:
     """The installed version, where the driver runs in the project's own virtual environment."""
+    return version_of("slipstream")
+
+
+def version_of(package: str) -> str:
+    """The version of a package in this virtual environment."""
     try:
-        return version("slipstream")
+        return version(package)
     except PackageNotFoundError:
         return "unknown"
 

@@ -110,13 +110,14 @@ LESSONS = {
         peers=("sb3-recurrent", "sb3-masked"),
         module="cue",
         differs="not published: numbers chosen here, the same for all. No class of sb3-contrib has memory and masks:"
-        " sb3-recurrent (RecurrentPPO) reads the mask in the observation and has forbidden actions replaced by the first"
-        " allowed one, sb3-masked (MaskablePPO) has no memory. slipstream's LSTM stands behind the hidden layer,"
+        " sb3-recurrent (RecurrentPPO) reads the mask in the observation, and its forbidden actions become the first"
+        " allowed one; sb3-masked (MaskablePPO) has no memory. slipstream's LSTM stands behind the hidden layer,"
         " RecurrentPPO's before it",
     ),
 }
 
-# speed alone, for learners.py
+# speed alone, for learners.py; what comes before `SETTLED` steps (random actions, first updates) is not timed
+SETTLED = 500
 DRILLS: dict[str, Case | Replay] = {
     "recurrent": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=4, hidden=(64,), memory=128),
     "sac-small": Replay("Pendulum-v1", hidden=(128, 64)),

@@ -27,6 +27,14 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def told(values: dict[str, Any], digits: int) -> tuple[str, str, str]:
+    """Median, range and interval of a spread as text."""
+    if not values["n"]:
+        return ("-", "-", "-")
+    shown = {key: f"{values[key]:,.{digits}f}" for key in ("median", "min", "max", "low", "high")}
+    return (shown["median"], f"{shown['min']}..{shown['max']}", f"{shown['low']}..{shown['high']}")
+
+
 def mean_interval(values: Sequence[float]) -> dict[str, float]:
     """Mean with its 95 % t interval; the interval is infinite below two values."""
     half = t95(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
@@ -43,6 +51,13 @@ def difference(first: Sequence[float], second: Sequence[float]) -> dict[str, flo
     freedom = sum(parts) ** 2 / sum(weights) if sum(weights) > 0 else 1.0
     half = t95(freedom) * math.sqrt(sum(parts))
     return {"difference": gap, "low": gap - half, "high": gap + half}
+
+
+def finite(value: Any) -> Any:
+    """The same without infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def t95(freedom: float) -> float:

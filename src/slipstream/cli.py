@@ -227,9 +227,9 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
     facts = {
         "env": choice.name,
         "agents": parts.spec.agents,
-        "obs": parts.spec.obs_size,
+        "obs": parts.spec.obs.width,
         "batch": parts.batch,
-        "parameters": sum(array.size for array in parts.shape.named(parts.learner.pack).values()),
+        "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.pack).values()),
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]

@@ -17,6 +17,8 @@ def test_names_split_into_game_and_variant() -> None:
     """A native game has variants with a first one as default; a Gymnasium id may hold anything behind the colon."""
     assert parse("soccer")[1] == "1v1"
     assert parse("soccer:3v3") == (games()["soccer"], "3v3")
+    assert parse("recall")[1] == "8" and parse("recall:masked")[1] == "masked"
+    assert parse("pixels")[1] == "12" and parse("mixed:team") == (games()["mixed"], "team")
     assert parse("gymnasium:ALE/Pong-v5") == (None, "ALE/Pong-v5")
     assert parse("gymnasium:module:Env-v0") == (None, "module:Env-v0")
     assert parse("python:MyEnv") == (None, "MyEnv")

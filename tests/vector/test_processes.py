@@ -6,17 +6,25 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
+from gymnasium import spaces
 
-from slipstream.api import make_vector
-from slipstream.collect.vectors import make_vector as make_here
+import slipstream
+from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Rows, Vector, empty_rows
 from slipstream.core.errors import EnvError, EnvFault
 from slipstream.envs.registry import EnvChoice
 from slipstream.testing import BrokenEnv
 from slipstream.vector.processes import Processes
+
+
+def split(choice: EnvChoice, envs: int, seed: int = 0, deadline_s: float = 60.0) -> Processes:
+    """The envs over two processes."""
+    spec = make_vector(choice, 1).spec
+    return Processes(partial(make_vector, choice, seed=seed), spec, envs, workers=2, deadline_s=deadline_s)
 
 
 def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
@@ -34,10 +42,10 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "soccer"])
+@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "soccer", "pixels", "mixed:team", "recall:masked"])
 def test_processes_equal_serial(env: str) -> None:
     """Every array of every step is the same, bit for bit, with uneven shares."""
-    one, other = make_vector(env, envs=5, seed=3), make_vector(env, envs=5, workers=2, seed=3)
+    one, other = make_vector(EnvChoice(env), 5, seed=3), split(EnvChoice(env), 5, seed=3)
     try:
         for a, b in zip(play(one, 30), play(other, 30), strict=True):
             for name in a:
@@ -49,9 +57,43 @@ def test_processes_equal_serial(env: str) -> None:
     assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
+class Photo(gymnasium.Env[Any, Any]):
+    """A random image and a random choice in a dict; actions are a tuple."""
+
+    observation_space = spaces.Dict(image=spaces.Box(0, 255, (8, 8, 3), np.uint8), mood=spaces.Discrete(3))
+    action_space = spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(2)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Seed the chance."""
+        super().reset(seed=seed)
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Pay for the switches that agree with the choice."""
+        paid = float(np.sum(action[0] == action[1]))
+        return self._see(), paid, bool(self.np_random.random() < 0.2), False, {}
+
+    def _see(self) -> Any:
+        image = self.np_random.integers(0, 256, (8, 8, 3)).astype(np.uint8)
+        return {"image": image, "mood": self.np_random.integers(3)}
+
+
+def test_dicts_cross_processes() -> None:
+    """Rows of bytes from a dict of image and choice, and nested actions, are the same bit for bit."""
+    choice = EnvChoice("python:Photo", factory=Photo)
+    one, other = make_vector(choice, 5, seed=3), split(choice, 5, seed=3)
+    try:
+        assert other.spec.obs.dtype is np.uint8
+        for a, b in zip(play(one, 20), play(other, 20), strict=True):
+            for name in a:
+                assert np.array_equal(a[name], b[name]), name
+    finally:
+        other.close()
+
+
 def test_a_fault_crosses_the_process_with_its_traceback() -> None:
     """An env that raises in a worker arrives as the same error, by its global index."""
-    vector = make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2)
+    vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2)
     try:
         with pytest.raises(EnvFault) as caught:
             play(vector, 10)
@@ -71,8 +113,7 @@ def test_a_fault_crosses_the_process_with_its_traceback() -> None:
 def test_workers_that_die_or_hang_are_named(fault: Any, message: str) -> None:
     """A worker that is gone or stands still is named within its deadline, and none is left behind."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=4))
-    spec = make_here(choice, 1).spec
-    vector = Processes(partial(make_here, choice), spec, envs=2, workers=2, deadline_s=1.0)
+    vector = split(choice, 2, deadline_s=1.0)
     try:
         with pytest.raises(EnvError, match=message):
             play(vector, 10)

@@ -11,9 +11,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from slipstream.api import make_vector
+from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.errors import EnvFault
+from slipstream.envs.registry import EnvChoice
+from slipstream.settings import EnvSettings
 from slipstream.testing import BrokenEnv, ToyEnv
 
 
@@ -45,9 +47,10 @@ class Recorder(gymnasium.Env[Any, Any]):
         return np.array([self._t], np.float32) if self._obs is None else self._obs
 
 
-def start(factory: Callable[[], Any], envs: int = 1, **settings: Any) -> tuple[Vector, Rows]:
+def start(factory: Callable[[], Any], envs: int = 1, seed: int = 0, repeat: int = 1) -> tuple[Vector, Rows]:
     """A vector, begun."""
-    vector = make_vector(factory, envs=envs, **settings)
+    choice = EnvChoice("python:Env", EnvSettings(action_repeat=repeat), factory=factory)
+    vector = make_vector(choice, envs, seed=seed)
     rows = empty_rows(vector.spec, envs)
     vector.reset(rows)
     return vector, rows
@@ -106,7 +109,7 @@ def test_termination_at_the_limit_is_termination() -> None:
 
 def test_an_action_is_repeated_and_paid_in_sum() -> None:
     """With a repeat of 3 one step is three env steps, cut short by an end; the rewards add up."""
-    vector, rows = start(lambda: Recorder(length=5), env__action_repeat=3)
+    vector, rows = start(lambda: Recorder(length=5), repeat=3)
     step(vector, rows)
     assert (rows.reward[0], rows.obs[0, 0], rows.terminated[0]) == (1 + 2 + 3, 3, 0)
     step(vector, rows)
@@ -116,7 +119,7 @@ def test_an_action_is_repeated_and_paid_in_sum() -> None:
 
 def test_a_time_limit_counts_env_steps_under_repeat() -> None:
     """A limit of 4 env steps with a repeat of 3 cuts the second step after one."""
-    vector, rows = start(lambda: TimeLimit(Recorder(length=100), 4), env__action_repeat=3)
+    vector, rows = start(lambda: TimeLimit(Recorder(length=100), 4), repeat=3)
     step(vector, rows)
     step(vector, rows)
     assert (rows.truncated[0], rows.reward[0], rows.final_obs[0, 0]) == (1, 4, 4)
@@ -145,6 +148,7 @@ def test_masks_are_those_of_the_next_act() -> None:
         (spaces.MultiDiscrete([3, 2], start=[5, -4]), [[2, 1]], [7, -3]),
         (spaces.MultiDiscrete([[3, 2], [4, 5]]), [[0, 1, 2, 3]], [[0, 1], [2, 3]]),
         (spaces.MultiBinary(3), [[1, 0, 1]], [1, 0, 1]),
+        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), [[2, 1]], [2, 1]),
         (spaces.Box(-1, 1, (2,), np.float32), [[0.25, -0.5]], [0.25, -0.5]),
         (spaces.Box(-1, 1, (2, 1), np.float64), [[0.25, -0.5]], [[0.25], [-0.5]]),
     ],
@@ -166,6 +170,8 @@ def test_every_action_space_hears_its_own_kind(space: Any, action: Any, told: An
         (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
         (spaces.Box(-9, 9, (2, 2), np.float64), np.array([[1.5, 2.0], [3.0, 4.0]]), [1.5, 2, 3, 4]),
         (spaces.Box(0, 255, (3,), np.uint8), np.array([1, 2, 255], np.uint8), [1, 2, 255]),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
+        (spaces.Tuple((spaces.Discrete(2), spaces.Box(-9, 9, (1,)))), (1, np.array([2.5])), [0, 1, 2.5]),
     ],
 )
 def test_every_observation_space_becomes_a_row(space: Any, obs: Any, row: list[float]) -> None:
@@ -174,6 +180,62 @@ def test_every_observation_space_becomes_a_row(space: Any, obs: Any, row: list[f
     assert rows.obs.tolist() == [row]
     step(vector, rows)
     assert rows.obs.tolist() == [row]
+
+
+class Camera(gymnasium.Env[Any, Any]):
+    """Sees its clock as an image, a number and a token; switches are masked by whether the clock is even."""
+
+    observation_space = spaces.Dict(
+        image=spaces.Box(0, 255, (3, 8, 10), np.uint8),
+        clock=spaces.Box(0, 9, (1,), np.float64),
+        tokens=spaces.Box(0, 255, (2, 3), np.uint8),
+    )
+    action_space = spaces.MultiBinary(2)
+
+    def __init__(self, length: int = 3) -> None:
+        self._length, self._t = length, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start the clock."""
+        self._t = 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Pay for the first switch."""
+        self._t += 1
+        return self._see(), float(action[0]), self._t == self._length, False, {}
+
+    def action_masks(self) -> Any:
+        """The first switch is free, the second is as the clock says."""
+        return [1, 1, self._t % 2 == 0, self._t % 2 == 1]
+
+    def _see(self) -> Any:
+        image = np.arange(240, dtype=np.uint8).reshape(3, 8, 10) + np.uint8(self._t)
+        tokens = np.array([[self._t, 1, 2], [255, 0, 0]], np.uint8)
+        return {"image": image, "clock": np.array([self._t / 2]), "tokens": tokens}
+
+
+def test_images_stay_bytes() -> None:
+    """Rows of images, numbers and tokens are uint8, and every field of `obs` and `final_obs` can be read back."""
+    vector, rows = start(Camera, 2)
+    spec = vector.spec.obs
+    assert rows.obs.dtype == rows.final_obs.dtype == np.uint8 and rows.obs.shape == (2, 256), "4 + 240 + 6 bytes"
+    first = np.arange(240, dtype=np.uint8).reshape(3, 8, 10).transpose(1, 2, 0)
+    for t in (1, 2, 0, 1):
+        step(vector, rows, 1)
+        assert rows.reward.tolist() == [1, 1] and rows.terminated.tolist() == [t == 0] * 2
+        assert rows.mask.tolist() == [[1, 1, t % 2 == 0, t % 2 == 1]] * 2
+        for seen, clock in ((rows.obs, t), *([(rows.final_obs, 3)] if t == 0 else [])):
+            fields = spec.split(seen)
+            assert fields["clock"].tolist() == [[clock / 2]] * 2
+            assert fields["tokens"].tolist() == [[[clock, 1, 2], [255, 0, 0]]] * 2
+            assert np.array_equal(fields["image"], np.stack([first + np.uint8(clock)] * 2))
+
+
+def test_an_observation_outside_its_space_is_the_envs_fault() -> None:
+    """A choice that does not exist is named with env and step, not written."""
+    with pytest.raises(EnvFault, match="the observation 7 is not one of 4 from 0"):
+        start(lambda: Recorder(observation_space=spaces.Discrete(4), obs=7))
 
 
 def test_an_env_that_raises_is_named() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from slipstream.core.compile import compiled
-from slipstream.core.contracts import ActionSpec, Array
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec
 from slipstream.core.streams import make_streams, uniform
 from slipstream.envs.registry import Scripted
 
@@ -39,34 +41,46 @@ class BatchAgent:
     """What agents share: one observation or a batch in, actions out."""
 
     name: str
+    obs: ObsSpec
     action: ActionSpec
     _streams: Array | None = None
 
-    def act(self, obs: Array, mask: Array | None = None) -> Array:
-        """Return actions for one observation [obs] or a batch [rows, obs]."""
-        batch = np.atleast_2d(np.asarray(obs, np.float32))
-        options = self.action.outputs if self.action.masked else 0
-        masks = np.ones((len(batch), options), np.uint8)
-        if mask is not None and options:
+    def act(self, obs: Any, mask: Array | None = None) -> Array:
+        """Return actions for one observation or a batch of them; fields may come as a dict.
+
+        An agent with memory goes on from its last call; `begin` starts an episode.
+        """
+        rows = self.obs.encode(obs)
+        batch = np.atleast_2d(rows)
+        masks = np.ones((len(batch), self.action.options), np.uint8)
+        if mask is not None and self.action.masked:
             masks[:] = mask
         if self._streams is None or len(self._streams) < len(batch):
             self._streams = make_streams(0, self.name[:8], 0, len(batch))
         out = np.zeros((len(batch), self.action.parts), self.action.dtype)
         self.act_into(batch, masks, self._streams, out)
         result: Array = out[:, 0] if self.action.kind == "discrete" else out
-        return result if np.ndim(obs) > 1 else result[0]
+        return result if rows.ndim > 1 else result[0]
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
         raise NotImplementedError
 
+    def memory(self, rows: int) -> Array:
+        """No states: nothing is remembered."""
+        return np.zeros((rows, 0), np.float32)
+
+    def begin(self, rows: Array | None = None) -> None:
+        """Nothing to forget."""
+
 
 class RandomAgent(BatchAgent):
     """Chooses uniformly; unbounded continuous actions are drawn from [-1, 1]."""
 
-    def __init__(self, action: ActionSpec) -> None:
+    def __init__(self, spec: EnvSpec) -> None:
         self.name = "random"
-        self.action = action
+        self.obs = spec.obs
+        self.action = action = spec.action
         self._sizes = np.array(action.sizes, np.int64)
         self._low = np.array([x if np.isfinite(x) else -1.0 for x in action.low], np.float32)
         self._high = np.array([x if np.isfinite(x) else 1.0 for x in action.high], np.float32)
@@ -79,9 +93,9 @@ class RandomAgent(BatchAgent):
 class ScriptedAgent(BatchAgent):
     """A player that a game brings; acts from observations alone."""
 
-    def __init__(self, name: str, action: ActionSpec, script: Scripted) -> None:
+    def __init__(self, name: str, spec: EnvSpec, script: Scripted) -> None:
         self.name = name
-        self.action = action
+        self.obs, self.action = spec.obs, spec.action
         self._script = script
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:

@@ -17,7 +17,7 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
     """Make the agent that a spec string names, to play the given environment."""
     head, _, rest = text.partition(":")
     if text == "random":
-        return RandomAgent(spec.action)
+        return RandomAgent(spec)
     if head == "scripted" and rest:
         players = scripted_players(choice.name)
         if rest not in players:
@@ -25,7 +25,7 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
             raise ConfigError(f"`{spec.name}` has no player `{text}`.{did_you_mean(rest, players)}", have)
         game, _ = parse(choice.name)
         assert game is not None
-        return ScriptedAgent(text, spec.action, game.scripted[rest])
+        return ScriptedAgent(text, spec, game.scripted[rest])
     if head == "run" and rest:
         agent = load_trained(text, sampled)
         agent.check_fits(spec)

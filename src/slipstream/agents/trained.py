@@ -3,79 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from slipstream.agents.simple import BatchAgent
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec
 from slipstream.core.errors import CheckpointError
-from slipstream.models.acting import Acting, bound, pack_size, split_pack
-from slipstream.models.shape import Shape
+from slipstream.models.acting import bound, make_acting
+from slipstream.models.design import Design
 from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
 
 
-def describe_policy(shape: Shape, env: str) -> dict[str, Any]:
-    """What a checkpoint must say about its policy so that it can act again."""
-    action = shape.action
-    return {
-        "env": env,
-        "obs": shape.obs,
-        "hidden": list(shape.hidden),
-        "activation": shape.activation,
-        "shared": shape.shared,
-        "action": {
-            "kind": action.kind,
-            "sizes": list(action.sizes),
-            "low": [repr(x) for x in action.low],
-            "high": [repr(x) for x in action.high],
-            "masked": action.masked,
-        },
-    }
-
-
-def read_shape(description: dict[str, Any]) -> Shape:
-    """The inverse of `describe_policy`."""
-    action = description["action"]
-    low, high = (tuple(float(x) for x in action[side]) for side in ("low", "high"))
-    spec = ActionSpec(action["kind"], tuple(action["sizes"]), low, high, masked=action["masked"])
-    hidden = tuple(description["hidden"])
-    return Shape(description["obs"], spec, hidden, description["activation"], description["shared"])
-
-
-def policy_arrays(shape: Shape, pack: Array) -> dict[str, Array]:
+def policy_arrays(design: Design, pack: Array) -> dict[str, Array]:
     """The arrays of `policy.safetensors`: named weights and the normaliser."""
-    params, mean, scale = split_pack(shape, pack)
-    return shape.named(params) | {"obs.mean": mean.copy(), "obs.scale": scale.copy()}
+    params, mean, scale = design.split_pack(pack)
+    return design.weights.named(params) | {"obs.mean": mean.copy(), "obs.scale": scale.copy()}
 
 
 class TrainedAgent(BatchAgent):
     """Acts with the weights of a checkpoint: the likeliest action, or a sampled one."""
 
-    def __init__(self, name: str, shape: Shape, pack: Array, sampled: bool = False) -> None:
+    def __init__(self, name: str, design: Design, pack: Array, sampled: bool = False) -> None:
         self.name = name
-        self.shape = shape
-        self.action = shape.action
+        self.design = design
+        self.obs, self.action = design.obs, design.action
         self.sampled = sampled
-        self._acting = Acting(shape)
-        self._acting.load(pack)
+        self.acting = make_acting(design)
+        self.acting.load(pack)
+        self._states: Array = np.zeros((0, design.state_size), np.float32)
         self._low, self._high = np.array(self.action.low, np.float32), np.array(self.action.high, np.float32)
 
     @classmethod
     def from_checkpoint(cls, name: str, checkpoint: Checkpoint, sampled: bool = False) -> TrainedAgent:
         """Build the agent that a checkpoint holds."""
         try:
-            shape = read_shape(checkpoint.state["policy"])
+            design = Design.read(checkpoint.state["policy"])
         except (KeyError, TypeError, ValueError) as error:
             hint = "it was not written by this version"
             raise CheckpointError(f"{name} does not describe its policy.", hint) from error
-        pack = np.zeros(pack_size(shape), np.float32)
-        params, mean, scale = split_pack(shape, pack)
+        pack = np.zeros(design.pack_size, np.float32)
+        params, mean, scale = design.split_pack(pack)
         arrays = checkpoint.groups["policy"]
-        shape.flatten(arrays, params)
+        design.weights.flatten(arrays, params)
         mean[:], scale[:] = arrays["obs.mean"], arrays["obs.scale"]
-        return cls(name, shape, pack, sampled)
+        return cls(name, design, pack, sampled)
 
     @classmethod
     def from_run(cls, path: Path, which: str = "latest", sampled: bool = False) -> TrainedAgent:
@@ -85,11 +57,10 @@ class TrainedAgent(BatchAgent):
 
     def check_fits(self, spec: EnvSpec) -> None:
         """Refuse an environment with other observations or actions than the one trained on."""
-        ours, theirs = (self.shape.obs, self.action), (spec.obs_size, spec.action)
-        if ours != theirs:
+        if (self.obs, self.action) != (spec.obs, spec.action):
             raise CheckpointError(
-                f"{self.name} reads {ours[0]} numbers and gives {_words(ours[1])}, but `{spec.name}` has {theirs[0]} "
-                f"and {_words(theirs[1])}.",
+                f"{self.name} reads {_seen(self.obs)} and gives {_done(self.action)}, but `{spec.name}` has "
+                f"{_seen(spec.obs)} and {_done(spec.action)}.",
                 "evaluate it on the env it was trained on (provenance.json in its run names it)",
             )
 
@@ -97,12 +68,29 @@ class TrainedAgent(BatchAgent):
         """Write actions [rows, parts]."""
         count = len(obs)
         unused = np.zeros((2, count), np.float32)
-        self._acting.act(np.arange(count), obs, mask, streams, self.sampled, out, unused[0], unused[1])
+        states = self.memory(count)
+        self.acting.act(np.arange(count), obs, mask, streams, self.sampled, out, unused[0], unused[1], states)
         if self.action.kind == "continuous":
-            bound(out, self._low, self._high, out)
+            bound(out, self._low, self._high, self.design.squashed, out)
+
+    def memory(self, rows: int) -> Array:
+        """The states in use; another number of rows starts anew."""
+        if len(self._states) != rows:
+            self._states = np.zeros((rows, self.design.state_size), np.float32)
+        return self._states
+
+    def begin(self, rows: Array | None = None) -> None:
+        """Forget: the episodes of these rows (all, if not said) begin."""
+        self._states[slice(None) if rows is None else rows] = 0
 
 
-def _words(action: ActionSpec) -> str:
+def _seen(obs: ObsSpec) -> str:
+    if obs.plain:
+        return f"{obs.width} numbers"
+    return ", ".join(f"{field.kind} {'x'.join(map(str, field.shape))}" for field in obs.fields)
+
+
+def _done(action: ActionSpec) -> str:
     if action.kind == "continuous":
         return f"{action.parts} continuous actions"
     return f"choices of {' x '.join(map(str, action.sizes))}"

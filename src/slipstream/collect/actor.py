@@ -10,12 +10,12 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.rollout import Rollout
+from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.core.compile import compiled
 from slipstream.core.contracts import Agent, Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
-from slipstream.models.acting import Acting, bound
-from slipstream.models.shape import Shape
+from slipstream.models.acting import bound, make_acting
+from slipstream.models.design import Design
 
 TOLD = 3
 """Faults of one kind that are told one by one; of the rest, the number."""
@@ -56,13 +56,14 @@ class Actor:
     """Fills rollouts: act, step, guard, again."""
 
     def __init__(
-        self, vector: Vector, shape: Shape, *, seed: int, first: int = 0, opponent: Agent | None = None,
+        self, vector: Vector, design: Design, *, seed: int, first: int = 0, opponent: Agent | None = None,
         progress: Array | None = None,
     ) -> None:  # fmt: skip
         spec = vector.spec
         rows = vector.envs * spec.agents
         self.vector = vector
-        self.acting = Acting(shape)
+        self.design = design
+        self.acting = make_acting(design)
         self.first = first
         self.opponent = opponent
         self.faults: list[Fault] = []
@@ -75,6 +76,7 @@ class Actor:
         self._others = np.flatnonzero(~learning)
         self._streams = make_streams(seed, "act", first * spec.agents, rows)
         self._other_streams = make_streams(seed, "opponent", first * spec.agents, rows)[self._others]
+        self._memory = np.zeros((rows, design.state_size), np.float32)
         self._now = empty_rows(spec, vector.envs)
         self._final_obs = self._now.final_obs
         action = spec.action
@@ -86,11 +88,15 @@ class Actor:
 
     def reset(self) -> None:
         """Start all environments."""
+        self._memory[:] = 0
+        if self.opponent is not None:
+            self.opponent.begin()
         self.vector.reset(self._now)
 
     def fill(self, rollout: Rollout) -> None:
         """Act and step until the rollout is full, with the weights that `self.acting` holds."""
-        acting, vector, now = self.acting, self.vector, self._now
+        acting, vector, now, memory = self.acting, self.vector, self._now, self._memory
+        starts, remembering = sequence_starts(self.design, rollout.steps), self._remembering
         rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
         rollout.active[0][self._others] = 0
         rollout.terms[:] = 0
@@ -98,29 +104,34 @@ class Actor:
         for t in range(rollout.steps):
             began = perf_counter()
             obs, mask, action = rollout.obs[t], rollout.mask[t], rollout.action[t]
-            acting.act(self._own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t])
+            for sequence in starts.get(t, ()):
+                rollout.state[sequence] = memory
+            acting.act(self._own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t], memory)
             env_action = action
             if self._continuous:
                 env_action = self._env_action
-                bound(action, self._low, self._high, env_action)
+                bound(action, self._low, self._high, self.design.squashed, env_action)
             if self._others.size:
                 self._act_others(obs, mask, env_action)
             acted = perf_counter()
-            rows = rollout.at(t, self._final_obs)
+            rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t])
             self.progress[0] += 1
             self._steps += 1
             vector.step(env_action, rows)
             stepped = perf_counter()
             in_policy += acted - began
             in_envs += stepped - acted
-            if rows.truncated.any():
-                acting.value(np.flatnonzero(rows.truncated), self._final_obs, rollout.final_value[t])
-            if not (all_finite(rows.obs.reshape(-1)) and all_finite(rows.reward) and self._ends_finite(rows)):
+            if self.design.value and rows.truncated.any():
+                acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], memory)
+            if not (self._obs_finite(rows) and all_finite(rows.reward) and self._ends_finite(rows)):
                 self._mend(t, rollout, rows)
+            if remembering:
+                self._forget(rows)
             if self._others.size:
                 rows.active[self._others] = 0
         now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
-        acting.value(self._all, now.obs, rollout.value[-1])
+        if self.design.value:
+            acting.value(self._all, now.obs, rollout.value[-1], memory)
         self.seconds[0] += in_envs
         self.seconds[1] += in_policy
 
@@ -141,7 +152,12 @@ class Actor:
         now = self._now
         others = np.zeros((len(self._all), 2), np.int64)
         others[self._others] = self._other_streams
-        own = {"obs": now.obs, "mask": now.mask, "active": now.active, "streams": self._streams, "others": others}
+        recalled = np.zeros((len(self._all), self._other_memory.shape[1]), np.float32)
+        recalled[self._others] = self._other_memory
+        own = {
+            "obs": now.obs, "mask": now.mask, "active": now.active, "streams": self._streams, "others": others,
+            "memory": self._memory, "others_memory": recalled,
+        }  # fmt: skip
         return state | {f"row/{name}": array.copy() for name, array in own.items()}
 
     def restore(self, state: dict[str, Array]) -> None:
@@ -154,6 +170,24 @@ class Actor:
         self.vector.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name in ("obs", "mask", "active"):
             getattr(self._now, name)[:] = state[f"row/{name}"]
+        self._memory[:] = state["row/memory"]
+        self._other_memory[:] = state["row/others_memory"][self._others]
+
+    @property
+    def _other_memory(self) -> Array:
+        return np.zeros((0, 0), np.float32) if self.opponent is None else self.opponent.memory(len(self._others))
+
+    @property
+    def _remembering(self) -> bool:
+        return bool(self._memory.size or self._other_memory.size)
+
+    def _forget(self, rows: Rows) -> None:
+        """What ended is forgotten: the row's next observation belongs to another episode."""
+        ended = (rows.terminated | rows.truncated) > 0
+        if ended.any():
+            self._memory[ended] = 0
+            if self.opponent is not None:
+                self.opponent.begin(np.flatnonzero(ended[self._others]))
 
     def _act_others(self, obs: Array, mask: Array, action: Array) -> None:
         """Let the opponent choose for its rows, in the env's own actions."""
@@ -161,15 +195,22 @@ class Actor:
         self.opponent.act_into(obs[self._others], mask[self._others], self._other_streams, self._other_action)
         action[self._others] = self._other_action
 
+    def _obs_finite(self, rows: Rows) -> bool:
+        numbers = self.vector.spec.obs.vectors(rows.obs)
+        return all_finite(np.ascontiguousarray(numbers).reshape(-1))
+
     def _ends_finite(self, rows: Rows) -> bool:
         ended = rows.terminated | rows.truncated
-        return not ended.any() or bool(np.isfinite(self._final_obs[ended > 0]).all())
+        numbers = self.vector.spec.obs.vectors(rows.final_obs)
+        return not ended.any() or bool(np.isfinite(numbers[ended > 0]).all())
 
     def _mend(self, t: int, rollout: Rollout, rows: Rows) -> None:
         """Keep non-finite numbers out of the batch: mask the transition, cut there, reset the env."""
-        agents, terms = self.vector.spec.agents, self.vector.spec.terms
+        spec = self.vector.spec
+        agents, terms = spec.agents, spec.terms
         ended = (rows.terminated | rows.truncated) > 0
-        bad_obs = ~np.isfinite(rows.obs).all(axis=1) | (ended & ~np.isfinite(self._final_obs).all(axis=1))
+        fine, ends_fine = (np.isfinite(spec.obs.vectors(obs)).all(axis=1) for obs in (rows.obs, rows.final_obs))
+        bad_obs = ~fine | (ended & ~ends_fine)
         bad = bad_obs | ~np.isfinite(rows.reward)
         envs = np.unique(np.flatnonzero(bad) // agents)
         for env in envs.tolist():

@@ -14,8 +14,7 @@ from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.crew import Crew
 from slipstream.core.slab import Field, Slab
 from slipstream.envs.registry import EnvChoice
-from slipstream.models.acting import pack_size
-from slipstream.models.shape import Shape
+from slipstream.models.design import Design
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class ActorJob:
 
     worker: int
     choice: EnvChoice
-    shape: Shape
+    design: Design
     seed: int
     first: int
     envs: int
@@ -36,7 +35,7 @@ class Actors:
     """Worker processes and the slab they share with the learner."""
 
     def __init__(
-        self, choice: EnvChoice, spec: EnvSpec, shape: Shape, state_fields: dict[str, Field], *, envs: int,
+        self, choice: EnvChoice, spec: EnvSpec, design: Design, state_fields: dict[str, Field], *, envs: int,
         workers: int, steps: int, lag: int, seed: int, opponent: str | None = None, deadline_s: float = 60.0,
     ) -> None:  # fmt: skip
         self.lag, self.workers = lag, workers
@@ -45,17 +44,17 @@ class Actors:
         self._asked = 0
         """The first rollout that nobody has been asked for."""
         buffers = lag + 1
-        fields = {"pack": Field((2, pack_size(shape)), "float32"), "progress": Field((workers, 2), "int64")}
+        fields = {"pack": Field((2, design.pack_size), "float32"), "progress": Field((workers, 2), "int64")}
         fields["seconds"] = Field((workers, 2), "float64")
         for b in range(buffers):
-            fields |= {f"{b}/{name}": field for name, field in rollout_fields(spec, steps, envs).items()}
+            fields |= {f"{b}/{name}": field for name, field in rollout_fields(spec, design, steps, envs).items()}
         for slot in range(2):
             fields |= {f"start{slot}/{name}": field for name, field in state_fields.items()}
         self._slab = Slab(fields)
         self._rollouts = [view_rollout(self._slab, f"{b}/") for b in range(buffers)]
         self._envs = [(w * envs // workers, (w + 1) * envs // workers) for w in range(workers)]
         jobs = [
-            ActorJob(w, choice, shape, seed, low, high - low, opponent, buffers)
+            ActorJob(w, choice, design, seed, low, high - low, opponent, buffers)
             for w, (low, high) in enumerate(self._envs)
         ]
         self._crew = Crew("slipstream.collect.worker", jobs, self._slab, deadline_s=deadline_s, where=self._where)

@@ -86,11 +86,16 @@ def _play_all(
     left = np.array([games // envs + (i < games % envs) for i in range(envs)])
     result, tally = Games(spec.competitive), _Tally(spec.agents, learning, envs)
     vector.reset(rows)
+    for player, _, _ in sides:
+        player.begin()
     while left.any():
         for (player, index, streams), chosen in zip(sides, buffers, strict=True):
             player.act_into(rows.obs[index], rows.mask[index], streams, chosen)
             action[index] = chosen
         vector.step(action, rows)
+        ended = (rows.terminated | rows.truncated) > 0
+        for player, index, _ in sides:
+            player.begin(np.flatnonzero(ended[index]))
         for env in tally.add(rows):
             if left[env]:
                 left[env] -= 1

@@ -13,7 +13,7 @@ class Local:
     def __init__(self, actor: Actor, steps: int, lag: int) -> None:
         self.actor = actor
         self.lag = lag
-        self._rollout = empty_rollout(actor.vector.spec, steps, actor.vector.envs)
+        self._rollout = empty_rollout(actor.vector.spec, actor.design, steps, actor.vector.envs)
         self._packs: dict[int, Array] = {}
 
     def publish(self, version: int, pack: Array) -> None:

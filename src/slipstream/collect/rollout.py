@@ -9,6 +9,7 @@ import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows
 from slipstream.core.slab import Field
+from slipstream.models.design import Design
 
 
 @dataclass
@@ -16,10 +17,11 @@ class Rollout:
     """The transitions of all rows over T steps; `obs`, `value`, `active` and `mask` have one step more.
 
     `active` is 1 where the learning policy acted: only there is a transition. Where an episode was truncated,
-    `final_value` is the value of its last observation.
+    `final_value` is the value of its last observation. `state` is what the memory held where each sequence of it begins,
+    its burn-in included. `final_obs`, the last observations of ended episodes, is there for off-policy learning only.
     """
 
-    obs: Array  # [T + 1, rows, obs] float32
+    obs: Array  # [T + 1, rows, obs]
     action: Array  # [T, rows, parts] int32 or float32
     logp: Array  # [T, rows] float32
     value: Array  # [T + 1, rows] float32
@@ -30,6 +32,8 @@ class Rollout:
     final_value: Array  # [T, rows] float32
     active: Array  # [T + 1, rows] uint8
     mask: Array  # [T + 1, rows, options] uint8
+    state: Array  # [sequences, rows, size] float32
+    final_obs: Array  # [T, rows, obs] or [0, rows, obs]
     terms: Array  # [rows, terms] float32, sums over the rollout
 
     @property
@@ -57,12 +61,22 @@ class Rollout:
         )
 
 
-def rollout_fields(spec: EnvSpec, steps: int, envs: int) -> dict[str, Field]:
+def sequence_starts(design: Design, steps: int) -> dict[int, list[int]]:
+    """The sequences of a rollout by the step at which their state is kept."""
+    starts: dict[int, list[int]] = {}
+    if design.state_size:
+        for k in range(steps // design.sequence):
+            starts.setdefault(max(0, k * design.sequence - design.policy.burn_in), []).append(k)
+    return starts
+
+
+def rollout_fields(spec: EnvSpec, design: Design, steps: int, envs: int) -> dict[str, Field]:
     """The fields that hold one rollout."""
-    rows, action = envs * spec.agents, spec.action
-    options = action.outputs if action.masked else 0
+    rows, action, obs = envs * spec.agents, spec.action, spec.obs
+    width, kind = obs.width, np.dtype(obs.dtype).name
+    sequences = steps // design.sequence if design.state_size else 0
     return {
-        "obs": Field((steps + 1, rows, spec.obs_size), "float32"),
+        "obs": Field((steps + 1, rows, width), kind),
         "action": Field((steps, rows, action.parts), np.dtype(action.dtype).name),
         "logp": Field((steps, rows), "float32"),
         "value": Field((steps + 1, rows), "float32"),
@@ -72,14 +86,16 @@ def rollout_fields(spec: EnvSpec, steps: int, envs: int) -> dict[str, Field]:
         "outcome": Field((steps, rows), "int8"),
         "final_value": Field((steps, rows), "float32"),
         "active": Field((steps + 1, rows), "uint8"),
-        "mask": Field((steps + 1, rows, options), "uint8"),
+        "mask": Field((steps + 1, rows, action.options), "uint8"),
+        "state": Field((sequences, rows, design.state_size), "float32"),
+        "final_obs": Field((0 if design.value else steps, rows, width), kind),
         "terms": Field((rows, len(spec.terms)), "float32"),
     }
 
 
-def empty_rollout(spec: EnvSpec, steps: int, envs: int) -> Rollout:
+def empty_rollout(spec: EnvSpec, design: Design, steps: int, envs: int) -> Rollout:
     """Allocate a rollout in this process's own memory."""
-    fields = rollout_fields(spec, steps, envs)
+    fields = rollout_fields(spec, design, steps, envs)
     return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.envs.adapters import gymnasium as adapter
+from slipstream.envs.adapters.actions import action_decoder
+from slipstream.envs.adapters.observations import obs_encoder
 from slipstream.envs.registry import EnvChoice, import_modules, parse
 from slipstream.vector.serial import Bridge, Serial
 
@@ -55,8 +57,8 @@ def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
         bridge = Bridge(
             make=make_bare,
             time_limit=limit,
-            encode_obs=adapter.obs_encoder(probe.observation_space),
-            decode_actions=adapter.action_decoder(probe.action_space),
+            encode_obs=obs_encoder(probe.observation_space),
+            decode_actions=action_decoder(probe.action_space),
             mask_of=adapter.mask_of,
         )
     finally:

@@ -18,7 +18,7 @@ def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:
     progress = slab["progress"][job.worker]
     vector = make_vector(job.choice, job.envs, seed=job.seed, first=job.first, progress=progress)
     opponent = load_agent(job.opponent, vector.spec, job.choice) if job.opponent else None
-    actor = Actor(vector, job.shape, seed=job.seed, first=job.first, opponent=opponent, progress=progress)
+    actor = Actor(vector, job.design, seed=job.seed, first=job.first, opponent=opponent, progress=progress)
     low, high = job.first * vector.spec.agents, (job.first + job.envs) * vector.spec.agents
     rollouts = [view_rollout(slab, f"{b}/").part(low, high) for b in range(job.buffers)]
     starts = [Start(slab, f"start{slot}/", (job.first, job.first + job.envs), (low, high)) for slot in range(2)]

@@ -131,6 +131,18 @@ class ObsSpec:
             found[name] = part.reshape(*rows.shape[:-1], *field.shape)
         return found
 
+    def encode(self, obs: Any) -> Array:
+        """Rows [..., width] of one observation or a batch, given as a dict or tuple of fields, one field, or rows."""
+        if isinstance(obs, Mapping):
+            return self.join(_leaves(obs))
+        if isinstance(obs, tuple):
+            return self.join(_leaves(dict(enumerate(obs))))
+        array = np.asarray(obs)
+        first = self.fields[0]
+        if len(self.fields) == 1 and not self.plain and array.shape[-len(first.shape) :] == first.shape:
+            return self.join({first.name: array})
+        return array.astype(self.dtype, copy=False)
+
     def join(self, named: Mapping[str, Any]) -> Array:
         """The inverse of `split`, for one observation or a batch."""
         first = self.fields[0]
@@ -139,6 +151,16 @@ class ObsSpec:
         for name, view in self.split(rows).items():
             view[...] = named[name]
         return rows
+
+
+def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of nested dicts and tuples by their joined names."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, tuple):
+            value = dict(enumerate(value))
+        found |= _leaves(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def vector_obs(size: int) -> ObsSpec:

@@ -9,9 +9,9 @@ from typing import Any
 from slipstream.core.errors import ConfigError
 from slipstream.settings import PlanSettings, Settings
 
-PYTHON_ENVS, NATIVE_ENVS = 64, 512
-THREAD_ROWS = 256
-"""Rows of a minibatch that make a thread worth its waking."""
+PYTHON_ENVS, NATIVE_ENVS, REPLAY_ENVS = 64, 512, 8
+THREAD_WORK = 2_000_000
+"""Samples times weights of a minibatch that make a thread worth its waking."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Plan:
     lag: Switch
     learner: Switch
     threads: Switch
+    micro_batch: Switch
+    checkpointing: Switch
 
     def applied(self) -> dict[str, Any]:
         """The decisions alone, as a checkpoint keeps them."""
@@ -44,16 +46,24 @@ class Plan:
 
 
 def make_plan(
-    wanted: PlanSettings, *, cores: int, native: bool, minibatch: int, before: Mapping[str, Any] | None = None
-) -> Plan:
-    """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands."""
+    wanted: PlanSettings, *, cores: int, native: bool, minibatch: int, weights: int = 10_000, replay: bool = False,
+    needs_torch: str = "", before: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands.
+
+    `weights` is the size of the network, `replay` whether learning is off-policy, `needs_torch` what the kernels lack.
+    """
     if before is not None:
         kept = {name: Switch(getattr(wanted, name), value, "as the run began") for name, value in before.items()}
         return Plan(**kept)
-    default = NATIVE_ENVS if native else PYTHON_ENVS
-    envs = _choose(wanted.envs, default, "the default for native games" if native else "the default for Python envs")
+    default, why = (NATIVE_ENVS, "native games") if native else (PYTHON_ENVS, "Python envs")
+    if replay:
+        default, why = REPLAY_ENVS, "off-policy learning"
+    envs = _choose(wanted.envs, default, f"the default for {why}")
     if wanted.collector != "auto":
         collector = Switch(wanted.collector, wanted.collector, "asked for")
+    elif replay:
+        collector = Switch("auto", "local", "updates follow every step: nothing to gain by processes")
     elif cores > 1 and envs.applied > 1:
         collector = Switch("auto", "actors", f"{cores} usable cores")
     else:
@@ -66,19 +76,35 @@ def make_plan(
         if workers.applied > envs.applied:
             workers = Switch(wanted.workers, envs.applied, "no more workers than envs")
         lag = _choose(wanted.lag, 0, "every rollout by the newest weights")
-    learner = Switch("auto", "fused", "a small network on a CPU")
+    learner = _learner(wanted, needs_torch)
+    threads = _choose(wanted.threads, *_threads(cores, lag.applied, minibatch, weights))
+    micro_batch = _choose(wanted.micro_batch, minibatch, "a whole minibatch fits")
+    checkpointing = Switch(wanted.checkpointing, wanted.checkpointing, "asked for" if wanted.checkpointing else "off")
+    if learner.applied == "fused":
+        micro_batch = Switch(wanted.micro_batch, None, "the fused kernel holds one small block at a time anyway")
+    return Plan(envs, collector, workers, lag, learner, threads, micro_batch, checkpointing)
+
+
+def _learner(wanted: PlanSettings, needs_torch: str) -> Switch:
+    if wanted.learner == "fused" and needs_torch:
+        raise ConfigError(f"The fused learner cannot do {needs_torch}.", "leave plan.learner=auto, which takes torch")
     if wanted.learner != "auto":
-        learner = Switch(wanted.learner, wanted.learner, "asked for")
-    threads = _choose(wanted.threads, *_threads(cores, lag.applied, minibatch))
-    return Plan(envs, collector, workers, lag, learner, threads)
+        return Switch(wanted.learner, wanted.learner, "asked for")
+    if needs_torch:
+        return Switch("auto", "torch", f"{needs_torch} needs it")
+    return Switch("auto", "fused", "a small network on a CPU")
 
 
 def check_batch(settings: Settings, envs: int, agents: int) -> int:
     """Return the batch size, or say why the shapes do not fit."""
-    ppo = settings.ppo
-    batch = envs * agents * ppo.rollout
+    ppo, policy = settings.ppo, settings.policy
+    batch = envs * agents * (ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout)
     if settings.opponent:
         batch //= 2 if agents > 1 else 1
+    if settings.algorithm != "ppo":
+        return batch
+    if policy.memory != "none" or ppo.order == "segments" or ppo.priority_alpha:
+        _check_sequences(settings)
     if batch % ppo.minibatch:
         who = f"{envs} envs" + (f" x {agents} agents" if agents > 1 else "")
         raise ConfigError(
@@ -89,13 +115,32 @@ def check_batch(settings: Settings, envs: int, agents: int) -> int:
     return batch
 
 
-def _threads(cores: int, lag: int, minibatch: int) -> tuple[int, str]:
-    """Waking a thread costs some tens of microseconds, so each must have rows enough to be worth it."""
-    if minibatch < 2 * THREAD_ROWS:
+def _check_sequences(settings: Settings) -> None:
+    """Sequences must fill rollouts and minibatches."""
+    ppo, length = settings.ppo, settings.policy.sequence
+    for key, size in (("rollout", ppo.rollout), ("minibatch", ppo.minibatch)):
+        if size % length:
+            below, above = size // length * length, -(-size // length) * length
+            near = f"{below} or {above}" if below else str(above)
+            raise ConfigError(
+                f"`ppo.{key}` = {size} does not divide into sequences of `policy.sequence` = {length} steps.",
+                f"use a multiple, e.g. {near}, or another policy.sequence",
+            )
+    if settings.policy.burn_in >= ppo.rollout:
+        raise ConfigError(
+            f"`policy.burn_in` = {settings.policy.burn_in} is as long as a whole rollout of {ppo.rollout} steps.",
+            "lower it; a few steps are enough to freshen a state",
+        )
+
+
+def _threads(cores: int, lag: int, minibatch: int, weights: int) -> tuple[int, str]:
+    """Waking a thread costs some tens of microseconds, so each must have work enough to be worth it."""
+    worth = minibatch * weights // THREAD_WORK
+    if worth < 2:
         return 1, f"minibatches of {minibatch} are too small to share"
     if lag:
         return max(1, cores // 2), "beside the actors"
-    return min(cores, minibatch // THREAD_ROWS), "between rollouts the cores are free"
+    return min(cores, worth), "between rollouts the cores are free"
 
 
 def _choose(requested: Any, default: Any, why: str) -> Switch:

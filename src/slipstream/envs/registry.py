@@ -104,9 +104,44 @@ SOCCER = Game(
 )
 
 
+def _make_tiny(module: str) -> Callable[[EnvChoice, str, int, int, int], Vector]:
+    def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+        game = importlib.import_module(f"slipstream.envs.tiny.{module}")
+        made: Vector = game.make(variant, envs, first=first, seed=seed)
+        return made
+
+    return make
+
+
+def _oracle(module: str) -> Scripted:
+    def act(obs: Array, kind: str, out: Array) -> None:
+        importlib.import_module(f"slipstream.envs.tiny.{module}").oracle(obs, kind, out)
+
+    return act
+
+
+RECALL = Game(
+    summary="a cue, a wait and a question, for policies with memory",
+    variants=("8", "2", "32", "masked"),
+    make=_make_tiny("recall"),
+)
+PIXELS = Game(
+    summary="name the quarter of the image that has the bright square",
+    variants=("12", "84"),
+    make=_make_tiny("pixels"),
+    scripted={"oracle": _oracle("pixels")},
+)
+MIXED = Game(
+    summary="three questions about an image, a vector and tokens",
+    variants=("multi", "continuous", "team"),
+    make=_make_tiny("mixed"),
+    scripted={"oracle": _oracle("mixed")},
+)
+
+
 def games() -> dict[str, Game]:
     """Every native game by name."""
-    found = {"soccer": SOCCER}
+    found = {"soccer": SOCCER, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):

@@ -56,7 +56,7 @@ class Knobs:
     weight_decay: float
     normalise_advantage: bool
     policy: float = 1.0
-    """Weight of the policy's loss; 0 while only the value is trained."""
+    """Weight of the policy's loss; 0 while only the value is trained: then nothing but its own weights moves."""
     reference_kl: float = 0.0
     contrast: float = 0.0
     contrast_temperature: float = 0.1

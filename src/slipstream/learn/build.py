@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
-from slipstream.agents.specs import load_agent
+from slipstream.agents.specs import load_agent, load_trained
+from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.actor import Actor, learning_rows
 from slipstream.collect.actors import Actors
 from slipstream.collect.games import nobody_to_play
@@ -17,15 +16,43 @@ from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
+from slipstream.core.errors import ConfigError
 from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.batch import Engine
 from slipstream.learn.episodes import Episodes
 from slipstream.learn.ppo import PPO
-from slipstream.models.acting import pack_size, split_pack
-from slipstream.models.shape import Shape
+from slipstream.learn.schedules import Schedules
+from slipstream.models.design import Design
 from slipstream.settings import Settings
+
+
+class Learner(Protocol):
+    """What turns rollouts into better weights."""
+
+    section: str
+    """The settings it reads."""
+    now: Any
+    """Those settings as they are at this moment."""
+    pack: Array
+    """Weights and normaliser: what acts."""
+    notices: list[str]
+
+    def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
+        """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
+
+    def gradient_statistics(self) -> dict[str, float]:
+        """Facts about the last gradient of each layer."""
+
+    def dormant(self) -> dict[str, float]:
+        """The share of units that hardly move, by layer."""
+
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Copies of all that a resumed run needs."""
+
+    def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
+        """Put back what `snapshot` gave."""
 
 
 class Collector(Protocol):
@@ -62,8 +89,9 @@ class Parts:
     choice: EnvChoice
     spec: EnvSpec
     plan: Plan
-    shape: Shape
-    learner: PPO
+    design: Design
+    learner: Learner
+    schedules: Schedules
     episodes: Episodes
     collector: Collector
     batch: int
@@ -76,70 +104,108 @@ def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
 
 def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None) -> Parts:
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
-    game, _ = parse(choice.name)
-    plan = make_plan(
-        settings.plan, cores=machine.cores(), native=game is not None, minibatch=settings.ppo.minibatch, before=before
-    )
-    spec, shape, fields = look(choice, settings)
+    schedules = Schedules(settings)
+    spec, design, fields = look(choice, settings)
     if settings.opponent and not spec.competitive:
         raise nobody_to_play(spec)
+    replay = settings.algorithm == "sac"
+    plan = make_plan(
+        settings.plan, cores=machine.cores(), native=parse(choice.name)[0] is not None,
+        minibatch=settings.sac.batch if replay else settings.ppo.minibatch, weights=design.weights.size, replay=replay,
+        needs_torch=needs_torch(settings, design), before=before,
+    )  # fmt: skip
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
-    pack = np.zeros(pack_size(shape), np.float32)
-    params = split_pack(shape, pack)[0]
-    params[:] = shape.initial(settings.seed, settings.policy.log_std)
-    rows = envs * spec.agents
-    learner = PPO(settings.ppo, shape, pack, _engine(shape, params, plan), rows, settings.seed)
+    learner = _learner(settings, spec, design, plan)
     learning = learning_rows(spec.teams, envs, settings.opponent is not None)
-    collector = _collector(choice, settings, plan, spec, shape, fields)
-    return Parts(choice, spec, plan, shape, learner, Episodes(learning, spec.competitive), collector, batch)
+    collector = _collector(choice, settings, plan, spec, design, fields)
+    episodes = Episodes(learning, spec.competitive)
+    return Parts(choice, spec, plan, design, learner, schedules, episodes, collector, batch)
 
 
-def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Shape, dict[str, Field]]:
-    """Make one environment, play one step of it, and read off its facts and the shape of its policy.
+def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, dict[str, Field]]:
+    """Make one environment, play one step of it, and read off its facts and the design of its policy.
 
     This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
     """
     vector = make_vector(choice, 1, seed=settings.seed)
     try:
         spec = vector.spec
-        policy = settings.policy
-        shape = Shape(spec.obs_size, spec.action, policy.hidden, policy.activation, policy.shared)
+        design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
         opponent = load_agent(settings.opponent, spec, choice) if settings.opponent else None
-        actor = Actor(vector, shape, seed=settings.seed, opponent=opponent)
+        actor = Actor(vector, design, seed=settings.seed, opponent=opponent)
         actor.reset()
         fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
-        actor.fill(empty_rollout(spec, 1, 1))
+        actor.fill(empty_rollout(spec, design, 1, 1))
     finally:
         vector.close()
-    return spec, shape, fields
+    return spec, design, fields
 
 
-def _engine(shape: Shape, params: Array, plan: Plan) -> Engine:
+def needs_torch(settings: Settings, design: Design) -> str:
+    """What of this run the fused kernels cannot do; empty: nothing."""
+    wants = {
+        "an observation with images or tokens": not design.fused,
+        "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
+        "the contrastive loss": settings.algorithm == "ppo" and settings.ppo.contrast > 0,
+        "checkpointing": settings.plan.checkpointing,
+    }
+    return next((what for what, wanted in wants.items() if wanted), "")
+
+
+def _learner(settings: Settings, spec: EnvSpec, design: Design, plan: Plan) -> Learner:
+    rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
+    pack = design.first_pack(settings.seed)
+    if settings.algorithm == "sac":
+        from slipstream.learn.sac import SAC
+
+        return SAC(settings, design, pack, rows, threads, plan.learner.applied)
+    reference = _reference(settings, spec, design) if settings.ppo.reference else None
+    return PPO(settings, design, pack, _engine(settings, design, design.split_pack(pack)[0], plan), rows, reference)
+
+
+def _reference(settings: Settings, spec: EnvSpec, design: Design) -> TrainedAgent:
+    """The agent that the policy is held near; it must play the same game in the same way."""
+    agent = load_trained(settings.ppo.reference or "")
+    agent.check_fits(spec)
+    if agent.design.squashed != design.squashed:
+        raise ConfigError(
+            f"{agent.name} bends its actions by tanh and this policy does not, or the other way round: they cannot be "
+            "compared.",
+            f"set policy.squash={str(agent.design.squashed).lower()}",
+        )
+    return agent
+
+
+def _engine(settings: Settings, design: Design, params: Array, plan: Plan) -> Engine:
     if plan.learner.applied == "torch":
         from slipstream.learn.reference import TorchEngine
 
-        return TorchEngine(shape, params, plan.threads.applied)
+        return TorchEngine(
+            design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
+            checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
+        )  # fmt: skip
     from slipstream.learn.fused import FusedEngine
 
-    return FusedEngine(shape, params, plan.threads.applied)
+    return FusedEngine(design, params, plan.threads.applied)
 
 
 def _collector(
-    choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, shape: Shape, fields: dict[str, Field]
+    choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field]
 ) -> Collector:
-    envs, steps, lag = plan.envs.applied, settings.ppo.rollout, plan.lag.applied
+    envs, lag = plan.envs.applied, plan.lag.applied
+    steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
     if plan.collector.applied == "local":
         vector = make_vector(choice, envs, seed=settings.seed)
         opponent = load_agent(settings.opponent, spec, choice) if settings.opponent else None
-        return Local(Actor(vector, shape, seed=settings.seed, opponent=opponent), steps, lag)
+        return Local(Actor(vector, design, seed=settings.seed, opponent=opponent), steps, lag)
 
     def sized(name: str, field: Field) -> Field:
         first = envs if name.startswith("env/") else envs * spec.agents
         return Field((first, *field.shape[1:]), field.dtype)
 
     return Actors(
-        choice, spec, shape, {name: sized(name, field) for name, field in fields.items()}, envs=envs,
+        choice, spec, design, {name: sized(name, field) for name, field in fields.items()}, envs=envs,
         workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed, opponent=settings.opponent,
         deadline_s=settings.plan.deadline_s,
     )  # fmt: skip

@@ -181,9 +181,13 @@ def run_epoch(
     flipped: Array, scratch: Array, slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array,
     gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int, burn_in: int,
     obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array, old_value: Array,
-    advantage: Array, goal: Array, counts: Array, begins: Array, states: Array, reference: Array, knobs: Array,
+    advantage: Array, goal: Array, counts: Array, begins: Array, states: Array, reference: Array, of_value: Array,
+    knobs: Array,
 ) -> None:  # fmt: skip
-    """Take every gradient step of one epoch; `totals` gets the sums over its minibatches."""
+    """Take every gradient step of one epoch; `totals` gets the sums over its minibatches.
+
+    Without weight on the policy, only the value's own weights (`of_value`) move.
+    """
     threads = gradients.shape[0]
     for start in range(0, order.size, minibatch):
         index = order[start : start + minibatch]
@@ -204,6 +208,8 @@ def run_epoch(
         for thread in range(1, threads):
             add_into(gradient, gradients[thread])
             sums[0] += sums[thread]
+        if knobs[9] == 0.0:
+            gradient *= of_value
         length = math.sqrt(squared_length(gradient))
         if math.isfinite(length) and math.isfinite(sums[0, POLICY] + sums[0, VALUE]):
             counters[0] += 1
@@ -270,6 +276,7 @@ class FusedEngine:
         """Adam steps, failed steps in a row, failed steps in all."""
         steps = design.sequence
         lanes = CHUNK if steps == 1 else max(4, BLOCK // steps // 4 * 4)
+        self._of_value = design.of_value()
         self._layers = stack.policy_layer, stack.value_layer
         self._scratch: Array = np.zeros((threads, lanes * steps * stack.scratch_columns), np.float32)
         self._slopes = np.zeros_like(self._scratch)
@@ -295,7 +302,7 @@ class FusedEngine:
             self._gradients, self._sums, totals, order, max(1, knobs.minibatch // batch.sequence), batch.sequence,
             batch.rows, batch.burn_in, batch.obs, batch.mean, batch.scale, batch.mask, batch.action, batch.logp,
             batch.value, batch.advantage, batch.goal, batch.weight, batch.fresh, batch.state, batch.reference,
-            knobs.vector(),
+            self._of_value, knobs.vector(),
         )  # fmt: skip
 
     def survey(self, batch: Batch) -> Survey:

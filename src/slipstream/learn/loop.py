@@ -63,6 +63,7 @@ def iterate(
                 rollout = collector.collect(position.version)
             previous = learner.pack.copy() if collector.lag else None
             position.whole = False
+            learner.now = parts.schedules.now(learner.section, before)
             with spans("learn"):
                 samples, row = learner.update(rollout, before)
         episodes.add(rollout)
@@ -75,7 +76,9 @@ def iterate(
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)
         if _due(every.gradients, before, position.steps):
-            row |= learner.gradient_norms()
+            row |= learner.gradient_statistics()
+        if _due(every.dormant, before, position.steps):
+            row |= learner.dormant()
         best, evaluating = None, _due(every.evaluate, before, position.steps)
         if evaluating:
             with spans("evaluate"):
@@ -83,6 +86,7 @@ def iterate(
             row |= result
             if position.best is None or score >= position.best:
                 position.best, best = score, {"score": score, **result}
+        parts.schedules.see(row)
         if _due(every.system, before, position.steps):
             load = system.sample()
         now = time.perf_counter()

@@ -2,90 +2,151 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
+from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import EnvError
 from slipstream.learn.advantages import Moments, estimate_advantages, sum_obs, sum_returns
-from slipstream.learn.batch import Batch, Engine, Knobs, Outcome
-from slipstream.models.acting import split_pack
-from slipstream.models.shape import Shape
-from slipstream.settings import PPOSettings
+from slipstream.learn.batch import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
+from slipstream.learn.sequences import beginnings, choose_partners, orders, priorities
+from slipstream.models.design import Design
+from slipstream.models.heads import apply_masks
+from slipstream.settings import PPOSettings, Settings
 
 GOOD_EVERY = 16
 """Iterations between the copies of the weights that a divergence falls back to."""
+DORMANT = 0.025
+"""A unit whose mean output is smaller than this share of its layer's mean is dormant."""
 
 
 class PPO:
     """Weights, optimiser and normalisers; `pack` is what acts."""
 
-    def __init__(self, settings: PPOSettings, shape: Shape, pack: Array, engine: Engine, rows: int, seed: int) -> None:
-        self.settings = settings
-        self.shape = shape
+    section = "ppo"
+
+    def __init__(
+        self, settings: Settings, design: Design, pack: Array, engine: Engine, rows: int,
+        reference: TrainedAgent | None = None,
+    ) -> None:  # fmt: skip
+        self.now: PPOSettings = settings.ppo
+        """The settings of this moment; schedules replace them."""
+        self.design = design
         self.pack = pack
         self.engine = engine
+        self.reference = reference
         self.notices: list[str] = []
-        self._random = np.random.Generator(np.random.PCG64([seed, 0x5A3]))
-        self._obs = Moments(shape.obs)
+        self._random = np.random.Generator(np.random.PCG64([settings.seed, 0x5A3]))
+        self._obs = Moments(design.obs.floats)
         self._return = Moments(1)
         self._running = np.zeros(rows, np.float64)
         self._rate_scale = np.ones(1, np.float64)
+        self._centre = np.zeros(1, np.float64)
+        self._epochs = np.full(1, settings.ppo.epochs, np.int64)
+        self._reference_scale = np.ones(1, np.float64)
+        self._reference_states = np.zeros((rows, reference.design.state_size if reference else 0), np.float32)
         self._advantage: Array = np.zeros((0, 0), np.float32)
         self._good = engine.snapshot()
         self._failing = False
         self._iterations = np.zeros(1, np.int64)
-        _, mean, scale = split_pack(shape, pack)
-        mean[:], scale[:] = 0.0, 1.0
+        self._batch: Batch | None = None
 
     def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
         """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
-        knobs = self.knobs(steps)
-        batch, reward_scale = self._prepare(rollout)
-        chosen = np.flatnonzero(rollout.active[: rollout.steps].reshape(-1))
-        if not chosen.size:
+        s, active = self.now, rollout.active[: rollout.steps]
+        samples = int(np.count_nonzero(active))
+        if not samples:
             raise EnvError(
                 "Not one transition of this rollout could be used: every observation or reward was masked.",
                 "the messages above name the env and the reward term; mend them",
             )
+        knobs, scale = self._knobs(), self._learn_rewards(rollout)
         if self._iterations[0] % GOOD_EVERY == 0 and not self._failing:
             self._good = self.engine.snapshot()
-        outcome = self.engine.run(batch, self._order(chosen, knobs.minibatch), knobs)
-        metrics = _metrics(outcome, knobs, batch, chosen) | {"ppo/reward_scale": reward_scale}
+        self._estimate(rollout, scale)
+        batch = self._batch = self._prepare(rollout)
+        totals, failed = np.zeros(SUMS, np.float64), int(self.engine.counters[2])
+        epochs = int(self._epochs[0]) if s.epochs_max else s.epochs
+        for epoch in range(epochs):
+            if s.vtrace_rho and not self._weigh(rollout, scale, batch):
+                break
+            before = totals.copy()
+            self.engine.run(batch, self._order(rollout, batch), knobs, totals)
+            added = totals - before
+            if self.engine.counters[1] >= 3:
+                break
+            if s.target_kl > 0 and added[SAMPLES] and added[KL] / added[SAMPLES] > s.target_kl:
+                break
+        outcome = Outcome.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
+        metrics = _metrics(outcome, knobs, batch, active) | {"ppo/reward_scale": scale, "ppo/epochs": epoch + 1}
+        self._settle(outcome, metrics)
+        self._learn_obs(rollout)
+        self._iterations += 1
+        return samples, metrics
+
+    def _settle(self, outcome: Outcome, metrics: dict[str, Any]) -> None:
+        """What an iteration's outcome changes for the next."""
+        s = self.now
         self._failing = outcome.failed > 0
         if outcome.failed:
             self.notices.append(f"{outcome.failed} gradient steps were not finite and were left out.")
         if outcome.diverged:
             self._fall_back()
-        self._learn_obs(rollout)
-        self._iterations += 1
-        return len(chosen), metrics
+        if s.epochs_max:
+            self._epochs[0] = tune_epochs(int(self._epochs[0]), outcome, s)
+        if self.reference is not None:
+            metrics["ppo/reference_kl"] = outcome.reference_kl
+            metrics["ppo/reference_weight"] = s.reference_kl * float(self._reference_scale[0])
+            self._reference_scale *= s.reference_decay
+        if s.contrast:
+            metrics["loss/contrast"] = outcome.contrast
+        if s.centre_rewards:
+            metrics["ppo/reward_centre"] = float(self._centre[0])
 
-    def knobs(self, steps: int) -> Knobs:
-        """The settings of this moment: schedules, and what a divergence has taken off the learning rate."""
-        s = self.settings
-        names = ("learning_rate", "clip", "entropy")
-        left = {name: schedule(s, steps) if name in s.scheduled else 1.0 for name in names}
+    def _knobs(self) -> Knobs:
+        """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
+        s, warming = self.now, self._iterations[0] < self.now.value_warmup
         return Knobs(
             minibatch=s.minibatch,
-            clip=s.clip * left["clip"],
+            clip=s.clip,
             clip_value=s.clip_value,
             value=s.value,
-            entropy=s.entropy * left["entropy"],
+            entropy=s.entropy,
             max_grad_norm=s.max_grad_norm,
-            learning_rate=s.learning_rate * left["learning_rate"] * float(self._rate_scale[0]),
+            learning_rate=s.learning_rate * float(self._rate_scale[0]),
             adam_eps=s.adam_eps,
+            weight_decay=0.0 if s.optimiser == "adam" or warming else s.weight_decay,
             normalise_advantage=s.normalise_advantage,
-            target_kl=s.target_kl,
+            policy=0.0 if warming else 1.0,
+            reference_kl=s.reference_kl * float(self._reference_scale[0]) if self.reference is not None else 0.0,
+            contrast=s.contrast,
+            contrast_temperature=s.contrast_temperature,
         )
 
-    def gradient_norms(self) -> dict[str, float]:
-        """The length of each layer's last gradient."""
-        named = self.shape.named(self.engine.gradient())
-        return {f"gradient/{name}": float(np.linalg.norm(array)) for name, array in named.items()}
+    def gradient_statistics(self) -> dict[str, float]:
+        """Of each layer's last gradient: length, largest part, share of zeros, length against the weight's own."""
+        gradient, weights = (self.design.weights.named(flat) for flat in (self.engine.gradient(), self.engine.params))
+        row: dict[str, float] = {}
+        for name, array in gradient.items():
+            length = float(np.linalg.norm(array))
+            row[f"gradient/{name}/length"] = length
+            row[f"gradient/{name}/largest"] = float(np.abs(array).max())
+            row[f"gradient/{name}/zeros"] = float((array == 0).mean())
+            row[f"gradient/{name}/relative"] = length / max(1e-12, float(np.linalg.norm(weights[name])))
+        return row
+
+    def dormant(self) -> dict[str, float]:
+        """The share of units of each hidden layer, and of all, that hardly move on the last batch."""
+        assert self._batch is not None
+        row, sleeping, units = {}, 0, 0
+        for name, sizes in self.engine.survey(self._batch).activity.items():
+            quiet = int((sizes <= DORMANT * sizes.mean()).sum())
+            row[f"dormant/{name}"] = quiet / len(sizes)
+            sleeping, units = sleeping + quiet, units + len(sizes)
+        return row | {"dormant/share": sleeping / max(1, units)}
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Copies of all that a resumed run needs: arrays, and the state of the random generator."""
@@ -102,67 +163,137 @@ class PPO:
         self._write_normaliser()
 
     def _own_arrays(self) -> dict[str, Array]:
-        own = {"running_return": self._running, "rate_scale": self._rate_scale, "iterations": self._iterations}
+        own = {
+            "running_return": self._running, "rate_scale": self._rate_scale, "iterations": self._iterations,
+            "reward_centre": self._centre, "epochs": self._epochs, "reference_scale": self._reference_scale,
+            "reference_states": self._reference_states,
+        }  # fmt: skip
         return self._obs.arrays("obs") | self._return.arrays("return") | own
 
-    def _prepare(self, rollout: Rollout) -> tuple[Batch, float]:
-        """Advantages, value targets and flat views of the rollout."""
-        s, steps = self.settings, rollout.steps
-        scale = 1.0
-        if s.normalise_return:
-            sums = np.zeros(3, np.float64)
-            active = rollout.active[:steps]
-            sum_returns(
-                rollout.reward, rollout.terminated, rollout.truncated, active, s.gamma, self._running, sums
-            )  # fmt: skip
-            count = max(1.0, sums[0])
-            mean = sums[1:2] / count
-            self._return.merge(sums[0], mean, np.maximum(sums[2:3] / count - mean * mean, 0.0))
-            scale = float(self._return.scale[0])
+    def _learn_rewards(self, rollout: Rollout) -> float:
+        """Move the statistics of rewards on; return the factor that rewards are multiplied by."""
+        s, active = self.now, rollout.active[: rollout.steps]
+        if s.centre_rewards:
+            mean = float(rollout.reward[active > 0].mean(dtype=np.float64))
+            share = s.centre_rewards if self._iterations[0] else 1.0
+            self._centre += share * (mean - self._centre)
+        if not s.normalise_return:
+            return 1.0
+        sums = np.zeros(3, np.float64)
+        sum_returns(rollout.reward, rollout.terminated, rollout.truncated, active, s.gamma, self._running, sums)
+        count = max(1.0, sums[0])
+        mean_return = sums[1:2] / count
+        self._return.merge(sums[0], mean_return, np.maximum(sums[2:3] / count - mean_return * mean_return, 0.0))
+        return float(self._return.scale[0])
+
+    def _estimate(self, rollout: Rollout, scale: float, ratio: Array | None = None, value: Array | None = None) -> None:
+        """Advantages [T, rows], weighed by V-trace where ratios are given."""
+        s = self.now
         if self._advantage.shape != rollout.reward.shape:
             self._advantage = np.zeros(rollout.reward.shape, np.float32)
         estimate_advantages(
-            rollout.reward, rollout.value, rollout.final_value, rollout.terminated, rollout.truncated,
-            rollout.active, s.gamma, s.gae_lambda, scale, self._advantage,
+            rollout.reward, rollout.value if value is None else value, rollout.final_value, rollout.terminated,
+            rollout.truncated, rollout.active, s.gamma, s.gae_lambda, scale, float(self._centre[0]),
+            np.zeros((0, 0), np.float32) if ratio is None else ratio, s.vtrace_rho, s.vtrace_c, self._advantage,
         )  # fmt: skip
-        value = rollout.value[:steps]
-        _, mean, inverse = split_pack(self.shape, self.pack)
-        samples = rollout.reward.size
+
+    def _weigh(self, rollout: Rollout, scale: float, batch: Batch) -> bool:
+        """V-trace: advantages and value targets anew, by what the policy and the value have become; false if not finite."""
+        seen = self.engine.survey(batch)
+        ratio = np.exp(np.minimum(seen.logp - batch.logp, 20.0)).reshape(rollout.reward.shape)
+        value = rollout.value.copy()
+        value[: rollout.steps] = seen.value.reshape(rollout.reward.shape)
+        if not (np.isfinite(ratio).all() and np.isfinite(value).all()):
+            return False
+        self._estimate(rollout, scale, ratio, value)
+        batch.advantage[:] = self._advantage.reshape(-1)
+        batch.goal[:] = batch.advantage + seen.value
+        return True
+
+    def _prepare(self, rollout: Rollout) -> Batch:
+        """Flat views of the rollout, with its value targets."""
+        steps, samples = rollout.steps, rollout.reward.size
+        _, mean, scale = self.design.split_pack(self.pack)
+        fresh = beginnings(rollout.terminated, rollout.truncated)
 
         def flat(array: Array) -> Array:
             return array[:steps].reshape(samples, *array.shape[2:])
 
-        batch = Batch(
+        return Batch(
             obs=flat(rollout.obs),
             mean=mean,
-            scale=inverse,
+            scale=scale,
             mask=flat(rollout.mask),
             action=flat(rollout.action),
             logp=flat(rollout.logp),
             value=flat(rollout.value),
             advantage=flat(self._advantage),
-            goal=flat(self._advantage + value),
+            goal=flat(self._advantage + rollout.value[:steps]),
+            weight=flat(rollout.active).astype(np.float32),
+            fresh=flat(fresh),
+            state=rollout.state.reshape(-1, self.design.state_size) if self.design.state_size else _NO_STATE,
+            reference=self._tell_reference(rollout, fresh),
+            partner=self._choose_partners(rollout, fresh),
+            rows=rollout.reward.shape[1],
+            sequence=self.design.sequence,
+            burn_in=self.design.policy.burn_in if self.design.state_size else 0,
         )
-        return batch, scale
 
-    def _order(self, chosen: Array, minibatch: int) -> Array:
-        """A fresh order for each epoch; what does not fill a minibatch waits for another epoch's luck."""
-        whole = len(chosen) - len(chosen) % minibatch or len(chosen)
-        return np.stack([self._random.permutation(chosen)[:whole] for _ in range(self.settings.epochs)])
+    def _tell_reference(self, rollout: Rollout, fresh: Array) -> Array:
+        """What the reference would do in every state of the rollout."""
+        steps, rows = rollout.reward.shape
+        if self.reference is None:
+            return np.zeros((steps * rows, 0), np.float32)
+        action, acting = self.design.action, self.reference.acting
+        width = action.outputs * (2 if action.kind == "continuous" else 1)
+        told, everyone = np.zeros((steps, rows, width), np.float32), np.arange(rows)
+        for t in range(steps):
+            self._reference_states[fresh[t] > 0] = 0
+            acting.tell(everyone, rollout.obs[t], self._reference_states, told[t])
+        self._reference_states[(rollout.terminated[-1] | rollout.truncated[-1]) > 0] = 0
+        flat = told.reshape(steps * rows, width)
+        if action.masked:
+            apply_masks(flat, rollout.mask[:steps].reshape(steps * rows, -1), self.design.head)
+        return flat
+
+    def _choose_partners(self, rollout: Rollout, fresh: Array) -> Array:
+        """A later sample for each, at a geometric distance, for the contrastive loss."""
+        if not self.now.contrast:
+            return np.zeros(0, np.int64)
+        partner = np.zeros(fresh.size, np.int64)
+        draws = self._random.geometric(1.0 / self.now.contrast_steps, fresh.shape)
+        length = self.design.sequence if self.design.state_size else rollout.steps
+        choose_partners(draws, fresh, rollout.active[: rollout.steps], length, partner)
+        return partner
+
+    def _order(self, rollout: Rollout, batch: Batch) -> Array:
+        """The sequences of an epoch; by priority, if asked for, with the weights that make up for it."""
+        s, active, segment = self.now, rollout.active[: rollout.steps], self.design.policy.sequence
+        chances = None
+        if s.priority_alpha:
+            chances, weights = priorities(
+                batch.advantage.reshape(active.shape), active, segment, s.priority_alpha, s.priority_beta
+            )  # fmt: skip
+            batch.weight[:] = weights.reshape(-1)
+        return orders(
+            self._random, active, sequence=batch.sequence, segment=segment, order=s.order, minibatch=s.minibatch,
+            chances=chances,
+        )  # fmt: skip
 
     def _learn_obs(self, rollout: Rollout) -> None:
-        if not self.settings.normalise_obs:
+        if not self.now.normalise_obs or not self.design.obs.floats:
             return
         shift = self._obs.mean.copy()
         total, squares = np.zeros_like(shift), np.zeros_like(shift)
-        count = sum_obs(rollout.obs, rollout.active[: rollout.steps], shift, total, squares)
+        numbers = self.design.obs.vectors(rollout.obs)
+        count = sum_obs(numbers, rollout.active[: rollout.steps], shift, total, squares)
         mean = total / max(1, count)
         self._obs.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
         self._write_normaliser()
 
     def _write_normaliser(self) -> None:
-        _, mean, scale = split_pack(self.shape, self.pack)
-        if self.settings.normalise_obs:
+        _, mean, scale = self.design.split_pack(self.pack)
+        if self.now.normalise_obs:
             mean[:], scale[:] = self._obs.mean, self._obs.scale
 
     def _fall_back(self) -> None:
@@ -174,16 +305,18 @@ class PPO:
         )
 
 
-def schedule(settings: PPOSettings, steps: int) -> float:
-    """What is left of a scheduled setting after `steps`, as a share of its start."""
-    if settings.schedule == "constant" or settings.schedule_steps == 0:
-        return 1.0
-    progress = min(1.0, steps / settings.schedule_steps)
-    left = 1.0 - progress if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-    return settings.schedule_end + (1.0 - settings.schedule_end) * left
+_NO_STATE = np.zeros((0, 0), np.float32)
 
 
-def _metrics(outcome: Outcome, knobs: Knobs, batch: Batch, chosen: Array) -> dict[str, Any]:
+def tune_epochs(epochs: int, outcome: Outcome, settings: PPOSettings) -> int:
+    """One epoch less where the policy moved too far, one more where it hardly moved."""
+    far = outcome.kl > 1.5 * settings.tuner_kl or outcome.clip_fraction > settings.tuner_clip
+    near = outcome.kl < settings.tuner_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.tuner_clip
+    return min(max(epochs - 1 if far else epochs + 1 if near else epochs, 1), settings.epochs_max)
+
+
+def _metrics(outcome: Outcome, knobs: Knobs, batch: Batch, active: Array) -> dict[str, Any]:
+    chosen = active.reshape(-1) > 0
     goal, value = batch.goal[chosen], batch.value[chosen]
     spread = float(np.var(goal))
     explained = 1.0 - float(np.var(goal - value)) / spread if spread > 1e-12 else float("nan")

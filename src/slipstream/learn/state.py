@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipstream.agents.trained import describe_policy, policy_arrays
+from slipstream.agents.trained import policy_arrays
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError
 from slipstream.learn.build import Parts
@@ -36,7 +36,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
     learner, state = parts.learner.snapshot()
     learner |= {name: array.copy() for name, array in parts.episodes.arrays().items()}
     groups = {
-        "policy": policy_arrays(parts.shape, parts.learner.pack),
+        "policy": policy_arrays(parts.design, parts.learner.pack),
         "learner": learner,
         "envs": position.start,
     }
@@ -51,7 +51,9 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "best": position.best,
             "plan": parts.plan.applied(),
             "terms": list(parts.spec.terms),
-            "policy": describe_policy(parts.shape, parts.choice.name),
+            "policy": parts.design.describe(),
+            "env": parts.choice.name,
+            "seen": dict(parts.schedules.seen),
             "learner": state,
         },
     )
@@ -70,6 +72,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     parts.learner.restore(learner, state["learner"])
     for name, array in parts.episodes.arrays().items():
         array[:] = learner[name]
+    parts.schedules.seen.update(state["seen"])
     previous = checkpoint.groups.get("acting", {}).get("previous")
     version = int(state["version"])
     if previous is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, greedy, sample
+from slipstream.models.heads import apply_mask, greedy, log_deviation, sample
 from slipstream.models.kernels import CHUNK, forward, hyperbolic_tangent, keep_state, load_obs, outputs
 from slipstream.models.layout import HEAD_VALUE
 
@@ -84,8 +84,8 @@ def tell_rows(
             row = rows[first + i]
             for k in range(head[1]):
                 told[row, k] = policy[i, k]
-            for k in range(head[1], told.shape[1]):
-                told[row, k] = log_std[k - head[1]]
+            for k in range(told.shape[1] - head[1]):
+                told[row, head[1] + k] = log_deviation(policy[i], log_std, head, k)
             if state.shape[1]:
                 keep_state(table, scratch, CHUNK, 0, i, states[row])
 

@@ -90,6 +90,19 @@ class Design:
 
         return self.weights.flatten(first_weights(self, seed))
 
+    def of_value(self) -> Array:
+        """1 for every weight that only the value depends on, 0 for the rest, in the flat layout."""
+        marks = {name: np.zeros(array.shape, np.float32) for name, array in self.weights.named(self._zeros()).items()}
+        for name, array in marks.items():
+            if name.startswith("value."):
+                array[:] = 1.0
+            elif name.startswith("trunk.head."):
+                array[-1] = 1.0
+        return self.weights.flatten(marks)
+
+    def _zeros(self) -> Array:
+        return np.zeros(self.weights.size, np.float32)
+
     @property
     def pack_size(self) -> int:
         """Length of a pack: the weights, then mean and scale of the observed vectors."""

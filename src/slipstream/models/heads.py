@@ -49,6 +49,13 @@ def apply_mask(logits: Array, mask: Array, head: Array) -> None:
 
 
 @compiled_fused
+def apply_masks(logits: Array, masks: Array, head: Array) -> None:
+    """Rule out options row by row."""
+    for row in range(logits.shape[0]):
+        apply_mask(logits[row], masks[row], head)
+
+
+@compiled_fused
 def softmax_part(logits: Array, start: int, size: int, probs: Array) -> Number:
     """Write the probabilities of one part and return the log of the normaliser."""
     top = logits[start]

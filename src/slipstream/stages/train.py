@@ -217,7 +217,7 @@ def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float,
     against = settings.evaluation.opponent or (game.reference if game is not None else "")
 
     def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
-        agent = TrainedAgent("learner", parts.shape, parts.learner.pack.copy())
+        agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
         versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
         seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
         wanted = settings.evaluation
@@ -253,11 +253,11 @@ def _view(
         "updates": position.version,
         "split": {name: row[f"time/{name}"] for name in ("env", "inference", "learn", "other")},
         "losses": {"policy": row["loss/policy"], "value": row["loss/value"]},
-        "kl": row["ppo/kl"],
-        "entropy": row["ppo/entropy"],
-        "explained_variance": row["ppo/explained_variance"],
-        "clip_fraction": row["ppo/clip_fraction"],
-        "learning_rate": row["ppo/learning_rate"],
+        "kl": row.get("ppo/kl"),
+        "entropy": row.get("ppo/entropy", row.get("sac/entropy")),
+        "explained_variance": row.get("ppo/explained_variance"),
+        "clip_fraction": row.get("ppo/clip_fraction"),
+        "learning_rate": row.get("ppo/learning_rate", row.get("sac/learning_rate")),
         "lag": row["lag"],
         "mean_return": row.get("episode/return_mean"),
         "mean_return_low": row.get("episode/return_low"),

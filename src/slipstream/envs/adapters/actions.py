@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ from slipstream.core.contracts import ActionSpec, Array
 from slipstream.core.errors import EnvError
 from slipstream.envs.adapters.observations import Leaf, kind_of, leaves
 
-Decode = Callable[[Array], Sequence[Any]]
+Decode = Callable[[Array], list[Any]]
 """Turns actions [rows, parts] into what each env's `step` takes."""
 
 
@@ -44,14 +44,11 @@ def action_spec(space: spaces.Space[Any], name: str, masked: bool = False) -> Ac
 def action_decoder(space: spaces.Space[Any]) -> Decode:
     """A function that turns actions [rows, parts] into what each env's `step` takes."""
     if isinstance(space, spaces.Tuple):
-        parts = _decoders(space.spaces)
-        return lambda action: list(zip(*(decode(action[:, at]) for at, decode in parts), strict=True))
+        rows = _row_decoder(space.spaces)
+        return lambda action: list(rows(action))
     if isinstance(space, spaces.Dict):
-        parts, keys = _decoders(list(space.spaces.values())), list(space.spaces)
-        return lambda action: [
-            dict(zip(keys, chosen, strict=True))
-            for chosen in zip(*(decode(action[:, at]) for at, decode in parts), strict=True)
-        ]
+        rows, keys = _row_decoder(list(space.spaces.values())), list(space.spaces)
+        return lambda action: [dict(zip(keys, chosen, strict=True)) for chosen in rows(action)]
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         if start:
@@ -66,20 +63,25 @@ def action_decoder(space: spaces.Space[Any]) -> Decode:
 
 
 def _box_decoder(space: spaces.Box) -> Decode:
-    if not space.shape:
-        return lambda action: list(map(np.asarray, action[:, 0].astype(space.dtype)))
     low, high = space.low.reshape(-1), space.high.reshape(-1)
-    if (low.astype(np.float32) == low).all() and (high.astype(np.float32) == high).all():
+    if space.shape and (low.astype(np.float32) == low).all() and (high.astype(np.float32) == high).all():
         return lambda action: list(_shaped(action, space))
-    # The nearest float32 of a float64 bound may lie outside of it.
-    return lambda action: list(_shaped(action.astype(space.dtype).clip(low, high), space))
+
+    def clip(action: Array) -> list[Any]:
+        """The nearest float32 of a float64 bound may lie outside of it; a list of scalars would be no arrays."""
+        return [one.reshape(space.shape) for one in action.astype(space.dtype).clip(low, high)]
+
+    return clip
 
 
-def _decoders(inner: Sequence[spaces.Space[Any]]) -> list[tuple[slice, Decode]]:
-    """The columns of each space and what turns them back."""
-    stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner]).tolist()
+def _row_decoder(inner: Sequence[spaces.Space[Any]]) -> Callable[[Array], Iterable[tuple[Any, ...]]]:
+    """A function that turns the columns of each space back and gives the values of all spaces row by row."""
+    stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner], dtype=int).tolist()
     columns = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-    return [(at, action_decoder(space)) for at, space in zip(columns, inner, strict=True)]
+    parts = [(at, action_decoder(space)) for at, space in zip(columns, inner, strict=True)]
+    if not parts:
+        return lambda action: [()] * len(action)
+    return lambda action: zip(*(decode(action[:, at]) for at, decode in parts), strict=True)
 
 
 def _shaped(action: Array, space: spaces.Space[Any]) -> Array:

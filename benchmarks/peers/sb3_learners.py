@@ -1,0 +1,49 @@
+"""Steps per second of Stable-Baselines3's SAC and sb3-contrib's RecurrentPPO on equal work.
+
+`--vec separate` gives RecurrentPPO an LSTM each for policy and value, which is its default, instead of one for both.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from case import Bout, Enough, Replay, arguments, begin
+from lessons import DRILLS, SETTLED
+from sb3 import train
+from sb3_learning import model_of
+
+
+def replay(bout: Bout, model: Any) -> None:
+    """Train SAC for the bout's time, counted from where it has settled, and report."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Watch(BaseCallback):
+        """Sees every step."""
+
+        def _on_step(self) -> bool:
+            if self.num_timesteps >= SETTLED:
+                bout.iteration(self.num_timesteps)
+            return True
+
+    with suppress(Enough):
+        model.learn(10**9, callback=Watch(), progress_bar=False)
+    bout.returns.extend(episode["r"] for episode in model.ep_info_buffer)
+    bout.report()
+    model.env.close()
+
+
+def main() -> None:
+    """Read the options, train, print."""
+    bout = begin("sb3", "sb3-contrib", arguments(("plain", "separate"), threads=1, cases=DRILLS).parse_args())
+    import torch
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(bout.threads)
+    side = "sb3-separate" if bout.variant == "separate" else "sb3-recurrent"
+    model = model_of(side, bout.case, make_vec_env(bout.env, bout.case.envs, bout.seed), bout.seed)
+    (replay if isinstance(bout.case, Replay) else train)(bout, model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Mixed: an image, a vector and tokens at once, each of which answers one of three questions.
+
+The answers are the quarter of the image that has the bright square, the largest of the four numbers, and the feature
+of the token with the highest value among those that are there. Each is a third of 1 per step; the optimum is 8.
+`multi` chooses each answer from four options, `continuous` names it by a number in [-1, 1] and is paid for closeness,
+`team` has two agents that look at scenes of their own and may not give one of the wrong answers to each question.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from slipstream.core.compile import compiled, inlined
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
+from slipstream.envs.tiny.pixels import LENGTH, brightest_quarter, paint, quarter_of, turn_of
+from slipstream.envs.tiny.scenes import KEY, Scenes, pick, share
+
+PARTS, OPTIONS = 3, 4
+SIDE, TOKENS, ABSENT = 12, 6, 255
+OBS = ObsSpec(
+    (
+        ObsField("vector", "vector", (OPTIONS,)),
+        ObsField("image", "image", (SIDE, SIDE, 1)),
+        ObsField("tokens", "tokens", (TOKENS, 3)),
+    )
+)
+IMAGE, TOKEN = OBS.places["image"][1], OBS.places["tokens"][1]
+"""The bytes at which image and tokens start."""
+COUNT, WINNER, ANSWER, NUMBER, BARRED, EACH = 4, 5, 6, 8, 12, 16
+"""Which of a turn's numbers (0 to 2 are the image's) decide what; each token takes three from EACH on."""
+SPECS = {
+    "multi": ActionSpec("multi_discrete", (OPTIONS,) * PARTS),
+    "continuous": ActionSpec("continuous", (), (-1.0,) * PARTS, (1.0,) * PARTS),
+    "team": ActionSpec("multi_discrete", (OPTIONS,) * PARTS, masked=True),
+}
+
+
+@inlined
+def answer_of(key: int, turn: int, part: int) -> int:
+    """Return the right answer to one of the three questions."""
+    if part == 0:
+        return quarter_of(key, turn)
+    return pick(key, turn, ANSWER + part - 1, OPTIONS)
+
+
+@inlined
+def aim(answer: int) -> float:
+    """Return an answer as a number in [-1, 1]."""
+    return (answer * 2 + 1) / OPTIONS - 1.0
+
+
+@inlined
+def place_tokens(key: int, turn: int, tokens: Array) -> None:
+    """Write two to six tokens, of which one has the highest value; the others are not there."""
+    count = 2 + pick(key, turn, COUNT, TOKENS - 1)
+    winner = pick(key, turn, WINNER, count)
+    for token in range(TOKENS):
+        place, feature, value = ABSENT, ABSENT, ABSENT
+        if token < count:
+            each = EACH + 3 * token
+            place = pick(key, turn, each, SIDE * SIDE)
+            feature = pick(key, turn, each + 1, OPTIONS)
+            value = pick(key, turn, each + 2, 100)
+        if token == winner:
+            feature = answer_of(key, turn, 2)
+            value += 120
+        tokens[3 * token], tokens[3 * token + 1], tokens[3 * token + 2] = place, feature, value
+
+
+@compiled
+def show(agents: int, clock: Array, chosen: Array, vectors: Array, rows: Array, mask: Array) -> None:
+    """Show every agent its scene."""
+    for row in range(rows.shape[0]):
+        own = clock[row // agents]
+        if chosen[row // agents] == 0:
+            continue
+        key, turn = own[KEY], turn_of(own) * agents + row % agents
+        largest = answer_of(key, turn, 1)
+        for k in range(OPTIONS):
+            number = share(key, turn, NUMBER + k)
+            vectors[row, k] = 0.5 + 0.5 * number if k == largest else 1.25 * number - 1.0
+        paint(key, turn, SIDE, rows[row, IMAGE:TOKEN])
+        place_tokens(key, turn, rows[row, TOKEN:])
+        if mask.shape[1] > 0:
+            mask[row] = 1
+            for part in range(PARTS):
+                barred = answer_of(key, turn, part) + 1 + pick(key, turn, BARRED + part, OPTIONS - 1)
+                mask[row, part * OPTIONS + barred % OPTIONS] = 0
+
+
+@compiled
+def pay(agents: int, continuous: bool, clock: Array, action: Array, reward: Array) -> None:
+    """Pay a third for each right answer, or for how close it is."""
+    for row in range(action.shape[0]):
+        own, right = clock[row // agents], 0.0
+        key, turn = own[KEY], turn_of(own) * agents + row % agents
+        for part in range(PARTS):
+            answer = answer_of(key, turn, part)
+            if continuous:
+                right += 1.0 - abs(min(max(action[row, part], -1.0), 1.0) - aim(answer))
+            elif action[row, part] == answer:
+                right += 1.0
+        reward[row] = right / PARTS
+
+
+def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> Scenes:
+    """Make the game with one kind of answers."""
+    teams = (0, 0) if variant == "team" else (0,)
+    spec = EnvSpec(
+        name="mixed" if variant == "multi" else f"mixed:{variant}",
+        obs=OBS,
+        action=SPECS[variant],
+        teams=teams,
+        exact=True,
+    )
+    paying = partial(pay, len(teams), variant == "continuous")
+    return Scenes(spec, envs, LENGTH, partial(show, len(teams)), paying, first=first, seed=seed)
+
+
+def oracle(obs: Array, kind: str, out: Array) -> None:
+    """Play the optimum."""
+    seen = OBS.split(obs)
+    place, feature, value = (seen["tokens"][..., k] for k in range(3))
+    highest = np.where(place == ABSENT, -1, value.astype(np.int64)).argmax(axis=1)
+    out[:, 0] = brightest_quarter(seen["image"].reshape(len(obs), -1))
+    out[:, 1] = seen["vector"].argmax(axis=1)
+    out[:, 2] = feature[np.arange(len(obs)), highest]
+    if kind == "continuous":
+        out[:] = (out * 2 + 1) / OPTIONS - 1

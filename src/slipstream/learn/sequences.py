@@ -1,0 +1,81 @@
+"""Which samples go together: sequences that begin anew with episodes, orders, priorities, and partners in time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import compiled
+from slipstream.core.contracts import Array
+
+
+def beginnings(terminated: Array, truncated: Array) -> Array:
+    """1 where an episode begins [T, rows]: at the step after an end; the first step is told by the state itself."""
+    fresh = np.zeros(terminated.shape, np.uint8)
+    fresh[1:] = terminated[:-1] | truncated[:-1]
+    return fresh
+
+
+def members(segments: Array, rows: int, length: int) -> Array:
+    """The samples [segments, length] of segments; segment k * rows + row holds `length` steps of a row."""
+    first = segments // rows * length * rows + segments % rows
+    return np.asarray(first[:, None] + np.arange(length) * rows)
+
+
+def orders(
+    random: np.random.Generator, active: Array, *, sequence: int, segment: int, order: str, minibatch: int,
+    chances: Array | None = None,
+) -> Array:  # fmt: skip
+    """The sequences of one epoch, in the order they are taken; what does not fill a minibatch waits for another's luck.
+
+    `active` [T, rows] tells which samples count: a sequence without any is left out. With memory only whole sequences are
+    moved; without, samples, or segments of `segment` steps, or nothing (`order`). `chances` draws segments with
+    replacement.
+    """
+    steps, rows = active.shape
+    count = max(1, minibatch // sequence)
+    flat = active.reshape(-1)
+    if chances is not None or (order == "segments" and sequence == 1):
+        ids = np.arange(steps // segment * rows)
+        picked = random.permutation(ids) if chances is None else random.choice(ids, len(ids), p=chances)
+        chosen = picked if sequence > 1 else members(picked, rows, segment).reshape(-1)
+        chosen = chosen if sequence > 1 else chosen[flat[chosen] > 0]
+    else:
+        chosen = flat.reshape(steps // sequence, sequence, rows).any(axis=1).reshape(-1).nonzero()[0]
+        chosen = chosen if order == "time" else random.permutation(chosen)
+    whole = len(chosen) - len(chosen) % count or len(chosen)
+    return np.asarray(chosen[:whole])
+
+
+def priorities(advantage: Array, active: Array, segment: int, alpha: float, beta: float) -> tuple[Array, Array]:
+    """The chance of each segment, |advantage| to the power alpha, and the weight of every sample that makes up for it.
+
+    The weight is (segments * chance)^-beta: at beta 1 the mean gradient is that of drawing all segments alike.
+    """
+    steps, rows = advantage.shape
+    size = np.abs(advantage * active, dtype=np.float64).reshape(steps // segment, segment, rows).sum(axis=1)
+    chances = np.power(size + 1e-12, alpha).reshape(-1)
+    chances *= size.reshape(-1) > 0
+    if not chances.any():
+        chances[:] = 1.0
+    chances /= chances.sum()
+    weights = np.power(np.maximum(len(chances) * chances, 1e-12), -beta).astype(np.float32)
+    weights[chances == 0] = 0
+    spread = np.repeat(weights.reshape(steps // segment, 1, rows), segment, axis=1)
+    return chances, spread.reshape(steps, rows) * active
+
+
+@compiled
+def choose_partners(draws: Array, fresh: Array, active: Array, length: int, partner: Array) -> None:
+    """For each sample a later one of the same episode and segment, `draws` [T, rows] steps on or as far as there is.
+
+    -1 where there is none, or the partner did not act.
+    """
+    steps, rows = fresh.shape
+    for row in range(rows):
+        for t in range(steps):
+            last = min(steps, (t // length + 1) * length) - 1
+            at = t
+            while at < last and at - t < draws[t, row] and fresh[at + 1, row] == 0:
+                at += 1
+            found = at > t and active[t, row] and active[at, row]
+            partner[t * rows + row] = at * rows + row if found else -1
