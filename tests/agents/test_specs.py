@@ -93,8 +93,8 @@ def test_a_trained_agent_must_fit_the_env(trained: Run) -> None:
         load_agent(f"run:{trained.path}", spec_of(CARTPOLE), CARTPOLE)
     spec = spec_of(SOCCER)
     assert str(caught.value) == (
-        f"{agent.name} reads {spec.obs_size} numbers and gives choices of {spec.action.sizes[0]}, but "
-        "`gymnasium:CartPole-v1` has 4 and choices of 2.\n"
+        f"{agent.name} reads {spec.obs.width} numbers and gives choices of {spec.action.sizes[0]}, but "
+        "`gymnasium:CartPole-v1` has 4 numbers and choices of 2.\n"
         "hint: evaluate it on the env it was trained on (provenance.json in its run names it)"
     )
     assert caught.value.code == 5
@@ -103,7 +103,7 @@ def test_a_trained_agent_must_fit_the_env(trained: Run) -> None:
 def test_one_observation_or_a_batch(trained: Run) -> None:
     """A single observation gives one action, a batch one for each, and greedy ones agree."""
     agent = trained.agent()
-    obs = np.random.default_rng(0).normal(0, 1, (5, agent.shape.obs)).astype(np.float32)
+    obs = np.random.default_rng(0).normal(0, 1, (5, agent.obs.width)).astype(np.float32)
     batch = agent.act(obs)
     assert batch.shape == (5,)
     assert [int(agent.act(one)) for one in obs] == batch.tolist()
@@ -112,7 +112,7 @@ def test_one_observation_or_a_batch(trained: Run) -> None:
 
 def test_sampled_actions_vary_and_greedy_ones_do_not(trained: Run) -> None:
     """Greedy is a function of the observation; sampled draws from the probabilities."""
-    obs = np.zeros(trained.agent().shape.obs, np.float32)
+    obs = np.zeros(trained.agent().obs.width, np.float32)
     assert len({int(trained.agent().act(obs)) for _ in range(3)}) == 1
     agent = trained.agent(sampled=True)
     assert len({int(agent.act(obs)) for _ in range(50)}) > 3
@@ -121,7 +121,7 @@ def test_sampled_actions_vary_and_greedy_ones_do_not(trained: Run) -> None:
 def test_the_public_door(trained: Run) -> None:
     """`load_agent` in Python needs an env only for agents that are made for one."""
     assert public_load_agent(f"run:{trained.path}").name.startswith("run:")
-    obs = np.zeros((3, trained.agent().shape.obs), np.float32)
+    obs = np.zeros((3, trained.agent().obs.width), np.float32)
     for spec in ("random", "scripted:rule"):
         assert public_load_agent(spec, env="soccer").act(obs).shape == (3,)
     with pytest.raises(ConfigError) as caught:
@@ -131,14 +131,14 @@ def test_the_public_door(trained: Run) -> None:
 
 def test_random_never_draws_what_is_masked() -> None:
     """Uniform over what is allowed, in every part, and inside the bounds of continuous actions."""
-    from slipstream.core.contracts import ActionSpec
+    from slipstream.core.contracts import ActionSpec, EnvSpec, vector_obs
 
-    agent = RandomAgent(ActionSpec("multi_discrete", (4, 3), masked=True))
+    agent = RandomAgent(EnvSpec("x", vector_obs(2), ActionSpec("multi_discrete", (4, 3), masked=True)))
     mask = np.array([1, 0, 1, 0, 0, 1, 1], np.uint8)
     drawn = np.stack([agent.act(np.zeros((1, 2)), mask)[0] for _ in range(400)])
     assert set(drawn[:, 0]) == {0, 2} and set(drawn[:, 1]) == {1, 2}
     assert abs((drawn[:, 0] == 0).mean() - 0.5) < 0.12
-    free = RandomAgent(ActionSpec("continuous", (), (2.0, -np.inf), (3.0, np.inf)))
+    free = RandomAgent(EnvSpec("x", vector_obs(1), ActionSpec("continuous", (), (2.0, -np.inf), (3.0, np.inf))))
     actions = np.stack([free.act(np.zeros(1)) for _ in range(200)])
     assert actions[:, 0].min() >= 2 and actions[:, 0].max() <= 3
     assert np.abs(actions[:, 1]).max() <= 1

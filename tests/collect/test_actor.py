@@ -11,21 +11,21 @@ import pytest
 from slipstream.collect.actor import Actor, all_finite, learning_rows
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.models.shape import Shape
+from slipstream.models.design import Design
+from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
 
 
 def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     """Fill one rollout with a new policy."""
     spec = vector.spec
-    shape = Shape(spec.obs_size, spec.action, (8,), "tanh", True)
-    actor = Actor(vector, shape, seed=0, first=first)
-    start = [shape.initial(0, 0.0), np.zeros(spec.obs_size), np.ones(spec.obs_size)]
-    actor.acting.load(np.concatenate(start).astype(np.float32))
+    design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
+    actor = Actor(vector, design, seed=0, first=first)
+    actor.acting.load(design.first_pack(0))
     actor.reset()
-    rollout = empty_rollout(spec, steps, vector.envs)
+    rollout = empty_rollout(spec, design, steps, vector.envs)
     actor.fill(rollout)
     return rollout, actor
 
@@ -79,7 +79,7 @@ def test_many_faults_of_one_kind_are_told_in_few_lines() -> None:
 class Terms:
     """Two agents per env and two named reward terms; on demand one of them turns NaN."""
 
-    spec = EnvSpec("terms", 2, ActionSpec("discrete", (2,)), teams=(0, 1), terms=("goal", "touch"))
+    spec = EnvSpec("terms", vector_obs(2), ActionSpec("discrete", (2,)), teams=(0, 1), terms=("goal", "touch"))
 
     def __init__(self, envs: int, bad_step: int, bad_row: int) -> None:
         self.envs, self._bad_step, self._bad_row, self._t = envs, bad_step, bad_row, 0
@@ -137,11 +137,9 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
     from slipstream.agents.specs import load_agent
 
     spec = vector.spec
-    actor = Actor(
-        vector, Shape(spec.obs_size, spec.action, (8,), "tanh", True), seed=0,
-        opponent=load_agent("scripted:chaser", spec, choice),
-    )  # fmt: skip
+    design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
+    actor = Actor(vector, design, seed=0, opponent=load_agent("scripted:chaser", spec, choice))
     actor.reset()
-    rollout = empty_rollout(spec, 5, 2)
+    rollout = empty_rollout(spec, design, 5, 2)
     actor.fill(rollout)
     assert rollout.active.tolist() == [[1, 0, 0, 1]] * 6

@@ -15,7 +15,7 @@ from slipstream.agents.simple import BatchAgent, RandomAgent
 from slipstream.agents.specs import load_agent
 from slipstream.collect import games as module
 from slipstream.collect.games import Games, play
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.core.errors import ConfigError
 from slipstream.envs.registry import EnvChoice
 from slipstream.settings import EnvSettings
@@ -45,7 +45,7 @@ class Uneven(gymnasium.Env[Any, Any]):
 class Duel:
     """Two seats, one step per game: whoever plays the higher number wins; seat 1 wins ties."""
 
-    spec = EnvSpec("duel", 2, ActionSpec("discrete", (3,)), teams=(0, 1))
+    spec = EnvSpec("duel", vector_obs(2), ActionSpec("discrete", (3,)), teams=(0, 1))
 
     def __init__(self, envs: int) -> None:
         self.envs = envs
@@ -93,7 +93,7 @@ def uneven(games: int, envs: int, seed: int = 0) -> Games:
     """Play games of uneven length."""
     numbers = count()
     choice = EnvChoice("python:Uneven", factory=lambda: Uneven(next(numbers)))
-    return play(choice, lambda spec, _: RandomAgent(spec.action), None, games, seed=seed, envs=envs)
+    return play(choice, lambda spec, _: RandomAgent(spec), None, games, seed=seed, envs=envs)
 
 
 @pytest.mark.parametrize(("games", "envs"), [(1, 4), (7, 3), (10, 10), (13, 128)])
@@ -171,7 +171,7 @@ def test_progress_is_told() -> None:
     """Whoever watches hears how many games are done, up to all of them."""
     heard: list[int] = []
     choice = EnvChoice("python:Uneven", factory=Uneven)
-    play(choice, lambda spec, _: RandomAgent(spec.action), None, 5, seed=0, envs=2, on_progress=heard.append)
+    play(choice, lambda spec, _: RandomAgent(spec), None, 5, seed=0, envs=2, on_progress=heard.append)
     assert heard[-1] == 5
     assert heard == sorted(heard)
 

@@ -103,7 +103,7 @@ def test_open_keys_are_merged_across_layers() -> None:
         ),
         (
             Layer("flag", {"policy.activation": "gelu"}),
-            "Setting `policy.activation` cannot be 'gelu': input should be 'tanh' or 'relu'.\n"
+            "Setting `policy.activation` cannot be 'gelu': input should be 'tanh', 'relu' or 'elu'.\n"
             "hint: `slipstream train ENV --show` lists all settings with their values",
         ),
     ],

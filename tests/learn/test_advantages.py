@@ -19,7 +19,9 @@ def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, 
     estimate_advantages(
         reward, np.array(columns["value"], np.float32), np.array(columns.get("final_value", zeros), np.float32),
         np.array(columns.get("terminated", zeros), np.uint8), np.array(columns.get("truncated", zeros), np.uint8),
-        np.array(columns.get("active", ones), np.uint8), gamma, gae_lambda, scale, out,
+        np.array(columns.get("active", ones), np.uint8), gamma, gae_lambda, scale,
+        columns.get("centre", 0.0), np.array(columns.get("ratio", np.zeros((0, 0))), np.float32),
+        columns.get("rho", 1.0), columns.get("c", 1.0), out,
     )  # fmt: skip
     return out
 
@@ -47,6 +49,28 @@ def test_rewards_between_acts_are_summed_by_hand() -> None:
     a_2 = (3 + 4) + 0.9 * 0.5 - 0.3
     a_0 = (1 + 2) + 0.9 * 0.3 - 0.1 + 0.9 * 0.8 * a_2
     assert found[:, 0].tolist() == pytest.approx([a_0, 0.0, a_2, 0.0], abs=1e-6)
+
+
+def test_the_centre_is_taken_off_every_act_by_hand() -> None:
+    """The mean reward is subtracted once per act, before scaling, however many steps the act is paid over."""
+    found = advantages(
+        reward=[[1], [2], [3]], value=[[0.1], [0.2], [0.3], [0.5]], active=[[1], [0], [1]], centre=0.4, scale=2.0
+    )
+    a_2 = 2 * (3 - 0.4) + 0.9 * 0.5 - 0.3
+    a_0 = 2 * (1 + 2 - 0.4) + 0.9 * 0.3 - 0.1 + 0.9 * 0.8 * a_2
+    assert found[:, 0].tolist() == pytest.approx([a_0, 0.0, a_2], abs=1e-6)
+
+
+def test_vtrace_by_hand() -> None:
+    """Ratios weigh errors up to rho and the trace up to c; ratios of 1 leave the plain advantages."""
+    columns = {"reward": [[1], [2], [3]], "value": [[0.1], [0.2], [0.3], [0.5]]}
+    found = advantages(**columns, ratio=[[0.5], [3.0], [2.0]], rho=1.5, c=1.2)
+    a_2 = 1.5 * (3 + 0.9 * 0.5 - 0.3)
+    a_1 = 1.5 * (2 + 0.9 * 0.3 - 0.2) + 0.9 * 0.8 * 1.2 * a_2
+    a_0 = 0.5 * (1 + 0.9 * 0.2 - 0.1) + 0.9 * 0.8 * 0.5 * a_1
+    assert found[:, 0].tolist() == pytest.approx([a_0, a_1, a_2], abs=1e-5)
+    ones = advantages(**columns, ratio=[[1], [1], [1]])
+    assert ones.tolist() == advantages(**columns).tolist()
 
 
 def test_rewards_are_scaled_and_values_are_not() -> None:

@@ -24,7 +24,7 @@ def rollout(reward: Any, terminated: Any, truncated: Any = None, active: Any = N
     return Rollout(
         obs=zeros, action=zeros, logp=zeros, value=zeros, reward=rewards, terminated=column(terminated, np.uint8, 0),
         truncated=column(truncated, np.uint8, 0), outcome=column(outcome, np.int8, 0), final_value=zeros,
-        active=acting, mask=zeros, terms=zeros,
+        active=acting, mask=zeros, state=zeros, final_obs=zeros, terms=zeros,
     )  # fmt: skip
 
 

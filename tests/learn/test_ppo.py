@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from slipstream.api import configure
 from slipstream.collect.rollout import Rollout
 from slipstream.core.errors import EnvError
 from slipstream.learn.build import Parts, build, choose_env
-from slipstream.learn.ppo import schedule
-from slipstream.models.acting import Acting, split_pack
-from slipstream.models.reference import ActorCritic
-from slipstream.settings import PPOSettings
+from slipstream.models.acting import make_acting
 from slipstream.testing import ToyEnv
 
 ENGINES = ["fused", "torch"]
@@ -66,14 +61,14 @@ def test_truncation_every_ten_steps_stores_no_fake_rows_and_bootstraps_each_end(
     clock = np.arange(41) % 10
     assert np.allclose(rollout.obs[:, :, 0], clock[:, None] / 10)
     assert np.array_equal(rollout.reward, np.repeat(clock[:40, None] + 1, 4, axis=1))
-    acting, last = Acting(parts.shape), np.zeros(1, np.float32)
+    acting, last = make_acting(parts.design), np.zeros(1, np.float32)
     acting.load(parts.learner.pack)
-    acting.value(np.arange(1), np.ones((1, 1), np.float32), last)
+    acting.value(np.arange(1), np.ones((1, 1), np.float32), last, np.zeros((1, 0), np.float32))
     assert (rollout.final_value[ends] == last[0]).all()
     assert last[0] != rollout.value[0, 0]
     parts.learner.update(rollout, 0)
     gamma, end = 0.99, 9
-    batch, _ = parts.learner._prepare(rollout)
+    batch = parts.learner._batch
     wanted = 10 + gamma * last[0] - rollout.value[end, 0]
     assert batch.advantage.reshape(40, 4)[end, 0] == pytest.approx(wanted, rel=1e-5)
 
@@ -86,31 +81,35 @@ def test_toy_env_that_truncates_has_no_terminations() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "continuous", "masked"])
-def test_what_acted_is_what_is_trained(engine: str, actions: str, kernel_measure: Callable[..., Any]) -> None:
-    """At lag 0 the first minibatch has ratio 1 within 1e-5 in both definitions, so KL and clipping are nothing."""
-    more = {"plan__learner": engine, "ppo__learning_rate": 1e-12, "ppo__epochs": 1}
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "continuous", "masked", "binary"])
+def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -> None:
+    """At lag 0 the first minibatch has ratio 1 within 1e-5 in both definitions, episode ends in the sequences included.
+
+    Episodes of ten steps end inside sequences of sixteen, and states go on from rollout to rollout.
+    """
+    more = {
+        "plan__learner": engine, "ppo__learning_rate": 1e-12, "ppo__epochs": 1, "policy__memory": memory,
+        "policy__memory_size": 12, "policy__squash": actions == "continuous",
+    }  # fmt: skip
     parts = make(lambda: ToyEnv(actions), **more)
     steps = 0
     for version in range(3):
         rollout, learner = parts.collector.collect(version), parts.learner
-        params, mean, scale = split_pack(parts.shape, learner.pack)
-        count = rollout.reward.size
-        obs, mask = rollout.obs[:-1].reshape(count, -1), rollout.mask[:-1].reshape(count, -1)
-        action, logp = rollout.action.reshape(count, -1), rollout.logp.reshape(-1)
-        _, values, logps, _ = kernel_measure(parts.shape, learner.pack, obs, mask, action)
-        assert np.abs(np.exp(logps - logp) - 1).max() < 1e-5
-        assert np.allclose(values, rollout.value[:-1].reshape(-1), atol=1e-5)
-        module = ActorCritic(parts.shape)
-        module.load_state_dict({name: torch.from_numpy(a) for name, a in parts.shape.named(params).items()})
-        outputs, _ = module(torch.from_numpy((obs - mean) * scale).clamp(-10, 10))
-        allowed = torch.from_numpy(mask) if mask.shape[1] else None
-        theirs, _ = module.measure(outputs, torch.from_numpy(action), allowed)
-        assert np.abs(np.exp(theirs.detach().numpy() - logp) - 1).max() < 1e-5
+        before = rollout.logp.copy(), rollout.value[:-1].copy()
         samples, row = learner.update(rollout, steps)
+        seen = learner.engine.survey(learner._batch)
+        assert np.abs(np.exp(seen.logp - before[0].reshape(-1)) - 1).max() < 1e-5
+        assert np.allclose(seen.value, before[1].reshape(-1), atol=1e-5)
+        if memory != "none":
+            assert rollout.state.shape == (2, 4, parts.design.state_size)
+            inside = [bool(state.any()) for state in rollout.state]
+            assert inside == [[False, True], [True, True], [True, False]][version], "80 steps are whole episodes"
+            assert parts.learner._batch.fresh.any()
         steps += samples
         assert abs(row["ppo/kl"]) < 1e-6
         assert row["ppo/clip_fraction"] == 0
+        learner.pack[: parts.design.weights.size] *= np.float32(1.01)
         parts.collector.publish(version + 1, learner.pack)
 
 
@@ -119,10 +118,10 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
     """What is not finite is left out and said; three in a row bring the last good weights back, and that is said."""
     parts = make(ToyEnv, plan__learner=engine, ppo__epochs=1)
     learner = parts.learner
-    start = learner.pack[: parts.shape.size].copy()
+    start = learner.pack[: parts.design.weights.size].copy()
     rollout = parts.collector.collect(0)
     learner.update(rollout, 0)
-    moved = learner.pack[: parts.shape.size].copy()
+    moved = learner.pack[: parts.design.weights.size].copy()
     assert not np.array_equal(start, moved)
     assert learner.notices == []
     rollout.value[:] = np.nan
@@ -133,13 +132,13 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
         "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
         "halved (now 0.5 of its setting).",
     ]
-    assert np.array_equal(learner.pack[: parts.shape.size], start)
+    assert np.array_equal(learner.pack[: parts.design.weights.size], start)
     assert np.isfinite(learner.pack).all()
-    assert learner.knobs(0).learning_rate == pytest.approx(0.5 * parts.learner.settings.learning_rate)
+    assert learner._knobs().learning_rate == pytest.approx(0.5 * parts.learner.now.learning_rate)
     arrays, state = learner.snapshot()
     other = make(ToyEnv, plan__learner=engine).learner
     other.restore(arrays, state)
-    assert other.knobs(0).learning_rate == learner.knobs(0).learning_rate
+    assert other._knobs().learning_rate == learner._knobs().learning_rate
 
 
 def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
@@ -185,7 +184,7 @@ def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
         seen.append(rollout.obs[:-1].reshape(-1, 4).copy())
         parts.learner.update(rollout, 0)
         parts.collector.publish(version + 1, parts.learner.pack)
-    _, mean, scale = split_pack(parts.shape, parts.learner.pack)
+    _, mean, scale = parts.design.split_pack(parts.learner.pack)
     assert np.allclose(mean, np.concatenate(seen).mean(axis=0), atol=1e-5)
     assert np.allclose(scale, 1 / np.concatenate(seen).std(axis=0), atol=1e-4)
 
@@ -194,41 +193,24 @@ def test_normalisation_can_be_turned_off() -> None:
     """Without it observations pass as they are and rewards keep their size."""
     parts = make(ToyEnv, ppo__normalise_obs=False, ppo__normalise_return=False)
     _, row = parts.learner.update(parts.collector.collect(0), 0)
-    _, mean, scale = split_pack(parts.shape, parts.learner.pack)
+    _, mean, scale = parts.design.split_pack(parts.learner.pack)
     assert not mean.any() and (scale == 1).all()
     assert row["ppo/reward_scale"] == 1.0
 
 
-def test_scheduled_settings_by_hand() -> None:
-    """Constant, linear and cosine at the start, a quarter, half and behind the end; the end is its own setting."""
-    for kind, end, shares in (
-        ("constant", 0.0, (1, 1, 1, 1)),
-        ("linear", 0.0, (1, 0.75, 0.5, 0)),
-        ("linear", 0.2, (1, 0.8, 0.6, 0.2)),
-        ("cosine", 0.0, (1, 0.5 + 0.5 * math.cos(math.pi / 4), 0.5, 0)),
-    ):
-        settings = PPOSettings(schedule=kind, schedule_steps=1000, schedule_end=end)
-        assert [schedule(settings, steps) for steps in (0, 250, 500, 5000)] == pytest.approx(list(shares))
-    assert schedule(PPOSettings(schedule="linear", schedule_steps=0), 10**9) == 1.0
-
-
-def test_only_what_is_named_follows_the_schedule() -> None:
-    """`ppo.scheduled` names the settings that shrink; the others stay."""
-    parts = make(ToyEnv, ppo__schedule="linear", ppo__schedule_steps=100, ppo__scheduled=["clip", "entropy"])
-    knobs, settings = parts.learner.knobs(50), parts.learner.settings
-    assert knobs.clip == pytest.approx(settings.clip / 2)
-    assert knobs.entropy == pytest.approx(settings.entropy / 2)
-    assert knobs.learning_rate == settings.learning_rate
-
-
 @pytest.mark.parametrize("engine", ENGINES)
-def test_gradient_norms_are_by_layer(engine: str) -> None:
-    """Every layer's last gradient has a length under its own name."""
+def test_gradient_statistics_are_by_layer(engine: str) -> None:
+    """Every layer's last gradient has its length, largest part, share of zeros and length against the weights'."""
     parts = make(ToyEnv, plan__learner=engine)
     parts.learner.update(parts.collector.collect(0), 0)
-    norms = parts.learner.gradient_norms()
-    assert norms.keys() == {f"gradient/trunk.{n}.{kind}" for n in (0, 1) for kind in ("weight", "bias")}
-    assert all(np.isfinite(value) and value > 0 for value in norms.values())
+    row = parts.learner.gradient_statistics()
+    names = [f"trunk.{layer}.{kind}" for layer in ("layers.0", "head") for kind in ("weight", "bias")]
+    assert row.keys() == {f"gradient/{n}/{what}" for n in names for what in ("length", "largest", "zeros", "relative")}
+    named = parts.design.weights.named(parts.learner.engine.gradient())["trunk.layers.0.weight"]
+    assert row["gradient/trunk.layers.0.weight/length"] == pytest.approx(float(np.sqrt((named**2).sum())), rel=1e-5)
+    assert row["gradient/trunk.layers.0.weight/largest"] == pytest.approx(float(np.abs(named).max()))
+    assert row["gradient/trunk.layers.0.weight/zeros"] == float((named == 0).mean())
+    assert row["gradient/trunk.layers.0.weight/relative"] > 0
 
 
 def test_inactive_rows_are_no_samples() -> None:

@@ -42,9 +42,9 @@ def test_truncation_is_not_mistaken_for_an_end(quick: Callable[..., Run]) -> Non
     assert run.facts["mean_return"] > 8.0
     agent = run.agent()
     value, action, logp = np.zeros(4, np.float32), np.zeros((4, 1), np.int32), np.zeros(4, np.float32)
-    acting = agent._acting
+    acting = agent.acting
     mask, streams = np.zeros((4, 0), np.uint8), np.zeros((4, 2), np.int64)
-    acting.act(np.arange(4), np.eye(4, dtype=np.float32), mask, streams, False, action, logp, value)
+    acting.act(np.arange(4), np.eye(4, dtype=np.float32), mask, streams, False, action, logp, value, np.zeros((4, 0), np.float32))
     assert 7.5 < value.mean() < 11, "1 / (1 - 0.9) = 10"
 
 
@@ -53,7 +53,7 @@ def test_cartpole_in_seconds(quick: Callable[..., Run]) -> None:
     run = quick(
         "gymnasium:CartPole-v1", preset=None, steps=200_000, plan__envs=16, plan__workers=2, ppo__rollout=64,
         ppo__minibatch=256, ppo__epochs=8, ppo__learning_rate=2e-3, ppo__gamma=0.98, ppo__gae_lambda=0.9,
-        ppo__schedule="linear", ppo__schedule_steps=200_000, every__checkpoint=0,
+        schedules={"ppo.learning_rate": "linear to 0 over 200000"}, every__checkpoint=0,
     )  # fmt: skip
     assert run.facts["mean_return"] >= 400
     assert run.facts["steps"] / run.facts["steps_per_second"] < 20

@@ -19,7 +19,20 @@ CASES: dict[str, dict[str, Any]] = {
     "lag 1": {"plan__collector": "actors", "plan__workers": 2, "plan__lag": 1},
     "opponent": {"plan__collector": "actors", "plan__workers": 2, "opponent": "random", "plan__lag": 1},
     "torch": {"plan__collector": "local", "plan__learner": "torch"},
-    "schedule": {"plan__collector": "local", "ppo__schedule": "linear", "ppo__schedule_steps": 2000},
+    "schedule": {
+        "plan__collector": "local",
+        "schedules": {"ppo.learning_rate": "cosine to 0 over 2000", "ppo.clip": "linear to 0.1 by ppo/kl from 0 to 0.01"},
+    },
+    "lstm": {"plan__collector": "actors", "plan__workers": 2, "policy__memory": "lstm", "policy__memory_size": 12},
+    "gru, burn-in, lag 1": {
+        "plan__collector": "actors", "plan__workers": 2, "plan__lag": 1, "policy__memory": "gru",
+        "policy__memory_size": 12, "policy__sequence": 8, "policy__burn_in": 4,
+    },
+    "options": {
+        "plan__collector": "local", "ppo__optimiser": "adamw", "ppo__weight_decay": 0.01, "ppo__vtrace_rho": 1.0,
+        "ppo__priority_alpha": 0.6, "ppo__epochs_max": 4, "ppo__centre_rewards": 0.1,
+    },
+    "muon": {"plan__collector": "local", "ppo__optimiser": "muon", "ppo__contrast": 0.1},
 }
 WHOLE = {"every__log": 64, "every__evaluate": 512, "every__checkpoint": 10**9, "every__gradients": 256}
 
@@ -64,8 +77,8 @@ def test_resume_discards_newer_metrics(quick: Callable[..., Run]) -> None:
 
 
 def test_schedule_does_not_depend_on_the_length_of_the_run(quick: Callable[..., Run]) -> None:
-    """The learning rate at a step count is the same in a short and in a long run."""
-    settings = {"ppo__schedule": "linear", "ppo__schedule_steps": 4000, "every__log": 64}
+    """With a length of its own, the learning rate at a step count is the same in a short and in a long run."""
+    settings = {"schedules": {"ppo.learning_rate": "linear to 0 over 4000"}, "every__log": 64}
     short, long = quick(name="a", steps=500, **settings), quick(name="b", steps=1000, **settings)
     rates = [{row["steps"]: row["ppo/learning_rate"] for row in run.metrics()} for run in (short, long)]
     assert rates[0].items() <= rates[1].items()

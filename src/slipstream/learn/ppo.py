@@ -221,8 +221,8 @@ class PPO:
 
         return Batch(
             obs=flat(rollout.obs),
-            mean=mean,
-            scale=scale,
+            mean=mean.copy(),
+            scale=scale.copy(),
             mask=flat(rollout.mask),
             action=flat(rollout.action),
             logp=flat(rollout.logp),

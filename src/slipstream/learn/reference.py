@@ -2,129 +2,370 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from slipstream.core.contracts import Array
-from slipstream.learn.batch import Batch, Knobs, Outcome
-from slipstream.models.kernels import OBS_LIMIT
-from slipstream.models.reference import ActorCritic
-from slipstream.models.shape import Shape
+from slipstream.core.errors import ConfigError
+from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
+from slipstream.learn.fused import under
+from slipstream.models.design import Design
+from slipstream.models.reference import ActorCritic, Told
 
-SUMS = 8
+COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")
+SURVEYED = 4096
+"""Samples that `survey` looks at together."""
+CONTRASTED = 1024
+"""Samples that are told from all others together."""
 
 
-def ppo_loss(
-    policy: ActorCritic, obs: Tensor, mask: Tensor | None, action: Tensor, old_logp: Tensor, old_value: Tensor,
-    advantage: Tensor, goal: Tensor, knobs: Knobs,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the loss and, for the log, the sums of its parts: policy, value, entropy, kl, clipped, samples."""
-    outputs, value = policy(obs)
-    logp, entropy = policy.measure(outputs, action, mask)
-    difference = logp - old_logp
+def info_nce(anchors: Tensor, positives: Tensor, temperature: float, first: int = 0) -> Tensor:
+    """Sum over anchors i of -log of the share that positive `first + i` has among exp(cosine / temperature) of all."""
+    ours, theirs = functional.normalize(anchors, dim=-1), functional.normalize(positives, dim=-1)
+    right = torch.arange(first, first + len(anchors), device=anchors.device)
+    return functional.cross_entropy(ours @ theirs.T / temperature, right, reduction="sum")
+
+
+def contrast(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean contrastive loss and its slopes, some anchors at a time so that no matrix of all pairs is held."""
+    anchors, positives = anchors.detach().requires_grad_(), positives.detach().requires_grad_()
+    total, share = torch.zeros((), device=anchors.device), 1.0 / max(1, len(anchors))
+    by_anchors, by_positives = torch.zeros_like(anchors), torch.zeros_like(positives)
+    for first in range(0, len(anchors), CONTRASTED):
+        some = slice(first, first + CONTRASTED)
+        with torch.enable_grad():
+            loss = share * info_nce(anchors[some], positives, temperature, first)
+        slopes = torch.autograd.grad(loss, (anchors, positives))
+        total, by_anchors, by_positives = total + loss.detach(), by_anchors + slopes[0], by_positives + slopes[1]
+    return total, by_anchors, by_positives
+
+
+def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Knobs) -> list[Tensor]:
+    """Return, each summed over samples: the loss, then what `batch.POLICY` to `batch.REFERENCE` stand for.
+
+    `told` are outputs and values, `sample` the columns of the batch with standardised advantages.
+    """
+    (outputs, value), gain = told, sample["advantage"] * sample["weight"]
+    mask = sample["mask"] if sample["mask"].shape[1] else None
+    logp, entropy = policy.measure(outputs, sample["action"], mask)
+    difference = logp - sample["logp"]
     ratio = difference.exp()
-    if knobs.normalise_advantage:
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    held = ratio.clamp(1 - knobs.clip, 1 + knobs.clip)
-    surrogate = torch.minimum(ratio * advantage, held * advantage)
-    error = (value - goal).square()
+    surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - knobs.clip, 1 + knobs.clip) * gain)
+    error = (value - sample["goal"]).square()
     if knobs.clip_value > 0:
-        near = old_value + (value - old_value).clamp(-knobs.clip_value, knobs.clip_value)
-        error = torch.maximum(error, (near - goal).square())
-    loss = -surrogate.mean() + knobs.value * error.mean() - knobs.entropy * entropy.mean()
-    with torch.no_grad():
-        parts = [-surrogate, error, entropy, ratio - 1 - difference, ((ratio - 1).abs() > knobs.clip).float()]
-        sums = torch.stack([part.sum() for part in parts] + [torch.tensor(float(len(obs)))])
-    return loss, sums
+        near = sample["value"] + (value - sample["value"]).clamp(-knobs.clip_value, knobs.clip_value)
+        error = torch.maximum(error, (near - sample["goal"]).square())
+    held = torch.zeros_like(value)
+    if sample["reference"].shape[1]:
+        held = policy.divergence(outputs, sample["reference"], mask)
+    loss = -knobs.policy * surrogate + knobs.value * error - knobs.entropy * entropy + knobs.reference_kl * held
+    clipped = (ratio - 1).abs() > knobs.clip
+    parts = (-surrogate, error, entropy, ratio - 1 - difference, clipped.float(), held)
+    return [loss.sum(), *(part.detach().double().sum() for part in parts)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some sequences of a minibatch, brought in."""
+
+    obs: Tensor  # [steps * lanes (+ pairs), width]
+    fresh: Tensor | None  # [steps, lanes]
+    state: Tensor  # [lanes, size], freshened by the burn-in
+    counting: Tensor  # where the samples that count stand
+    sample: dict[str, Tensor]  # their columns
+    anchors: Tensor  # where the samples that have a partner stand
+    positives: Tensor  # and their partners
+
+
+class Data:
+    """A batch as tensors."""
+
+    def __init__(self, batch: Batch, device: str) -> None:
+        def there(array: Array) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        self.batch, self.device = batch, device
+        self.obs, self.mean, self.scale = there(batch.obs), there(batch.mean), there(batch.scale)
+        self.fresh, self.state = there(batch.fresh), there(batch.state)
+        self.partner = there(batch.partner)
+        self.columns = {name: there(getattr(batch, name)) for name in COLUMNS}
+
+    def samples(self, index: Tensor) -> Tensor:
+        """The samples [steps, sequences] of some sequences."""
+        steps, rows = self.batch.sequence, self.batch.rows
+        step = torch.arange(steps, device=index.device)[:, None]
+        return (index // rows * steps + step) * rows + index % rows
+
+    def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, float]:
+        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over the number of samples."""
+        n = self.samples(index)
+        values = self.columns["advantage"][n[self.columns["weight"][n] > 0]].double()
+        share = 1.0 / max(1, len(values))
+        mean = values.sum() * share
+        deviation = ((values - mean).square().sum() / max(1, len(values) - 1)).sqrt()
+        if not wanted:
+            mean, deviation = torch.zeros_like(mean), torch.ones_like(mean)
+        return mean.float(), (1 / (deviation + 1e-8)).float(), share
+
+
+class Optimiser:
+    """Adam, with Muon for the matrices inside if that is wanted.
+
+    Decay is decoupled, so that Adam is AdamW with a decay of 0.
+    """
+
+    def __init__(self, policy: ActorCritic, kind: str) -> None:
+        self.named = dict(policy.named_parameters())
+        inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
+        rest = [name for name in self.named if name not in inner]
+        self.adam = torch.optim.AdamW([self.named[name] for name in rest], fused=True)
+        for name in rest:
+            p = self.named[name]
+            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            self.adam.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
+        self.muon: torch.optim.Optimizer | None = None
+        if inner:
+            self.muon = make_muon([self.named[name] for name in inner])
+            for name in inner:
+                self.muon.state[self.named[name]] = {"momentum_buffer": torch.zeros_like(self.named[name])}
+
+    def step(self, knobs: Knobs, left_out: Tensor) -> None:
+        """Take a step, unless `left_out` is 1."""
+        rate = {"lr": knobs.learning_rate, "weight_decay": knobs.weight_decay}
+        for group in self.adam.param_groups:
+            group.update(rate, eps=knobs.adam_eps)
+        self.adam.found_inf = left_out  # type: ignore[attr-defined]
+        self.adam.step()
+        if self.muon is not None and not bool(left_out):
+            for group in self.muon.param_groups:
+                group.update(rate)
+            self.muon.step()
+
+    def clear(self) -> None:
+        """Forget the gradient."""
+        for parameter in self.named.values():
+            parameter.grad = None
+
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The first and second moments of each weight's gradient; Muon has no second."""
+        found = {}
+        for name, parameter in self.named.items():
+            if parameter in self.adam.state:
+                state = self.adam.state[parameter]
+                found[name] = state["exp_avg"], state["exp_avg_sq"]
+            elif self.muon is not None:
+                found[name] = self.muon.state[parameter]["momentum_buffer"], torch.zeros_like(parameter)
+        return found
+
+    def count(self, steps: int) -> None:
+        """Say how many steps were taken."""
+        for state in self.adam.state.values():
+            state["step"].fill_(float(steps))
+
+
+def inside(policy: ActorCritic, name: str) -> bool:
+    """Whether a weight stands between layers: neither a head's nor a table of embeddings."""
+    owner = name.rpartition(".")[0]
+    return not owner.endswith(".head") and not isinstance(policy.get_submodule(owner), nn.Embedding)
+
+
+def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Muon whose steps are as large as Adam's, so that `ppo.learning_rate` means the same for both."""
+    if not hasattr(torch.optim, "Muon"):
+        raise ConfigError(
+            f"`ppo.optimiser` = muon needs torch 2.9 or later; this is {torch.__version__}.",
+            "upgrade torch, or use ppo.optimiser = adamw",
+        )
+    return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
 class TorchEngine:
-    """A torch module and its fused Adam behind the same door as the fused kernel."""
+    """A torch module and its optimiser behind the same door as the fused kernel."""
 
-    def __init__(self, shape: Shape, params: Array, threads: int) -> None:
+    def __init__(
+        self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
+        optimiser: str = "adam", device: str = "cpu",
+    ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
-        self.shape = shape
+        self.design = design
         self.params = params
-        self.policy = ActorCritic(shape)
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), fused=True)
+        self.micro_batch = micro_batch
+        self.device = device
+        self.policy = ActorCritic(design).to(device)
+        self.policy.checkpointing = checkpointing
+        self.optimiser = Optimiser(self.policy, optimiser)
         self.counters = np.zeros(3, np.int64)
         self._stretch = torch.ones(())
-        self._write_weights(shape.named(params))
-        for parameter in self.policy.parameters():
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros(()), "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }  # fmt: skip
+        self._write(self.optimiser.named, design.weights.named(params))
 
-    def run(self, batch: Batch, order: Array, knobs: Knobs) -> Outcome:
-        """Take the gradient steps of one iteration on the samples in `order` [epochs, samples]."""
-        for group in self.optimizer.param_groups:
-            group.update(lr=knobs.learning_rate, eps=knobs.adam_eps)
-        limit = float(OBS_LIMIT)
-        obs = torch.from_numpy((batch.obs - batch.mean) * batch.scale).clamp(-limit, limit)
-        columns = [batch.action, batch.logp, batch.value, batch.advantage, batch.goal]
-        data = [torch.from_numpy(column) for column in columns]
-        mask = torch.from_numpy(batch.mask) if batch.mask.shape[1] else None
-        totals, longest, failed = torch.zeros(SUMS, dtype=torch.float64), *torch.zeros(2)
-        streak = torch.tensor(float(self.counters[1]))
-        for epoch in torch.from_numpy(order):
-            before = totals.clone()
-            for index in epoch.split(knobs.minibatch):
-                action, logp, value, advantage, goal = (column[index] for column in data)
-                allowed = mask[index] if mask is not None else None
-                loss, sums = ppo_loss(self.policy, obs[index], allowed, action, logp, value, advantage, goal, knobs)
-                bad, norm = self._step(loss, knobs)
-                streak = (streak + 1) * bad
-                longest, failed = torch.maximum(longest, streak), failed + bad
-                totals += torch.where(bad > 0, torch.zeros(SUMS), torch.cat([sums, norm[None], torch.ones(1)]))
-            kl, samples = (totals - before)[[3, 5]].tolist()
-            if knobs.target_kl > 0 and samples > 0 and kl / samples > knobs.target_kl:
-                break
-        self.counters += np.array([int(totals[7]), 0, int(failed)])
+    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
+        """Take the gradient steps of one epoch on the sequences in `order`."""
+        data = Data(batch, self.device)
+        sums = torch.zeros(SUMS, dtype=torch.float64, device=self.device)
+        ended, failed, streak = (torch.tensor(float(n), device=self.device) for n in (0, 0, self.counters[1]))
+        for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
+            loss, added = self._add_gradient(data, index, knobs)
+            norm = nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
+            self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
+            bad = (~torch.isfinite(norm + loss)).float()
+            left_out = torch.maximum(bad, ended)
+            self.optimiser.step(knobs, left_out)
+            added[NORMS], added[UPDATES] = norm, 1.0
+            sums += torch.where(left_out > 0, torch.zeros_like(added), added)
+            failed, streak = failed + bad * (1 - ended), torch.where(ended > 0, streak, (streak + 1) * bad)
+            ended = torch.maximum(ended, (bad * streak >= 3).float())
+        self.counters += np.array([int(sums[UPDATES]), 0, int(failed)])
         self.counters[1] = int(streak)
-        self.shape.flatten(self._read_weights(), self.params)
-        return Outcome.of(totals.numpy(), int(failed), diverged=bool(longest >= 3))
+        totals += sums.cpu().numpy()
+        self._publish()
 
-    def _step(self, loss: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
-        """One optimiser step, left out on the device where the gradient is not finite."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
-        self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
-        bad = (~torch.isfinite(norm + loss.detach())).float()
-        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
-        self.optimizer.step()
-        return bad, norm
+    def survey(self, batch: Batch) -> Survey:
+        """Look at all samples without learning."""
+        data, samples = Data(batch, self.device), len(batch.logp)
+        logp, value = (torch.zeros(samples, device=self.device) for _ in range(2))
+        sizes: dict[str, Tensor] = {}
+
+        def watch(name: str) -> Any:
+            def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
+                units = output.ndim - 1 if output.ndim < 4 else 1
+                others = [axis for axis in range(output.ndim) if axis != units]
+                sizes[name] = sizes.get(name, 0) + output.abs().mean(others).double() * (len(output) / samples)
+
+            return add
+
+        every = torch.arange(samples // batch.sequence, device=self.device)
+        for index in torch.split(every, self._sequences(self.micro_batch or SURVEYED, batch)):
+            with torch.no_grad():
+                part = self._load(data, index)
+                hooks = [module.register_forward_hook(watch(name)) for name, module in self.policy.hidden().items()]
+                told = self._look(data, part)
+                for hook in hooks:
+                    hook.remove()
+                n = data.samples(index).reshape(-1)
+                mask = data.columns["mask"][n] if batch.mask.shape[1] else None
+                logp[n] = self.policy.measure(told.outputs, data.columns["action"][n], mask)[0]
+                value[n] = told.value
+        return Survey(logp.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()})
 
     def gradient(self) -> Array:
         """The flat gradient of the last step taken, as it was before it was shortened."""
-        grads = {name: p.grad for name, p in self.policy.named_parameters() if p.grad is not None}
-        return self.shape.flatten({name: (grad * self._stretch).numpy() for name, grad in grads.items()})
+        slopes = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.optimiser.named.items()}
+        return self.design.weights.flatten({name: (g * self._stretch).cpu().numpy() for name, g in slopes.items()})
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""
-        arrays = {f"weight/{name}": array.copy() for name, array in self._read_weights().items()}
-        for kind, key in (("first", "exp_avg"), ("second", "exp_avg_sq")):
-            for name, parameter in self.policy.named_parameters():
-                arrays[f"{kind}/{name}"] = self.optimizer.state[parameter][key].numpy().copy()
+        arrays = {f"weight/{name}": array.copy() for name, array in self._weights().items()}
+        for name, pair in self.optimiser.moments().items():
+            for kind, moment in zip(("first", "second"), pair, strict=True):
+                arrays[f"{kind}/{name}"] = moment.cpu().numpy().copy()
         return arrays | {"counters": self.counters.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
+        weights, moments = self.design.weights, self.optimiser.moments()
+        first, second = ({name: pair[number] for name, pair in moments.items()} for number in range(2))
+        for kind, into in (("weight/", self.optimiser.named), ("first/", first), ("second/", second)):
+            self._write(into, weights.named(weights.flatten(under(arrays, kind))))
         self.counters[:] = arrays["counters"]
-        self._write_weights({name[7:]: array for name, array in arrays.items() if name.startswith("weight/")})
-        for name, parameter in self.policy.named_parameters():
-            state = self.optimizer.state[parameter]
-            state["step"].fill_(float(self.counters[0]))
-            state["exp_avg"].copy_(torch.from_numpy(arrays[f"first/{name}"]))
-            state["exp_avg_sq"].copy_(torch.from_numpy(arrays[f"second/{name}"]))
-        self.shape.flatten(self._read_weights(), self.params)
+        self.optimiser.count(int(self.counters[0]))
+        self._publish()
 
-    def _read_weights(self) -> dict[str, Array]:
-        return {name: parameter.detach().numpy() for name, parameter in self.policy.named_parameters()}
+    def _add_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
+        """Write the gradient of a minibatch, part by part; return its loss and what it adds to the totals."""
+        self.optimiser.clear()
+        shift, factor, share = data.standardise(index, knobs.normalise_advantage)
+        splits = torch.split(index, self._sequences(self.micro_batch or knobs.minibatch, data.batch))
+        pulls = None
+        if knobs.contrast > 0 and len(splits) > 1:
+            pulls = self._pull_all(data, splits, knobs)
+        whole, added = torch.zeros((), device=self.device), torch.zeros(SUMS, dtype=torch.float64, device=self.device)
+        for number, split in enumerate(splits):
+            part = self._load(data, split, knobs.contrast > 0)
+            told = self._look(data, part)
+            sample = part.sample | {"advantage": (part.sample["advantage"] - shift) * factor}
+            seen = told.outputs[part.counting], told.value[part.counting]
+            loss, *sums = ppo_loss(self.policy, seen, sample, knobs)
+            loss = loss * share
+            added[: len(sums)] += torch.stack(sums)
+            added[SAMPLES] += len(part.counting)
+            whole = whole + loss.detach()
+            if knobs.contrast > 0:
+                ours, theirs = told.features[part.anchors], told.features[part.positives]
+                pulls = pulls or [contrast(ours, theirs, knobs.contrast_temperature)]
+                mean, by_ours, by_theirs = pulls[number]
+                # The slopes stand for the loss, which ties the samples of all parts together.
+                loss = loss + knobs.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
+                whole = whole + knobs.contrast * mean
+                added[CONTRAST] += mean / share
+            loss.backward()  # type: ignore[no-untyped-call]
+        return whole, added
 
-    def _write_weights(self, named: dict[str, Array]) -> None:
+    def _pull_all(self, data: Data, splits: tuple[Tensor, ...], knobs: Knobs) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The contrastive loss of all parts together, as each part's share of it and its slopes."""
+        ours, theirs = [], []
         with torch.no_grad():
-            for name, parameter in self.policy.named_parameters():
-                parameter.copy_(torch.from_numpy(named[name]))
+            for split in splits:
+                part = self._load(data, split, True)
+                features = self._look(data, part).features
+                ours.append(features[part.anchors])
+                theirs.append(features[part.positives])
+        mean, *slopes = contrast(torch.cat(ours), torch.cat(theirs), knobs.contrast_temperature)
+        sizes = [len(some) for some in ours]
+        by_ours, by_theirs = (torch.split(slope, sizes) for slope in slopes)
+        return [(mean / len(splits), one, two) for one, two in zip(by_ours, by_theirs, strict=True)]
+
+    def _load(self, data: Data, index: Tensor, paired: bool = False) -> Part:
+        """Bring in some sequences: observations, states, and the columns of the samples that count."""
+        samples = data.samples(index)
+        n = samples.reshape(-1)
+        counting = torch.nonzero(data.columns["weight"][n] > 0)[:, 0]
+        sample = {name: column[n[counting]] for name, column in data.columns.items()}
+        anchors = positives = counting[:0]
+        if paired:
+            anchors = counting[data.partner[n[counting]] >= 0]
+            partners = data.partner[n[anchors]]
+            if self.design.state_size:
+                steps, lanes = partners // data.batch.rows % data.batch.sequence, anchors % len(index)
+                positives = steps * len(index) + lanes
+            else:
+                positives = torch.arange(len(n), len(n) + len(partners), device=n.device)
+                n = torch.cat([n, partners])
+        fresh = data.fresh[samples] if self.design.state_size else None
+        return Part(data.obs[n], fresh, self._freshen(data, index), counting, sample, anchors, positives)
+
+    def _look(self, data: Data, part: Part) -> Told:
+        """Run the policy on the sequences of a part."""
+        told: Told = self.policy(part.obs, data.mean, data.scale, part.state, part.fresh)
+        return told
+
+    def _freshen(self, data: Data, index: Tensor) -> Tensor:
+        """The states before some sequences, run through their burn-in by the network of this moment."""
+        state, batch = data.state[index], data.batch
+        with torch.no_grad():
+            for ahead in range(batch.burn_in, 0, -1):
+                n = data.samples(index)[0] - ahead * batch.rows
+                there, n = (n >= 0)[:, None], n.clamp(min=0)
+                told = self.policy(data.obs[n], data.mean, data.scale, state, data.fresh[n][None])
+                state = torch.where(there, told.state, state)
+        return state
+
+    def _sequences(self, samples: int, batch: Batch) -> int:
+        """How many sequences are so many samples, at least one."""
+        return max(1, samples // batch.sequence)
+
+    def _weights(self) -> dict[str, Array]:
+        return {name: parameter.detach().cpu().numpy() for name, parameter in self.optimiser.named.items()}
+
+    def _write(self, into: Mapping[str, Tensor], named: Mapping[str, Array]) -> None:
+        with torch.no_grad():
+            for name, tensor in into.items():
+                tensor.copy_(torch.from_numpy(named[name]))
+
+    def _publish(self) -> None:
+        self.design.weights.flatten(self._weights(), self.params)

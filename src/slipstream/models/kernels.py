@@ -319,42 +319,75 @@ def remember(
             gates[i, j] = params[bias + j]
     product(before, params[weight:bias].reshape(row[INPUTS], count), gates, rows, row[INPUTS])
     matrix = params[own : own + units * count].reshape(units, count)
+    own_biases = params[own_bias : own_bias + count]
     for step in range(steps):
         now, earlier = step * lanes, (step - 1) * lanes
         for lane in range(lanes):
-            for j in range(units):
-                value = state[lane, row[STATE] + j] if step == 0 else h[earlier + lane, j]
-                past[now + lane, j] = ZERO if fresh[step, lane] else value
+            keep = ZERO if fresh[step, lane] else ONE
+            before_h = state[lane, row[STATE] : row[STATE] + units] if step == 0 else h[earlier + lane]
+            scale_into(before_h, keep, past[now + lane])
+            if kind == LSTM:
+                add_row(own_biases, gates[now + lane])
+            else:
+                inner[now + lane] = own_biases
         if kind == LSTM:
-            for lane in range(lanes):
-                for j in range(count):
-                    gates[now + lane, j] += params[own_bias + j]
             product(past[now : now + lanes], matrix, gates[now : now + lanes], lanes, units)
             for lane in range(lanes):
-                i = now + lane
-                for j in range(units):
-                    gates[i, j] = logistic(gates[i, j])
-                    gates[i, units + j] = logistic(gates[i, units + j])
-                    gates[i, 2 * units + j] = hyperbolic_tangent(gates[i, 2 * units + j])
-                    gates[i, 3 * units + j] = logistic(gates[i, 3 * units + j])
-                for j in range(units):
-                    kept = state[lane, row[STATE] + units + j] if step == 0 else c[earlier + lane, j]
-                    kept = ZERO if fresh[step, lane] else kept
-                    c[i, j] = gates[i, units + j] * kept + gates[i, j] * gates[i, 2 * units + j]
-                    h[i, j] = gates[i, 3 * units + j] * hyperbolic_tangent(c[i, j])
+                keep = ZERO if fresh[step, lane] else ONE
+                start = row[STATE] + units
+                before_c = state[lane, start : start + units] if step == 0 else c[earlier + lane]
+                lstm_row(gates[now + lane], before_c, keep, units, c[now + lane], h[now + lane])
         else:
-            for lane in range(lanes):
-                for j in range(count):
-                    inner[now + lane, j] = params[own_bias + j]
             product(past[now : now + lanes], matrix, inner[now : now + lanes], lanes, units)
             for lane in range(lanes):
-                i = now + lane
-                for j in range(2 * units):
-                    gates[i, j] = logistic(gates[i, j] + inner[i, j])
-                for j in range(units):
-                    k = 2 * units + j
-                    gates[i, k] = hyperbolic_tangent(gates[i, k] + gates[i, j] * inner[i, k])
-                    h[i, j] = gates[i, k] + gates[i, units + j] * (past[i, j] - gates[i, k])
+                gru_row(gates[now + lane], inner[now + lane], past[now + lane], units, h[now + lane])
+
+
+@compiled_fused
+def scale_into(values: Array, factor: Number, out: Array) -> None:
+    """out = factor * values."""
+    for j in range(values.size):
+        out[j] = factor * values[j]
+
+
+@compiled_fused
+def add_row(values: Array, out: Array) -> None:
+    """out += values."""
+    for j in range(values.size):
+        out[j] += values[j]
+
+
+@compiled_fused
+def logistic_all(values: Array) -> None:
+    """Apply `logistic` in place."""
+    for j in range(values.size):
+        values[j] = logistic(values[j])
+
+
+@compiled_fused
+def lstm_row(gates: Array, before: Array, keep: Number, units: int, c: Array, h: Array) -> None:
+    """One row of an LSTM's step, from its gates' sums."""
+    logistic_all(gates[: 2 * units])
+    activate(gates[2 * units : 3 * units], 1)
+    logistic_all(gates[3 * units :])
+    gate, forget, fill, shown = (
+        gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units], gates[3 * units : 4 * units]
+    )  # fmt: skip
+    for j in range(units):
+        c[j] = forget[j] * (keep * before[j]) + gate[j] * fill[j]
+        h[j] = shown[j] * hyperbolic_tangent(c[j])
+
+
+@compiled_fused
+def gru_row(gates: Array, inner: Array, past: Array, units: int, h: Array) -> None:
+    """One row of a GRU's step, from its gates' sums."""
+    add_row(inner[: 2 * units], gates[: 2 * units])
+    logistic_all(gates[: 2 * units])
+    opened, hold, fill = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units]
+    below = inner[2 * units : 3 * units]
+    for j in range(units):
+        fill[j] = hyperbolic_tangent(fill[j] + opened[j] * below[j])
+        h[j] = fill[j] + hold[j] * (past[j] - fill[j])
 
 
 @compiled_fused
@@ -382,44 +415,65 @@ def recall(
     for step in range(steps - 1, -1, -1):
         now, earlier = step * lanes, (step - 1) * lanes
         for lane in range(lanes):
-            i = now + lane
+            i, keep = now + lane, ZERO if fresh[step, lane] else ONE
             if kind == LSTM:
-                for j in range(units):
-                    gate, forget = gates[i, j], gates[i, units + j]
-                    fill, shown = gates[i, 2 * units + j], gates[i, 3 * units + j]
-                    kept = state[lane, row[STATE] + units + j] if step == 0 else c[earlier + lane, j]
-                    kept = ZERO if fresh[step, lane] else kept
-                    bent = hyperbolic_tangent(c[i, j])
-                    slope = by_h[i, j] + from_h[lane, j]
-                    by_c = slope * shown * (ONE - bent * bent) + from_c[lane, j]
-                    by_gates[i, j] = by_c * fill * gate * (ONE - gate)
-                    by_gates[i, units + j] = by_c * kept * forget * (ONE - forget)
-                    by_gates[i, 2 * units + j] = by_c * gate * (ONE - fill * fill)
-                    by_gates[i, 3 * units + j] = slope * bent * shown * (ONE - shown)
-                    from_c[lane, j] = ZERO if fresh[step, lane] else by_c * forget
-                    from_h[lane, j] = ZERO
+                start = row[STATE] + units
+                before_c = state[lane, start : start + units] if step == 0 else c[earlier + lane]
+                lstm_slopes(
+                    gates[i], c[i], before_c, keep, units, by_h[i], from_h[lane], from_c[lane], by_gates[i]
+                )  # fmt: skip
             else:
-                for j in range(units):
-                    open_, hold, fill = gates[i, j], gates[i, units + j], gates[i, 2 * units + j]
-                    slope = by_h[i, j] + from_h[lane, j]
-                    by_fill = slope * (ONE - hold) * (ONE - fill * fill)
-                    by_open = by_fill * inner[i, 2 * units + j] * open_ * (ONE - open_)
-                    by_hold = slope * (past[i, j] - fill) * hold * (ONE - hold)
-                    by_gates[i, j] = by_open
-                    by_gates[i, units + j] = by_hold
-                    by_gates[i, 2 * units + j] = by_fill
-                    by_inner[i, j] = by_open
-                    by_inner[i, units + j] = by_hold
-                    by_inner[i, 2 * units + j] = by_fill * open_
-                    from_h[lane, j] = slope * hold
+                gru_slopes(gates[i], inner[i], past[i], units, by_h[i], from_h[lane], by_gates[i], by_inner[i])
         product(by_inner[now : now + lanes], matrix, from_h, lanes, count)
         for lane in range(lanes):
             if fresh[step, lane]:
-                for j in range(units):
-                    from_h[lane, j] = ZERO
+                from_h[lane] = ZERO
     own = row[RECURRENT]
     weights = gradient[own : own + units * count].reshape(units, count)
     add_products(past, by_inner, weights, gradient[row[RECURRENT_BIAS] :], lanes * steps, units)
+
+
+@compiled_fused
+def lstm_slopes(
+    gates: Array, c: Array, before: Array, keep: Number, units: int, by_h: Array, from_h: Array, from_c: Array,
+    by_gates: Array,
+) -> None:  # fmt: skip
+    """One row of the way back through an LSTM's step; `from_c` goes on to the step before, `from_h` is used up."""
+    gate, forget, fill, shown = (
+        gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units], gates[3 * units : 4 * units]
+    )  # fmt: skip
+    by_gate, by_forget, by_fill, by_shown = (
+        by_gates[:units], by_gates[units : 2 * units], by_gates[2 * units : 3 * units], by_gates[3 * units : 4 * units]
+    )  # fmt: skip
+    for j in range(units):
+        bent = hyperbolic_tangent(c[j])
+        slope = by_h[j] + from_h[j]
+        by_c = slope * shown[j] * (ONE - bent * bent) + from_c[j]
+        by_gate[j] = by_c * fill[j] * gate[j] * (ONE - gate[j])
+        by_forget[j] = by_c * (keep * before[j]) * forget[j] * (ONE - forget[j])
+        by_fill[j] = by_c * gate[j] * (ONE - fill[j] * fill[j])
+        by_shown[j] = slope * bent * shown[j] * (ONE - shown[j])
+        from_c[j] = keep * by_c * forget[j]
+        from_h[j] = ZERO
+
+
+@compiled_fused
+def gru_slopes(
+    gates: Array, inner: Array, past: Array, units: int, by_h: Array, from_h: Array, by_gates: Array, by_inner: Array
+) -> None:
+    """One row of the way back through a GRU's step; `from_h` gets what flows on by the hold gate alone."""
+    opened, hold, fill = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units]
+    below = inner[2 * units : 3 * units]
+    by_open, by_hold, by_fill = by_gates[:units], by_gates[units : 2 * units], by_gates[2 * units : 3 * units]
+    by_below = by_inner[2 * units : 3 * units]
+    for j in range(units):
+        slope = by_h[j] + from_h[j]
+        by_fill[j] = slope * (ONE - hold[j]) * (ONE - fill[j] * fill[j])
+        by_open[j] = by_fill[j] * below[j] * opened[j] * (ONE - opened[j])
+        by_hold[j] = slope * (past[j] - fill[j]) * hold[j] * (ONE - hold[j])
+        by_below[j] = by_fill[j] * opened[j]
+        from_h[j] = slope * hold[j]
+    by_inner[: 2 * units] = by_gates[: 2 * units]
 
 
 @compiled_fused

@@ -1,0 +1,152 @@
+"""How a network reads observations: vectors normalised, images by convolutions, tokens as a set; all side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from slipstream.core.contracts import ObsField, ObsSpec
+from slipstream.models.kernels import OBS_LIMIT
+from slipstream.settings import PolicySettings
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of each convolution."""
+NATURE_SMALL = ((32, 4, 2), (64, 3, 1), (64, 3, 1))
+"""The same for images that those would shrink to nothing."""
+SMALL = 36
+IMPALA = (16, 32, 32)
+ABSENT = 255
+"""The place of a token that is not there."""
+PLACE_SIZE, FEATURE_SIZE, TOKEN_SIZE = 8, 16, 64
+
+
+class Encoder(nn.Module):
+    """Turns rows of observations [rows, obs.width] into features [rows, width]."""
+
+    def __init__(self, obs: ObsSpec, policy: PolicySettings) -> None:
+        super().__init__()
+        self.obs = obs
+        self.fields = [field for field in obs.fields if field.kind != "vector"]
+        self.readers = nn.ModuleList(make_reader(field, policy) for field in self.fields)
+        self.width = obs.floats + len(self.fields) * policy.features
+
+    def forward(self, rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+        """Normalise the vectors by `mean` and `scale` and read everything else."""
+        vectors = rows if self.obs.plain else rows[:, : 4 * self.obs.floats].contiguous().view(torch.float32)
+        parts = [((vectors - mean) * scale).clamp(-float(OBS_LIMIT), float(OBS_LIMIT))]
+        for field, reader in zip(self.fields, self.readers, strict=True):
+            start = self.obs.places[field.name][1]
+            parts.append(reader(rows[:, start : start + field.bytes].reshape(-1, *field.shape)))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+    def hidden(self) -> Iterator[tuple[str, nn.Module]]:
+        """What gives the outputs of its layers, by name."""
+        for field, reader in zip(self.fields, self.readers, strict=True):
+            for number, module in enumerate(reader.stages):  # type: ignore[arg-type]
+                yield f"{field.name or field.kind}.{number}", module
+
+
+def make_reader(field: ObsField, policy: PolicySettings) -> ImageReader | TokenReader:
+    """What reads an image or a set of tokens into `policy.features` numbers."""
+    if field.kind == "tokens":
+        return TokenReader(policy.features)
+    height, width, channels = field.shape
+    return ImageReader((channels, height, width), policy.image, policy.features)
+
+
+class ImageReader(nn.Module):
+    """Convolutions and one layer; pixels are uint8 up to here."""
+
+    def __init__(self, shape: tuple[int, int, int], kind: Literal["nature", "impala"], features: int) -> None:
+        super().__init__()
+        stages = impala(shape[0]) if kind == "impala" else nature(shape)
+        with torch.no_grad():
+            width = nn.Sequential(*stages)(torch.zeros(1, *shape)).numel()
+        self.stages = nn.Sequential(*stages, nn.Sequential(nn.Flatten(), nn.Linear(width, features), nn.ReLU()))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """From [rows, height, width, channels] to [rows, features]."""
+        image = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last) / 255
+        result: Tensor = self.stages(image)
+        return result
+
+
+def nature(shape: tuple[int, int, int]) -> list[nn.Module]:
+    """Three convolutions, with kernels no larger than what is left of the image."""
+    channels, *sides = shape
+    stages: list[nn.Module] = []
+    for outputs, kernel, stride in NATURE if min(sides) >= SMALL else NATURE_SMALL:
+        height, width = (min(kernel, side) for side in sides)
+        stages.append(nn.Sequential(nn.Conv2d(channels, outputs, (height, width), stride), nn.ReLU()))
+        sides = [(sides[0] - height) // stride + 1, (sides[1] - width) // stride + 1]
+        channels = outputs
+    return stages
+
+
+def impala(channels: int) -> list[nn.Module]:
+    """Three blocks, each of which halves the image and adds two residuals to it."""
+    stages: list[nn.Module] = []
+    for inputs, outputs in pairwise((channels, *IMPALA)):
+        halve = nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(3, 2, 1)
+        stages.append(nn.Sequential(*halve, Residual(outputs), Residual(outputs)))
+    return [*stages[:-1], nn.Sequential(stages[-1], nn.ReLU())]
+
+
+class Residual(nn.Module):
+    """x + two convolutions of x."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the same shape."""
+        result: Tensor = x + self.second(functional.relu(self.first(functional.relu(x))))
+        return result
+
+
+class TokenReader(nn.Module):
+    """Reads each token by the same small network and pools over those that are there, so their order says nothing.
+
+    A place is two 4-bit halves, row and column.
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.row, self.column = nn.Embedding(16, PLACE_SIZE), nn.Embedding(16, PLACE_SIZE)
+        self.feature = nn.Embedding(256, FEATURE_SIZE)
+        self.each = nn.Sequential(
+            nn.Linear(2 * PLACE_SIZE + FEATURE_SIZE + 2, TOKEN_SIZE), nn.ReLU(),
+            nn.Linear(TOKEN_SIZE, TOKEN_SIZE), nn.ReLU(),
+        )  # fmt: skip
+        self.stages = nn.ModuleList([Pool(), nn.Sequential(nn.Linear(2 * TOKEN_SIZE, features), nn.ReLU())])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """From [rows, tokens, 3] to [rows, features]."""
+        place, feature, value = tokens.int().unbind(-1)
+        size = value.float().unsqueeze(-1)
+        told = [self.row(place >> 4), self.column(place & 15), self.feature(feature)]
+        each = self.each(torch.cat([*told, size / 255, torch.log1p(size) / math.log(256)], -1))
+        pool, join = self.stages
+        result: Tensor = join(pool(each, (place != ABSENT).float().unsqueeze(-1)))
+        return result
+
+
+class Pool(nn.Module):
+    """Largest and mean output over the tokens that are there; zeros where none is.
+
+    What comes in is never negative, so that the zeros which stand for absent tokens do not change the largest.
+    """
+
+    def forward(self, each: Tensor, present: Tensor) -> Tensor:
+        """From [rows, tokens, units] to [rows, 2 * units]."""
+        each = each * present
+        mean = each.sum(1) / present.sum(1).clamp(min=1)
+        return torch.cat([each.amax(1), mean], -1)
