@@ -109,7 +109,8 @@ def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -
         steps += samples
         assert abs(row["ppo/kl"]) < 1e-6
         assert row["ppo/clip_fraction"] == 0
-        learner.pack[: parts.design.weights.size] *= np.float32(1.01)
+        moved = {name: 1.1 * array for name, array in learner.engine.snapshot().items() if name.startswith("weight/")}
+        learner.engine.restore(learner.engine.snapshot() | moved)
         parts.collector.publish(version + 1, learner.pack)
 
 

@@ -29,6 +29,7 @@ class TrainedAgent(BatchAgent):
         self.design = design
         self.obs, self.action = design.obs, design.action
         self.sampled = sampled
+        self.pack = pack
         self.acting = make_acting(design)
         self.acting.load(pack)
         self._states: Array = np.zeros((0, design.state_size), np.float32)

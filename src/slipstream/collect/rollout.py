@@ -74,7 +74,6 @@ def rollout_fields(spec: EnvSpec, design: Design, steps: int, envs: int) -> dict
     """The fields that hold one rollout."""
     rows, action, obs = envs * spec.agents, spec.action, spec.obs
     width, kind = obs.width, np.dtype(obs.dtype).name
-    sequences = steps // design.sequence if design.state_size else 0
     return {
         "obs": Field((steps + 1, rows, width), kind),
         "action": Field((steps, rows, action.parts), np.dtype(action.dtype).name),
@@ -87,7 +86,7 @@ def rollout_fields(spec: EnvSpec, design: Design, steps: int, envs: int) -> dict
         "final_value": Field((steps, rows), "float32"),
         "active": Field((steps + 1, rows), "uint8"),
         "mask": Field((steps + 1, rows, action.options), "uint8"),
-        "state": Field((sequences, rows, design.state_size), "float32"),
+        "state": Field((steps // design.sequence, rows, design.state_size), "float32"),
         "final_obs": Field((0 if design.value else steps, rows, width), kind),
         "terms": Field((rows, len(spec.terms)), "float32"),
     }

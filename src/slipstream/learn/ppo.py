@@ -231,7 +231,7 @@ class PPO:
             goal=flat(self._advantage + rollout.value[:steps]),
             weight=flat(rollout.active).astype(np.float32),
             fresh=flat(fresh),
-            state=rollout.state.reshape(-1, self.design.state_size) if self.design.state_size else _NO_STATE,
+            state=rollout.state.reshape(samples // self.design.sequence, self.design.state_size),
             reference=self._tell_reference(rollout, fresh),
             partner=self._choose_partners(rollout, fresh),
             rows=rollout.reward.shape[1],
@@ -303,9 +303,6 @@ class PPO:
             "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
             f"halved (now {self._rate_scale[0]:g} of its setting)."
         )
-
-
-_NO_STATE = np.zeros((0, 0), np.float32)
 
 
 def tune_epochs(epochs: int, outcome: Outcome, settings: PPOSettings) -> int:
