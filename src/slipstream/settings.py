@@ -149,7 +149,7 @@ class SACSettings(Section):
     rollout: int = Field(1, ge=1)
     """Steps per env between updates."""
     updates_per_step: float = Field(1.0, gt=0)
-    """Gradient steps per step of experience, whatever the number of envs."""
+    """Gradient steps per step of experience after the warm-up, whatever the number of envs."""
     batch: int = Field(256, ge=1)
     """Samples per gradient step."""
     buffer: int = Field(1_000_000, ge=1)
@@ -167,7 +167,7 @@ class SACSettings(Section):
     n_step: int = Field(1, ge=1)
     """Steps of real reward before the critic's guess."""
     critics: int = Field(2, ge=1)
-    """Critics that are trained."""
+    """Critics that are trained; the actor follows the lesser of two, and the mean of more."""
     target_critics: int = Field(2, ge=1)
     """Critics, chosen anew at random for every gradient step, whose least value is the target."""
     critic_norm: bool = False
@@ -177,7 +177,8 @@ class SACSettings(Section):
     target_entropy: float | None = None
     """Entropy to keep; unset: minus the number of continuous actions, or half of the most that choices allow."""
     demos: str | None = None
-    """A run with a saved replay buffer, or a .safetensors file of transitions, that a share of every batch comes from."""
+    """A run of SAC, or a .safetensors file of obs, action (as the env takes it), reward, next_obs and terminated, that a
+    share of every batch comes from."""
     demo_share: float = Field(0.5, gt=0, lt=1)
     """That share."""
     normalise_obs: bool = False

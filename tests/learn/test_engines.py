@@ -179,6 +179,20 @@ def test_sequences_that_fill_no_whole_block_count_too(
     compare(case, replace(KNOBS, minibatch=35), threads)
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[..., Case]) -> None:
+    """Orders that repeat sequences, within a minibatch and across, with weights of their own, train as torch does."""
+    design, params, batch = make_case(memory=memory)
+    random = np.random.default_rng(2)
+    weight = batch.weight * random.uniform(0.2, 3, len(batch.weight)).astype(np.float32)
+    count = len(batch.logp) // batch.sequence
+    drawn = random.integers(0, count // 3, (3, count))
+    (fused, one), (other, two) = both((design, params, replace(batch, weight=weight)), drawn, KNOBS)
+    assert one.updates == two.updates == 15
+    assert np.abs(fused.params - other.params).max() < 1e-5
+    assert one.policy_loss == pytest.approx(two.policy_loss, abs=2e-5)
+
+
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("kind", ["discrete", "squashed", "masked_binary"])
 def test_surveys_are_the_same(kind: str, memory: str, make_case: Callable[..., Case]) -> None:

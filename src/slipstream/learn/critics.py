@@ -85,6 +85,9 @@ class SoftEngine(Protocol):
     def temperature(self) -> float:
         """The weight of the entropy as it is learned."""
 
+    def products(self) -> float:
+        """Seconds that the matrix products of a gradient step take by themselves; 0 if unknown."""
+
     def gradient(self) -> Array:
         """The actor's flat gradient of the last step."""
 

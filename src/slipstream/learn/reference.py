@@ -103,7 +103,7 @@ class Data:
         return (index // rows * steps + step) * rows + index % rows
 
     def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, float]:
-        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over the number of samples."""
+        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over its number."""
         n = self.samples(index)
         values = self.columns["advantage"][n[self.columns["weight"][n] > 0]].double()
         share = 1.0 / max(1, len(values))

@@ -35,7 +35,7 @@ class Ring(NamedTuple):
     """Transitions by place; places behind the last one written hold nothing."""
 
     obs: Array  # [places, obs] float32
-    action: Array  # [places, parts]: float32 in [-1, 1], or int32 choices
+    action: Array  # [places, parts] float32: in [-1, 1], or the number of a choice
     reward: Array  # [places] float32
     next_obs: Array  # [places, obs]
     ended: Array  # [places] uint8: 0, TERMINATED or TRUNCATED
@@ -55,10 +55,11 @@ class Sample(NamedTuple):
     mask: Array  # [batch, options]
     next_mask: Array  # [batch, options]
     noise: Array  # [2, batch, parts]: standard normal, for the actions in `obs` and in `next_obs`
+    places: Array  # [2, batch] int64: where in its ring a row starts, and where the last of its steps stands
 
 
 @compiled_fused
-def pick(streams: Array, row: int, count: int) -> int:
+def pick(streams: Array, row: int, count: int) -> Number:
     """Draw a number below `count` (at most 2**31) and advance the row's counter."""
     counter = streams[row, 1]
     streams[row, 1] = counter + 1
@@ -86,10 +87,10 @@ def pick_some(streams: Array, row: int, picked: Array, count: int) -> None:
 @compiled_fused
 def same(one: Array, other: Array) -> bool:
     """Whether two rows hold the same numbers."""
+    equal = True
     for k in range(one.size):
-        if one[k] != other[k]:
-            return False
-    return True
+        equal = equal and one[k] == other[k]
+    return equal
 
 
 @compiled_fused
@@ -149,25 +150,41 @@ def add_steps(
 
 
 @compiled_fused
-def take(ring: Ring, place: int, n_step: int, gamma: Number, sample: Sample, i: int) -> None:
-    """Write the transition at `place`, stretched over up to `n_step` steps of its episode, into row i of the sample."""
-    sample.obs[i] = ring.obs[place]
-    for k in range(ring.action.shape[1]):
-        sample.action[i, k] = ring.action[place, k]
-    for k in range(ring.mask.shape[1]):
-        sample.mask[i, k] = ring.mask[place, k]
-    total, discount = ring.reward[place], np.float32(gamma)
-    for _ in range(n_step - 1):
-        if ring.ended[place] or ring.link[place] < 0:
-            break
-        place = ring.link[place]
-        total += discount * ring.reward[place]
-        discount *= np.float32(gamma)
-    sample.reward[i] = total
-    sample.discount[i] = ZERO if ring.ended[place] == TERMINATED else discount
-    sample.next_obs[i] = ring.next_obs[place]
-    for k in range(ring.mask.shape[1]):
-        sample.next_mask[i, k] = ring.next_mask[place, k]
+def copy_rows(table: Array, places: Array, low: int, high: int, into: Array) -> None:
+    """Copy the rows of a table at some places."""
+    for i in range(low, high):
+        for k in range(table.shape[1]):
+            into[i, k] = table[places[i], k]
+
+
+@compiled_fused
+def take(
+    ring: Ring, filled: int, n_step: int, gamma: Number, streams: Array, low: int, high: int, sample: Sample
+) -> None:
+    """Draw rows [low, high) of a sample from a ring, each stretched over up to `n_step` steps of its episode.
+
+    Column by column, so that the processor can wait for many places in memory at once.
+    """
+    places, ends = sample.places[0], sample.places[1]
+    for i in range(low, high):
+        places[i] = pick(streams, i, filled)
+    for i in range(low, high):
+        place, discount = places[i], np.float32(gamma)
+        total = ring.reward[place]
+        for _ in range(n_step - 1):
+            if ring.ended[place] or ring.link[place] < 0:
+                break
+            place = ring.link[place]
+            total += discount * ring.reward[place]
+            discount *= np.float32(gamma)
+        ends[i] = place
+        sample.reward[i] = total
+        sample.discount[i] = ZERO if ring.ended[place] == TERMINATED else discount
+    copy_rows(ring.obs, places, low, high, sample.obs)
+    copy_rows(ring.action, places, low, high, sample.action)
+    copy_rows(ring.mask, places, low, high, sample.mask)
+    copy_rows(ring.next_obs, ends, low, high, sample.next_obs)
+    copy_rows(ring.next_mask, ends, low, high, sample.next_mask)
 
 
 @compiled_fused
@@ -176,11 +193,10 @@ def draw(
     low: int, high: int, sample: Sample,
 ) -> None:  # fmt: skip
     """Draw rows [low, high) of a sample, each from its own stream; the first `demo_count` rows come from the demos."""
+    middle = min(max(low, demo_count), high)
+    take(demos, recorded, n_step, gamma, streams, low, middle, sample)
+    take(ring, filled, n_step, gamma, streams, middle, high, sample)
     for i in range(low, high):
-        if i < demo_count:
-            take(demos, pick(streams, i, recorded), n_step, gamma, sample, i)
-        else:
-            take(ring, pick(streams, i, filled), n_step, gamma, sample, i)
         for k in range(sample.noise.shape[2]):
             radius = np.float32(math.sqrt(-TWO * np.float32(math.log(uniform(streams, i)))))
             angle = TWO_PI * uniform(streams, i)
@@ -195,7 +211,7 @@ class Replay:
         options = action.options
         self.ring = Ring(
             obs=np.zeros((capacity, obs), np.float32),
-            action=np.zeros((capacity, action.parts), action.dtype),
+            action=np.zeros((capacity, action.parts), np.float32),
             reward=np.zeros(capacity, np.float32),
             next_obs=np.zeros((capacity, obs), np.float32),
             ended=np.zeros(capacity, np.uint8),
@@ -206,8 +222,8 @@ class Replay:
         self.capacity = capacity
         self.total = 0
         """Transitions ever added."""
+        self.continuous = action.kind == "continuous"
         self._last = np.full(rows, -1, np.int64)
-        self._bend = action.kind == "continuous"
 
     @property
     def filled(self) -> int:
@@ -219,13 +235,15 @@ class Replay:
         before = self.total
         self.total = add_steps(
             self.ring, self._last, before, rollout.obs, rollout.action, rollout.reward, rollout.terminated,
-            rollout.truncated, rollout.active, rollout.mask, rollout.final_obs, self._bend,
+            rollout.truncated, rollout.active, rollout.mask, rollout.final_obs, self.continuous,
         )  # fmt: skip
         return self.total - before
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of the filled part and of the cursor, by name."""
-        filled = {f"replay/{name}": array[: self.filled].copy() for name, array in self.ring._asdict().items() if array.size}
+        filled = {
+            f"replay/{name}": array[: self.filled].copy() for name, array in self.ring._asdict().items() if array.size
+        }
         return filled | {"replay/cursor": np.array([self.total, self.capacity]), "replay/last": self._last.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
@@ -247,7 +265,9 @@ class Replay:
 class Feed:
     """Where batches come from: the buffer, the demos, and the chance that picks among them."""
 
-    def __init__(self, replay: Replay, demos: Replay | None, batch: int, demo_count: int, targets: int, seed: int) -> None:
+    def __init__(
+        self, replay: Replay, demos: Replay | None, batch: int, demo_count: int, targets: int, seed: int
+    ) -> None:
         ring = replay.ring
 
         def room(array: Array) -> Array:
@@ -256,10 +276,10 @@ class Feed:
         self.replay = replay
         self.demos = demos or replay
         self.demo_count = demo_count
-        noise = (2, batch, ring.action.shape[1] if ring.action.dtype == np.float32 else 0)
+        noise = (2, batch, ring.action.shape[1] if replay.continuous else 0)
         self.sample = Sample(
             room(ring.obs), room(ring.action), room(ring.reward), room(ring.next_obs), room(ring.reward),
-            room(ring.mask), room(ring.next_mask), np.zeros(noise, np.float32),
+            room(ring.mask), room(ring.next_mask), np.zeros(noise, np.float32), np.zeros((2, batch), np.int64),
         )  # fmt: skip
         self.streams = make_streams(seed, "replay", 0, batch + 1)
         """One for each row of a batch, and one that picks critics."""
@@ -285,19 +305,19 @@ def check_budget(obs: int, action: ActionSpec, capacity: int, limit_mib: int) ->
     """Refuse a buffer that would take more memory than `sac.buffer_mib`, before it is made."""
     each = step_bytes(obs, action)
     if each * capacity > limit_mib * MIB:
-        fits = limit_mib * MIB // each
+        fits, needed = limit_mib * MIB // each, -(-each * capacity // MIB)
         raise ConfigError(
-            f"A replay buffer of `sac.buffer` = {capacity:,} steps of {each:,} bytes takes {each * capacity / MIB:,.0f} "
-            f"MiB; `sac.buffer_mib` allows {limit_mib:,} MiB.",
-            f"use sac.buffer={fits} at most, or sac.buffer_mib={-(-each * capacity // MIB)} if the machine has the memory",
+            f"A replay buffer of `sac.buffer` = {capacity:,} steps of {each:,} bytes takes "
+            f"{each * capacity / MIB:,.1f} MiB; `sac.buffer_mib` allows {limit_mib:,} MiB.",
+            f"use sac.buffer={fits} at most, or sac.buffer_mib={needed} if the machine has the memory",
         )
 
 
 def load_demos(path: str, design: Design) -> Replay:
     """A full buffer of recorded transitions: of a .safetensors file, or of a run's newest checkpoint.
 
-    A file holds `obs`, `action` (as the env takes them), `reward`, `next_obs` and `terminated`; it may hold `truncated`,
-    and needs `mask` and `next_mask` where actions are masked. Episodes go on where an observation follows from the last.
+    A file holds `obs`, `action` (as the env takes it), `reward`, `next_obs` and `terminated`; it may hold `truncated`,
+    and needs `mask` and `next_mask` where actions are masked. A row whose `obs` is the `next_obs` before it goes on.
     """
     arrays = _read_file(Path(path), design) if path.endswith(".safetensors") else _read_run(path)
     obs, action = design.obs.floats, design.action
@@ -315,11 +335,14 @@ def load_demos(path: str, design: Design) -> Replay:
 
 def _expect(path: str, name: str, arrays: dict[str, Array], shape: tuple[int, ...]) -> None:
     if name not in arrays:
-        raise DemoError(f"The demos {path} lack `{name}`; they hold {', '.join(sorted(arrays))}.", f"record `{name}` too")
+        raise DemoError(
+            f"The demos {path} lack `{name}`; they hold {', '.join(sorted(arrays))}.", f"record `{name}` too"
+        )
     array = arrays[name]
     if array.shape != shape:
         raise DemoError(
-            f"`{name}` of the demos {path} should be {shape} but is {array.shape}.", "record them on the env of this run"
+            f"`{name}` of the demos {path} should be {shape} but is {array.shape}.",
+            "record them on the env of this run",
         )
     if not np.isfinite(array).all():
         raise DemoError(f"`{name}` of the demos {path} holds numbers that are not finite.", "leave those steps out")
@@ -329,7 +352,9 @@ def _read_run(path: str) -> dict[str, Array]:
     arrays = load(find(RunDir(Path(path.removeprefix("run:")))), groups=["learner"]).groups["learner"]
     found = {name[7:]: array for name, array in arrays.items() if name.startswith("replay/")}
     if not found:
-        raise DemoError(f"The run {path} has no replay buffer: it was not trained with SAC.", "name a run of algorithm=sac")
+        raise DemoError(
+            f"The run {path} has no replay buffer: it was not trained with SAC.", "name a run of algorithm=sac"
+        )
     return found
 
 
@@ -338,16 +363,19 @@ def _read_file(path: Path, design: Design) -> dict[str, Array]:
     try:
         arrays: dict[str, Any] = safetensors.numpy.load_file(path)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise DemoError(f"The demos {path} cannot be read: {error}.", "sac.demos names a .safetensors file or a run") from error
+        raise DemoError(
+            f"The demos {path} cannot be read: {error}.", "sac.demos names a .safetensors file or a run"
+        ) from error
     action, obs = design.action, design.obs.floats
     count = len(arrays["obs"]) if "obs" in arrays and arrays["obs"].ndim else 0
     shapes = {"obs": (count, obs), "next_obs": (count, obs), "reward": (count,), "terminated": (count,)}
-    arrays.setdefault("truncated", np.zeros(count, np.uint8))
+    shapes |= {"action": (count, action.parts)} | ({"truncated": (count,)} if "truncated" in arrays else {})
     if "action" in arrays and arrays["action"].shape == (count,):
         arrays["action"] = arrays["action"][:, None]
-    for name, shape in {**shapes, "truncated": (count,), "action": (count, action.parts)}.items():
+    for name, shape in shapes.items():
         _expect(str(path), name, arrays, shape)
-    ended = np.where(arrays["terminated"] != 0, TERMINATED, np.where(arrays["truncated"] != 0, TRUNCATED, 0))
+    truncated = arrays.get("truncated", np.zeros(count)) != 0
+    ended = np.where(arrays["terminated"] != 0, TERMINATED, np.where(truncated, TRUNCATED, 0))
     follows = np.zeros(count, bool)
     follows[:-1] = (ended[:-1] == 0) & (arrays["next_obs"][:-1] == arrays["obs"][1:]).all(axis=1)
     arrays["ended"], arrays["link"] = ended, np.where(follows, np.arange(1, count + 1), -1)
@@ -375,4 +403,3 @@ def _policy_action(path: str, given: Array, action: ActionSpec) -> Array:
     if action.kind != "continuous":
         return given
     return np.clip(2.0 * (given - low) / width - 1.0, -1.0, 1.0)
-

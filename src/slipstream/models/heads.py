@@ -120,7 +120,7 @@ def sample(
         size = head[HEAD_PARTS + part]
         mark = uniform(streams, row)
         if size < 0:
-            on = mark < switch_on(outputs[start])
+            on = mark <= switch_on(outputs[start])
             action[part] = 1 if on else 0
             logp -= softplus(-outputs[start]) if on else softplus(outputs[start])
             start += 1

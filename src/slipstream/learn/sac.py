@@ -1,0 +1,245 @@
+"""SAC: from rollouts to a replay buffer, and from there to better weights, by an engine that takes the gradient steps.
+
+Soft actor-critic, for continuous actions and for choices; with many critics under layer norm, a random pair of targets
+and demos in every batch it is RLPD. The actor follows the lesser of two critics' values, and the mean of more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from slipstream.collect.rollout import Rollout
+from slipstream.core.contracts import Array
+from slipstream.core.errors import ConfigError, EnvError
+from slipstream.learn.advantages import Moments, sum_obs
+from slipstream.learn.critics import CRITIC, LENGTH, LOGP, POLICY, SUMS, UPDATES, Critics, Q, SoftEngine, SoftKnobs
+from slipstream.learn.replay import Feed, Replay, check_budget, load_demos
+from slipstream.models.design import Design
+from slipstream.settings import SACSettings, Settings
+
+GOOD_EVERY = 1000
+"""Gradient steps between the copies of the weights that a divergence falls back to."""
+DORMANT = 0.025
+"""A unit whose mean output is smaller than this share of its layer's mean is dormant."""
+EMPTY_LIMIT = 1000
+"""Rollouts without a transition, one after another, after which a run gives up."""
+
+
+class SAC:
+    """Buffer, weights, optimiser and normaliser; `pack` is what acts."""
+
+    section = "sac"
+
+    def __init__(self, settings: Settings, design: Design, pack: Array, rows: int, threads: int, learner: str) -> None:
+        s = settings.sac
+        refuse(settings, design)
+        self.now: SACSettings = s
+        """The settings of this moment; schedules replace them."""
+        self.design = design
+        self.pack = pack
+        self.notices: list[str] = []
+        floats = design.obs.floats
+        check_budget(floats, design.action, s.buffer, s.buffer_mib)
+        demos = load_demos(s.demos, design) if s.demos else None
+        demo_count = min(max(1, round(s.batch * s.demo_share)), s.batch - 1) if demos else 0
+        self.replay = Replay(floats, design.action, s.buffer, rows)
+        self.feed = Feed(self.replay, demos, s.batch, demo_count, s.target_critics, settings.seed)
+        self.engine = make_engine(learner, design, Critics(design, s), pack, s.batch, threads, settings.seed)
+        self._obs = Moments(floats)
+        self._owed = np.zeros(1, np.float64)
+        """The part of a gradient step that is due but not yet taken."""
+        self._taken = np.zeros(2, np.int64)
+        """Gradient steps so far, and the steps of experience that they were due for."""
+        self._rate_scale = np.ones(1, np.float64)
+        self._good = self.engine.snapshot()
+        self._good_at = 0
+        self._failing = False
+        self._empty = 0
+
+    def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
+        """Take in a rollout and take the gradient steps due for it; return its samples and what is to be logged."""
+        before = self.replay.total
+        samples = self.replay.add(rollout)
+        self._watch(samples)
+        if self.now.normalise_obs:
+            self._learn_obs(rollout)
+        fresh = max(0, self.replay.total - max(self.now.warmup, before))
+        self._owed += self.now.updates_per_step * fresh
+        due = math.floor(self._owed[0] + 1e-9)
+        self._owed -= due
+        self._taken[1] += fresh
+        row = self._learn(due) if due else {}
+        return samples, row | {
+            "sac/updates": int(self._taken[0]),
+            "sac/updates_per_step": float(self._taken[0]) / max(1, int(self._taken[1])),
+            "sac/buffer": self.replay.filled,
+            "sac/learning_rate": self.now.learning_rate * float(self._rate_scale[0]),
+            "sac/temperature": self.now.temperature or self.engine.temperature(),
+        }
+
+    def _learn(self, due: int) -> dict[str, Any]:
+        """Take gradient steps, and say how they went."""
+        if self._taken[0] - self._good_at >= GOOD_EVERY and not self._failing:
+            self._good, self._good_at = self.engine.snapshot(), int(self._taken[0])
+        totals, failed = np.zeros(SUMS, np.float64), int(self.engine.counters[2])
+        began = time.perf_counter()
+        self.engine.run(self.feed, self._knobs(), due, totals)
+        seconds = time.perf_counter() - began
+        failed = int(self.engine.counters[2]) - failed
+        self._taken[0] += int(totals[UPDATES])
+        self._failing = failed > 0
+        if failed:
+            self.notices.append(f"{failed} gradient steps were not finite and were left out.")
+        if self.engine.counters[1] >= 3:
+            self._fall_back()
+        taken = float(totals[UPDATES])
+        if not taken:
+            return {"sac/failed_updates": failed}
+        means = totals / taken
+        return {
+            "sac/failed_updates": failed,
+            "time/products": taken * self.engine.products() / seconds,
+            "loss/policy": float(means[POLICY]),
+            "loss/value": float(means[CRITIC]),
+            "sac/entropy": -float(means[LOGP]),
+            "sac/q": float(means[Q]),
+            "sac/gradient_norm": float(means[LENGTH]),
+        }
+
+    def _knobs(self) -> SoftKnobs:
+        """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
+        s = self.now
+        return SoftKnobs(
+            learning_rate=s.learning_rate * float(self._rate_scale[0]),
+            gamma=s.gamma,
+            tau=s.tau,
+            temperature=s.temperature or 0.0,
+            target_entropy=entropy_to_keep(s, self.design),
+            n_step=s.n_step,
+        )
+
+    def gradient_statistics(self) -> dict[str, float]:
+        """Of the actor's last gradient, by layer: length, largest part, share of zeros, length against the weight's."""
+        if not self.engine.counters[3]:
+            return {}
+        gradient, weights = (self.design.weights.named(flat) for flat in (self.engine.gradient(), self.engine.params))
+        row: dict[str, float] = {}
+        for name, slopes in gradient.items():
+            length = float(np.linalg.norm(slopes))
+            row |= {
+                f"gradient/{name}/length": length,
+                f"gradient/{name}/largest": float(np.abs(slopes).max()),
+                f"gradient/{name}/zeros": float((slopes == 0).mean()),
+                f"gradient/{name}/relative": length / max(1e-12, float(np.linalg.norm(weights[name]))),
+            }
+        return row
+
+    def dormant(self) -> dict[str, float]:
+        """The share of units of each hidden layer of the actor, and of all, that hardly move on the last batch."""
+        activity = self.engine.activity() if self.engine.counters[3] else {}
+        quiet = {name: sizes <= DORMANT * sizes.mean() for name, sizes in activity.items()}
+        row = {f"dormant/{name}": float(still.mean()) for name, still in quiet.items()}
+        return row | ({"dormant/share": float(np.concatenate(list(quiet.values())).mean())} if quiet else {})
+
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Copies of all that a resumed run needs, the buffer among them; nothing has to stand beside the arrays."""
+        own = {name: array.copy() for name, array in self._own_arrays().items()}
+        return self.engine.snapshot() | self.replay.snapshot() | own, {}
+
+    def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
+        """Put back what `snapshot` gave."""
+        self.engine.restore(arrays)
+        self.replay.restore(arrays)
+        for name, array in self._own_arrays().items():
+            array[:] = arrays[name]
+        self._good, self._good_at = self.engine.snapshot(), int(self._taken[0])
+        self._write_normaliser()
+
+    def _own_arrays(self) -> dict[str, Array]:
+        own = {"owed": self._owed, "taken": self._taken, "rate_scale": self._rate_scale, "streams": self.feed.streams}
+        return self._obs.arrays("obs") | own
+
+    def _watch(self, samples: int) -> None:
+        """Give up on an env that never gives a transition."""
+        self._empty = 0 if samples else self._empty + 1
+        if self._empty >= EMPTY_LIMIT:
+            raise EnvError(
+                f"Not one transition of the last {EMPTY_LIMIT:,} rollouts could be used: every observation or reward "
+                "was masked, or nobody acted.",
+                "the messages above name the env and the reward term; mend them",
+            )
+
+    def _learn_obs(self, rollout: Rollout) -> None:
+        shift = self._obs.mean.copy()
+        total, squares = np.zeros_like(shift), np.zeros_like(shift)
+        count = sum_obs(rollout.obs, rollout.active[: rollout.steps], shift, total, squares)
+        mean = total / max(1, count)
+        self._obs.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
+        self._write_normaliser()
+
+    def _write_normaliser(self) -> None:
+        _, mean, scale = self.design.split_pack(self.pack)
+        if self.now.normalise_obs:
+            mean[:], scale[:] = self._obs.mean, self._obs.scale
+
+    def _fall_back(self) -> None:
+        self.engine.restore(self._good)
+        self._rate_scale *= 0.5
+        self.notices.append(
+            "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+            f"halved (now {self._rate_scale[0]:g} of its setting)."
+        )
+
+
+def make_engine(
+    learner: str, design: Design, critics: Critics, pack: Array, batch: int, threads: int, seed: int
+) -> SoftEngine:  # fmt: skip
+    """What takes the gradient steps."""
+    if learner == "torch":
+        from slipstream.learn.oracle import TorchSoft
+
+        return TorchSoft(design, critics, pack, threads, seed)
+    from slipstream.learn.soft import FusedSoft
+
+    return FusedSoft(design, critics, pack, batch, threads, seed)
+
+
+def entropy_to_keep(settings: SACSettings, design: Design) -> float:
+    """The entropy that the temperature aims at."""
+    if settings.target_entropy is not None:
+        return settings.target_entropy
+    action = design.action
+    return -float(action.parts) if action.kind == "continuous" else 0.5 * math.log(action.sizes[0])
+
+
+def refuse(settings: Settings, design: Design) -> None:
+    """Say what SAC cannot do with these settings or this env."""
+    s, action = settings.sac, design.action
+    instead = "or use algorithm=ppo"
+    if design.policy.memory != "none":
+        raise ConfigError(
+            f"SAC learns from single steps: `policy.memory` = {design.policy.memory} cannot be used with it.",
+            f"set policy.memory=none, {instead}",
+        )
+    if not design.obs.plain:
+        field = next(field for field in design.obs.fields if field.kind != "vector")
+        raise ConfigError(
+            f"SAC learns from vectors: the observation `{field.name}` is of kind {field.kind} {field.shape}.",
+            f"choose an env whose observations are vectors, {instead}",
+        )
+    if action.kind == "multi_discrete" or any(action.binary):
+        raise ConfigError(
+            f"SAC needs a Box or a Discrete action space: this env has {action.parts} choices side by side.",
+            f"offer them as one Discrete, {instead}",
+        )
+    if s.target_critics > s.critics:
+        raise ConfigError(
+            f"`sac.target_critics` = {s.target_critics} cannot be picked among `sac.critics` = {s.critics}.",
+            f"use sac.target_critics={s.critics} at most",
+        )
+    if s.demos and s.batch < 2:
+        raise ConfigError("`sac.batch` = 1 has no room for both demos and experience.", "use sac.batch=2 at least")

@@ -1,0 +1,137 @@
+"""How observations are read: vectors normalised, pixels scaled, tokens as a set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.core.contracts import ObsField, ObsSpec, vector_obs
+from slipstream.models.encoders import Encoder, ImageReader, TokenReader
+from slipstream.settings import PolicySettings
+
+EYE = ObsField("eye", "image", (12, 10, 3))
+MAP = ObsField("map", "tokens", (6, 3))
+SPEED = ObsField("speed", "vector", (4,))
+
+
+def test_vectors_are_normalised_and_held_at_the_limit() -> None:
+    """(x - mean) * scale, no larger than 10, and no weights."""
+    encoder = Encoder(vector_obs(2), PolicySettings())
+    rows = torch.tensor([[3.0, 1.0], [1e6, -1e6]])
+    out = encoder(rows, torch.tensor([1.0, 1.0]), torch.tensor([2.0, 1.0]))
+    assert out.tolist() == [[4.0, 0.0], [10.0, -10.0]]
+    assert not list(encoder.parameters()) and encoder.width == 2
+
+
+def test_mixed_rows_are_read_field_by_field() -> None:
+    """A byte row of vectors, image and tokens gives the vectors first and then what each reader makes of its field."""
+    obs = ObsSpec((SPEED, ObsField("more", "vector", (1,)), EYE, MAP))
+    encoder = Encoder(obs, PolicySettings(features=8))
+    random = np.random.default_rng(0)
+    named = {
+        "speed": random.normal(size=(5, 4)).astype(np.float32), "more": np.ones((5, 1), np.float32),
+        "eye": random.integers(0, 256, (5, 12, 10, 3)), "map": random.integers(0, 256, (5, 6, 3)),
+    }  # fmt: skip
+    rows = obs.join(named)
+    assert rows.dtype == np.uint8 and encoder.width == 4 + 1 + 8 + 8
+    with torch.no_grad():
+        out = encoder(torch.from_numpy(rows), torch.zeros(5), torch.ones(5)).numpy()
+        eye, tokens = encoder.readers
+        assert np.allclose(out[:, :5], np.concatenate([named["speed"], named["more"]], axis=1))
+        assert np.allclose(out[:, 5:13], eye(torch.from_numpy(named["eye"].astype(np.uint8))).numpy(), atol=1e-6)
+        assert np.allclose(out[:, 13:], tokens(torch.from_numpy(named["map"].astype(np.uint8))).numpy(), atol=1e-6)
+        alone = encoder(torch.from_numpy(rows[2:3]), torch.zeros(5), torch.ones(5)).numpy()
+    assert np.allclose(alone[0], out[2], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["nature", "impala"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (3, 12, 12), (1, 35, 40), (4, 36, 36), (3, 84, 84)])
+def test_images_of_any_size_are_read(kind: str, shape: tuple[int, int, int]) -> None:
+    """From one pixel upwards, every image becomes the features asked for, and gradients reach the first layer."""
+    reader = ImageReader(shape, kind, 16)  # type: ignore[arg-type]
+    for bias in (p for name, p in reader.named_parameters() if name.endswith("bias")):
+        torch.nn.init.constant_(bias, 0.1)
+    pixels = torch.randint(0, 256, (3, *shape[1:], shape[0]), dtype=torch.uint8)
+    features = reader(pixels)
+    assert features.shape == (3, 16) and features.dtype == torch.float32
+    features.sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in reader.parameters())
+
+
+def test_the_first_convolution_is_the_one_written_out() -> None:
+    """Pixels are divided by 255, rows before columns before channels, as a sum over the kernel says."""
+    reader = ImageReader((2, 6, 5), "nature", 4)
+    pixels = torch.randint(0, 256, (1, 6, 5, 2), dtype=torch.uint8)
+    seen = []
+    reader.stages[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    with torch.no_grad():
+        reader(pixels)
+        weight, bias = reader.stages[0][0].weight, reader.stages[0][0].bias  # type: ignore[index]
+        patch = pixels[0, 2:6, 0:4].double() / 255  # the second row of patches: stride 2
+        expected = torch.relu((patch.permute(2, 0, 1) * weight).sum((1, 2, 3)) + bias)
+    assert torch.allclose(seen[0][0, :, 1, 0].double(), expected, atol=1e-5)
+
+
+def test_large_images_go_through_the_convolutions_of_nature() -> None:
+    """84 x 84 pixels end in 64 maps of 7 x 7; smaller ones than 36 x 36 keep more of what little they have."""
+    assert ImageReader((4, 84, 84), "nature", 512).stages[-1][1].weight.shape == (512, 64 * 7 * 7)  # type: ignore[index]
+    assert ImageReader((3, 12, 12), "nature", 32).stages[-1][1].weight.shape == (32, 64)  # type: ignore[index]
+    assert ImageReader((3, 64, 64), "impala", 256).stages[-1][1].weight.shape == (256, 32 * 8 * 8)  # type: ignore[index]
+
+
+def tokens_of(count: int, seed: int = 0) -> torch.Tensor:
+    """Rows of tokens that are all there."""
+    random = np.random.default_rng(seed)
+    tokens = random.integers(0, 256, (4, count, 3))
+    tokens[..., 0] = random.integers(0, 255, (4, count))
+    return torch.from_numpy(tokens.astype(np.uint8))
+
+
+def test_the_order_of_tokens_says_nothing() -> None:
+    """Any order gives the same features."""
+    reader, tokens = TokenReader(8), tokens_of(9)
+    with torch.no_grad():
+        assert torch.allclose(reader(tokens), reader(tokens[:, torch.randperm(9)]), atol=1e-6)
+
+
+def test_absent_tokens_are_ignored() -> None:
+    """Whatever stands behind place 255 changes nothing, and neither does how many of them there are."""
+    reader, tokens = TokenReader(8), tokens_of(9)
+    tokens[:, 5:, 0] = 255
+    changed = tokens.clone()
+    changed[:, 5:, 1:] = 77
+    with torch.no_grad():
+        features = reader(tokens)
+        assert torch.equal(features, reader(changed))
+        assert torch.allclose(features, reader(tokens[:, :5]), atol=1e-6)
+        assert not torch.allclose(features, reader(tokens_of(5, seed=1)), atol=1e-3)
+
+
+def test_rows_without_tokens_have_a_finite_gradient() -> None:
+    """Where no token is there, zeros are pooled: the features are those of the last bias, and no slope is NaN."""
+    reader, tokens = TokenReader(8), tokens_of(9)
+    tokens[:2, :, 0] = 255
+    features = reader(tokens)
+    expected = torch.relu(reader.stages[1][0].bias)  # type: ignore[index]
+    assert torch.allclose(features[0], expected) and torch.allclose(features[1], expected)
+    features.sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in reader.parameters())
+    reader.zero_grad()
+    reader(tokens[:2]).sum().backward()
+    assert not reader.each[0].weight.grad.any()  # type: ignore[union-attr]
+
+
+def test_rows_and_columns_of_a_place_are_told_apart() -> None:
+    """A token's place is two 4-bit halves, and each has a table of its own."""
+    reader, tokens = TokenReader(8), tokens_of(1)
+    tokens[:, 0] = torch.tensor([0x21, 3, 4], dtype=torch.uint8)
+    other = tokens.clone()
+    other[:, 0, 0] = 0x12
+    with torch.no_grad():
+        assert not torch.allclose(reader(tokens), reader(other))
+        reader.row.weight[2], reader.row.weight[1] = reader.row.weight[1].clone(), reader.row.weight[2].clone()
+        swapped = reader(other)
+        reader.row.weight[2], reader.row.weight[1] = reader.row.weight[1].clone(), reader.row.weight[2].clone()
+        other[:, 0, 0] = 0x22
+        assert torch.allclose(swapped, reader(other))

@@ -1,0 +1,124 @@
+"""Weights in one flat vector, and back by name; tables in which nothing overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import ActionSpec, vector_obs
+from slipstream.core.errors import CheckpointError
+from slipstream.models.design import Design
+from slipstream.models.layout import COLUMNS, DENSE, EXTRA, KIND, OUT, STATE, Chain, PlainWeights, Stack
+from slipstream.settings import PolicySettings
+
+KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("hidden", [(), (50, 3), (16,)])
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_named_and_flatten_are_inverse(
+    kind: str, shared: bool, hidden: tuple[int, ...], memory: str, make_policy: Callable[..., Any]
+) -> None:
+    """Every weight comes back where it stood, and padding stays zero."""
+    design, pack = make_policy(kind, 17, hidden, shared=shared, memory=memory, memory_size=5, layer_norm=True)
+    weights, flat = design.weights, pack[: design.weights.size]
+    named = weights.named(flat)
+    assert np.array_equal(weights.flatten(named), flat)
+    assert np.count_nonzero(flat) == sum(np.count_nonzero(array) for array in named.values())
+
+
+def test_names_and_orientation_are_those_of_torch(make_policy: Callable[..., Any]) -> None:
+    """Weights are [outputs, inputs] under names that a torch module has too, a memory's gates one under another."""
+    design, pack = make_policy(
+        "continuous", 4, (8,), shared=False, memory="lstm", memory_size=6, memory_layers=2, layer_norm=True
+    )
+    sizes = {name: array.shape for name, array in design.weights.named(pack[: design.weights.size]).items()}
+    expected: dict[str, tuple[int, ...]] = {}
+    for net, outputs in (("policy", 3), ("value", 1)):
+        expected |= {f"{net}.layers.0.weight": (8, 4), f"{net}.layers.0.bias": (8,)}
+        expected |= {f"{net}.norms.0.weight": (8,), f"{net}.norms.0.bias": (8,)}
+        for layer, inputs in ((0, 8), (1, 6)):
+            expected |= {f"{net}.memory.weight_ih_l{layer}": (24, inputs), f"{net}.memory.bias_ih_l{layer}": (24,)}
+            expected |= {f"{net}.memory.weight_hh_l{layer}": (24, 6), f"{net}.memory.bias_hh_l{layer}": (24,)}
+        expected |= {f"{net}.head.weight": (outputs, 6), f"{net}.head.bias": (outputs,)}
+    assert sizes == expected | {"log_std": (3,)}
+
+
+def test_wrong_shapes_are_refused(make_policy: Callable[..., Any]) -> None:
+    """Arrays of another shape, or missing ones, are named with what was expected; the exit code is 5."""
+    design, pack = make_policy("discrete", 4, (8,))
+    named = design.weights.named(pack[: design.weights.size])
+    named["trunk.layers.0.weight"] = named["trunk.layers.0.weight"].T
+    with pytest.raises(CheckpointError) as caught:
+        design.weights.flatten(named)
+    assert str(caught.value) == (
+        "The policy's `trunk.layers.0.weight` should be (8, 4) but is (4, 8).\n"
+        "hint: the checkpoint was made for another env or another policy.hidden; evaluate it on its own env"
+    )
+    assert caught.value.code == 5
+    del named["trunk.layers.0.weight"]
+    with pytest.raises(CheckpointError, match=r"`trunk.layers.0.weight` should be \(8, 4\) but is missing"):
+        design.weights.flatten(named)
+
+
+def test_plain_weights_stand_side_by_side() -> None:
+    """Without padding, arrays of any shape come one after another and back."""
+    weights = PlainWeights({"a": (2, 3, 1), "b": (4,), "c": ()})
+    assert weights.size == 11
+    flat = np.arange(11, dtype=np.float32)
+    named = weights.named(flat)
+    assert named["a"].shape == (2, 3, 1) and named["b"].tolist() == [6, 7, 8, 9] and named["c"] == 10
+    assert np.array_equal(weights.flatten(named), flat)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_first_weights_are_orthogonal_and_follow_the_seed(memory: str) -> None:
+    """Hidden layers have gain sqrt(2), gates 1, the policy's last layer 0.01, the value's 1, biases are 0."""
+    policy = PolicySettings(hidden=(6, 6), shared=False, memory=memory, memory_size=6)  # type: ignore[arg-type]
+    design = Design(vector_obs(6), ActionSpec("discrete", (4,)), policy)
+    named = design.weights.named(design.first_weights(3))
+    gains = {"policy.layers.0": 2**0.5, "value.layers.1": 2**0.5, "policy.head": 0.01, "value.head": 1.0}
+    for name, gain in gains.items():
+        weight = named[f"{name}.weight"] / gain
+        assert np.allclose(weight @ weight.T, np.eye(len(weight)), atol=1e-5)
+        assert not named[f"{name}.bias"].any()
+    for name in ("weight_ih", "weight_hh") if memory != "none" else ():
+        for gate in named[f"policy.memory.{name}_l0"].reshape(-1, 6, 6):
+            assert np.allclose(gate @ gate.T, np.eye(6), atol=1e-5)
+    if memory == "lstm":
+        assert named["value.memory.bias_ih_l0"].reshape(4, 6).sum(axis=1).tolist() == [0, 6, 0, 0]
+    assert np.array_equal(design.first_weights(3), design.first_weights(3))
+    assert not np.array_equal(design.first_weights(3), design.first_weights(4))
+
+
+def test_first_deviation_of_continuous_actions_is_a_setting() -> None:
+    """`policy.log_std` is where the learned deviation starts."""
+    policy = PolicySettings(hidden=(4,), log_std=-0.7)
+    design = Design(vector_obs(3), ActionSpec("continuous", (), (-1.0,), (1.0,)), policy)
+    assert design.weights.named(design.first_weights(0))["log_std"] == pytest.approx(-0.7)
+
+
+@pytest.mark.parametrize("memory", [0, 1, 2])
+def test_nothing_overlaps(memory: int) -> None:
+    """Weights, scratch columns and states of different layers stand apart, and fill what is said to be there."""
+    chains = (
+        Chain("one", 5, (20, 3), 4, "tanh", True, memory, 7, 2), Chain("two", 5, (9,), 1, "relu", False, memory, 33)
+    )  # fmt: skip
+    stack = Stack(chains)
+    owner = np.zeros(stack.size, int)
+    for slot in stack.slots:
+        owner[slot.offset : slot.end] += 1  # type: ignore[union-attr]
+    assert (owner == 1).all()
+    columns, states = np.zeros(stack.scratch_columns, int), np.zeros(stack.state_size, int)
+    columns[:16] = 1
+    for layer, row in zip(stack.layers, stack.table, strict=True):
+        columns[row[OUT] : row[OUT] + row[COLUMNS]] += 1
+        columns[row[EXTRA] : row[EXTRA] + layer.extra] += 1
+        if row[KIND] != DENSE:
+            states[row[STATE] : row[STATE] + memory * row[COLUMNS]] += 1
+    assert (columns == 1).all() and (states == 1).all()

@@ -1,0 +1,162 @@
+"""Acting by torch: what the module says, drawn as the kernels draw, from bytes and states where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.core.contracts import ObsField, ObsSpec
+from slipstream.core.streams import make_streams
+from slipstream.models.heads import apply_mask, sample
+from slipstream.models.reference import ActorCritic
+from slipstream.models.torched import TorchActing, blocks_of, torch_threads
+
+IMAGE = ObsSpec((ObsField("", "image", (12, 12, 3)),))
+TOKENS = ObsSpec((ObsField("", "tokens", (9, 3)),))
+MIXED = ObsSpec(
+    (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
+)
+SEEN = {"image": IMAGE, "tokens": TOKENS, "mixed": MIXED}
+KINDS = ["discrete", "masked_binary", "continuous", "squashed"]
+
+
+@pytest.fixture
+def make_torched(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Callable[..., Any]:
+    """Make an acting copy, its pack, and samples to act on."""
+
+    def make(kind: str = "discrete", seen: str = "mixed", count: int = 70, **more: Any) -> Any:
+        design, pack = make_policy(kind, SEEN[seen], (16,), **more)
+        acting = TorchActing(design)
+        acting.load(pack)
+        obs, mask, _ = make_samples(design, count)
+        return design, pack, acting, obs, mask
+
+    return make
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_acting_is_the_module_and_the_kernels_chance(
+    seen: str, kind: str, memory: str, make_torched: Callable[..., Any]
+) -> None:
+    """Outputs, values and states are the module's; actions come from each row's own stream as the kernels draw them."""
+    design, pack, acting, obs, mask = make_torched(kind, seen, memory=memory, memory_layers=2, shared=False)
+    assert obs.dtype == np.uint8
+    rows = np.array([0, 1, 5, 63, 64, 69])
+    states = np.random.default_rng(0).normal(0, 0.5, (70, design.state_size)).astype(np.float32)
+    start, streams = states.copy(), make_streams(2, "act", 0, 70)
+    action = np.zeros((70, design.action.parts), design.action.dtype)
+    logp, value = np.full(70, 9, np.float32), np.full(70, 9, np.float32)
+    acting.act(rows, obs, mask, streams, True, action, logp, value, states)
+    params, mean, scale = design.split_pack(pack)
+    named = design.weights.named(params)
+    policy = ActorCritic(design)
+    policy.load_state_dict({name: torch.from_numpy(array) for name, array in named.items()})
+    with torch.no_grad():
+        told = policy(*(torch.from_numpy(array) for array in (obs[rows], mean, scale, start[rows])))
+    assert np.allclose(value[rows], told.value.numpy(), atol=1e-5)
+    assert np.allclose(states[rows], told.state.numpy(), atol=1e-5)
+    others = np.setdiff1d(np.arange(70), rows)
+    assert np.array_equal(states[others], start[others])
+    assert (value[others] == 9).all() and (logp[others] == 9).all()
+    again, probs = make_streams(2, "act", 0, 70), np.zeros(design.outputs, np.float32)
+    for row, outputs in zip(rows, told.outputs.numpy(), strict=True):
+        if mask.shape[1]:
+            apply_mask(outputs, mask[row], design.head)
+        drawn = np.zeros(design.action.parts, design.action.dtype)
+        expected = sample(outputs, named.get("log_std", np.zeros(0, np.float32)), design.head, again, row, probs, drawn)
+        assert np.allclose(action[row], drawn, atol=1e-5)
+        assert logp[row] == pytest.approx(expected, abs=1e-4)
+    assert np.array_equal(streams, again)
+
+
+def test_greedy_moves_no_stream(make_torched: Callable[..., Any]) -> None:
+    """The likeliest option, the same every time."""
+    _, _, acting, obs, mask = make_torched("masked_binary")
+    streams, found = make_streams(0, "act", 0, 70), []
+    for _ in range(2):
+        action, one = np.zeros((70, 3), np.int32), np.zeros(70, np.float32)
+        acting.act(np.arange(70), obs, mask, streams, False, action, one, one.copy(), np.zeros((70, 0), np.float32))
+        found.append(action)
+    assert np.array_equal(*found) and not streams[:, 1].any()
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_telling_and_valuing(kind: str, make_torched: Callable[..., Any]) -> None:
+    """`tell` gives outputs (and log deviations) and moves states; `value` gives values and leaves states alone."""
+    design, pack, acting, obs, mask = make_torched(kind, memory="gru")
+    rows, start = np.arange(70), np.full((70, design.state_size), 0.3, np.float32)
+    width = design.outputs * (2 if kind == "continuous" else 1)
+    told, told_states, value, value_states = (
+        np.zeros((70, width), np.float32),
+        start.copy(),
+        np.zeros(70, np.float32),
+        start.copy(),
+    )
+    acting.tell(rows, obs, told_states, told)
+    acting.value(rows, obs, value, value_states)
+    action = np.zeros((70, design.action.parts), design.action.dtype)
+    logp, acted, moved = np.zeros(70, np.float32), np.zeros(70, np.float32), start.copy()
+    acting.act(rows, obs, mask, make_streams(0, "act", 0, 70), True, action, logp, acted, moved)
+    assert np.array_equal(value, acted) and np.array_equal(told_states, moved)
+    assert np.array_equal(value_states, start)
+    if kind == "continuous":
+        log_std = design.weights.named(design.split_pack(pack)[0])["log_std"]
+        assert np.array_equal(told[:, 3:], np.tile(log_std, (70, 1)))
+        noise = (action - told[:, :3]) / np.exp(log_std)
+        expected = -(0.5 * noise**2 + log_std + 0.5 * np.log(2 * np.pi)).sum(axis=1)
+        assert np.allclose(logp, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torched: Callable[..., Any]) -> None:
+    """A process with rows 64 to 191 gets the bits that one with all rows gets, some of them idle or not."""
+    design, pack, _, obs, mask = make_torched("continuous", count=200, memory=memory)
+    busy = np.flatnonzero(np.random.default_rng(0).random(200) < 0.8)
+    results = []
+    for low, high in ((0, 200), (64, 192)):
+        other = TorchActing(design)
+        other.load(pack)
+        count, rows = high - low, busy[(busy >= low) & (busy < high)] - low
+        action, logp, value = np.zeros((count, 3), np.float32), np.zeros(count, np.float32), np.zeros(count, np.float32)
+        states, streams = np.full((count, design.state_size), 0.2, np.float32), make_streams(1, "act", low, count)
+        other.act(rows, obs[low:high], mask[low:high], streams, True, action, logp, value, states)
+        results.append((action, logp, value, states, streams))
+    for one, two in zip(*results, strict=True):
+        assert np.array_equal(one[64:192], two)
+
+
+def test_blocks_go_by_the_number_of_the_row() -> None:
+    """Rows are split where a multiple of 64 is passed, wherever they stand in the list."""
+    rows = np.array([0, 3, 63, 64, 130, 191, 192])
+    assert [block.tolist() for block in blocks_of(rows)] == [[0, 3, 63], [64], [130, 191], [192]]
+    assert blocks_of(rows[:0]) == []
+
+
+def test_torch_gets_its_threads_back() -> None:
+    """Acting uses the threads it was given, and what was set before comes back, even after an error."""
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError), torch_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise ValueError
+    assert torch.get_num_threads() == before
+    with torch_threads(None):
+        assert torch.get_num_threads() == before
+
+
+def test_a_state_goes_round(make_torched: Callable[..., Any]) -> None:
+    """States that were copied out and put back go on as if nothing had happened."""
+    design, _, acting, obs, _ = make_torched(memory="lstm", memory_layers=2, shared=False)
+    rows, told, again = np.arange(70), *np.zeros((2, 70, design.outputs), np.float32)
+    states = np.zeros((70, design.state_size), np.float32)
+    acting.tell(rows, obs, states, told)
+    kept = states.copy()
+    acting.tell(rows, obs, states, told)
+    acting.tell(rows, obs, kept, again)
+    assert np.array_equal(told, again) and np.array_equal(states, kept)
+    assert (states != 0).all()
