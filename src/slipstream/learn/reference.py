@@ -211,6 +211,8 @@ class TorchEngine:
         ended, failed, streak = (torch.tensor(float(n), device=self.device) for n in (0, 0, self.counters[1]))
         for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
             loss, added = self._add_gradient(data, index, knobs)
+            if knobs.policy == 0:
+                self._hold_policy()
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
             self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
             bad = (~torch.isfinite(norm + loss)).float()
@@ -275,6 +277,13 @@ class TorchEngine:
         self.counters[:] = arrays["counters"]
         self.optimiser.count(int(self.counters[0]))
         self._publish()
+
+    def _hold_policy(self) -> None:
+        """Leave a gradient to the value's own weights alone."""
+        marks = self.design.weights.named(self.design.of_value())
+        for name, parameter in self.optimiser.named.items():
+            if parameter.grad is not None:
+                parameter.grad *= torch.from_numpy(marks[name]).to(self.device)
 
     def _add_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
         """Write the gradient of a minibatch, part by part; return its loss and what it adds to the totals."""

@@ -252,7 +252,7 @@ def _view(
         "steps_per_second": rate,
         "updates": position.version,
         "split": {name: row[f"time/{name}"] for name in ("env", "inference", "learn", "other")},
-        "losses": {"policy": row["loss/policy"], "value": row["loss/value"]},
+        "losses": {"policy": row.get("loss/policy"), "value": row.get("loss/value")},
         "kl": row.get("ppo/kl"),
         "entropy": row.get("ppo/entropy", row.get("sac/entropy")),
         "explained_variance": row.get("ppo/explained_variance"),

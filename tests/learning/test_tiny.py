@@ -1,0 +1,55 @@
+"""The built-in tiny games: what needs memory, pixels or several senses is learned by the policies that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slipstream.api import Run, evaluate
+
+SETTINGS: dict[str, Any] = {
+    "plan__collector": "local", "plan__envs": 32, "plan__threads": 1, "ppo__rollout": 32, "ppo__minibatch": 256,
+    "ppo__learning_rate": 3e-3, "ppo__gamma": 0.95, "policy__hidden": [32], "policy__memory_size": 32,
+    "policy__features": 64, "every__gradients": 0, "every__checkpoint": 0, "every__log": 0,
+}  # fmt: skip
+
+
+def learn(quick: Callable[..., Run], game: str, steps: int, games: int = 200, **more: Any) -> float:
+    """Train and play greedily; the mean return."""
+    run = quick(game, steps=steps, **(SETTINGS | more))
+    return float(evaluate(f"run:{run.path}", game, games=games, seed=1)["mean_return"])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("game", "memory"), [("recall", "gru"), ("recall", "lstm"), ("recall:masked", "lstm")])
+def test_memory_solves_the_delayed_cue(game: str, memory: str, seed: int, quick: Callable[..., Run]) -> None:
+    """With memory the cue is remembered over eight blank steps: the optimum is 1."""
+    assert learn(quick, game, 120_000, policy__memory=memory, seed=seed) >= 0.95
+
+
+def test_without_memory_it_is_a_coin(quick: Callable[..., Run]) -> None:
+    """A feed-forward policy cannot do better than chance, however long it trains."""
+    assert abs(learn(quick, "recall", 120_000, games=1000)) <= 0.12
+
+
+@pytest.mark.parametrize("image", ["nature", "impala"])
+def test_images_are_read(image: str, quick: Callable[..., Run]) -> None:
+    """Both convolutional encoders name the bright quadrant: the optimum is 8."""
+    assert learn(quick, "pixels", 12_000, games=50, policy__image=image, ppo__learning_rate=1e-3) >= 7.2
+
+
+def test_image_vector_and_tokens_are_read_together(quick: Callable[..., Run]) -> None:
+    """Each sense pays a third; all three are needed for more than 6 of 8, by two agents with masks."""
+    assert learn(quick, "mixed:team", 40_000, games=50, ppo__learning_rate=1e-3) >= 6.8
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_continuous_actions_from_several_senses(memory: str, quick: Callable[..., Run]) -> None:
+    """Squashed actions close in on what three senses ask for, with memory in between too."""
+    score = learn(
+        quick, "mixed:continuous", 30_000, games=50, policy__memory=memory, policy__squash=True, policy__log_std=-0.5,
+        ppo__learning_rate=1e-3, ppo__entropy=0.0,
+    )  # fmt: skip
+    assert score >= 6.0

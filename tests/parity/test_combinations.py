@@ -1,0 +1,83 @@
+"""Every kind of policy on every kind of game: what acted is what is trained, and it plays, saves and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.api import Run, configure, evaluate, resume
+from slipstream.learn.build import build, choose_env
+from slipstream.runs.checkpoint import find, load
+from slipstream.runs.layout import RunDir
+
+SMALL: dict[str, Any] = {
+    "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 32,
+    "ppo__epochs": 1, "policy__hidden": [16], "policy__memory_size": 12, "policy__sequence": 8, "policy__features": 16,
+    "env__match_seconds": 1.0,
+}  # fmt: skip
+GAMES: dict[str, dict[str, Any]] = {
+    "recall:masked": {},  # masks, vectors
+    "pixels": {},  # an image alone
+    "mixed": {},  # dict of image, vector and tokens; multi-discrete
+    "mixed:continuous": {"policy__squash": True},  # dict; continuous
+    "mixed:team": {"policy__layer_norm": True},  # dict, masks, multi-discrete, two agents
+    "soccer": {"env__actions": "multi_discrete"},  # two agents, two sides
+    "soccer:2v2": {"env__actions": "continuous", "policy__shared": False, "policy__layer_norm": True},
+}
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> None:
+    """At lag 0 the policy of the update gives the log-probabilities and values of the rollout: ratio 1 within 1e-5."""
+    flags = {"policy__shared": shared} | SMALL | GAMES[game] | {"policy__memory": memory}
+    settings = configure(game, flags=flags | {"policy__image": "impala" if shared else "nature"}).settings
+    parts = build(choose_env(game, settings), settings)
+    parts.collector.publish(0, parts.learner.pack)
+    parts.collector.start(0, None)
+    for version in range(3):
+        rollout = parts.collector.collect(version)
+        parts.learner._estimate(rollout, 1.0)
+        seen = parts.learner.engine.survey(parts.learner._prepare(rollout))
+        assert np.abs(np.exp(seen.logp - rollout.logp.reshape(-1)) - 1).max() < 1e-5
+        assert np.allclose(seen.value, rollout.value[:-1].reshape(-1), atol=1e-5)
+        _, row = parts.learner.update(rollout, 0)
+        assert np.isfinite(row["loss/policy"]) and row["ppo/updates"] == len(rollout.logp.reshape(-1)) // 32
+        parts.collector.publish(version + 1, parts.learner.pack)
+    assert rollout.terminated.any() or rollout.truncated.any(), "episodes end inside the sequences"
+
+
+@pytest.mark.parametrize(
+    ("game", "more"),
+    [
+        ("mixed:team", {"policy__memory": "lstm"}),
+        ("mixed:continuous", {"policy__memory": "gru"}),
+        ("recall:masked", {"policy__memory": "gru"}),
+        ("soccer", {"policy__memory": "lstm", "opponent": "run"}),
+        ("soccer", {"algorithm": "sac", "env__actions": "continuous", "sac__warmup": 100}),
+        ("recall", {"algorithm": "sac", "sac__warmup": 100}),
+    ],
+)
+def test_resumed_equals_uninterrupted_and_is_evaluated(
+    game: str, more: dict[str, Any], quick: Callable[..., Run]
+) -> None:
+    """Weights, memory, optimiser, buffer, opponents' memory and environments go on bit for bit, and the agent plays."""
+    settings = SMALL | more | {"every__checkpoint": 0, "every__gradients": 64}
+    if more.get("opponent"):
+        teacher = quick(game, name="teacher", steps=200, **(settings | {"opponent": None}))
+        settings["opponent"] = f"run:{teacher.path}"
+    whole = quick(game, name="whole", steps=800, **settings)
+    again = resume(quick(game, name="half", steps=400, **settings).path, steps=800)
+    one, other = (load(find(RunDir.open(run.path))) for run in (whole, again))
+    assert one.groups.keys() == other.groups.keys()
+    for group, arrays in one.groups.items():
+        for name, array in arrays.items():
+            assert np.array_equal(array, other.groups[group][name]), f"{group}/{name} differs"
+    versus = {"opponent": "random"} if game == "soccer" else {}
+    shape = {key: value for key, value in settings.items() if key.startswith("env__")}
+    results = [evaluate(f"run:{run.path}", game, games=4, **versus, **shape) for run in (whole, again)]
+    assert results[0]["games"] == 4 and results[0]["mean_return"] == results[1]["mean_return"]
