@@ -47,10 +47,20 @@ from slipstream.models.design import Design
 from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, columns_of, product, squared_length
 from slipstream.models.layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
 
-CRITICISE, GATHER_CRITICS, MOVE_CRITICS, FLIP, ACT, GATHER_ACTOR, MOVE_ACTOR = range(7)
-PHASES = 7
+CRITICISE, MOVE_CRITICS, ACT, MOVE_ACTOR = range(4)
+PHASES = 4
 """The phases of a gradient step; threads wait for each other between them."""
 TRIALS = 7
+
+
+@compiled_fused
+def own_rows(table: Array, layer: int, part: int, parts: int, size: int) -> tuple[int, int, int, int]:
+    """The inputs of a layer that fall to one of `parts`, and where their weights stand; the last has the biases too."""
+    row = table[layer]
+    low, high = span(row[INPUTS], 4, part, parts)
+    end = table[layer + 1, WEIGHT] if layer + 1 < table.shape[0] else size
+    stop = end if part == parts - 1 else row[WEIGHT] + high * row[COLUMNS]
+    return low, high, row[WEIGHT] + low * row[COLUMNS], stop
 
 
 @compiled_fused
@@ -63,7 +73,7 @@ def flip_layers(params: Array, table: Array, flipped: Array, part: int, parts: i
         inputs, columns, width = row[INPUTS], row[COLUMNS], row[IN_COLUMNS]
         matrix = params[row[WEIGHT] : row[BIAS]].reshape(inputs, columns)
         turned = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
-        low, high = span(inputs, 4, part, parts)
+        low, high, _, _ = own_rows(table, layer, part, parts, params.size)
         for i in range(low, high // 4 * 4, 4):
             r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
             for j in range(columns):
@@ -72,19 +82,17 @@ def flip_layers(params: Array, table: Array, flipped: Array, part: int, parts: i
 
 
 @compiled_fused
-def flip_part(nets: Nets, tables: Tables, room: Room, obs: int, part: int, parts: int) -> None:
-    """One part of all transposing: hidden layers, and what the critics' first layers do with the action."""
-    flip_layers(nets.actor, tables.actor, room.actor_flipped, part, parts)
-    first, width = tables.critic[0], room.by_action.shape[3]
-    columns = first[COLUMNS]
-    for c in range(nets.critics.shape[0]):
-        params, flipped = nets.critics[c], room.critic_flipped[c]
-        flip_layers(params, tables.critic, flipped, part, parts)
-        if part == 0 and width:
-            turned = flipped[flipped.size - columns * width :].reshape(columns, width)
-            for k in range(room.acted.shape[1]):
-                for j in range(columns):
-                    turned[j, k] = params[first[WEIGHT] + (obs + k) * columns + j]
+def flip_critic(nets: Nets, tables: Tables, room: Room, obs: int, critic: int, part: int, parts: int) -> None:
+    """One part of a critic's transposing: its hidden layers, and what the first one does with the action."""
+    params, flipped, width = nets.critics[critic], room.critic_flipped[critic], room.by_action.shape[3]
+    start, columns = tables.critic[0, WEIGHT], tables.critic[0, COLUMNS]
+    flip_layers(params, tables.critic, flipped, part, parts)
+    low, high, _, _ = own_rows(tables.critic, 0, part, parts, params.size)
+    turned = flipped[flipped.size - columns * width :].reshape(columns, width)
+    for k in range(room.acted.shape[1]):
+        if low <= obs + k < high:
+            for j in range(columns):
+                turned[j, k] = params[start + (obs + k) * columns + j]
 
 
 @compiled_fused
@@ -96,45 +104,62 @@ def clear(room: Room, thread: int) -> None:
 
 
 @compiled_fused
-def gather(gradients: Array, room: Room, part: int) -> None:
-    """Add up one part of all threads' gradients, and its squares."""
-    low, high = span(gradients.shape[1], 16, part, gradients.shape[0])
-    for thread in range(1, gradients.shape[0]):
-        add_into(gradients[0, low:high], gradients[thread, low:high])
-    room.squares[part] = squared_length(gradients[0, low:high])
+def move_layers(
+    params: Array, first: Array, second: Array, targets: Array, gradients: Array, table: Array, count: int,
+    rate: Number, tau: Number, part: int,
+) -> Number:  # fmt: skip
+    """One part of Adam's step by the sum of all threads' gradients, and of the targets' after it; the sum's squares."""
+    squares, tau, parts = ZERO, np.float32(tau), gradients.shape[0]
+    for layer in range(table.shape[0]):
+        _, _, low, high = own_rows(table, layer, part, parts, params.size)
+        own, slope = params[low:high], gradients[0, low:high]
+        for thread in range(1, parts):
+            add_into(slope, gradients[thread, low:high])
+        squares += squared_length(slope)
+        adam(own, slope, first[low:high], second[low:high], count, rate, ADAM_EPS, 1.0, 0.0)
+        for i in range(low, high if tau > ZERO else low):
+            targets[i] = (ONE - tau) * targets[i] + tau * params[i]
+    return squares
 
 
 @compiled_fused
-def move_critics(nets: Nets, room: Room, count: int, rate: Number, tau: Number, part: int) -> None:
-    """One part of Adam's step of the critics, and of their targets' after them."""
-    low, high = span(nets.critics.size, 16, part, room.squares.size)
-    params, targets = nets.critics.reshape(-1)[low:high], nets.targets.reshape(-1)[low:high]
-    first, second = nets.critics_first.reshape(-1)[low:high], nets.critics_second.reshape(-1)[low:high]
-    adam(params, room.critic_gradients[0, low:high], first, second, count, rate, ADAM_EPS, 1.0, 0.0)
-    tau = np.float32(tau)
-    kept = ONE - tau
-    for i in range(params.size):
-        targets[i] = kept * targets[i] + tau * params[i]
+def move_critics(nets: Nets, tables: Tables, room: Room, obs: int, count: int, knobs: Array, thread: int) -> None:
+    """A thread's part of the critics' step; it transposes the weights it moves, so that nobody has to wait."""
+    parts, size = room.squares.size, nets.critics.shape[1]
+    for c in range(nets.critics.shape[0]):
+        move_layers(
+            nets.critics[c], nets.critics_first[c], nets.critics_second[c], nets.targets[c],
+            room.critic_gradients[:, c * size : (c + 1) * size], tables.critic, count, knobs[RATE], knobs[TAU], thread,
+        )  # fmt: skip
+        flip_critic(nets, tables, room, obs, c, thread, parts)
+    flip_layers(nets.actor, tables.actor, room.actor_flipped, thread, parts)
 
 
 @compiled_fused
-def move_actor(nets: Nets, room: Room, count: int, rate: Number, part: int) -> None:
-    """One part of Adam's step of the actor."""
-    low, high = span(nets.actor.size, 16, part, room.squares.size)
-    params, first, second = nets.actor[low:high], nets.actor_first[low:high], nets.actor_second[low:high]
-    adam(params, room.actor_gradients[0, low:high], first, second, count, rate, ADAM_EPS, 1.0, 0.0)
+def move_actor(nets: Nets, tables: Tables, room: Room, count: int, knobs: Array, thread: int) -> None:
+    """A thread's part of the actor's step."""
+    room.squares[thread] = move_layers(
+        nets.actor, nets.actor_first, nets.actor_second, nets.actor, room.actor_gradients, tables.actor, count,
+        knobs[RATE], 0.0, thread,
+    )  # fmt: skip
+
+
+@compiled_fused
+def measure(gradients: Array, squares: Array, thread: int) -> None:
+    """The squares of a thread's own gradient: if they are finite, so is the sum of all."""
+    squares[thread] = squared_length(gradients[thread])
 
 
 @compiled_fused
 def settle(phase: int, room: Room, counters: Array) -> bool:
     """Count a step that can be taken; false for one whose loss or gradient is not finite."""
-    if phase != GATHER_CRITICS and phase != GATHER_ACTOR:
+    if phase != CRITICISE and phase != ACT:
         return True
     if not math.isfinite(room.squares.sum() + room.sums.sum()):
         counters[1] += 1
         counters[2] += 1
         return False
-    counters[0 if phase == GATHER_CRITICS else 3] += 1
+    counters[0 if phase == CRITICISE else 3] += 1
     return True
 
 
@@ -165,10 +190,9 @@ def take_steps(
     threads, batch, critics = room.squares.size, sample.reward.size, nets.critics.shape[0]
     chunks, obs, gamma = room.actor.shape[1] - 1, sample.obs.shape[1], knobs[GAMMA]
     filled, recorded, demo_count, n_step = counts[0], counts[1], counts[2], counts[3]
-    if room.stale[0]:
-        for part in range(threads):
-            flip_part(nets, tables, room, obs, part, threads)
-        room.stale[0] = 0
+    for turn in range(critics * threads if room.stale[0] else 0):
+        flip_critic(nets, tables, room, obs, turn // threads, turn % threads, threads)
+    room.stale[0] = 0
     for _ in range(updates):
         fixed, fine = knobs[TEMPERATURE], True
         alpha = np.float32(fixed if fixed > 0.0 else math.exp(nets.temperature[0]))
@@ -184,19 +208,15 @@ def take_steps(
                         look_ahead(nets, tables, room, sample, picked, alpha, thread, chunk)
                     for turn in range(critics * chunks):
                         add_critic_gradient(nets, tables, room, sample, thread, turn % chunks, turn // chunks)
-                elif phase == GATHER_CRITICS:
-                    gather(room.critic_gradients, room, thread)
+                    measure(room.critic_gradients, room.squares, thread)
                 elif phase == MOVE_CRITICS:
-                    move_critics(nets, room, counters[0], knobs[RATE], knobs[TAU], thread)
-                elif phase == FLIP:
-                    flip_part(nets, tables, room, obs, thread, threads)
+                    move_critics(nets, tables, room, obs, counters[0], knobs, thread)
                 elif phase == ACT:
                     for chunk in range(chunks):
                         add_actor_gradient(nets, tables, room, sample, alpha, thread, chunk)
-                elif phase == GATHER_ACTOR:
-                    gather(room.actor_gradients, room, thread)
+                    measure(room.actor_gradients, room.squares, thread)
                 else:
-                    move_actor(nets, room, counters[3], knobs[RATE], thread)
+                    move_actor(nets, tables, room, counters[3], knobs, thread)
             fine = settle(phase, room, counters)
             if not fine:
                 break

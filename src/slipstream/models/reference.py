@@ -294,7 +294,7 @@ def first_weights(design: Design, seed: int) -> dict[str, Array]:
     """The named arrays that a run starts from.
 
     Behind the encoders they are those of a design that sees the features as one vector; in them, convolutions and
-    matrices are orthogonal with gain sqrt(2).
+    matrices are orthogonal with gain sqrt(2), but residuals start at 0: six of them would multiply what they are given.
     """
     policy = ActorCritic(design)
     behind = replace(design, obs=vector_obs(policy.chains()[0].encoder.width))
@@ -304,7 +304,7 @@ def first_weights(design: Design, seed: int) -> dict[str, Array]:
         for name, parameter in policy.named_parameters():
             if name in named:
                 continue
-            if parameter.ndim == 1:
+            if parameter.ndim == 1 or name.endswith(".second.weight"):
                 nn.init.zeros_(parameter)
             elif isinstance(policy.get_submodule(name.rpartition(".")[0]), nn.Embedding):
                 nn.init.normal_(parameter, 0.0, EMBEDDING_SPREAD, generator=generator)
