@@ -13,7 +13,8 @@ from slipstream.core import compile
 from slipstream.core.contracts import ActionSpec, Array, ObsSpec, vector_obs
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure
-from slipstream.models.kernels import CHUNK, forward, load_obs, outputs
+from slipstream.models.kernels import CHUNK
+from slipstream.models.networks import forward, load_obs, outputs
 from slipstream.settings import PolicySettings
 
 if TYPE_CHECKING:

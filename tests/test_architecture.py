@@ -23,7 +23,7 @@ BANNED = {
 }  # fmt: skip
 ITERATION = (
     "learn/loop.py", "learn/ppo.py", "learn/advantages.py", "learn/fused.py", "collect/actor.py", "models/acting.py",
-    "models/heads.py", "models/kernels.py",
+    "models/heads.py", "models/networks.py",
 )  # fmt: skip
 PICKLES = {"core/crew.py", "core/child.py"}
 """A job travels to our own child process by value, over a private pipe; nothing else may unpickle."""

@@ -177,8 +177,8 @@ class SACSettings(Section):
     target_entropy: float | None = None
     """Entropy to keep; unset: minus the number of continuous actions, or half of the most that choices allow."""
     demos: str | None = None
-    """A run of SAC, or a .safetensors file of obs, action (as the env takes it), reward, next_obs and terminated, that a
-    share of every batch comes from."""
+    """A run of SAC, or a .safetensors file of obs, action (as the env takes it), reward, next_obs and terminated, that
+    a share of every batch comes from."""
     demo_share: float = Field(0.5, gt=0, lt=1)
     """That share."""
     normalise_obs: bool = False

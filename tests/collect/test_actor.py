@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.collect.actor import Actor, all_finite, learning_rows
-from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.actor import Actor
+from slipstream.collect.guard import all_finite
+from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
@@ -54,10 +55,10 @@ def test_nan_is_masked_and_named(fault: Any, what: str) -> None:
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=5))
     vector = make_vector(choice, 2, first=3)
     rollout, actor = fill(vector, 16, first=3)
-    assert actor.drain_faults() == [
+    assert actor.guard.drain() == [
         f"{what} was not finite in env {env} at step 5: masked, and the env was reset." for env in (3, 4)
     ]
-    assert actor.drain_faults() == []
+    assert actor.guard.drain() == []
     assert rollout.active[4].tolist() == [0, 0]
     assert rollout.active.sum() == 2 * 17 - 2
     assert rollout.truncated[4].tolist() == [1, 1] and rollout.reward[4].tolist() == [0, 0]
@@ -71,7 +72,7 @@ def test_many_faults_of_one_kind_are_told_in_few_lines() -> None:
     """The first three are told one by one, the rest as a number."""
     vector = make_vector(EnvChoice("python:Broken", factory=lambda: BrokenEnv("nan_reward", at=2)), 5)
     _, actor = fill(vector, 4)
-    said = actor.drain_faults()
+    said = actor.guard.drain()
     assert len(said) == 4
     assert said[-1] == "The reward was not finite 2 times more."
 
@@ -121,7 +122,7 @@ def test_a_reward_term_that_turns_nan_is_named() -> None:
     """The term is named, all rows of that env are masked, and other envs go on."""
     vector = Terms(envs=3, bad_step=2, bad_row=3)
     rollout, actor = fill(vector, 4)
-    assert actor.drain_faults() == [
+    assert actor.guard.drain() == [
         "Reward term `touch` was not finite in env 1 at step 2: masked, and the env was reset."
     ]
     assert vector.resets == [[1]]

@@ -62,7 +62,8 @@ def test_names_that_scripts_rely_on_are_there() -> None:
     """The keys that other people's scripts use keep their names."""
     promised = {
         "plan.envs", "plan.workers", "plan.lag", "plan.collector", "ppo.rollout", "ppo.minibatch", "ppo.epochs",
-        "ppo.learning_rate", "schedules", "algorithm", "policy.memory", "policy.hidden", "policy.activation", "policy.shared",
+        "ppo.learning_rate", "schedules", "algorithm", "policy.memory", "policy.hidden", "policy.activation",
+        "policy.shared",
         "env.action_repeat", "env.match_seconds", "rewards.mode", "rewards.weights", "every.log", "every.checkpoint",
         "every.evaluate", "every.system", "every.gradients", "every.profile",
     }  # fmt: skip

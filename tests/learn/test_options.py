@@ -14,7 +14,7 @@ from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError
 from slipstream.learn.batch import Outcome
 from slipstream.learn.build import Parts, build, choose_env
-from slipstream.learn.ppo import tune_epochs
+from slipstream.learn.schedules import tune_epochs
 from slipstream.models.acting import make_acting
 from slipstream.settings import PPOSettings
 from slipstream.testing import ToyEnv
@@ -201,14 +201,15 @@ def test_while_the_value_warms_up_the_policy_stands(engine: str, shared: bool) -
 def test_the_reference_pulls(engine: str, memory: str, quick: Callable[..., Run]) -> None:
     """From elsewhere the policy is drawn to its reference; the weight of the pull decays; without it KL stays."""
     teacher = quick(
-        lambda: ToyEnv("masked"), name="teacher", steps=6000, plan__envs=8, ppo__learning_rate=3e-3, policy__memory=memory,
-        policy__memory_size=12, policy__sequence=8,
+        lambda: ToyEnv("masked"), name="teacher", steps=6000, plan__envs=8, ppo__learning_rate=3e-3,
+        policy__memory=memory, policy__memory_size=12, policy__sequence=8,
     )  # fmt: skip
     ends = {}
     for pull in (0.0, 20.0):
         parts = make(
-            lambda: ToyEnv("masked"), plan__learner=engine, ppo__reference=f"run:{teacher.path}", ppo__reference_kl=pull,
-            ppo__reference_decay=0.9, ppo__entropy=0.0, ppo__learning_rate=1e-3, ppo__max_grad_norm=10.0,
+            lambda: ToyEnv("masked"), plan__learner=engine, ppo__reference=f"run:{teacher.path}",
+            ppo__reference_kl=pull, ppo__reference_decay=0.9, ppo__entropy=0.0, ppo__learning_rate=1e-3,
+            ppo__max_grad_norm=10.0,
         )  # fmt: skip
         rows = train(parts, 12)
         ends[pull] = rows[-1]["ppo/reference_kl"]
@@ -224,7 +225,7 @@ def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
         "recall:masked", policy__memory="lstm", policy__hidden=[16, 16], ppo__reference=f"run:{teacher.path}",
         ppo__normalise_obs=False, ppo__learning_rate=1e-12,
     )  # fmt: skip
-    agent = parts.learner.reference
+    agent = parts.learner.anchor.agent
     parts.learner.pack[:] = agent.pack
     parts.collector.publish(0, parts.learner.pack)
     assert [row["ppo/reference_kl"] for row in train(parts, 3)] == pytest.approx([0, 0, 0], abs=1e-7)
@@ -233,7 +234,7 @@ def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
 def test_a_reference_that_does_not_fit_is_refused(quick: Callable[..., Run]) -> None:
     """Another game, or actions bent otherwise, cannot be compared."""
     teacher = quick(lambda: ToyEnv("continuous"), name="teacher", steps=100)
-    with pytest.raises(ConfigError, match="hint: set policy.squash=false"):
+    with pytest.raises(ConfigError, match=r"hint: set policy\.squash=false"):
         make(lambda: ToyEnv("continuous"), ppo__reference=f"run:{teacher.path}", policy__squash=True)
 
 

@@ -58,7 +58,11 @@ def test_by_metric() -> None:
 
 def test_several_at_once_and_the_rest_stays() -> None:
     """Every scheduled setting moves on its own; all others are those of the file."""
-    text = {"ppo.clip": "linear to 0.1 over 100", "ppo.entropy": "cosine to 0 over 200", "ppo.gamma": "linear to 1 over 50"}
+    text = {
+        "ppo.clip": "linear to 0.1 over 100",
+        "ppo.entropy": "cosine to 0 over 200",
+        "ppo.gamma": "linear to 1 over 50",
+    }
     now = Schedules(Settings(schedules=text)).now("ppo", 100)
     assert (now.clip, now.entropy, now.gamma) == pytest.approx((0.1, 0.005, 1.0))
     assert now.gae_lambda == 0.95 and now.learning_rate == 3e-4
@@ -70,7 +74,11 @@ def test_several_at_once_and_the_rest_stays() -> None:
         ("ppo.clip", "falling to 0", "The schedule of `ppo.clip` cannot be read: 'falling to 0'."),
         ("ppo.clip", "linear to 0", "The schedule of `ppo.clip` has no length, since the run has none in steps."),
         ("ppo.clip", "linear to 1 by kl from 2 to 2", "The schedule of `ppo.clip` goes from 2 to 2: that is no range."),
-        ("ppo.gamma", "linear to 2 over 9", "The schedule of `ppo.gamma` cannot end at 2: input should be less than or"),
+        (
+            "ppo.gamma",
+            "linear to 2 over 9",
+            "The schedule of `ppo.gamma` cannot end at 2: input should be less than or",
+        ),
         ("ppo.clipp", "linear to 1 over 9", "`ppo.clipp` cannot have a schedule: it is not a number that is read at"),
         ("ppo.minibatch", "linear to 1 over 9", "`ppo.minibatch` cannot have a schedule"),
         ("policy.hidden", "linear to 1 over 9", "`policy.hidden` cannot have a schedule"),

@@ -190,18 +190,17 @@ def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
     assert soft.counters.tolist() == [3, 0, 3, 3]
 
 
-@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
-def test_an_actor_that_is_not_finite_is_not_moved(engine: Any) -> None:
+@pytest.mark.parametrize(("engine", "threads"), [(FusedSoft, 1), (FusedSoft, 2), (TorchSoft, 1)])
+def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads: int) -> None:
     """If only the actor's step fails, the critics' stands and the failure is counted."""
-    soft, feed = make(engine, **PAIR)
-    run((soft, feed), 1)
-    arrays = soft.snapshot()
-    arrays["weight/critic0.head.weight"] = np.full_like(arrays["weight/critic0.head.weight"], 1e38)
-    arrays["weight/critic1.head.weight"] = np.full_like(arrays["weight/critic1.head.weight"], 1e38)
-    soft.restore(arrays)
-    run((soft, feed), 3)
-    assert soft.counters[1] == soft.counters[2] == 3
-    assert np.array_equal(soft.snapshot()["weight/policy.head.weight"], arrays["weight/policy.head.weight"])
+    soft, feed = make(engine, threads=threads, **PAIR)
+    feed.replay.ring.ended[:] = TERMINATED
+    before = soft.snapshot()
+    assert run((soft, feed), 3, SoftKnobs(**{**KNOBS.__dict__, "temperature": 1e36}))[UPDATES] == 0
+    assert soft.counters.tolist() == [3, 3, 3, 0]
+    after = soft.snapshot()
+    assert np.array_equal(after["weight/policy.head.weight"], before["weight/policy.head.weight"])
+    assert not np.array_equal(after["weight/critic0.head.weight"], before["weight/critic0.head.weight"])
 
 
 @pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])

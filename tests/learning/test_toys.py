@@ -44,7 +44,17 @@ def test_truncation_is_not_mistaken_for_an_end(quick: Callable[..., Run]) -> Non
     value, action, logp = np.zeros(4, np.float32), np.zeros((4, 1), np.int32), np.zeros(4, np.float32)
     acting = agent.acting
     mask, streams = np.zeros((4, 0), np.uint8), np.zeros((4, 2), np.int64)
-    acting.act(np.arange(4), np.eye(4, dtype=np.float32), mask, streams, False, action, logp, value, np.zeros((4, 0), np.float32))
+    acting.act(
+        np.arange(4),
+        np.eye(4, dtype=np.float32),
+        mask,
+        streams,
+        False,
+        action,
+        logp,
+        value,
+        np.zeros((4, 0), np.float32),
+    )
     assert 7.5 < value.mean() < 11, "1 / (1 - 0.9) = 10"
 
 

@@ -13,16 +13,8 @@ import torch
 from slipstream.core.contracts import Array
 from slipstream.core.streams import make_streams
 from slipstream.models.design import Design
-from slipstream.models.heads import (
-    MASKED,
-    apply_mask,
-    greedy,
-    hold_near,
-    log_squash,
-    measure,
-    sample,
-    slopes,
-)
+from slipstream.models.heads import MASKED, apply_mask, greedy, log_squash, measure, sample, slopes
+from slipstream.models.nearness import hold_near
 from slipstream.models.reference import ActorCritic
 
 KINDS = [

@@ -11,19 +11,9 @@ import torch
 
 from slipstream.core.contracts import Array
 from slipstream.models.design import Design
-from slipstream.models.kernels import (
-    OBS_LIMIT,
-    adam,
-    exponential,
-    forward,
-    hyperbolic_tangent,
-    keep_state,
-    load_obs,
-    logistic,
-    outputs,
-    product,
-    softplus,
-)
+from slipstream.models.kernels import OBS_LIMIT, adam, exponential, hyperbolic_tangent, logistic, product, softplus
+from slipstream.models.memory import keep_state
+from slipstream.models.networks import forward, load_obs, outputs
 from slipstream.models.reference import ActorCritic, state_columns
 
 SIZES = [(1, (50, 3)), (17, (50, 3)), (17, ()), (8, (16,)), (33, (5, 7, 9))]

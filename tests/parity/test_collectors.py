@@ -56,7 +56,10 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
         ("gymnasium:Pendulum-v1", {"plan__workers": 2, "plan__lag": 1}),
         ("soccer", {"plan__workers": 3, "policy__memory": "lstm", "policy__memory_size": 12}),
         ("recall:masked", {"plan__workers": 2, "policy__memory": "gru", "policy__memory_size": 12, "plan__lag": 1}),
-        ("mixed:team", {"plan__workers": 1, "policy__memory": "lstm", "policy__memory_size": 12, "policy__features": 16}),
+        (
+            "mixed:team",
+            {"plan__workers": 1, "policy__memory": "lstm", "policy__memory_size": 12, "policy__features": 16},
+        ),
     ],
 )
 def test_actors_equal_local(env: str, more: dict[str, Any]) -> None:

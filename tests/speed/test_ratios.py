@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from slipstream.models.shape import Shape
 
 import slipstream as ss
 from slipstream.core.contracts import ActionSpec, empty_rows
@@ -16,7 +17,6 @@ from slipstream.envs.soccer.game import Soccer
 from slipstream.learn.batch import Batch, Knobs
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.reference import TorchEngine
-from slipstream.models.shape import Shape
 
 pytestmark = pytest.mark.speed
 

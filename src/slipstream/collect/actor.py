@@ -5,51 +5,16 @@ The local collector is one actor with all environments; each worker process is o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.rollout import Rollout, sequence_starts
-from slipstream.core.compile import compiled
+from slipstream.collect.guard import Guard
+from slipstream.collect.rollout import Rollout, learning_rows, sequence_starts
 from slipstream.core.contracts import Agent, Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
 from slipstream.models.acting import bound, make_acting
 from slipstream.models.design import Design
-
-TOLD = 3
-"""Faults of one kind that are told one by one; of the rest, the number."""
-
-
-@compiled
-def all_finite(values: Array) -> bool:
-    """Whether a flat array holds neither NaN nor infinity."""
-    total = np.float32(0)
-    for i in range(values.size):
-        total += values[i] * np.float32(0)
-    return bool(total == np.float32(0))
-
-
-def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
-    """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
-    mask = np.ones((envs, len(teams)), bool)
-    if opponent:
-        sides = sorted(set(teams))
-        for env in range(envs):
-            mask[env] = np.array(teams) == sides[(first + env) % len(sides)]
-    return mask.reshape(-1)
-
-
-@dataclass
-class Fault:
-    """A non-finite number that was kept out of the batch."""
-
-    env: int
-    step: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.what} was not finite in env {self.env} at step {self.step}: masked, and the env was reset."
 
 
 class Actor:
@@ -66,7 +31,7 @@ class Actor:
         self.acting = make_acting(design)
         self.first = first
         self.opponent = opponent
-        self.faults: list[Fault] = []
+        self.guard = Guard(vector, first)
         self.seconds = np.zeros(2, np.float64)
         """Time in the environments and in inference."""
         self.progress = np.zeros(2, np.int64) if progress is None else progress
@@ -123,8 +88,7 @@ class Actor:
             in_envs += stepped - acted
             if self.design.value and rows.truncated.any():
                 acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], memory)
-            if not (self._obs_finite(rows) and all_finite(rows.reward) and self._ends_finite(rows)):
-                self._mend(t, rollout, rows)
+            self.guard.check(t, self._steps, rollout, rows)
             if remembering:
                 self._forget(rows)
             if self._others.size:
@@ -134,17 +98,6 @@ class Actor:
             acting.value(self._all, now.obs, rollout.value[-1], memory)
         self.seconds[0] += in_envs
         self.seconds[1] += in_policy
-
-    def drain_faults(self) -> list[str]:
-        """What was kept out of the batch since the last call."""
-        faults, self.faults = self.faults, []
-        lines = []
-        for what in dict.fromkeys(fault.what for fault in faults):
-            same = [fault for fault in faults if fault.what == what]
-            lines += [str(fault) for fault in same[:TOLD]]
-            if len(same) > TOLD:
-                lines.append(f"{what} was not finite {len(same) - TOLD} times more.")
-        return lines
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that the next rollout starts from, rows or envs first."""
@@ -194,35 +147,3 @@ class Actor:
         assert self.opponent is not None
         self.opponent.act_into(obs[self._others], mask[self._others], self._other_streams, self._other_action)
         action[self._others] = self._other_action
-
-    def _obs_finite(self, rows: Rows) -> bool:
-        numbers = self.vector.spec.obs.vectors(rows.obs)
-        return all_finite(np.ascontiguousarray(numbers).reshape(-1))
-
-    def _ends_finite(self, rows: Rows) -> bool:
-        ended = rows.terminated | rows.truncated
-        numbers = self.vector.spec.obs.vectors(rows.final_obs)
-        return not ended.any() or bool(np.isfinite(numbers[ended > 0]).all())
-
-    def _mend(self, t: int, rollout: Rollout, rows: Rows) -> None:
-        """Keep non-finite numbers out of the batch: mask the transition, cut there, reset the env."""
-        spec = self.vector.spec
-        agents, terms = spec.agents, spec.terms
-        ended = (rows.terminated | rows.truncated) > 0
-        fine, ends_fine = (np.isfinite(spec.obs.vectors(obs)).all(axis=1) for obs in (rows.obs, rows.final_obs))
-        bad_obs = ~fine | (ended & ~ends_fine)
-        bad = bad_obs | ~np.isfinite(rows.reward)
-        envs = np.unique(np.flatnonzero(bad) // agents)
-        for env in envs.tolist():
-            its = slice(env * agents, (env + 1) * agents)
-            named = [name for k, name in enumerate(terms) if not np.isfinite(rows.terms[its, k]).all()]
-            what = "The observation" if bad_obs[its].any() else "The reward"
-            what = f"Reward term `{'`, `'.join(named)}`" if named else what
-            self.faults.append(Fault(self.first + env, self._steps, what))
-            rows.reward[its] = 0
-            rows.terminated[its] = 0
-            rows.truncated[its] = 1
-            rollout.active[t][its] = 0
-            rollout.final_value[t][its] = rollout.value[t][its]
-            rows.terms[its] = np.nan_to_num(rows.terms[its], nan=0.0, posinf=0.0, neginf=0.0)
-        self.vector.reset_envs(envs.tolist(), rows)

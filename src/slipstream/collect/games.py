@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.collect.actor import learning_rows
+from slipstream.collect.rollout import learning_rows
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.core.errors import ConfigError

@@ -40,7 +40,7 @@ class Local:
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call."""
-        return self.actor.drain_faults()
+        return self.actor.guard.drain()
 
     def seconds(self) -> tuple[float, float]:
         """Time spent in environments and in inference so far."""

@@ -17,8 +17,8 @@ class Rollout:
     """The transitions of all rows over T steps; `obs`, `value`, `active` and `mask` have one step more.
 
     `active` is 1 where the learning policy acted: only there is a transition. Where an episode was truncated,
-    `final_value` is the value of its last observation. `state` is what the memory held where each sequence of it begins,
-    its burn-in included. `final_obs`, the last observations of ended episodes, is there for off-policy learning only.
+    `final_value` is the value of its last observation. `state` is what the memory held where each sequence begins, its
+    burn-in included. `final_obs`, the last observations of ended episodes, is there for off-policy learning only.
     """
 
     obs: Array  # [T + 1, rows, obs]
@@ -59,6 +59,16 @@ class Rollout:
             mask=self.mask[t + 1],
             terms=self.terms,
         )
+
+
+def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
+    """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
+    mask = np.ones((envs, len(teams)), bool)
+    if opponent:
+        sides = sorted(set(teams))
+        for env in range(envs):
+            mask[env] = np.array(teams) == sides[(first + env) % len(sides)]
+    return mask.reshape(-1)
 
 
 def sequence_starts(design: Design, steps: int) -> dict[int, list[int]]:

@@ -38,7 +38,7 @@ def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:
             actor.fill(rollouts[k % job.buffers])
             starts[(k + 1) % 2].write(actor.snapshot())
             slab["seconds"][job.worker] = actor.seconds
-            answer({"said": f"done {k}", "faults": actor.drain_faults()})
+            answer({"said": f"done {k}", "faults": actor.guard.drain()})
 
 
 class Start:

@@ -43,7 +43,9 @@ def estimate_advantages(
             if active[t, row]:
                 delta = pending[row] - centre * scale + gamma * following[row] - value[t, row]
                 if weighed:
-                    carried[row] = min(rho, ratio[t, row]) * delta + gamma * gae_lambda * min(c, ratio[t, row]) * carried[row]
+                    carried[row] = (
+                        min(rho, ratio[t, row]) * delta + gamma * gae_lambda * min(c, ratio[t, row]) * carried[row]
+                    )
                 else:
                     carried[row] = delta + gamma * gae_lambda * carried[row]
                 advantage[t, row] = carried[row]
@@ -82,6 +84,12 @@ def sum_returns(
                 sums[2] += running[row] * running[row]
             if terminated[t, row] or truncated[t, row]:
                 running[row] = 0.0
+
+
+def explained_variance(goal: Array, value: Array, chosen: Array) -> float:
+    """The share of the goals' variance that the values foresaw; NaN where the goals do not vary."""
+    spread = float(np.var(goal[chosen]))
+    return 1.0 - float(np.var(goal[chosen] - value[chosen])) / spread if spread > 1e-12 else float("nan")
 
 
 class Moments:

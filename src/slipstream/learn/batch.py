@@ -88,8 +88,26 @@ class Outcome:
     def of(cls, totals: Array, failed: int, diverged: bool) -> Outcome:
         """Divide sums into means."""
         samples, updates = max(1.0, float(totals[SAMPLES])), max(1.0, float(totals[UPDATES]))
-        means = [float(total) / samples for total in totals[:SAMPLES]]
-        return cls(*means, float(totals[NORMS]) / updates, int(totals[UPDATES]), failed, diverged)
+        policy, value, entropy, kl, clipped, reference, contrast = (
+            float(total) / samples for total in totals[:SAMPLES]
+        )
+        norm = float(totals[NORMS]) / updates
+        return cls(
+            policy, value, entropy, kl, clipped, reference, contrast, norm, int(totals[UPDATES]), failed, diverged
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """As they stand in the log."""
+        return {
+            "loss/policy": self.policy_loss,
+            "loss/value": self.value_loss,
+            "ppo/entropy": self.entropy,
+            "ppo/kl": self.kl,
+            "ppo/clip_fraction": self.clip_fraction,
+            "ppo/gradient_norm": self.gradient_norm,
+            "ppo/updates": self.updates,
+            "ppo/failed_updates": self.failed,
+        }
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from slipstream.agents.specs import load_agent, load_trained
-from slipstream.agents.trained import TrainedAgent
-from slipstream.collect.actor import Actor, learning_rows
+from slipstream.agents.specs import load_agent
+from slipstream.collect.actor import Actor
 from slipstream.collect.actors import Actors
 from slipstream.collect.games import nobody_to_play
 from slipstream.collect.local import Local
-from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
 from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.errors import ConfigError
 from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.learn.anchor import make_anchor
 from slipstream.learn.batch import Engine
 from slipstream.learn.episodes import Episodes
 from slipstream.learn.ppo import PPO
@@ -160,21 +159,8 @@ def _learner(settings: Settings, spec: EnvSpec, design: Design, plan: Plan) -> L
         from slipstream.learn.sac import SAC
 
         return SAC(settings, design, pack, rows, threads, plan.learner.applied)
-    reference = _reference(settings, spec, design) if settings.ppo.reference else None
-    return PPO(settings, design, pack, _engine(settings, design, design.split_pack(pack)[0], plan), rows, reference)
-
-
-def _reference(settings: Settings, spec: EnvSpec, design: Design) -> TrainedAgent:
-    """The agent that the policy is held near; it must play the same game in the same way."""
-    agent = load_trained(settings.ppo.reference or "")
-    agent.check_fits(spec)
-    if agent.design.squashed != design.squashed:
-        raise ConfigError(
-            f"{agent.name} bends its actions by tanh and this policy does not, or the other way round: they cannot be "
-            "compared.",
-            f"set policy.squash={str(agent.design.squashed).lower()}",
-        )
-    return agent
+    anchor = make_anchor(settings.ppo.reference, spec, design, rows) if settings.ppo.reference else None
+    return PPO(settings, design, pack, _engine(settings, design, design.split_pack(pack)[0], plan), rows, anchor)
 
 
 def _engine(settings: Settings, design: Design, params: Array, plan: Plan) -> Engine:

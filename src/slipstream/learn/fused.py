@@ -1,7 +1,7 @@
 """An epoch of PPO as a compiled kernel: gather, forward, loss, backward, clip and Adam.
 
-`reference.py` says the same in torch; a parity test binds the two. Sequences of a minibatch are shared out over threads,
-each with a gradient of its own, added up in a fixed order, so that the result depends on the number of threads
+`reference.py` says the same in torch; a parity test binds the two. Sequences of a minibatch are shared out over
+threads, each with a gradient of its own, added up in a fixed order, so that the result depends on the number of threads
 but never on chance.
 """
 
@@ -29,51 +29,16 @@ from slipstream.learn.batch import (
     Knobs,
     Survey,
 )
+from slipstream.learn.survey import look
 from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, hold_near, measure, slopes
-from slipstream.models.kernels import (
-    CHUNK,
-    adam,
-    backward,
-    exponential,
-    forward,
-    keep_state,
-    load_obs,
-    outputs,
-    squared_length,
-    transpose_weights,
-)
-from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS, pad
+from slipstream.models.heads import apply_mask, measure, slopes
+from slipstream.models.kernels import CHUNK, ONE, TWO, ZERO, adam, add_row, exponential, squared_length
+from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
+from slipstream.models.nearness import hold_near
+from slipstream.models.networks import backward, forward, load_block, outputs, transpose_weights
 
-ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 BLOCK = 256
 """Samples that go through a network with memory together."""
-
-
-@compiled_fused
-def load_block(
-    params: Array, table: Array, scratch: Array, block: int, state: Array, fresh: Array, index: Array, lanes: int,
-    steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array,
-) -> None:  # fmt: skip
-    """Bring in the observations and first states of some sequences, freshened by their burn-in."""
-    inputs = outputs(scratch, block, table, -1)
-    for lane in range(index.size):
-        for k in range(states.shape[1]):
-            state[lane, k] = states[index[lane], k]
-    for ahead in range(burn_in, 0, -1):
-        for lane in range(index.size):
-            n = (index[lane] // rows * steps - ahead) * rows + index[lane] % rows
-            fresh[0, lane] = 0 if n < 0 else begins[n]
-            load_obs(obs, max(n, 0), mean, scale, inputs[lane])
-        forward(params, table, scratch, block, lanes, 1, state, fresh)
-        for lane in range(index.size):
-            if index[lane] // rows * steps >= ahead:
-                keep_state(table, scratch, block, 0, lane, state[lane])
-    for lane in range(index.size):
-        for step in range(steps):
-            n = (index[lane] // rows * steps + step) * rows + index[lane] % rows
-            load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
-            fresh[step, lane] = begins[n]
 
 
 @compiled_fused
@@ -123,8 +88,10 @@ def add_gradient(
                 slopes(policy[i], log_std, head, action[n], probs, by_logp, -share * entropy_weight,
                        policy_slopes[i], log_std_gradient)  # fmt: skip
                 if reference.shape[1]:
-                    sums[REFERENCE] += hold_near(policy[i], log_std, head, reference[n], probs,
-                                                 share * reference_weight, policy_slopes[i], log_std_gradient)  # fmt: skip
+                    sums[REFERENCE] += hold_near(
+                        policy[i], log_std, head, reference[n], probs, share * reference_weight, policy_slopes[i],
+                        log_std_gradient,
+                    )  # fmt: skip
                 error = values[i, value_column] - goal[n]
                 loss = error * error
                 if clip_value > ZERO:
@@ -169,13 +136,6 @@ def standardise(
     return np.float32(total / max(1, number)), np.float32(1.0 / (deviation + 1e-8)), share
 
 
-@compiled_fused
-def add_into(total: Array, part: Array) -> None:
-    """total += part, element by element."""
-    for i in range(total.size):
-        total[i] += part[i]
-
-
 def run_epoch(
     params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, layers: tuple[int, int],
     flipped: Array, scratch: Array, slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array,
@@ -199,14 +159,14 @@ def run_epoch(
             sums[thread, :] = 0.0
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
             add_gradient(
-                params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread], state[thread],
-                fresh[thread], carried[thread], gradients[thread], sums[thread], index[low:high], steps, rows, burn_in,
-                obs, mean, scale, mask, action, old_logp, old_value, advantage, goal, counts, begins, states, reference,
-                shift, factor, weight, knobs,
+                params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread],
+                state[thread], fresh[thread], carried[thread], gradients[thread], sums[thread], index[low:high], steps,
+                rows, burn_in, obs, mean, scale, mask, action, old_logp, old_value, advantage, goal, counts, begins,
+                states, reference, shift, factor, weight, knobs,
             )  # fmt: skip
         gradient = gradients[0]
         for thread in range(1, threads):
-            add_into(gradient, gradients[thread])
+            add_row(gradients[thread], gradient)
             sums[0] += sums[thread]
         if knobs[9] == 0.0:
             gradient *= of_value
@@ -228,39 +188,6 @@ def run_epoch(
 
 run_alone = compiled_fused(run_epoch)
 run_together = compiled_threads(run_epoch)
-
-
-@compiled_fused
-def look(
-    params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array, state: Array,
-    fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
-    action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
-) -> None:  # fmt: skip
-    """Write log-probability and value of every sample, and add up the size of every unit's output."""
-    block = fresh.size
-    policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
-    log_std = params[head[HEAD_LOG_STD] :]
-    measured = np.zeros(2, np.float32)
-    for first in range(0, index.size, fresh.shape[1]):
-        chosen = index[first : first + fresh.shape[1]]
-        lanes = (chosen.size + 3) // 4 * 4
-        load_block(
-            params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
-            states,
-        )  # fmt: skip
-        forward(params, table, scratch, block, lanes, steps, state, fresh)
-        for step in range(steps):
-            for lane in range(chosen.size):
-                i = step * lanes + lane
-                n = (chosen[lane] // rows * steps + step) * rows + chosen[lane] % rows
-                if mask.shape[1]:
-                    apply_mask(policy[i], mask[n], head)
-                measure(policy[i], log_std, head, action[n], probs, measured)
-                logp[n], value[n] = measured[0], values[i, head[HEAD_VALUE]]
-                for layer in range(table.shape[0]):
-                    units, column = outputs(scratch, block, table, layer), table[layer, OUT]
-                    for j in range(table[layer, UNITS]):
-                        activity[column + j] += abs(units[i, j])
 
 
 class FusedEngine:

@@ -55,6 +55,7 @@ class TorchSoft:
         groups = {"actor": self.actor.values(), "critics": self.values.values(), "temperature": [self.log_temperature]}
         self._adams = {name: _adam(tensors) for name, tensors in groups.items()}
         self._activity: dict[str, Array] = {}
+        self._squares = torch.zeros(())
 
     def run(self, feed: Feed, knobs: SoftKnobs, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals`; three failed ones in a row end it."""
@@ -97,9 +98,9 @@ class TorchSoft:
         policy_loss = alpha * logp - worth
         if not self._move("actor", policy_loss, 3):
             return None
+        norm = math.sqrt(self._squares.item())
         if not knobs.temperature:
             self._move("temperature", -(self.log_temperature * (logp.detach() + knobs.target_entropy)).mean(), None)
-        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in self.actor.values() if p.grad is not None))
         q = float(torch.stack(told).detach().mean())
         return np.array([policy_loss.item(), critic_loss.item(), logp.item(), q, norm, 1.0])
 
@@ -152,9 +153,11 @@ class TorchSoft:
         """One step of an Adam, left out where loss or gradient is not finite."""
         adam = self._adams[which]
         parameters = adam.param_groups[0]["params"]
-        for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        slopes = torch.autograd.grad(loss, parameters)
+        for parameter, slope in zip(parameters, slopes, strict=True):
             parameter.grad = slope
-        if not all(bool(torch.isfinite(t).all()) for t in [loss, *(p.grad for p in parameters)]):
+        self._squares = torch.stack([slope.square().sum() for slope in slopes]).sum()
+        if not bool(torch.isfinite(loss.detach() + self._squares)):
             return False
         if counter is not None:
             self.counters[counter] += 1

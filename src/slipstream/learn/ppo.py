@@ -6,21 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import EnvError
-from slipstream.learn.advantages import Moments, estimate_advantages, sum_obs, sum_returns
+from slipstream.learn import health
+from slipstream.learn.advantages import Moments, estimate_advantages, explained_variance, sum_obs, sum_returns
+from slipstream.learn.anchor import Anchor
 from slipstream.learn.batch import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
+from slipstream.learn.schedules import tune_epochs
 from slipstream.learn.sequences import beginnings, choose_partners, orders, priorities
 from slipstream.models.design import Design
-from slipstream.models.heads import apply_masks
 from slipstream.settings import PPOSettings, Settings
 
 GOOD_EVERY = 16
 """Iterations between the copies of the weights that a divergence falls back to."""
-DORMANT = 0.025
-"""A unit whose mean output is smaller than this share of its layer's mean is dormant."""
 
 
 class PPO:
@@ -30,14 +29,14 @@ class PPO:
 
     def __init__(
         self, settings: Settings, design: Design, pack: Array, engine: Engine, rows: int,
-        reference: TrainedAgent | None = None,
+        anchor: Anchor | None = None,
     ) -> None:  # fmt: skip
         self.now: PPOSettings = settings.ppo
         """The settings of this moment; schedules replace them."""
         self.design = design
         self.pack = pack
         self.engine = engine
-        self.reference = reference
+        self.anchor = anchor
         self.notices: list[str] = []
         self._random = np.random.Generator(np.random.PCG64([settings.seed, 0x5A3]))
         self._obs = Moments(design.obs.floats)
@@ -46,8 +45,6 @@ class PPO:
         self._rate_scale = np.ones(1, np.float64)
         self._centre = np.zeros(1, np.float64)
         self._epochs = np.full(1, settings.ppo.epochs, np.int64)
-        self._reference_scale = np.ones(1, np.float64)
-        self._reference_states = np.zeros((rows, reference.design.state_size if reference else 0), np.float32)
         self._advantage: Array = np.zeros((0, 0), np.float32)
         self._good = engine.snapshot()
         self._failing = False
@@ -70,7 +67,7 @@ class PPO:
         batch = self._batch = self._prepare(rollout)
         totals, failed = np.zeros(SUMS, np.float64), int(self.engine.counters[2])
         epochs = int(self._epochs[0]) if s.epochs_max else s.epochs
-        for epoch in range(epochs):
+        for epoch in range(epochs):  # noqa: B007 (how many there were is told below)
             if s.vtrace_rho and not self._weigh(rollout, scale, batch):
                 break
             before = totals.copy()
@@ -81,7 +78,10 @@ class PPO:
             if s.target_kl > 0 and added[SAMPLES] and added[KL] / added[SAMPLES] > s.target_kl:
                 break
         outcome = Outcome.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
-        metrics = _metrics(outcome, knobs, batch, active) | {"ppo/reward_scale": scale, "ppo/epochs": epoch + 1}
+        metrics = outcome.metrics() | {
+            "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1) > 0),
+            "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
+        }  # fmt: skip
         self._settle(outcome, metrics)
         self._learn_obs(rollout)
         self._iterations += 1
@@ -97,10 +97,10 @@ class PPO:
             self._fall_back()
         if s.epochs_max:
             self._epochs[0] = tune_epochs(int(self._epochs[0]), outcome, s)
-        if self.reference is not None:
+        if self.anchor is not None:
             metrics["ppo/reference_kl"] = outcome.reference_kl
-            metrics["ppo/reference_weight"] = s.reference_kl * float(self._reference_scale[0])
-            self._reference_scale *= s.reference_decay
+            metrics["ppo/reference_weight"] = s.reference_kl * float(self.anchor.pull[0])
+            self.anchor.pull *= s.reference_decay
         if s.contrast:
             metrics["loss/contrast"] = outcome.contrast
         if s.centre_rewards:
@@ -121,32 +121,19 @@ class PPO:
             weight_decay=0.0 if s.optimiser == "adam" or warming else s.weight_decay,
             normalise_advantage=s.normalise_advantage,
             policy=0.0 if warming else 1.0,
-            reference_kl=s.reference_kl * float(self._reference_scale[0]) if self.reference is not None else 0.0,
+            reference_kl=s.reference_kl * float(self.anchor.pull[0]) if self.anchor is not None else 0.0,
             contrast=s.contrast,
             contrast_temperature=s.contrast_temperature,
         )
 
     def gradient_statistics(self) -> dict[str, float]:
-        """Of each layer's last gradient: length, largest part, share of zeros, length against the weight's own."""
-        gradient, weights = (self.design.weights.named(flat) for flat in (self.engine.gradient(), self.engine.params))
-        row: dict[str, float] = {}
-        for name, array in gradient.items():
-            length = float(np.linalg.norm(array))
-            row[f"gradient/{name}/length"] = length
-            row[f"gradient/{name}/largest"] = float(np.abs(array).max())
-            row[f"gradient/{name}/zeros"] = float((array == 0).mean())
-            row[f"gradient/{name}/relative"] = length / max(1e-12, float(np.linalg.norm(weights[name])))
-        return row
+        """Facts about the last gradient of each layer."""
+        return health.gradient_statistics(self.design.weights, self.engine.gradient(), self.engine.params)
 
     def dormant(self) -> dict[str, float]:
         """The share of units of each hidden layer, and of all, that hardly move on the last batch."""
         assert self._batch is not None
-        row, sleeping, units = {}, 0, 0
-        for name, sizes in self.engine.survey(self._batch).activity.items():
-            quiet = int((sizes <= DORMANT * sizes.mean()).sum())
-            row[f"dormant/{name}"] = quiet / len(sizes)
-            sleeping, units = sleeping + quiet, units + len(sizes)
-        return row | {"dormant/share": sleeping / max(1, units)}
+        return health.dormant(self.engine.survey(self._batch).activity)
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Copies of all that a resumed run needs: arrays, and the state of the random generator."""
@@ -165,9 +152,9 @@ class PPO:
     def _own_arrays(self) -> dict[str, Array]:
         own = {
             "running_return": self._running, "rate_scale": self._rate_scale, "iterations": self._iterations,
-            "reward_centre": self._centre, "epochs": self._epochs, "reference_scale": self._reference_scale,
-            "reference_states": self._reference_states,
+            "reward_centre": self._centre, "epochs": self._epochs,
         }  # fmt: skip
+        own |= self.anchor.arrays() if self.anchor is not None else {}
         return self._obs.arrays("obs") | self._return.arrays("return") | own
 
     def _learn_rewards(self, rollout: Rollout) -> float:
@@ -198,7 +185,7 @@ class PPO:
         )  # fmt: skip
 
     def _weigh(self, rollout: Rollout, scale: float, batch: Batch) -> bool:
-        """V-trace: advantages and value targets anew, by what the policy and the value have become; false if not finite."""
+        """V-trace: advantages and value targets anew, by what the network has become; false if not finite."""
         seen = self.engine.survey(batch)
         ratio = np.exp(np.minimum(seen.logp - batch.logp, 20.0)).reshape(rollout.reward.shape)
         value = rollout.value.copy()
@@ -232,36 +219,19 @@ class PPO:
             weight=flat(rollout.active).astype(np.float32),
             fresh=flat(fresh),
             state=rollout.state.reshape(samples // self.design.sequence, self.design.state_size),
-            reference=self._tell_reference(rollout, fresh),
+            reference=self.anchor.tell(rollout, fresh) if self.anchor else np.zeros((samples, 0), np.float32),
             partner=self._choose_partners(rollout, fresh),
             rows=rollout.reward.shape[1],
             sequence=self.design.sequence,
             burn_in=self.design.policy.burn_in if self.design.state_size else 0,
         )
 
-    def _tell_reference(self, rollout: Rollout, fresh: Array) -> Array:
-        """What the reference would do in every state of the rollout."""
-        steps, rows = rollout.reward.shape
-        if self.reference is None:
-            return np.zeros((steps * rows, 0), np.float32)
-        action, acting = self.design.action, self.reference.acting
-        width = action.outputs * (2 if action.kind == "continuous" else 1)
-        told, everyone = np.zeros((steps, rows, width), np.float32), np.arange(rows)
-        for t in range(steps):
-            self._reference_states[fresh[t] > 0] = 0
-            acting.tell(everyone, rollout.obs[t], self._reference_states, told[t])
-        self._reference_states[(rollout.terminated[-1] | rollout.truncated[-1]) > 0] = 0
-        flat = told.reshape(steps * rows, width)
-        if action.masked:
-            apply_masks(flat, rollout.mask[:steps].reshape(steps * rows, -1), self.design.head)
-        return flat
-
     def _choose_partners(self, rollout: Rollout, fresh: Array) -> Array:
         """A later sample for each, at a geometric distance, for the contrastive loss."""
         if not self.now.contrast:
             return np.zeros(0, np.int64)
         partner = np.zeros(fresh.size, np.int64)
-        draws = self._random.geometric(1.0 / self.now.contrast_steps, fresh.shape)
+        draws = np.asarray(self._random.geometric(1.0 / self.now.contrast_steps, fresh.shape))
         length = self.design.sequence if self.design.state_size else rollout.steps
         choose_partners(draws, fresh, rollout.active[: rollout.steps], length, partner)
         return partner
@@ -285,8 +255,7 @@ class PPO:
             return
         shift = self._obs.mean.copy()
         total, squares = np.zeros_like(shift), np.zeros_like(shift)
-        numbers = self.design.obs.vectors(rollout.obs)
-        count = sum_obs(numbers, rollout.active[: rollout.steps], shift, total, squares)
+        count = sum_obs(self.design.obs.vectors(rollout.obs), rollout.active[: rollout.steps], shift, total, squares)
         mean = total / max(1, count)
         self._obs.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
         self._write_normaliser()
@@ -303,29 +272,3 @@ class PPO:
             "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
             f"halved (now {self._rate_scale[0]:g} of its setting)."
         )
-
-
-def tune_epochs(epochs: int, outcome: Outcome, settings: PPOSettings) -> int:
-    """One epoch less where the policy moved too far, one more where it hardly moved."""
-    far = outcome.kl > 1.5 * settings.tuner_kl or outcome.clip_fraction > settings.tuner_clip
-    near = outcome.kl < settings.tuner_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.tuner_clip
-    return min(max(epochs - 1 if far else epochs + 1 if near else epochs, 1), settings.epochs_max)
-
-
-def _metrics(outcome: Outcome, knobs: Knobs, batch: Batch, active: Array) -> dict[str, Any]:
-    chosen = active.reshape(-1) > 0
-    goal, value = batch.goal[chosen], batch.value[chosen]
-    spread = float(np.var(goal))
-    explained = 1.0 - float(np.var(goal - value)) / spread if spread > 1e-12 else float("nan")
-    return {
-        "loss/policy": outcome.policy_loss,
-        "loss/value": outcome.value_loss,
-        "ppo/entropy": outcome.entropy,
-        "ppo/kl": outcome.kl,
-        "ppo/clip_fraction": outcome.clip_fraction,
-        "ppo/explained_variance": explained,
-        "ppo/gradient_norm": outcome.gradient_norm,
-        "ppo/learning_rate": knobs.learning_rate,
-        "ppo/updates": outcome.updates,
-        "ppo/failed_updates": outcome.failed,
-    }

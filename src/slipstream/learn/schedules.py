@@ -11,12 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.learn.batch import Outcome
 from slipstream.settings import PPOSettings, SACSettings, Section, Settings
 
 SECTIONS: dict[str, type[Section]] = {"ppo": PPOSettings, "sac": SACSettings}
 FIXED = {
-    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrast_steps", "ppo.normalise_advantage",
-    "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
+    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrast_steps",
+    "ppo.normalise_advantage", "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
     "sac.rollout", "sac.batch", "sac.buffer", "sac.buffer_mib", "sac.warmup", "sac.n_step", "sac.critics",
     "sac.target_critics", "sac.critic_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
 }  # fmt: skip
@@ -78,6 +79,13 @@ class Schedules:
         for one in self._all:
             if one.metric and isinstance(row.get(one.metric), int | float):
                 self.seen[one.metric] = float(row[one.metric])
+
+
+def tune_epochs(epochs: int, outcome: Outcome, settings: PPOSettings) -> int:
+    """One epoch less where the policy moved too far, one more where it hardly moved."""
+    far = outcome.kl > 1.5 * settings.tuner_kl or outcome.clip_fraction > settings.tuner_clip
+    near = outcome.kl < settings.tuner_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.tuner_clip
+    return min(max(epochs - 1 if far else epochs + 1 if near else epochs, 1), settings.epochs_max)
 
 
 def _read(settings: Settings, key: str, text: str) -> Schedule | None:

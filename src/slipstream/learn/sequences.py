@@ -27,8 +27,8 @@ def orders(
 ) -> Array:  # fmt: skip
     """The sequences of one epoch, in the order they are taken; what does not fill a minibatch waits for another's luck.
 
-    `active` [T, rows] tells which samples count: a sequence without any is left out. With memory only whole sequences are
-    moved; without, samples, or segments of `segment` steps, or nothing (`order`). `chances` draws segments with
+    `active` [T, rows] tells which samples count: a sequence without any is left out. With memory only whole sequences
+    are moved; without, samples, or segments of `segment` steps, or nothing (`order`). `chances` draws segments with
     replacement.
     """
     steps, rows = active.shape

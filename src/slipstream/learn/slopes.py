@@ -30,14 +30,10 @@ from slipstream.models.kernels import (
     ONE,
     TWO,
     ZERO,
-    backward,
     columns_of,
     deactivate,
     exponential,
-    forward,
     hyperbolic_tangent,
-    load_obs,
-    outputs,
     product,
 )
 from slipstream.models.layout import (
@@ -56,6 +52,7 @@ from slipstream.models.layout import (
     UNITS,
     WEIGHT,
 )
+from slipstream.models.networks import backward, forward, load_obs, outputs
 
 
 class Nets(NamedTuple):

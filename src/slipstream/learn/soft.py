@@ -31,7 +31,7 @@ from slipstream.learn.critics import (
     Q,
     SoftKnobs,
 )
-from slipstream.learn.fused import add_into, under
+from slipstream.learn.fused import under
 from slipstream.learn.replay import Feed, Ring, Sample, draw, pick_some
 from slipstream.learn.slopes import (
     Nets,
@@ -44,7 +44,7 @@ from slipstream.learn.slopes import (
     span,
 )
 from slipstream.models.design import Design
-from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, columns_of, product, squared_length
+from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, columns_of, product, squared_length
 from slipstream.models.layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
 
 CRITICISE, MOVE_CRITICS, ACT, MOVE_ACTOR = range(4)
@@ -114,7 +114,7 @@ def move_layers(
         _, _, low, high = own_rows(table, layer, part, parts, params.size)
         own, slope = params[low:high], gradients[0, low:high]
         for thread in range(1, parts):
-            add_into(slope, gradients[thread, low:high])
+            add_row(gradients[thread, low:high], slope)
         squares += squared_length(slope)
         adam(own, slope, first[low:high], second[low:high], count, rate, ADAM_EPS, 1.0, 0.0)
         for i in range(low, high if tau > ZERO else low):

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
-from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, greedy, log_deviation, sample
-from slipstream.models.kernels import CHUNK, forward, hyperbolic_tangent, keep_state, load_obs, outputs
+from slipstream.models.design import Acting, Design
+from slipstream.models.heads import apply_mask, greedy, sample
+from slipstream.models.kernels import CHUNK, hyperbolic_tangent
 from slipstream.models.layout import HEAD_VALUE
-
-
-@compiled_fused
-def load_lanes(
-    obs: Array, rows: Array, first: int, count: int, mean: Array, scale: Array, states: Array, inputs: Array, state: Array
-) -> int:
-    """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
-    for i in range(count):
-        load_obs(obs, rows[first + i], mean, scale, inputs[i])
-        for k in range(state.shape[1]):
-            state[i, k] = states[rows[first + i], k]
-    return (count + 3) // 4 * 4
+from slipstream.models.memory import keep_state
+from slipstream.models.nearness import tell_rows
+from slipstream.models.networks import forward, load_lanes, outputs
 
 
 @compiled_fused
@@ -66,49 +55,6 @@ def value_rows(
         forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
         for i in range(count):
             value[rows[first + i]] = values[i, head[HEAD_VALUE]]
-
-
-@compiled_fused
-def tell_rows(
-    params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    state: Array, fresh: Array, rows: Array, obs: Array, states: Array, told: Array,
-) -> None:  # fmt: skip
-    """Write the policy's outputs for the rows, and behind means their log deviations; move their states on."""
-    inputs, policy = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[0])
-    log_std = params[head[3] :]
-    for first in range(0, rows.size, CHUNK):
-        count = min(CHUNK, rows.size - first)
-        lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
-        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
-        for i in range(count):
-            row = rows[first + i]
-            for k in range(head[1]):
-                told[row, k] = policy[i, k]
-            for k in range(told.shape[1] - head[1]):
-                told[row, head[1] + k] = log_deviation(policy[i], log_std, head, k)
-            if state.shape[1]:
-                keep_state(table, scratch, CHUNK, 0, i, states[row])
-
-
-class Acting(Protocol):
-    """The acting copy of a policy: a pack of weights and normaliser, and the memory to run it in."""
-
-    design: Design
-
-    def load(self, pack: Array) -> None:
-        """Act with the weights and normaliser of `pack`, which is used where it stands."""
-
-    def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
-        value: Array, states: Array,
-    ) -> None:  # fmt: skip
-        """Write action, log-probability and value of `rows` and move their states on; all arrays indexed by row."""
-
-    def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
-        """Write the value of `rows`."""
-
-    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
-        """Write the policy's outputs (and log deviations) of `rows` and move their states on."""
 
 
 class FusedActing:

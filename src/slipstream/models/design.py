@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -148,3 +148,24 @@ class Design:
         fields = tuple(ObsField(f["name"], f["kind"], tuple(f["shape"])) for f in description["obs"])
         policy = PolicySettings.model_validate(description["policy"])
         return cls(ObsSpec(fields), spec, policy, bool(description["value"]))
+
+
+class Acting(Protocol):
+    """The acting copy of a policy: a pack of weights and normaliser, and the memory to run it in."""
+
+    design: Design
+
+    def load(self, pack: Array) -> None:
+        """Act with the weights and normaliser of `pack`, which is used where it stands."""
+
+    def act(
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        value: Array, states: Array,
+    ) -> None:  # fmt: skip
+        """Write action, log-probability and value of `rows` and move their states on; all arrays indexed by row."""
+
+    def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
+        """Write the value of `rows`."""
+
+    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
+        """Write the policy's outputs (and log deviations) of `rows` and move their states on."""

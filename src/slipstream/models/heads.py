@@ -1,8 +1,8 @@
 """What the policy's outputs mean: probabilities, samples, entropy, and their slopes, row by row.
 
 Outputs of one row are logits (the parts of a choice side by side, one number for a switch) or means (followed by
-log deviations where every state has its own); `head` is `layout.head_table`. Ruled-out options get a very low logit, so that
-their probability is exactly 0. A squashed action is kept as it was before tanh, where its density is a plain Gaussian's.
+log deviations where every state has its own); `head` is `layout.head_table`. Ruled-out options get a very low logit, so
+that their probability is exactly 0. A squashed action is kept as it was before tanh, where its density is a Gaussian's.
 """
 
 from __future__ import annotations
@@ -46,13 +46,6 @@ def apply_mask(logits: Array, mask: Array, head: Array) -> None:
             if mask[column + j] == 0:
                 logits[at + j] = MASKED
         at, column = at + size, column + size
-
-
-@compiled_fused
-def apply_masks(logits: Array, masks: Array, head: Array) -> None:
-    """Rule out options row by row."""
-    for row in range(logits.shape[0]):
-        apply_mask(logits[row], masks[row], head)
 
 
 @compiled_fused
@@ -212,7 +205,10 @@ def slopes(
         for k in range(head[HEAD_OUTPUTS]):
             noise, log_dev = probs[k], log_deviation(outputs, log_std, head, k)
             deviation = exponential(log_dev)
-            by_mean, by_deviation = by_logp * noise * exponential(-log_dev), by_logp * (noise * noise - ONE) + by_entropy
+            by_mean, by_deviation = (
+                by_logp * noise * exponential(-log_dev),
+                by_logp * (noise * noise - ONE) + by_entropy,
+            )
             if head[HEAD_KIND] >= SQUASHED:
                 for i in range(NODES.size):
                     bent = -TWO * hyperbolic_tangent(outputs[k] + deviation * NODES[i]) * SHARES[i] * by_entropy
@@ -241,52 +237,3 @@ def slopes(
             result[j] = -probs[j] * (by_logp + by_entropy * (max(outputs[j], LOWEST) - mean))
         result[start + np.int64(action[part])] += by_logp
         start += size
-
-
-@compiled_fused
-def hold_near(
-    outputs: Array, log_std: Array, head: Array, other: Array, probs: Array, weight: Number, result: Array,
-    log_std_result: Array,
-) -> Number:  # fmt: skip
-    """Return KL(policy || other) of a row and add `weight` times its slopes, after `slopes` of the same row.
-
-    `other` holds the other's masked outputs, and behind the means their log deviations.
-    """
-    divergence = ZERO
-    if head[HEAD_KIND] != CHOICES:
-        count = head[HEAD_OUTPUTS]
-        for k in range(count):
-            gap, log_dev, log_other = outputs[k] - other[k], log_std[k], other[count + k]
-            inverse = exponential(-TWO * log_other)
-            ratio = exponential(TWO * (log_dev - log_other))
-            divergence += log_other - log_dev + HALF * (ratio + gap * gap * inverse) - HALF
-            result[k] += weight * gap * inverse
-            log_std_result[k] += weight * (ratio - ONE)
-        return divergence
-    start = 0
-    for part in range(head.size - HEAD_PARTS):
-        size = head[HEAD_PARTS + part]
-        if size < 0:
-            p, gap = probs[start], outputs[start] - other[start]
-            if abs(outputs[start]) < SURE:
-                divergence += p * gap + softplus(other[start]) - softplus(outputs[start])
-                result[start] += weight * p * (ONE - p) * gap
-            start += 1
-            continue
-        top = other[start]
-        for j in range(start + 1, start + size):
-            top = max(top, other[j])
-        total = ZERO
-        for j in range(start, start + size):
-            total += exponential(other[j] - top)
-        shift, part_sum = top + np.float32(math.log(total)), ZERO
-        own = softmax_part(outputs, start, size, probs)
-        for j in range(start, start + size):
-            if probs[j] > ZERO:
-                part_sum += probs[j] * ((outputs[j] - own) - (other[j] - shift))
-        for j in range(start, start + size):
-            if probs[j] > ZERO:
-                result[j] += weight * probs[j] * ((outputs[j] - own) - (other[j] - shift) - part_sum)
-        divergence += part_sum
-        start += size
-    return divergence

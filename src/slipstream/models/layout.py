@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from math import prod
 
@@ -31,8 +30,8 @@ SWITCH = -1
 """The columns of a table of layers: where everything of a layer stands.
 
 Weights, bias, norm (gain, then shift) and recurrent parts are offsets into the flat weights; OUT, IN and EXTRA are
-columns of the scratch memory; STATE is a column of a row's state; FLIPPED is an offset into the transposed weights. What a
-layer does not have is -1.
+columns of the scratch memory; STATE is a column of a row's state; FLIPPED is an offset into the transposed weights.
+What a layer does not have is -1.
 """
 
 
@@ -217,13 +216,17 @@ class PlainWeights(Weights):
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         ends = [0, *accumulate(prod(shape) for shape in shapes.values())]
-        self.slots = tuple(PlainSlot(name, shape, start) for (name, shape), start in zip(shapes.items(), ends, strict=False))
+        self.slots = tuple(
+            PlainSlot(name, shape, start) for (name, shape), start in zip(shapes.items(), ends, strict=False)
+        )
 
 
 class Stack(Weights):
     """Chains that read the same input, as tables for the kernels."""
 
-    def __init__(self, chains: tuple[Chain, ...], extra: tuple[tuple[str, int], ...] = (), to_input: bool = False) -> None:
+    def __init__(
+        self, chains: tuple[Chain, ...], extra: tuple[tuple[str, int], ...] = (), to_input: bool = False
+    ) -> None:
         self.chains = chains
         self.layers: tuple[Layer, ...] = ()
         slots: list[Slot] = []
@@ -279,8 +282,10 @@ class Stack(Weights):
         self.flipped_size = flipped
         """Floats of the transposed weights."""
 
-    def initial(self, random: np.random.Generator, gains: Mapping[str, tuple[tuple[int, float], ...]]) -> dict[str, Array]:
-        """Orthogonal weights with gain sqrt(2) inside; `gains` says, chain by chain, how many rows of the head have which.
+    def initial(
+        self, random: np.random.Generator, gains: Mapping[str, tuple[tuple[int, float], ...]]
+    ) -> dict[str, Array]:
+        """Orthogonal weights with gain sqrt(2) inside; `gains` says, by chain, how many rows of the head have which.
 
         Recurrent weights are orthogonal gate by gate, biases 0, but an LSTM starts out remembering (forget bias 1).
         """

@@ -1,0 +1,55 @@
+"""The agent that a policy is held near while it learns: what it would do in every state of a rollout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.agents.specs import load_trained
+from slipstream.agents.trained import TrainedAgent
+from slipstream.collect.rollout import Rollout
+from slipstream.core.contracts import Array, EnvSpec
+from slipstream.core.errors import ConfigError
+from slipstream.models.design import Design
+from slipstream.models.nearness import apply_masks
+
+
+class Anchor:
+    """A trained agent that watches the learner's rollouts, with a memory of its own."""
+
+    def __init__(self, agent: TrainedAgent, rows: int) -> None:
+        self.agent = agent
+        self.pull = np.ones(1, np.float64)
+        """What is left of the weight that holds the policy near."""
+        self._states = np.zeros((rows, agent.design.state_size), np.float32)
+
+    def tell(self, rollout: Rollout, fresh: Array) -> Array:
+        """Its outputs [samples, outputs], ruled-out options marked, and behind means their log deviations."""
+        steps, rows = rollout.reward.shape
+        action, acting = self.agent.action, self.agent.acting
+        width = action.outputs * (2 if action.kind == "continuous" else 1)
+        told, everyone = np.zeros((steps, rows, width), np.float32), np.arange(rows)
+        for t in range(steps):
+            self._states[fresh[t] > 0] = 0
+            acting.tell(everyone, rollout.obs[t], self._states, told[t])
+        self._states[(rollout.terminated[-1] | rollout.truncated[-1]) > 0] = 0
+        flat = told.reshape(steps * rows, width)
+        if action.masked:
+            apply_masks(flat, rollout.mask[:steps].reshape(steps * rows, -1), self.agent.design.head)
+        return flat
+
+    def arrays(self) -> dict[str, Array]:
+        """The state by name, as it stands (not copied)."""
+        return {"anchor.pull": self.pull, "anchor.states": self._states}
+
+
+def make_anchor(text: str, spec: EnvSpec, design: Design, rows: int) -> Anchor:
+    """Load the agent that `run:DIR` names; it must play the same game in the same way."""
+    agent = load_trained(text)
+    agent.check_fits(spec)
+    if agent.design.squashed != design.squashed:
+        raise ConfigError(
+            f"{agent.name} bends its actions by tanh and this policy does not, or the other way round: they cannot be "
+            "compared.",
+            f"set policy.squash={str(agent.design.squashed).lower()}",
+        )
+    return Anchor(agent, rows)

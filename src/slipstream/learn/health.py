@@ -1,0 +1,35 @@
+"""How a network fares: what its gradients look like, and which of its units sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from slipstream.core.contracts import Array
+from slipstream.models.layout import Weights
+
+DORMANT = 0.025
+"""A unit whose mean output is smaller than this share of its layer's mean is dormant."""
+
+
+def gradient_statistics(weights: Weights, gradient: Array, params: Array) -> dict[str, float]:
+    """Of each layer's gradient: length, largest part, share of zeros, length against the weight's own."""
+    own, row = weights.named(params), {}
+    for name, array in weights.named(gradient).items():
+        length = float(np.linalg.norm(array))
+        row[f"gradient/{name}/length"] = length
+        row[f"gradient/{name}/largest"] = float(np.abs(array).max())
+        row[f"gradient/{name}/zeros"] = float((array == 0).mean())
+        row[f"gradient/{name}/relative"] = length / max(1e-12, float(np.linalg.norm(own[name])))
+    return row
+
+
+def dormant(activity: Mapping[str, Array]) -> dict[str, float]:
+    """The share of units of each layer, and of all, that hardly move, given the mean size of their outputs."""
+    row, sleeping, units = {}, 0, 0
+    for name, sizes in activity.items():
+        quiet = int((sizes <= DORMANT * sizes.mean()).sum())
+        row[f"dormant/{name}"] = quiet / len(sizes)
+        sleeping, units = sleeping + quiet, units + len(sizes)
+    return row | {"dormant/share": sleeping / max(1, units)}

@@ -1,0 +1,44 @@
+"""Looking at a batch with the network of this moment, without learning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import compiled_fused
+from slipstream.core.contracts import Array
+from slipstream.models.heads import apply_mask, measure
+from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS
+from slipstream.models.networks import forward, load_block, outputs
+
+
+@compiled_fused
+def look(
+    params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array, state: Array,
+    fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
+    action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
+) -> None:  # fmt: skip
+    """Write log-probability and value of every sample, and add up the size of every unit's output."""
+    block = fresh.size
+    policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
+    log_std = params[head[HEAD_LOG_STD] :]
+    measured = np.zeros(2, np.float32)
+    for first in range(0, index.size, fresh.shape[1]):
+        chosen = index[first : first + fresh.shape[1]]
+        lanes = (chosen.size + 3) // 4 * 4
+        load_block(
+            params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
+            states,
+        )  # fmt: skip
+        forward(params, table, scratch, block, lanes, steps, state, fresh)
+        for step in range(steps):
+            for lane in range(chosen.size):
+                i = step * lanes + lane
+                n = (chosen[lane] // rows * steps + step) * rows + chosen[lane] % rows
+                if mask.shape[1]:
+                    apply_mask(policy[i], mask[n], head)
+                measure(policy[i], log_std, head, action[n], probs, measured)
+                logp[n], value[n] = measured[0], values[i, head[HEAD_VALUE]]
+                for layer in range(table.shape[0]):
+                    units, column = outputs(scratch, block, table, layer), table[layer, OUT]
+                    for j in range(table[layer, UNITS]):
+                        activity[column + j] += abs(units[i, j])

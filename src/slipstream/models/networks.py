@@ -1,0 +1,173 @@
+"""Forward and backward passes over the table of a network's layers, in memory that the caller owns."""
+
+from __future__ import annotations
+
+from slipstream.core.compile import compiled_fused
+from slipstream.core.contracts import Array
+from slipstream.models.kernels import OBS_LIMIT, ZERO, activate, add_products, columns_of, deactivate, product
+from slipstream.models.layout import (
+    ACTIVATION,
+    BIAS,
+    COLUMNS,
+    DENSE,
+    EXTRA,
+    FLIPPED,
+    FLIPPED_RECURRENT,
+    IN,
+    IN_COLUMNS,
+    INPUTS,
+    KIND,
+    NORM,
+    OUT,
+    RECURRENT,
+    WEIGHT,
+)
+from slipstream.models.memory import gates_of, keep_state, recall, remember
+from slipstream.models.norms import denormalise, normalise
+
+
+@compiled_fused
+def load_obs(obs: Array, row: int, mean: Array, scale: Array, into: Array) -> None:
+    """Write one normalised observation; the padding behind it stays zero."""
+    for k in range(obs.shape[1]):
+        into[k] = min(max((obs[row, k] - mean[k]) * scale[k], -OBS_LIMIT), OBS_LIMIT)
+
+
+@compiled_fused
+def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
+    """The outputs [block, columns] of a layer in the scratch memory; layer -1 is the input."""
+    if layer < 0:
+        return columns_of(scratch, block, 0, table[0, IN_COLUMNS])
+    return columns_of(scratch, block, table[layer, OUT], table[layer, COLUMNS])
+
+
+@compiled_fused
+def forward(
+    params: Array, table: Array, scratch: Array, block: int, lanes: int, steps: int, state: Array, fresh: Array
+) -> None:
+    """Run the networks on the inputs in the scratch memory.
+
+    Row step * lanes + lane of every array is one step of one lane; lanes are a multiple of 4. `state` [lanes, size] is
+    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them.
+    """
+    rows = lanes * steps
+    for layer in range(table.shape[0]):
+        weight, bias, terms, columns = (
+            table[layer, WEIGHT],
+            table[layer, BIAS],
+            table[layer, INPUTS],
+            table[layer, COLUMNS],
+        )
+        before = columns_of(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
+        if table[layer, KIND] != DENSE:
+            remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
+            continue
+        after = outputs(scratch, block, table, layer)
+        for i in range(rows):
+            for j in range(columns):
+                after[i, j] = params[bias + j]
+        product(before, params[weight:bias].reshape(terms, columns), after, rows, terms)
+        if table[layer, NORM] >= 0:
+            normalise(params, table[layer], after, scratch, block, rows)
+        activate(after[:rows].reshape(rows * columns), table[layer, ACTIVATION])
+
+
+@compiled_fused
+def backward(
+    params: Array, table: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int,
+    steps: int, state: Array, fresh: Array, carried: Array,
+) -> None:  # fmt: skip
+    """Add the gradient of every weight, given in `slopes` the gradient of the last layers' outputs.
+
+    `slopes` has the layout of `scratch` and is overwritten on the way; the inputs' slopes stand in it afterwards where
+    the table asks for them. `carried` [2, lanes, columns] is room for what flows back through memories.
+    """
+    rows = lanes * steps
+    for layer in range(table.shape[0] - 1, -1, -1):
+        row = table[layer]
+        terms, columns = row[INPUTS], row[COLUMNS]
+        before = columns_of(scratch, block, row[IN], row[IN_COLUMNS])
+        slope = outputs(slopes, block, table, layer)
+        if row[KIND] == DENSE:
+            values = outputs(scratch, block, table, layer)
+            deactivate(slope[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION])
+            if row[NORM] >= 0:
+                denormalise(params, row, slope, scratch, gradient, block, rows)
+        else:
+            recall(table[layer], flipped, scratch, slopes, gradient, block, lanes, steps, state, fresh, carried)
+            columns *= gates_of(row[KIND])
+            slope = columns_of(slopes, block, row[EXTRA], columns)
+        weight, bias = row[WEIGHT], row[BIAS]
+        add_products(before, slope, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
+        if row[FLIPPED] >= 0:
+            width = row[IN_COLUMNS]
+            matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+            below = columns_of(slopes, block, row[IN], width)
+            below[:rows] = ZERO
+            product(slope, matrix, below, rows, columns)
+
+
+@compiled_fused
+def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
+    """Copy each weight matrix [inputs, columns] as [columns, inputs], as wide as what it reads, for the way back."""
+    for layer in range(table.shape[0]):
+        row = table[layer]
+        columns = row[COLUMNS] * gates_of(row[KIND])
+        if row[FLIPPED] >= 0:
+            flip(params, row[WEIGHT], row[INPUTS], columns, flipped, row[FLIPPED], row[IN_COLUMNS])
+        if row[KIND] != DENSE:
+            flip(params, row[RECURRENT], row[COLUMNS], columns, flipped, row[FLIPPED_RECURRENT], row[COLUMNS])
+
+
+@compiled_fused
+def flip(params: Array, start: int, inputs: int, columns: int, flipped: Array, place: int, width: int) -> None:
+    """Transpose one matrix."""
+    for i in range(inputs):
+        for j in range(columns):
+            flipped[place + j * width + i] = params[start + i * columns + j]
+
+
+@compiled_fused
+def load_lanes(
+    obs: Array,
+    rows: Array,
+    first: int,
+    count: int,
+    mean: Array,
+    scale: Array,
+    states: Array,
+    inputs: Array,
+    state: Array,
+) -> int:
+    """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
+    for i in range(count):
+        load_obs(obs, rows[first + i], mean, scale, inputs[i])
+        for k in range(state.shape[1]):
+            state[i, k] = states[rows[first + i], k]
+    return (count + 3) // 4 * 4
+
+
+@compiled_fused
+def load_block(
+    params: Array, table: Array, scratch: Array, block: int, state: Array, fresh: Array, index: Array, lanes: int,
+    steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array,
+) -> None:  # fmt: skip
+    """Bring in the observations and first states of some sequences, freshened by their burn-in."""
+    inputs = outputs(scratch, block, table, -1)
+    for lane in range(index.size):
+        for k in range(states.shape[1]):
+            state[lane, k] = states[index[lane], k]
+    for ahead in range(burn_in, 0, -1):
+        for lane in range(index.size):
+            n = (index[lane] // rows * steps - ahead) * rows + index[lane] % rows
+            fresh[0, lane] = 0 if n < 0 else begins[n]
+            load_obs(obs, max(n, 0), mean, scale, inputs[lane])
+        forward(params, table, scratch, block, lanes, 1, state, fresh)
+        for lane in range(index.size):
+            if index[lane] // rows * steps >= ahead:
+                keep_state(table, scratch, block, 0, lane, state[lane])
+    for lane in range(index.size):
+        for step in range(steps):
+            n = (index[lane] // rows * steps + step) * rows + index[lane] % rows
+            load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
+            fresh[step, lane] = begins[n]

@@ -1,0 +1,55 @@
+"""Layer norm, forth and back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from slipstream.core.compile import compiled_fused
+from slipstream.core.contracts import Array
+from slipstream.models.kernels import NORM_EPS, ONE, ZERO, columns_of
+from slipstream.models.layout import COLUMNS, EXTRA, NORM, UNITS
+
+
+@compiled_fused
+def normalise(params: Array, row: Array, values: Array, scratch: Array, block: int, rows: int) -> None:
+    """To mean 0 and deviation 1 over the units, then gain and shift, in place; keeps what `denormalise` needs."""
+    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
+    kept = columns_of(scratch, block, row[EXTRA], columns)
+    inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
+    for i in range(rows):
+        mean = ZERO
+        for j in range(units):
+            mean += values[i, j]
+        mean /= np.float32(units)
+        square = ZERO
+        for j in range(units):
+            square += (values[i, j] - mean) * (values[i, j] - mean)
+        factor = ONE / np.float32(math.sqrt(square / np.float32(units) + NORM_EPS))
+        inverse[i, 0] = factor
+        for j in range(units):
+            kept[i, j] = (values[i, j] - mean) * factor
+            values[i, j] = kept[i, j] * params[gain + j] + params[gain + columns + j]
+
+
+@compiled_fused
+def denormalise(
+    params: Array, row: Array, slope: Array, scratch: Array, gradient: Array, block: int, rows: int
+) -> None:
+    """The way back through `normalise`, in place."""
+    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
+    kept = columns_of(scratch, block, row[EXTRA], columns)
+    inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
+    share = ONE / np.float32(units)
+    for i in range(rows):
+        mean, along = ZERO, ZERO
+        for j in range(units):
+            gradient[gain + j] += slope[i, j] * kept[i, j]
+            gradient[gain + columns + j] += slope[i, j]
+            slope[i, j] *= params[gain + j]
+            mean += slope[i, j]
+            along += slope[i, j] * kept[i, j]
+        mean, along = mean * share, along * share
+        for j in range(units):
+            slope[i, j] = inverse[i, 0] * (slope[i, j] - mean - kept[i, j] * along)
