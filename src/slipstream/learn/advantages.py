@@ -111,6 +111,14 @@ class Moments:
         self.mean += delta * new
         self.count[0] = total
 
+    def see(self, obs: Array, active: Array) -> None:
+        """Take in the observations [T + 1, rows, size] that were acted on."""
+        shift = self.mean.copy()
+        total, squares = np.zeros_like(shift), np.zeros_like(shift)
+        count = sum_obs(obs, active, shift, total, squares)
+        mean = total / max(1, count)
+        self.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
+
     @property
     def scale(self) -> Array:
         """One over the deviation; features that never vary are left as they are."""

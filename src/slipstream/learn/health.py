@@ -33,3 +33,16 @@ def dormant(activity: Mapping[str, Array]) -> dict[str, float]:
         row[f"dormant/{name}"] = quiet / len(sizes)
         sleeping, units = sleeping + quiet, units + len(sizes)
     return row | {"dormant/share": sleeping / max(1, units)}
+
+
+def left_out(steps: int) -> str:
+    """What is said of gradient steps that were not taken."""
+    return f"{steps} gradient steps were not finite and were left out."
+
+
+def fell_back(left: float) -> str:
+    """What is said when the last good weights are put back."""
+    return (
+        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        f"halved (now {left:g} of its setting)."
+    )

@@ -10,7 +10,7 @@ from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import EnvError
 from slipstream.learn import health
-from slipstream.learn.advantages import Moments, estimate_advantages, explained_variance, sum_obs, sum_returns
+from slipstream.learn.advantages import Moments, estimate_advantages, explained_variance, sum_returns
 from slipstream.learn.anchor import Anchor
 from slipstream.learn.batch import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
 from slipstream.learn.schedules import tune_epochs
@@ -83,7 +83,9 @@ class PPO:
             "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
         }  # fmt: skip
         self._settle(outcome, metrics)
-        self._learn_obs(rollout)
+        if self.now.normalise_obs:
+            self._obs.see(self.design.obs.vectors(rollout.obs), active)
+            self._write_normaliser()
         self._iterations += 1
         return samples, metrics
 
@@ -92,7 +94,7 @@ class PPO:
         s = self.now
         self._failing = outcome.failed > 0
         if outcome.failed:
-            self.notices.append(f"{outcome.failed} gradient steps were not finite and were left out.")
+            self.notices.append(health.left_out(outcome.failed))
         if outcome.diverged:
             self._fall_back()
         if s.epochs_max:
@@ -250,16 +252,6 @@ class PPO:
             chances=chances,
         )  # fmt: skip
 
-    def _learn_obs(self, rollout: Rollout) -> None:
-        if not self.now.normalise_obs or not self.design.obs.floats:
-            return
-        shift = self._obs.mean.copy()
-        total, squares = np.zeros_like(shift), np.zeros_like(shift)
-        count = sum_obs(self.design.obs.vectors(rollout.obs), rollout.active[: rollout.steps], shift, total, squares)
-        mean = total / max(1, count)
-        self._obs.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
-        self._write_normaliser()
-
     def _write_normaliser(self) -> None:
         _, mean, scale = self.design.split_pack(self.pack)
         if self.now.normalise_obs:
@@ -268,7 +260,4 @@ class PPO:
     def _fall_back(self) -> None:
         self.engine.restore(self._good)
         self._rate_scale *= 0.5
-        self.notices.append(
-            "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
-            f"halved (now {self._rate_scale[0]:g} of its setting)."
-        )
+        self.notices.append(health.fell_back(float(self._rate_scale[0])))

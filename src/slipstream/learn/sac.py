@@ -15,7 +15,8 @@ import numpy as np
 from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError, EnvError
-from slipstream.learn.advantages import Moments, sum_obs
+from slipstream.learn import health
+from slipstream.learn.advantages import Moments
 from slipstream.learn.critics import CRITIC, LENGTH, LOGP, POLICY, SUMS, UPDATES, Critics, Q, SoftEngine, SoftKnobs
 from slipstream.learn.replay import Feed, Replay, check_budget, load_demos
 from slipstream.models.design import Design
@@ -23,8 +24,6 @@ from slipstream.settings import SACSettings, Settings
 
 GOOD_EVERY = 1000
 """Gradient steps between the copies of the weights that a divergence falls back to."""
-DORMANT = 0.025
-"""A unit whose mean output is smaller than this share of its layer's mean is dormant."""
 EMPTY_LIMIT = 1000
 """Rollouts without a transition, one after another, after which a run gives up."""
 
@@ -66,7 +65,8 @@ class SAC:
         samples = self.replay.add(rollout)
         self._watch(samples)
         if self.now.normalise_obs:
-            self._learn_obs(rollout)
+            self._obs.see(rollout.obs, rollout.active[: rollout.steps])
+            self._write_normaliser()
         fresh = max(0, self.replay.total - max(self.now.warmup, before))
         self._owed += self.now.updates_per_step * fresh
         due = math.floor(self._owed[0] + 1e-9)
@@ -93,7 +93,7 @@ class SAC:
         self._taken[0] += int(totals[UPDATES])
         self._failing = failed > 0
         if failed:
-            self.notices.append(f"{failed} gradient steps were not finite and were left out.")
+            self.notices.append(health.left_out(failed))
         if self.engine.counters[1] >= 3:
             self._fall_back()
         taken = float(totals[UPDATES])
@@ -123,27 +123,14 @@ class SAC:
         )
 
     def gradient_statistics(self) -> dict[str, float]:
-        """Of the actor's last gradient, by layer: length, largest part, share of zeros, length against the weight's."""
+        """Facts about the last gradient of each layer of the actor."""
         if not self.engine.counters[3]:
             return {}
-        gradient, weights = (self.design.weights.named(flat) for flat in (self.engine.gradient(), self.engine.params))
-        row: dict[str, float] = {}
-        for name, slopes in gradient.items():
-            length = float(np.linalg.norm(slopes))
-            row |= {
-                f"gradient/{name}/length": length,
-                f"gradient/{name}/largest": float(np.abs(slopes).max()),
-                f"gradient/{name}/zeros": float((slopes == 0).mean()),
-                f"gradient/{name}/relative": length / max(1e-12, float(np.linalg.norm(weights[name]))),
-            }
-        return row
+        return health.gradient_statistics(self.design.weights, self.engine.gradient(), self.engine.params)
 
     def dormant(self) -> dict[str, float]:
         """The share of units of each hidden layer of the actor, and of all, that hardly move on the last batch."""
-        activity = self.engine.activity() if self.engine.counters[3] else {}
-        quiet = {name: sizes <= DORMANT * sizes.mean() for name, sizes in activity.items()}
-        row = {f"dormant/{name}": float(still.mean()) for name, still in quiet.items()}
-        return row | ({"dormant/share": float(np.concatenate(list(quiet.values())).mean())} if quiet else {})
+        return health.dormant(self.engine.activity()) if self.engine.counters[3] else {}
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Copies of all that a resumed run needs, the buffer among them; nothing has to stand beside the arrays."""
@@ -173,14 +160,6 @@ class SAC:
                 "the messages above name the env and the reward term; mend them",
             )
 
-    def _learn_obs(self, rollout: Rollout) -> None:
-        shift = self._obs.mean.copy()
-        total, squares = np.zeros_like(shift), np.zeros_like(shift)
-        count = sum_obs(rollout.obs, rollout.active[: rollout.steps], shift, total, squares)
-        mean = total / max(1, count)
-        self._obs.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
-        self._write_normaliser()
-
     def _write_normaliser(self) -> None:
         _, mean, scale = self.design.split_pack(self.pack)
         if self.now.normalise_obs:
@@ -189,10 +168,7 @@ class SAC:
     def _fall_back(self) -> None:
         self.engine.restore(self._good)
         self._rate_scale *= 0.5
-        self.notices.append(
-            "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
-            f"halved (now {self._rate_scale[0]:g} of its setting)."
-        )
+        self.notices.append(health.fell_back(float(self._rate_scale[0])))
 
 
 def make_engine(
