@@ -64,6 +64,8 @@ class PolicySettings(Section):
     """How images are read: three convolutions, or residual blocks."""
     features: int = Field(256, ge=1)
     """Numbers that each image or set of tokens is read into."""
+    init: Literal["orthogonal", "uniform"] = "orthogonal"
+    """First weights: orthogonal, with a timid head; or uniform within 1 / sqrt(inputs), biases too, as torch does."""
     squash: bool = False
     """Bend continuous actions into their bounds by tanh instead of cutting them off there."""
     log_std: float = 0.0

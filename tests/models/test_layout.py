@@ -122,3 +122,19 @@ def test_nothing_overlaps(memory: int) -> None:
         if row[KIND] != DENSE:
             states[row[STATE] : row[STATE] + memory * row[COLUMNS]] += 1
     assert (columns == 1).all() and (states == 1).all()
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_uniform_first_weights_are_torchs(memory: str, make_policy: Callable[..., Any]) -> None:
+    """`policy.init=uniform` draws weights and biases within 1 / sqrt(inputs), in memories 1 / sqrt(units)."""
+    design, _ = make_policy("continuous", 7, (50, 30), init="uniform", memory=memory, layer_norm=True, shared=False)
+    named = design.weights.named(design.first_weights(3))
+    limits = {"policy.layers.0": 7, "value.layers.1": 50, "policy.head": 20 if memory == "lstm" else 30}
+    for name, inputs in limits.items():
+        drawn = np.concatenate([named[f"{name}.weight"].reshape(-1), named[f"{name}.bias"]])
+        assert 0.85 < np.abs(drawn).max() * inputs**0.5 <= 1
+        assert abs(drawn.mean()) * inputs**0.5 < 0.2
+    if memory == "lstm":
+        assert 0.9 < np.abs(named["policy.memory.weight_ih_l0"]).max() * 20**0.5 <= 1
+    assert (named["policy.norms.0.weight"] == 1).all() and not named["policy.norms.0.bias"].any()
+    assert named["log_std"] == pytest.approx(-0.3)

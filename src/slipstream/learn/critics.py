@@ -41,6 +41,7 @@ class Critics:
     """A number of networks of one layout: they tell the value of an action, or of every choice."""
 
     def __init__(self, design: Design, settings: SACSettings) -> None:
+        self.init = design.policy.init
         policy, action = design.policy, design.action
         single = action.kind == "continuous"
         self.count = settings.critics
@@ -53,6 +54,8 @@ class Critics:
         """The flat weights [critics, size] that a run starts from."""
         gains = {"critic": ((self.outputs, 1.0),)}
         randoms = (np.random.default_rng([seed, 0xC417, number]) for number in range(self.count))
+        if self.init == "uniform":
+            return np.stack([self.stack.flatten(self.stack.uniform(random)) for random in randoms])
         return np.stack([self.stack.flatten(self.stack.initial(random, gains)) for random in randoms])
 
     def named(self, flat: Array) -> dict[str, Array]:

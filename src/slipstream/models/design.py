@@ -85,7 +85,7 @@ class Design:
     def first_weights(self, seed: int) -> Array:
         """The flat weights that a run starts from."""
         if self.fused:
-            return self.stack.first(seed, self.policy.log_std)
+            return self.stack.first(seed, self.policy.init, self.policy.log_std)
         from slipstream.models.reference import first_weights
 
         return self.weights.flatten(first_weights(self, seed))

@@ -309,6 +309,20 @@ class Stack(Weights):
             named[slot.name] = value.astype(np.float32)
         return named
 
+    def uniform(self, random: np.random.Generator) -> dict[str, Array]:
+        """Weights and biases uniform within 1 / sqrt(inputs) of their layer, or 1 / sqrt(units) of a memory."""
+        named: dict[str, Array] = {}
+        inputs = 1
+        for slot in self.slots:
+            assert isinstance(slot, Slot)
+            inputs = slot.outputs if ".memory." in slot.name else slot.inputs or inputs
+            if ".norms." in slot.name:
+                value = np.full(slot.shape, float(slot.name.endswith("weight")))
+            else:
+                value = random.uniform(-1, 1, slot.shape) / np.sqrt(inputs)
+            named[slot.name] = value.astype(np.float32)
+        return named
+
 
 HEAD_KIND, HEAD_OUTPUTS, HEAD_VALUE, HEAD_LOG_STD, HEAD_PARTS = 0, 1, 2, 3, 4
 CHOICES, GAUSSIAN, SQUASHED, SQUASHED_OWN = 0, 1, 2, 3
@@ -342,9 +356,10 @@ class PolicyStack(Stack):
         self.head = head_table(action, squash, not value, value_column, log_std)
         self.policy_layer, self.value_layer = self.heads[0], self.heads[-1]
 
-    def first(self, seed: int, log_std: float) -> Array:
+    def first(self, seed: int, init: str, log_std: float) -> Array:
         """The flat weights that a run starts from."""
-        named = self.initial(np.random.default_rng([seed, 0x1817]), self._gains)
+        random = np.random.default_rng([seed, 0x1817])
+        named = self.initial(random, self._gains) if init == "orthogonal" else self.uniform(random)
         if "log_std" in named:
             named["log_std"][:] = log_std
         return self.flatten(named)
