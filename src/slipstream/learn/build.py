@@ -27,6 +27,10 @@ from slipstream.models.design import Design
 from slipstream.settings import Settings
 
 
+PASSES = 8
+"""About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
+
+
 class Learner(Protocol):
     """What turns rollouts into better weights."""
 
@@ -110,7 +114,8 @@ def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | Non
     replay = settings.algorithm == "sac"
     plan = make_plan(
         settings.plan, cores=machine.cores(), native=parse(choice.name)[0] is not None,
-        minibatch=settings.sac.batch if replay else settings.ppo.minibatch, weights=design.weights.size, replay=replay,
+        minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
+        weights=design.weights.size * (PASSES if replay else 1), replay=replay,
         needs_torch=needs_torch(settings, design), before=before,
     )  # fmt: skip
     envs = plan.envs.applied

@@ -105,20 +105,23 @@ def clear(room: Room, thread: int) -> None:
 
 @compiled_fused
 def move_layers(
-    params: Array, first: Array, second: Array, targets: Array, gradients: Array, table: Array, count: int,
+    params: Array, first: Array, second: Array, targets: Array, gradients: Array, place: int, table: Array, count: int,
     rate: Number, tau: Number, part: int,
 ) -> Number:  # fmt: skip
-    """One part of Adam's step by the sum of all threads' gradients, and of the targets' after it; the sum's squares."""
+    """One part of Adam's step by the sum of all threads' gradients, and of the targets' after it; the sum's squares.
+
+    `place` is the column of the gradients at which those of this network begin.
+    """
     squares, tau, parts = ZERO, np.float32(tau), gradients.shape[0]
     for layer in range(table.shape[0]):
         _, _, low, high = own_rows(table, layer, part, parts, params.size)
-        own, slope = params[low:high], gradients[0, low:high]
+        own, target, slope = params[low:high], targets[low:high], gradients[0, place + low : place + high]
         for thread in range(1, parts):
-            add_row(gradients[thread, low:high], slope)
+            add_row(gradients[thread, place + low : place + high], slope)
         squares += squared_length(slope)
         adam(own, slope, first[low:high], second[low:high], count, rate, ADAM_EPS, 1.0, 0.0)
-        for i in range(low, high if tau > ZERO else low):
-            targets[i] = (ONE - tau) * targets[i] + tau * params[i]
+        for i in range(own.size if tau > ZERO else 0):
+            target[i] = (ONE - tau) * target[i] + tau * own[i]
     return squares
 
 
@@ -129,7 +132,7 @@ def move_critics(nets: Nets, tables: Tables, room: Room, obs: int, count: int, k
     for c in range(nets.critics.shape[0]):
         move_layers(
             nets.critics[c], nets.critics_first[c], nets.critics_second[c], nets.targets[c],
-            room.critic_gradients[:, c * size : (c + 1) * size], tables.critic, count, knobs[RATE], knobs[TAU], thread,
+            room.critic_gradients, c * size, tables.critic, count, knobs[RATE], knobs[TAU], thread,
         )  # fmt: skip
         flip_critic(nets, tables, room, obs, c, thread, parts)
     flip_layers(nets.actor, tables.actor, room.actor_flipped, thread, parts)
@@ -139,7 +142,7 @@ def move_critics(nets: Nets, tables: Tables, room: Room, obs: int, count: int, k
 def move_actor(nets: Nets, tables: Tables, room: Room, count: int, knobs: Array, thread: int) -> None:
     """A thread's part of the actor's step."""
     room.squares[thread] = move_layers(
-        nets.actor, nets.actor_first, nets.actor_second, nets.actor, room.actor_gradients, tables.actor, count,
+        nets.actor, nets.actor_first, nets.actor_second, nets.actor, room.actor_gradients, 0, tables.actor, count,
         knobs[RATE], 0.0, thread,
     )  # fmt: skip
 
