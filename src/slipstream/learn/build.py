@@ -26,7 +26,6 @@ from slipstream.learn.schedules import Schedules
 from slipstream.models.design import Design
 from slipstream.settings import Settings
 
-
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
 
