@@ -18,6 +18,8 @@ CURVES = (
     ("Win rate in evaluation", "evaluate/win_rate", "evaluate/win_rate_low", "evaluate/win_rate_high"),
     ("Return", "episode/return_mean", "episode/return_low", "episode/return_high"),
     ("Entropy", "ppo/entropy", "", ""),
+    ("Entropy", "sac/entropy", "", ""),
+    ("Temperature", "sac/temperature", "", ""),
     ("Steps per second", "time/steps_per_second", "", ""),
 )
 STYLE = """
