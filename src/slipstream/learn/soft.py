@@ -44,7 +44,7 @@ from slipstream.learn.slopes import (
     span,
 )
 from slipstream.models.design import Design
-from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, columns_of, product, squared_length
+from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, columns_of, flip, product, squared_length
 from slipstream.models.layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
 
 CRITICISE, MOVE_CRITICS, ACT, MOVE_ACTOR = range(4)
@@ -65,7 +65,7 @@ def own_rows(table: Array, layer: int, part: int, parts: int, size: int) -> tupl
 
 @compiled_fused
 def flip_layers(params: Array, table: Array, flipped: Array, part: int, parts: int) -> None:
-    """Transpose one part of each weight matrix, four rows at a time, for the way back."""
+    """Transpose one part of each weight matrix, for the way back."""
     for layer in range(table.shape[0]):
         row = table[layer]
         if row[FLIPPED] < 0:
@@ -74,11 +74,7 @@ def flip_layers(params: Array, table: Array, flipped: Array, part: int, parts: i
         matrix = params[row[WEIGHT] : row[BIAS]].reshape(inputs, columns)
         turned = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
         low, high, _, _ = own_rows(table, layer, part, parts, params.size)
-        for i in range(low, high // 4 * 4, 4):
-            r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
-            for j in range(columns):
-                into = turned[j]
-                into[i], into[i + 1], into[i + 2], into[i + 3] = r0[j], r1[j], r2[j], r3[j]
+        flip(matrix, turned, low, high)
 
 
 @compiled_fused

@@ -126,6 +126,16 @@ def add_products(before: Array, slope: Array, weights: Array, bias: Array, rows:
 
 
 @compiled_fused
+def flip(matrix: Array, turned: Array, low: int, high: int) -> None:
+    """Copy rows [low, high) of a matrix, both multiples of 4, as columns of another, four at a time."""
+    for i in range(low, high // 4 * 4, 4):
+        r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        for j in range(matrix.shape[1]):
+            into = turned[j]
+            into[i], into[i + 1], into[i + 2], into[i + 3] = r0[j], r1[j], r2[j], r3[j]
+
+
+@compiled_fused
 def columns_of(scratch: Array, block: int, column: int, width: int) -> Array:
     """The array [block, width] that stands at a column of the scratch memory."""
     return scratch[column * block : (column + width) * block].reshape(block, width)

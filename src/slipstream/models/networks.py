@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
-from slipstream.models.kernels import OBS_LIMIT, ZERO, activate, add_products, columns_of, deactivate, product
+from slipstream.models.kernels import OBS_LIMIT, ZERO, activate, add_products, columns_of, deactivate, flip, product
 from slipstream.models.layout import (
     ACTIVATION,
     BIAS,
@@ -20,6 +20,7 @@ from slipstream.models.layout import (
     NORM,
     OUT,
     RECURRENT,
+    RECURRENT_BIAS,
     WEIGHT,
 )
 from slipstream.models.memory import gates_of, keep_state, recall, remember
@@ -114,17 +115,14 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
         row = table[layer]
         columns = row[COLUMNS] * gates_of(row[KIND])
         if row[FLIPPED] >= 0:
-            flip(params, row[WEIGHT], row[INPUTS], columns, flipped, row[FLIPPED], row[IN_COLUMNS])
+            matrix, width = params[row[WEIGHT] : row[BIAS]].reshape(row[INPUTS], columns), row[IN_COLUMNS]
+            turned = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+            flip(matrix, turned, 0, row[INPUTS])
         if row[KIND] != DENSE:
-            flip(params, row[RECURRENT], row[COLUMNS], columns, flipped, row[FLIPPED_RECURRENT], row[COLUMNS])
-
-
-@compiled_fused
-def flip(params: Array, start: int, inputs: int, columns: int, flipped: Array, place: int, width: int) -> None:
-    """Transpose one matrix."""
-    for i in range(inputs):
-        for j in range(columns):
-            flipped[place + j * width + i] = params[start + i * columns + j]
+            matrix = params[row[RECURRENT] : row[RECURRENT_BIAS]].reshape(row[COLUMNS], columns)
+            start, width = row[FLIPPED_RECURRENT], row[COLUMNS]
+            turned = flipped[start : start + columns * width].reshape(columns, width)
+            flip(matrix, turned, 0, row[COLUMNS])
 
 
 @compiled_fused
