@@ -40,7 +40,7 @@ from stats import spread, table, told
 
 from record import Record, dated
 
-GOALS = {"sac-small": 2.0, "sac-large": 1.3}
+GOALS = {"recurrent": 5.0, "sac-small": 2.0, "sac-large": 1.3}
 SEQUENCE = 16  # steps that slipstream's memory learns back; RecurrentPPO learns back to the start of the rollout
 PROBE_STEPS = {"recurrent": 8 * 4096, "sac-small": 2_000, "sac-large": 2_000}
 SLOWEST = 20.0  # steps per second below which a run counts as hung
