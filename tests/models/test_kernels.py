@@ -115,14 +115,23 @@ def test_network_and_heads_equal_the_torch_definition(
 def test_far_observations_are_held_at_the_limit(
     make_policy: Callable[..., Any], kernel_measure: Callable[..., Any]
 ) -> None:
-    """A normalised observation is never larger than the limit, so one outlier cannot blow the network up."""
+    """A normalised observation is never larger than the limit, so one outlier cannot blow the network up.
+
+    One that is not normalised (scale 1) is read as it is.
+    """
     design, pack = make_policy("discrete", 2, (16,))
     _, mean, scale = design.split_pack(pack)
-    mean[:], scale[:] = 0, 1
+    mean[:], scale[:] = 0, 0.5
     action, mask = np.zeros((2, 1), np.int32), np.zeros((2, 0), np.uint8)
-    far = np.array([[OBS_LIMIT, -OBS_LIMIT], [1e9, -1e9]], np.float32)
+    far = np.array([[2 * OBS_LIMIT, -2 * OBS_LIMIT], [1e9, -1e9]], np.float32)
     told = kernel_measure(design, pack, far, mask, action)[0]
     assert np.array_equal(told[0], told[1])
+    scale[:] = 1
+    near = np.array([[0.1, 0.2], [12.0, -15.0]], np.float32)
+    before = kernel_measure(design, pack, near, mask, action)[0]
+    scale[:] = 1 - 6e-8
+    after = kernel_measure(design, pack, near, mask, action)[0]
+    assert np.allclose(before[0], after[0], atol=1e-5) and not np.allclose(before[1], after[1], atol=1e-4)
 
 
 def run_steps(design: Design, pack: Array, obs: Array, state: Array, fresh: Array) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from slipstream.core.contracts import Array
 
 ZERO = np.float32(0)
 MIN_DEVIATION = 1e-4
+NEARLY_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 @compiled_fused
@@ -121,9 +122,13 @@ class Moments:
 
     @property
     def scale(self) -> Array:
-        """One over the deviation; features that never vary are left as they are."""
+        """One over the deviation; features that never vary keep their size.
+
+        Never exactly 1, which would say that a number is not normalised and has no limit.
+        """
         deviation = np.sqrt(self.variance)
-        return np.where(deviation > MIN_DEVIATION, 1.0 / np.maximum(deviation, MIN_DEVIATION), 1.0)
+        scale = np.where(deviation > MIN_DEVIATION, 1.0 / np.maximum(deviation, MIN_DEVIATION), 1.0)
+        return np.where(scale.astype(np.float32) == 1, NEARLY_ONE, scale)
 
     def arrays(self, name: str) -> dict[str, Array]:
         """The state by name, as it stands (not copied)."""

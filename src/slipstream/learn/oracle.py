@@ -106,7 +106,8 @@ class TorchSoft:
 
     def _normalised(self, obs: Array) -> Tensor:
         limit = float(OBS_LIMIT)
-        return torch.from_numpy((obs - self._mean) * self._scale).clamp(-limit, limit)
+        numbers, scale = torch.from_numpy((obs - self._mean) * self._scale), torch.from_numpy(self._scale)
+        return torch.where(scale == 1, numbers, numbers.clamp(-limit, limit))
 
     def _distribution(self, obs: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Squashed actions and their log-probabilities; or the probabilities of all choices and their logarithms."""

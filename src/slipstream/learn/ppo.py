@@ -50,6 +50,7 @@ class PPO:
         self._failing = False
         self._iterations = np.zeros(1, np.int64)
         self._batch: Batch | None = None
+        self._write_normaliser()
 
     def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
         """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""

@@ -58,6 +58,7 @@ class SAC:
         self._good_at = 0
         self._failing = False
         self._empty = 0
+        self._write_normaliser()
 
     def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
         """Take in a rollout and take the gradient steps due for it; return its samples and what is to be logged."""

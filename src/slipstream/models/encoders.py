@@ -39,7 +39,8 @@ class Encoder(nn.Module):
     def forward(self, rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
         """Normalise the vectors by `mean` and `scale` and read everything else."""
         vectors = rows if self.obs.plain else rows[:, : 4 * self.obs.floats].contiguous().view(torch.float32)
-        parts = [((vectors - mean) * scale).clamp(-float(OBS_LIMIT), float(OBS_LIMIT))]
+        numbers = (vectors - mean) * scale
+        parts = [torch.where(scale == 1, numbers, numbers.clamp(-float(OBS_LIMIT), float(OBS_LIMIT)))]
         for field, reader in zip(self.fields, self.readers, strict=True):
             start = self.obs.places[field.name][1]
             parts.append(reader(rows[:, start : start + field.bytes].reshape(-1, *field.shape)))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
-from slipstream.models.kernels import OBS_LIMIT, ZERO, activate, add_products, columns_of, deactivate, flip, product
+from slipstream.models.kernels import (
+    OBS_LIMIT,
+    ONE,
+    ZERO,
+    activate,
+    add_products,
+    columns_of,
+    deactivate,
+    flip,
+    product,
+)
 from slipstream.models.layout import (
     ACTIVATION,
     BIAS,
@@ -29,9 +39,13 @@ from slipstream.models.norms import denormalise, normalise
 
 @compiled_fused
 def load_obs(obs: Array, row: int, mean: Array, scale: Array, into: Array) -> None:
-    """Write one normalised observation; the padding behind it stays zero."""
+    """Write one normalised observation; the padding behind it stays zero.
+
+    A scale of exactly 1 says that a number is read as it is; any other is held within the limit.
+    """
     for k in range(obs.shape[1]):
-        into[k] = min(max((obs[row, k] - mean[k]) * scale[k], -OBS_LIMIT), OBS_LIMIT)
+        value = (obs[row, k] - mean[k]) * scale[k]
+        into[k] = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
 
 
 @compiled_fused
