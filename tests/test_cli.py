@@ -223,7 +223,7 @@ def test_smoke_does_everything(trained: Run) -> None:
     for name in (
         "steps", "iteration", "lag", "loss/policy", "loss/value", "ppo/entropy", "ppo/kl", "ppo/clip_fraction",
         "ppo/explained_variance", "ppo/learning_rate", "episode/return_mean", "reward/goal", "evaluate/win_rate",
-        "evaluate/opponent", "gradient/trunk.0.weight", "system/cpu_percent", "time/steps_per_second",
+        "evaluate/opponent", "gradient/trunk.layers.0.weight/length", "system/cpu_percent", "time/steps_per_second",
     ):  # fmt: skip
         assert name in keys, name
     assert steps_of(run)[-1] == 1024

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from slipstream.core.contracts import Array
-from slipstream.learn.advantages import Moments, estimate_advantages, sum_obs, sum_returns
+from slipstream.learn.advantages import estimate_advantages, sum_returns
+from slipstream.learn.moments import Moments, sum_obs
 
 
 def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, **columns: Any) -> Array:

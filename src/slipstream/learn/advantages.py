@@ -1,4 +1,4 @@
-"""Advantages and returns, and the running moments that scale observations and rewards."""
+"""Advantages and returns: what an act was worth."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 
 ZERO = np.float32(0)
-MIN_DEVIATION = 1e-4
-NEARLY_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 @compiled_fused
@@ -57,21 +55,6 @@ def estimate_advantages(
 
 
 @compiled_fused
-def sum_obs(obs: Array, active: Array, shift: Array, total: Array, squares: Array) -> int:
-    """Add up (obs - shift) and its square over all acting rows, in row order; return how many there were."""
-    count = 0
-    for t in range(active.shape[0]):
-        for row in range(active.shape[1]):
-            if active[t, row]:
-                count += 1
-                for k in range(obs.shape[2]):
-                    x = np.float64(obs[t, row, k]) - shift[k]
-                    total[k] += x
-                    squares[k] += x * x
-    return count
-
-
-@compiled_fused
 def sum_returns(
     reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array, sums: Array
 ) -> None:
@@ -91,45 +74,3 @@ def explained_variance(goal: Array, value: Array, chosen: Array) -> float:
     """The share of the goals' variance that the values foresaw; NaN where the goals do not vary."""
     spread = float(np.var(goal[chosen]))
     return 1.0 - float(np.var(goal[chosen] - value[chosen])) / spread if spread > 1e-12 else float("nan")
-
-
-class Moments:
-    """Running mean and variance of a vector, merged batch by batch."""
-
-    def __init__(self, size: int) -> None:
-        self.count = np.zeros(1, np.float64)
-        self.mean = np.zeros(size, np.float64)
-        self.variance = np.ones(size, np.float64)
-
-    def merge(self, count: float, mean: Array, variance: Array) -> None:
-        """Take in a batch (parallel form of Welford's update)."""
-        if count <= 0:
-            return
-        total = self.count[0] + count
-        delta = mean - self.mean
-        old, new = self.count[0] / total, count / total
-        self.variance[:] = self.variance * old + variance * new + delta * delta * old * new
-        self.mean += delta * new
-        self.count[0] = total
-
-    def see(self, obs: Array, active: Array) -> None:
-        """Take in the observations [T + 1, rows, size] that were acted on."""
-        shift = self.mean.copy()
-        total, squares = np.zeros_like(shift), np.zeros_like(shift)
-        count = sum_obs(obs, active, shift, total, squares)
-        mean = total / max(1, count)
-        self.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
-
-    @property
-    def scale(self) -> Array:
-        """One over the deviation; features that never vary keep their size.
-
-        Never exactly 1, which would say that a number is not normalised and has no limit.
-        """
-        deviation = np.sqrt(self.variance)
-        scale = np.where(deviation > MIN_DEVIATION, 1.0 / np.maximum(deviation, MIN_DEVIATION), 1.0)
-        return np.where(scale.astype(np.float32) == 1, NEARLY_ONE, scale)
-
-    def arrays(self, name: str) -> dict[str, Array]:
-        """The state by name, as it stands (not copied)."""
-        return {f"{name}.count": self.count, f"{name}.mean": self.mean, f"{name}.variance": self.variance}

@@ -16,8 +16,8 @@ from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError, EnvError
 from slipstream.learn import health
-from slipstream.learn.advantages import Moments
 from slipstream.learn.critics import CRITIC, LENGTH, LOGP, POLICY, SUMS, UPDATES, Critics, Q, SoftEngine, SoftKnobs
+from slipstream.learn.moments import Moments
 from slipstream.learn.replay import Feed, Replay, check_budget, load_demos
 from slipstream.models.design import Design
 from slipstream.settings import SACSettings, Settings
