@@ -134,7 +134,7 @@ class PPOSettings(Section):
     reference_decay: float = Field(0.9995, gt=0, le=1)
     """What is left of that weight after each iteration."""
     value_warmup: int = Field(0, ge=0)
-    """Iterations that train the value alone (and hold the policy to its reference, if there is one)."""
+    """Iterations that train the value's own weights alone, while the policy stands still."""
     normalise_advantage: bool = True
     """Scale advantages to mean 0 and deviation 1 within each minibatch."""
     normalise_obs: bool = True

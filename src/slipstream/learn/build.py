@@ -150,7 +150,8 @@ def needs_torch(settings: Settings, design: Design) -> str:
     wants = {
         "an observation with images or tokens": not design.fused,
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
-        "the contrastive loss": settings.algorithm == "ppo" and settings.ppo.contrast > 0,
+        "the contrastive loss": settings.algorithm == "ppo"
+        and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
         "checkpointing": settings.plan.checkpointing,
     }
     return next((what for what, wanted in wants.items() if wanted), "")

@@ -204,8 +204,9 @@ def refuse(settings: Settings, design: Design) -> None:
         )
     if not design.obs.plain:
         field = next(field for field in design.obs.fields if field.kind != "vector")
+        name = f" `{field.name}`" if field.name else ""
         raise ConfigError(
-            f"SAC learns from vectors: the observation `{field.name}` is of kind {field.kind} {field.shape}.",
+            f"SAC learns from vectors: the observation{name} is of kind {field.kind} {field.shape}.",
             f"choose an env whose observations are vectors, {instead}",
         )
     if action.kind == "multi_discrete" or any(action.binary):
