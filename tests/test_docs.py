@@ -28,7 +28,7 @@ FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SECTIONS = sorted({key.partition(".")[0] for key in KEYS if "." in key})
 KEY = re.compile(rf"\b((?:{'|'.join(SECTIONS)})(?:\.|__)[a-z_]+)\b(?!\.|\()")
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 MISSPELT = {"ppo.learnig_rate"}
 SUFFIXES = ("md", "py", "json", "yaml", "safetensors")
 """What makes a word with a dot a file and not a setting."""
