@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from slipstream.models.shape import Shape
 
 import slipstream as ss
-from slipstream.core.contracts import ActionSpec, empty_rows
+from slipstream.core.contracts import ActionSpec, empty_rows, vector_obs
 from slipstream.core.machine import cores
 from slipstream.envs.soccer.game import Soccer
-from slipstream.learn.batch import Batch, Knobs
+from slipstream.learn.batch import SUMS, Batch, Knobs
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.reference import TorchEngine
+from slipstream.models.design import Design
+from slipstream.settings import PolicySettings
 
 pytestmark = pytest.mark.speed
 
@@ -37,16 +38,21 @@ def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int = 
 def test_the_fused_engine_beats_torch() -> None:
     """An iteration of 4,096 samples in minibatches of 64 is at least three times as fast as torch's."""
     random = np.random.default_rng(0)
-    shape = Shape(17, ActionSpec("continuous", (), (-1.0,) * 6, (1.0,) * 6), (64, 64), "tanh", False)
+    action_spec = ActionSpec("continuous", (), (-1.0,) * 6, (1.0,) * 6)
+    design = Design(vector_obs(17), action_spec, PolicySettings(shared=False))
     numbers = [random.standard_normal(4096).astype(np.float32) for _ in range(4)]
     obs = random.standard_normal((4096, 17)).astype(np.float32)
     action = random.standard_normal((4096, 6)).astype(np.float32)
-    mask = np.ones((4096, 0), np.uint8)
-    batch = Batch(obs, np.zeros(17, np.float32), np.ones(17, np.float32), mask, action, numbers[0] - 8, *numbers[1:])
-    knobs = Knobs(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, True, 0.0)
-    order = random.permutation(4096)[None]
-    torch, fused = (kind(shape, shape.initial(0, 0.0), 1) for kind in (TorchEngine, FusedEngine))
-    assert ratio(lambda: torch.run(batch, order, knobs), lambda: fused.run(batch, order, knobs)) > 3
+    none = np.zeros((4096, 0), np.float32)
+    batch = Batch(
+        obs, np.zeros(17, np.float32), np.full(17, 0.9, np.float32), none.astype(np.uint8), action, numbers[0] - 8,
+        *numbers[1:], weight=np.ones(4096, np.float32), fresh=np.zeros(4096, np.uint8), state=none, reference=none,
+        partner=np.zeros(0, np.int64), rows=32,
+    )  # fmt: skip
+    knobs = Knobs(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, 0.0, True)
+    order, totals = random.permutation(4096), np.zeros(SUMS)
+    torch, fused = (kind(design, design.first_weights(0), 1) for kind in (TorchEngine, FusedEngine))
+    assert ratio(lambda: torch.run(batch, order, knobs, totals), lambda: fused.run(batch, order, knobs, totals)) > 3
 
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
