@@ -16,11 +16,13 @@ SPEED = ObsField("speed", "vector", (4,))
 
 
 def test_vectors_are_normalised_and_held_at_the_limit() -> None:
-    """(x - mean) * scale, no larger than 10, and no weights."""
+    """(x - mean) * scale, no larger than 10 unless the scale is 1 (not normalised), and no weights."""
     encoder = Encoder(vector_obs(2), PolicySettings())
     rows = torch.tensor([[3.0, 1.0], [1e6, -1e6]])
-    out = encoder(rows, torch.tensor([1.0, 1.0]), torch.tensor([2.0, 1.0]))
+    out = encoder(rows, torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.5]))
     assert out.tolist() == [[4.0, 0.0], [10.0, -10.0]]
+    plain = encoder(rows, torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0]))
+    assert torch.equal(plain, rows)
     assert not list(encoder.parameters()) and encoder.width == 2
 
 
