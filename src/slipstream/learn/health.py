@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -40,9 +41,18 @@ def left_out(steps: int) -> str:
     return f"{steps} gradient steps were not finite and were left out."
 
 
-def fell_back(left: float) -> str:
-    """What is said when the last good weights are put back."""
+class Restorable(Protocol):
+    """What can be put back."""
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Put back what a snapshot gave."""
+
+
+def fall_back(engine: Restorable, good: dict[str, Array], rate_scale: Array) -> str:
+    """Put the last good weights back and halve the rate; return what is to be said of it."""
+    engine.restore(good)
+    rate_scale *= 0.5
     return (
         "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
-        f"halved (now {left:g} of its setting)."
+        f"halved (now {rate_scale[0]:g} of its setting)."
     )

@@ -98,7 +98,7 @@ class PPO:
         if outcome.failed:
             self.notices.append(health.left_out(outcome.failed))
         if outcome.diverged:
-            self._fall_back()
+            self.notices.append(health.fall_back(self.engine, self._good, self._rate_scale))
         if s.epochs_max:
             self._epochs[0] = tune_epochs(int(self._epochs[0]), outcome, s)
         if self.anchor is not None:
@@ -255,11 +255,5 @@ class PPO:
         )  # fmt: skip
 
     def _write_normaliser(self) -> None:
-        _, mean, scale = self.design.split_pack(self.pack)
         if self.now.normalise_obs:
-            mean[:], scale[:] = self._obs.mean, self._obs.scale
-
-    def _fall_back(self) -> None:
-        self.engine.restore(self._good)
-        self._rate_scale *= 0.5
-        self.notices.append(health.fell_back(float(self._rate_scale[0])))
+            self.design.write_normaliser(self.pack, self._obs.mean, self._obs.scale)

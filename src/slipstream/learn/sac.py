@@ -96,7 +96,7 @@ class SAC:
         if failed:
             self.notices.append(health.left_out(failed))
         if self.engine.counters[1] >= 3:
-            self._fall_back()
+            self.notices.append(health.fall_back(self.engine, self._good, self._rate_scale))
         taken = float(totals[UPDATES])
         if not taken:
             return {"sac/failed_updates": failed}
@@ -162,14 +162,8 @@ class SAC:
             )
 
     def _write_normaliser(self) -> None:
-        _, mean, scale = self.design.split_pack(self.pack)
         if self.now.normalise_obs:
-            mean[:], scale[:] = self._obs.mean, self._obs.scale
-
-    def _fall_back(self) -> None:
-        self.engine.restore(self._good)
-        self._rate_scale *= 0.5
-        self.notices.append(health.fell_back(float(self._rate_scale[0])))
+            self.design.write_normaliser(self.pack, self._obs.mean, self._obs.scale)
 
 
 def make_engine(

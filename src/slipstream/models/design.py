@@ -113,6 +113,11 @@ class Design:
         size, floats = self.weights.size, self.obs.floats
         return pack[:size], pack[size : size + floats], pack[size + floats :]
 
+    def write_normaliser(self, pack: Array, mean: Array, scale: Array) -> None:
+        """Let a pack read observations by this mean and scale."""
+        _, own_mean, own_scale = self.split_pack(pack)
+        own_mean[:], own_scale[:] = mean, scale
+
     def first_pack(self, seed: int) -> Array:
         """The pack that a run starts from: first weights, and observations as they are."""
         pack = np.zeros(self.pack_size, np.float32)
