@@ -40,7 +40,7 @@ from contest import (
     slipstream_run,
     whole_iterations,
 )
-from stats import difference, mean_interval, spread, table
+from stats import difference, finite, mean_interval, spread, table, told
 
 from record import Record, dated
 
@@ -146,27 +146,19 @@ def _speed_page(summary: dict[str, Any]) -> str:
         )
         ordered = sorted(ranking["contestants"].items(), key=lambda item: -item[1].get("median", 0))
         lines = [
-            [name, *_cells(one, 0), _shown(one["mean_return"], 1), _shown(one["start_seconds"], 1), one["n"]]
+            [name, *told(one, 0), _shown(one["mean_return"], 1), _shown(one["start_seconds"], 1), one["n"]]
             for name, one in ordered
         ]
         parts.append(table(("contestant", "median", "min..max", "95 %", "mean return", "start s", "runs"), lines))
         parts += [f"- {name} failed: {reason}" for name, one in ordered for reason in one["failed"]]
         for name, ratio in ranking["ratios"].items():
-            middle, extent, interval = _cells(ratio, 2)
+            middle, extent, interval = told(ratio, 2)
             parts.append(
                 f"{name} / {ranking['best_peer']}: **{middle}x** (95 % {interval}, {extent}, {ratio['n']} rounds;"
                 f" goal {ranking['goal']:g}x {'met' if ratio['met'] else 'not met'})"
             )
     parts.append("Tried and not taking part: " + "; ".join(f"{name} ({why})" for name, why in ABSENT.items()) + ".")
     return "\n\n".join(parts)
-
-
-def _cells(values: dict[str, Any], digits: int) -> tuple[str, str, str]:
-    """Median, range and interval as text."""
-    if not values["n"]:
-        return ("-", "-", "-")
-    shown = {key: _shown(values[key], digits) for key in ("median", "min", "max", "low", "high")}
-    return (shown["median"], f"{shown['min']}..{shown['max']}", f"{shown['low']}..{shown['high']}")
 
 
 def _shown(value: float | None, digits: int) -> str:
@@ -205,24 +197,17 @@ def until(options: argparse.Namespace, record: Record) -> None:
     parts = ["# Seconds to a mean return of 475 on CartPole-v1 (last 100 training episodes)"]
     parts.append(table(("contestant", "reached", "median s", "fastest", "slowest"), lines))
     if both:
-        middle, extent, interval = _cells(summary["sb3_over_slipstream"], 2)
+        middle, extent, interval = told(summary["sb3_over_slipstream"], 2)
         parts.append(f"sb3 / slipstream, seed by seed where both arrive: **{middle}x** (95 % {interval}, {extent})")
     parts += [
         f"- {row['contestant']} seed {row['seed']} failed: {row['failed']}" for row in record.rows if "failed" in row
     ]
-    record.close(_finite(summary), "\n\n".join(parts))
+    record.close(finite(summary), "\n\n".join(parts))
 
 
 def _ordered(values: list[float]) -> dict[str, Any]:
     """Median and range of times of which some may be infinite (never reached)."""
     return {"n": len(values), "median": median(values), "min": min(values), "max": max(values)}
-
-
-def _finite(value: Any) -> Any:
-    """The same without infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _until_slipstream(options: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -280,9 +265,9 @@ def lag_quality(options: argparse.Namespace, record: Record) -> None:
         gap = difference(*returns)
         verdict = "not worse" if gap["high"] >= 0 else "worse"
         lags = {f"lag{lag}": mean_interval(values) for lag, values in zip(LAGS, returns, strict=True)}
-        summary[work] = _finite({**lags, **gap, "verdict": verdict})
-        told = [f"{one['mean']:.1f} ({one['low']:.1f}..{one['high']:.1f})" for one in lags.values()]
-        lines.append([work, *told, f"{gap['difference']:+.1f} ({gap['low']:.1f}..{gap['high']:.1f})", verdict])
+        summary[work] = finite({**lags, **gap, "verdict": verdict})
+        shown = [f"{one['mean']:.1f} ({one['low']:.1f}..{one['high']:.1f})" for one in lags.values()]
+        lines.append([work, *shown, f"{gap['difference']:+.1f} ({gap['low']:.1f}..{gap['high']:.1f})", verdict])
     page = "# Mean return at equal steps, lag 1 against lag 0 (95 % t intervals)\n\n"
     record.close(summary, page + table(("case", "lag 0", "lag 1", "lag 1 - lag 0", "verdict"), lines))
 

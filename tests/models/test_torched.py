@@ -12,8 +12,8 @@ import torch
 from slipstream.core.contracts import ObsField, ObsSpec
 from slipstream.core.streams import make_streams
 from slipstream.models.heads import apply_mask, sample
-from slipstream.models.reference import ActorCritic
-from slipstream.models.torched import TorchActing, blocks_of, torch_threads
+from slipstream.models.reference import ActorCritic, torch_threads
+from slipstream.models.torched import TorchActing, blocks_of
 
 IMAGE = ObsSpec((ObsField("", "image", (12, 12, 3)),))
 TOKENS = ObsSpec((ObsField("", "tokens", (9, 3)),))
@@ -147,6 +147,16 @@ def test_torch_gets_its_threads_back() -> None:
     assert torch.get_num_threads() == before
     with torch_threads(None):
         assert torch.get_num_threads() == before
+
+
+def test_first_weights_do_not_depend_on_threads(make_policy: Callable[..., Any]) -> None:
+    """A seed gives the same weights, bit for bit, however many threads torch has."""
+    design, _ = make_policy("discrete", MIXED, (16,))
+    found = []
+    for threads in (1, 2):
+        with torch_threads(threads):
+            found.append(design.first_weights(3))
+    assert np.array_equal(*found)
 
 
 def test_a_state_goes_round(make_torched: Callable[..., Any]) -> None:

@@ -57,6 +57,23 @@ class ActionSpec:
         """The dtype of an action array."""
         return np.float32 if self.kind == "continuous" else np.int32
 
+    def describe(self) -> dict[str, Any]:
+        """As JSON holds it; bounds as text, since they may be infinite."""
+        return {
+            "kind": self.kind,
+            "sizes": list(self.sizes),
+            "binary": list(self.binary),
+            "low": [repr(x) for x in self.low],
+            "high": [repr(x) for x in self.high],
+            "masked": self.masked,
+        }
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> ActionSpec:
+        """The inverse of `describe`."""
+        low, high = (tuple(float(x) for x in told[side]) for side in ("low", "high"))
+        return cls(told["kind"], tuple(told["sizes"]), low, high, told["masked"], tuple(told["binary"]))
+
 
 @dataclass(frozen=True)
 class ObsField:
@@ -118,6 +135,15 @@ class ObsSpec:
             places[field.name] = field, start
             start += field.bytes
         return places
+
+    def describe(self) -> list[dict[str, Any]]:
+        """As JSON holds it."""
+        return [{"name": f.name, "kind": f.kind, "shape": list(f.shape)} for f in self.fields]
+
+    @classmethod
+    def read(cls, told: Sequence[Mapping[str, Any]]) -> ObsSpec:
+        """The inverse of `describe`."""
+        return cls(tuple(ObsField(f["name"], f["kind"], tuple(f["shape"])) for f in told))
 
     def vectors(self, rows: Array) -> Array:
         """The numbers [..., floats] of observations [..., width], as a view."""

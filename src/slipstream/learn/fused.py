@@ -35,7 +35,7 @@ from slipstream.models.heads import apply_mask, measure, slopes
 from slipstream.models.kernels import CHUNK, ONE, TWO, ZERO, adam, add_row, exponential, squared_length
 from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
 from slipstream.models.nearness import hold_near
-from slipstream.models.networks import backward, forward, load_block, outputs, transpose_weights
+from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
 
 BLOCK = 256
 """Samples that go through a network with memory together."""
@@ -63,17 +63,16 @@ def add_gradient(
     for first in range(0, index.size, fresh.shape[1]):
         chosen = index[first : first + fresh.shape[1]]
         lanes = (chosen.size + 3) // 4 * 4
-        load_block(
+        run_block(
             params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
         )  # fmt: skip
-        forward(params, table, scratch, block, lanes, steps, state, fresh)
         policy_slopes[: lanes * steps] = ZERO
         value_slopes[: lanes * steps] = ZERO
         for step in range(steps):
             for lane in range(chosen.size):
                 i = step * lanes + lane
-                n = (chosen[lane] // rows * steps + step) * rows + chosen[lane] % rows
+                n = place(chosen[lane], step, steps, rows)
                 if counts[n] == ZERO:
                     continue
                 if mask.shape[1]:
@@ -122,7 +121,7 @@ def standardise(
         mean = total / max(1, number)
         for s in index:
             for step in range(steps):
-                n = (s // rows * steps + step) * rows + s % rows
+                n = place(s, step, steps, rows)
                 if counts[n] > ZERO:
                     if turn == 0:
                         total += values[n]

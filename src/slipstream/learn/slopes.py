@@ -53,6 +53,7 @@ from slipstream.models.layout import (
     WEIGHT,
 )
 from slipstream.models.networks import backward, forward, load_obs, outputs
+from slipstream.models.norms import denormalise_row
 
 
 class Nets(NamedTuple):
@@ -314,7 +315,10 @@ def add_action_slopes(
         for k in range(count):
             deactivate(slope[k], values[index[k]], row[ACTIVATION])
         if row[NORM] >= 0:
-            denormalise_rows(params, row, slope, scratch, index[:count])
+            kept = columns_of(scratch, CHUNK, row[EXTRA], row[COLUMNS])
+            inverse = columns_of(scratch, CHUNK, row[EXTRA] + row[COLUMNS], 1)
+            for k in range(count):
+                denormalise_row(slope[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
         columns = row[COLUMNS]
         if layer > 0:
             matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * row[IN_COLUMNS]].reshape(columns, row[IN_COLUMNS])
@@ -327,24 +331,6 @@ def add_action_slopes(
     for k in range(count):
         for j in range(room.acted.shape[1]):
             by_action[index[k], j] += compact[k, j] if last else below[k, width + j]
-
-
-@compiled_fused
-def denormalise_rows(params: Array, row: Array, slope: Array, scratch: Array, index: Array) -> None:
-    """The way back through a layer norm for the rows in `index`, without the gradient of its own weights."""
-    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
-    kept = columns_of(scratch, CHUNK, row[EXTRA], columns)
-    inverse = columns_of(scratch, CHUNK, row[EXTRA] + columns, 1)
-    share = ONE / np.float32(units)
-    for k in range(index.size):
-        i, mean, along = index[k], ZERO, ZERO
-        for j in range(units):
-            slope[k, j] *= params[gain + j]
-            mean += slope[k, j]
-            along += slope[k, j] * kept[i, j]
-        mean, along = mean * share, along * share
-        for j in range(units):
-            slope[k, j] = inverse[i, 0] * (slope[k, j] - mean - kept[i, j] * along)
 
 
 @compiled_fused

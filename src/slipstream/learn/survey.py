@@ -8,7 +8,7 @@ from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.models.heads import apply_mask, measure
 from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS
-from slipstream.models.networks import forward, load_block, outputs
+from slipstream.models.networks import outputs, place, run_block
 
 
 @compiled_fused
@@ -25,15 +25,14 @@ def look(
     for first in range(0, index.size, fresh.shape[1]):
         chosen = index[first : first + fresh.shape[1]]
         lanes = (chosen.size + 3) // 4 * 4
-        load_block(
+        run_block(
             params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
         )  # fmt: skip
-        forward(params, table, scratch, block, lanes, steps, state, fresh)
         for step in range(steps):
             for lane in range(chosen.size):
                 i = step * lanes + lane
-                n = (chosen[lane] // rows * steps + step) * rows + chosen[lane] % rows
+                n = place(chosen[lane], step, steps, rows)
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
                 measure(policy[i], log_std, head, action[n], probs, measured)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
+from slipstream.core.contracts import ActionSpec, Array, ObsSpec
 from slipstream.models.layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
 from slipstream.settings import PolicySettings
 
@@ -127,32 +127,14 @@ class Design:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint must say so that the policy can act again."""
-        action = self.action
-        return {
-            "obs": [{"name": f.name, "kind": f.kind, "shape": list(f.shape)} for f in self.obs.fields],
-            "action": {
-                "kind": action.kind,
-                "sizes": list(action.sizes),
-                "binary": list(action.binary),
-                "low": [repr(x) for x in action.low],
-                "high": [repr(x) for x in action.high],
-                "masked": action.masked,
-            },
-            "policy": self.policy.model_dump(mode="json"),
-            "value": self.value,
-        }
+        policy = self.policy.model_dump(mode="json")
+        return {"obs": self.obs.describe(), "action": self.action.describe(), "policy": policy, "value": self.value}
 
     @classmethod
     def read(cls, description: dict[str, Any]) -> Design:
         """The inverse of `describe`."""
-        action = description["action"]
-        low, high = (tuple(float(x) for x in action[side]) for side in ("low", "high"))
-        spec = ActionSpec(
-            action["kind"], tuple(action["sizes"]), low, high, action["masked"], tuple(action["binary"])
-        )  # fmt: skip
-        fields = tuple(ObsField(f["name"], f["kind"], tuple(f["shape"])) for f in description["obs"])
-        policy = PolicySettings.model_validate(description["policy"])
-        return cls(ObsSpec(fields), spec, policy, bool(description["value"]))
+        obs, action = ObsSpec.read(description["obs"]), ActionSpec.read(description["action"])
+        return cls(obs, action, PolicySettings.model_validate(description["policy"]), bool(description["value"]))
 
 
 class Acting(Protocol):

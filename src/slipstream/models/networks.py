@@ -160,18 +160,24 @@ def load_lanes(
 
 
 @compiled_fused
-def load_block(
+def place(sequence: int, step: int, steps: int, rows: int) -> int:
+    """Where a step of a sequence stands in a batch of `rows` rows, cut into sequences of `steps`."""
+    return (sequence // rows * steps + step) * rows + sequence % rows
+
+
+@compiled_fused
+def run_block(
     params: Array, table: Array, scratch: Array, block: int, state: Array, fresh: Array, index: Array, lanes: int,
     steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array,
 ) -> None:  # fmt: skip
-    """Bring in the observations and first states of some sequences, freshened by their burn-in."""
+    """Run some sequences from their first states, freshened by their burn-in."""
     inputs = outputs(scratch, block, table, -1)
     for lane in range(index.size):
         for k in range(states.shape[1]):
             state[lane, k] = states[index[lane], k]
     for ahead in range(burn_in, 0, -1):
         for lane in range(index.size):
-            n = (index[lane] // rows * steps - ahead) * rows + index[lane] % rows
+            n = place(index[lane], -ahead, steps, rows)
             fresh[0, lane] = 0 if n < 0 else begins[n]
             load_obs(obs, max(n, 0), mean, scale, inputs[lane])
         forward(params, table, scratch, block, lanes, 1, state, fresh)
@@ -180,6 +186,7 @@ def load_block(
                 keep_state(table, scratch, block, 0, lane, state[lane])
     for lane in range(index.size):
         for step in range(steps):
-            n = (index[lane] // rows * steps + step) * rows + index[lane] % rows
+            n = place(index[lane], step, steps, rows)
             load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
             fresh[step, lane] = begins[n]
+    forward(params, table, scratch, block, lanes, steps, state, fresh)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.models.kernels import NORM_EPS, ONE, ZERO, columns_of
 from slipstream.models.layout import COLUMNS, EXTRA, NORM, UNITS
@@ -41,15 +41,21 @@ def denormalise(
     columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
     kept = columns_of(scratch, block, row[EXTRA], columns)
     inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
-    share = ONE / np.float32(units)
     for i in range(rows):
-        mean, along = ZERO, ZERO
         for j in range(units):
             gradient[gain + j] += slope[i, j] * kept[i, j]
             gradient[gain + columns + j] += slope[i, j]
-            slope[i, j] *= params[gain + j]
-            mean += slope[i, j]
-            along += slope[i, j] * kept[i, j]
-        mean, along = mean * share, along * share
-        for j in range(units):
-            slope[i, j] = inverse[i, 0] * (slope[i, j] - mean - kept[i, j] * along)
+        denormalise_row(slope[i], params[gain:], kept[i], inverse[i, 0], units)
+
+
+@compiled_fused
+def denormalise_row(slope: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
+    """One row of the way back, without the gradient of gain and shift."""
+    mean, along, share = ZERO, ZERO, ONE / np.float32(units)
+    for j in range(units):
+        slope[j] *= gains[j]
+        mean += slope[j]
+        along += slope[j] * kept[j]
+    mean, along = mean * share, along * share
+    for j in range(units):
+        slope[j] = inverse * (slope[j] - mean - kept[j] * along)

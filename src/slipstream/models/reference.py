@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -290,6 +291,20 @@ def state_columns(design: Design, chains: int) -> Array:
     return np.reshape(starts[:, :, None] + np.arange(p.memory_size), shape)
 
 
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads meanwhile; None: as many as it does."""
+    before = torch.get_num_threads()
+    if count in (None, before):
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def first_weights(design: Design, seed: int) -> dict[str, Array]:
     """The named arrays that a run starts from.
 
@@ -300,7 +315,7 @@ def first_weights(design: Design, seed: int) -> dict[str, Array]:
     behind = replace(design, obs=vector_obs(policy.chains()[0].encoder.width))
     named = behind.weights.named(behind.first_weights(seed))
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 0xE7E]).generate_state(1)[0]))
-    with torch.no_grad():
+    with torch.no_grad(), torch_threads(1):  # the last bits of an orthogonal matrix depend on the threads
         for name, parameter in policy.named_parameters():
             if name in named:
                 continue

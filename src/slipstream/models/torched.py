@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 
@@ -14,7 +11,7 @@ from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, greedy, sample
 from slipstream.models.kernels import CHUNK
 from slipstream.models.layout import PlainSlot
-from slipstream.models.reference import ActorCritic
+from slipstream.models.reference import ActorCritic, torch_threads
 
 
 @compiled_fused
@@ -41,20 +38,6 @@ def blocks_of(rows: Array) -> list[Array]:
     some of the blocks, all of them whole, gets the same bits as one with all of them.
     """
     return np.split(rows, np.flatnonzero(np.diff(rows // CHUNK)) + 1) if rows.size else []
-
-
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads meanwhile; None: as many as it does."""
-    before = torch.get_num_threads()
-    if count in (None, before):
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class TorchActing:

@@ -1,0 +1,1 @@
+"""Demonstrations on disk: written once, read from anywhere, larger than memory."""
