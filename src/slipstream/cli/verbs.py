@@ -1,74 +1,15 @@
-"""The command line: one subcommand per verb; reads argv, prints results, owns exit codes."""
+"""The verbs of training and playing: run, train, resume, evaluate, envs, agents, doctor."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from slipstream import __version__
+from slipstream.cli.shell import Bar, configurable, main, plain, settle, shared, tell, text
 from slipstream.core.errors import SlipstreamError
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Verbs(click.Group):
-    """Turns our errors into messages and exit codes; keeps the verbs in the order of the story."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order in which they were written."""
-        return list(self.commands)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; an error of ours ends with its own exit code."""
-        try:
-            return super().invoke(ctx)
-        except SlipstreamError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(error.code)
-        except KeyboardInterrupt:
-            click.echo("stopped at once; the last checkpoint stands", err=True)
-            ctx.exit(130)
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, message="%(version)s")
-def main() -> None:
-    """Train game-playing agents: follow a demonstrator closely, then overtake it.
-
-    ENV is `soccer`, `soccer:2v2`, `gymnasium:CartPole-v1`, ...
-    AGENT is `random`, `scripted:NAME`, `run:DIR`, `run:DIR@best` or `run:DIR@STEPS`.
-    """
-
-
-def shared(function: F) -> F:
-    """The flags that every verb has."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
-    words = "Import a module of yours first."
-    modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help=words)
-    return modules(as_json(function))
-
-
-def configurable(function: F) -> F:
-    """The flags that set settings."""
-    for option in reversed(
-        (
-            click.option("--steps", type=int, help="Steps in all."),
-            click.option("--minutes", type=float, help="Stop after this much time instead."),
-            click.option("--seed", type=int, help="Everything random follows from it."),
-            click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME]."),
-            click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
-            click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke."),
-            click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
-            click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
-        )
-    ):
-        function = option(function)
-    return function
 
 
 @main.command()
@@ -82,10 +23,10 @@ def run(
     """The whole story: train, then evaluate, then a report."""
     from slipstream.stages.run import run as tell_story
 
-    choice, resolved = _settle(env, modules, flags)
-    with _Bar("games") as bar:
+    choice, resolved = settle(env, modules, flags)
+    with Bar("games") as bar:
         facts = tell_story(choice, resolved, place, skip, lambda stage: click.echo(f"== {stage}", err=True), bar.show)
-    _print(facts, as_json, _story(facts))
+    tell(facts, as_json, _story(facts))
     _leave(facts.get("train", {}))
 
 
@@ -99,20 +40,20 @@ def train(
     env: str, place: Path | None, show: bool, dry_run: bool, as_json: bool, modules: tuple[str, ...], **flags: Any
 ) -> None:
     """Train an agent on ENV."""
-    choice, resolved = _settle(env, modules, flags)
+    choice, resolved = settle(env, modules, flags)
     if show:
         rows = resolved.rows()
-        lines = [f"{key} = {_text(value)}  ({origin})" for key, value, origin in rows]
-        facts = {"settings": {key: {"value": _plain(value), "origin": origin} for key, value, origin in rows}}
-        _print(facts, as_json, "\n".join(lines))
+        lines = [f"{key} = {text(value)}  ({origin})" for key, value, origin in rows]
+        facts = {"settings": {key: {"value": plain(value), "origin": origin} for key, value, origin in rows}}
+        tell(facts, as_json, "\n".join(lines))
         return
     if dry_run:
-        _print(*_rehearse(choice, resolved, as_json))
+        tell(*_rehearse(choice, resolved, as_json))
         return
     from slipstream.stages.train import train as do
 
     facts = do(choice, resolved, place).facts()
-    _print(facts, as_json, _trained(facts))
+    tell(facts, as_json, _trained(facts))
     _leave(facts)
 
 
@@ -125,7 +66,7 @@ def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]
     from slipstream.stages.train import resume as do
 
     facts = do(run, steps, modules).facts()
-    _print(facts, as_json, _trained(facts))
+    tell(facts, as_json, _trained(facts))
     _leave(facts)
 
 
@@ -145,11 +86,11 @@ def evaluate(
     """Measure AGENT in games really played."""
     from slipstream.stages.evaluate import evaluate as do
 
-    choice, resolved = _settle(env, modules, {"words": words, "agent": agent})
+    choice, resolved = settle(env, modules, {"words": words, "agent": agent})
     envs = resolved.settings.evaluation.envs
-    with _Bar("games") as bar:
+    with Bar("games") as bar:
         facts = do(choice, agent, opponents, games, seed=seed, sampled=sampled, envs=envs, on_progress=bar.show)
-    _print(facts, as_json, _evaluated(facts))
+    tell(facts, as_json, _evaluated(facts))
 
 
 @main.command()
@@ -167,7 +108,7 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     for name, game in games().items():
         lines.append(f"{name:<28}{game.summary} ({', '.join(f'{name}:{variant}' for variant in game.variants)})")
     lines += ["", f"{len(others)} Gymnasium environments:", *_columns(others)]
-    _print({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
+    tell({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
 
 
 @main.command()
@@ -188,7 +129,7 @@ def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
                 found.append(f"run:{config.parent}")
         except SlipstreamError as error:
             click.echo(f"{config.parent}: {error.message}", err=True)
-    _print({"env": env, "agents": found}, as_json, "\n".join(found))
+    tell({"env": env, "agents": found}, as_json, "\n".join(found))
 
 
 @main.command()
@@ -200,22 +141,7 @@ def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
     facts = examine()
     lines = [f"{'ok  ' if check['ok'] else 'LOOK'} {check['name']:<10} {check['says']}" for check in facts["checks"]]
     lines += [f"     hint: {check['hint']}" for check in facts["checks"] if not check["ok"]]
-    _print(facts, as_json, "\n".join(lines))
-
-
-def _settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
-    """The environment and the settings that the flags ask for."""
-    from slipstream.api import configure
-    from slipstream.config import flag_layer
-    from slipstream.envs.registry import import_modules
-    from slipstream.learn.build import choose_env
-
-    import_modules(modules)
-    words = flag_layer(list(flags.pop("words", ()))).values
-    preset, config, agent = flags.pop("preset", None), flags.pop("config", None), flags.pop("agent", "")
-    chosen = words | {key: value for key, value in flags.items() if value is not None}
-    resolved = configure(env, preset=preset, config=config, agent=agent, flags=chosen)
-    return choose_env(env, resolved.settings, modules=modules), resolved
+    tell(facts, as_json, "\n".join(lines))
 
 
 def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
@@ -233,7 +159,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
-    lines += [f"{name} = {applied}  (requested {_text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
 
@@ -290,58 +216,7 @@ def _leave(facts: dict[str, Any]) -> None:
         sys.exit(STOPPED[facts["stopped"]])
 
 
-def _print(facts: dict[str, Any], as_json: bool, text: str) -> None:
-    """Results for a person, or one JSON object for a script."""
-    if as_json:
-        from slipstream.runs.layout import plain
-
-        click.echo(json.dumps(plain(facts)))
-    else:
-        click.echo(text)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _text(value: Any) -> str:
-    return "unset" if value is None else str(_plain(value))
-
-
 def _columns(words: list[str], width: int = 96) -> list[str]:
     cell = max(map(len, words), default=0) + 2
     per = max(1, width // cell)
     return ["  " + "".join(word.ljust(cell) for word in words[i : i + per]).rstrip() for i in range(0, len(words), per)]
-
-
-class _Bar:
-    """A progress bar on stderr, where that is a terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, done: int, total: int) -> None:
-        """Move the bar."""
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task(self._what, total=total)
-        self._bar.update(self._task, completed=done)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""`python -m slipstream.cli`: the command line without an installed script."""
+
+from slipstream.cli import main
+
+main()
