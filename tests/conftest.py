@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,3 +154,43 @@ def kernel_measure() -> Callable[..., tuple[Array, Array, Array, Array]]:
         return np.array(raws), np.array(values), np.array(logps), np.array(entropies)
 
     return run
+
+
+@pytest.fixture
+def make_demos(tmp_path: Path) -> Callable[..., Path]:
+    """Record episodes of an expert whose actions follow from what it sees (or saw first): a folder of demos."""
+    from slipstream.demos.format import TERMINATED, Schema
+    from slipstream.demos.writer import Shard, prepare, recording_name
+
+    def make(
+        kind: str = "discrete", episodes: int = 40, size: int = 6, name: str = "demos", recall: bool = False,
+        env: str = "made-up", seed: int = 0,
+    ) -> Path:  # fmt: skip
+        action, folder = ACTIONS[kind], tmp_path / name
+        schema = Schema(env, vector_obs(size), action)
+        prepare(folder, schema)
+        shard = Shard(folder, f"{recording_name()}-w00", schema, {"agent": "scripted:made-up"})
+        random, rule = np.random.default_rng(seed), np.random.default_rng(77).normal(0, 1, (size, 16))
+        for number in range(episodes):
+            steps = int(random.integers(5, 40))
+            obs = random.normal(0, 1, (steps + 1, size)).astype(np.float32)
+            seen = np.repeat(obs[:1], steps, axis=0) if recall else obs[:-1]
+            values = {"obs": obs, "reward": np.ones(steps, np.float32), "action": _expert(action, seen @ rule)}
+            if action.masked:
+                mask = random.integers(0, 2, (steps, action.options)).astype(np.uint8)
+                starts = np.cumsum([0, *action.sizes[:-1]])
+                mask[np.arange(steps)[:, None], starts[None, :] + values["action"]] = 1
+                values["mask"] = mask
+            shard.add(values, game=number, ended=TERMINATED, seed=number)
+        shard.close()
+        return folder
+
+    return make
+
+
+def _expert(action: ActionSpec, numbers: Array) -> Array:
+    """Choices that are largest among some numbers, or bounded actions that are close to linear in them."""
+    if action.kind == "continuous":
+        return np.tanh(0.3 * numbers[:, : action.parts]).astype(np.float32)
+    starts = np.cumsum([0, *action.sizes])
+    return np.stack([numbers[:, a:b].argmax(1) for a, b in pairwise(starts)], 1)

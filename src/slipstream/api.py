@@ -19,6 +19,7 @@ from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.build import choose_env
+from slipstream.learn.handover import DEFAULTS
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.stages import evaluate as evaluation
@@ -50,23 +51,36 @@ def configure(
 ) -> Resolved:  # fmt: skip
     """Lay defaults, the game's preset, a preset, a file and flags over each other.
 
-    For a trained `agent`, what it sees and does comes from its own run, below your file and flags.
+    For a trained `agent`, what it sees and does comes from its own run, below your file and flags; so do the policy of
+    a run that has a `start`, and the settings that keep it from forgetting.
     """
-    game, _ = parse(env)
+    game = parse(env)[0] if env else None
     layers: list[Layer] = []
     if game is not None and game.preset:
         layers.append(preset_layer(game.preset))
     if preset:
         layers.append(preset_layer(preset))
+    chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
+    own = [file_layer(config), chosen] if config else [chosen]
+    start = next((layer.values["start"] for layer in reversed(own) if layer.values.get("start")), "")
     if agent.startswith("run:"):
         layers.append(_interface(agent))
-    if config:
-        layers.append(file_layer(config))
-    chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
+    if start:
+        layers += [_interface(start), start_layer(start)]
+    layers += own[:-1]
     for one, other in (("steps", "minutes"), ("minutes", "steps")):
         if one in chosen.values and other not in chosen.values:
             chosen.values[other] = None
     return resolve(*layers, chosen)
+
+
+def start_layer(start: str) -> Layer:
+    """The policy of a trained agent, and what keeps a run that starts from it near it at first."""
+    agent = load_trained(start)
+    policy = agent.design.policy.model_dump()
+    normalised = bool((agent.design.split_pack(agent.pack)[2] != 1).any())
+    values = {f"policy.{name}": value for name, value in policy.items()} | DEFAULTS | {"ppo.reference": start}
+    return Layer(f"start {start}", values | {"ppo.normalise_obs": normalised, "sac.normalise_obs": normalised})
 
 
 def _interface(agent: str) -> Layer:

@@ -60,8 +60,10 @@ class PolicySettings(Section):
     """Steps that gradients flow back through the memory; `ppo.rollout` is cut into sequences of this length."""
     burn_in: int = Field(0, ge=0)
     """Steps before each sequence that freshen its first state, without gradient."""
-    image: Literal["nature", "impala"] = "nature"
-    """How images are read: three convolutions, or residual blocks."""
+    image: Literal["nature", "impala", "frozen"] = "nature"
+    """How images are read: three convolutions, residual blocks, or a pretrained network that is never trained."""
+    trunk: str | None = None
+    """That network: a folder, NAME or NAME@PIXELS of a CLIP model that is on this machine, or run:DIR."""
     features: int = Field(256, ge=1)
     """Numbers that each image or set of tokens is read into."""
     init: Literal["orthogonal", "uniform"] = "orthogonal"
@@ -133,8 +135,26 @@ class PPOSettings(Section):
     """Weight of the KL divergence from `ppo.reference`."""
     reference_decay: float = Field(0.9995, gt=0, le=1)
     """What is left of that weight after each iteration."""
+    reference_target: float = Field(0.0, ge=0)
+    """Divergence from `ppo.reference` to aim at: above twice that its weight grows, below half it falls; 0: off."""
+    teacher: str | None = None
+    """Any agent whose actions the policy also imitates in the states that it meets."""
+    teacher_weight: float = Field(1.0, ge=0)
+    """Weight of that imitation; schedule it to 0."""
+    demos: str | None = None
+    """A folder of demos that every iteration also imitates some of."""
+    demo_weight: float = Field(0.1, ge=0)
+    """Weight of that imitation."""
+    demo_decay: float = Field(0.95, gt=0, le=1)
+    """What is left of that weight after each iteration."""
+    demo_batch: int = Field(1024, ge=1)
+    """Demo samples of each iteration."""
     value_warmup: int = Field(0, ge=0)
-    """Iterations that train the value's own weights alone, while the policy stands still."""
+    """Iterations, at most, that train the value's own weights alone, while the policy stands still."""
+    warm_variance: float = Field(1.0, gt=0, le=1)
+    """The warm-up ends early when the value explains this share of the returns' variance."""
+    hold_obs: int = Field(0, ge=0)
+    """Steps at the start in which the statistics of observations stay as `start` brought them."""
     normalise_advantage: bool = True
     """Scale advantages to mean 0 and deviation 1 within each minibatch."""
     normalise_obs: bool = True
@@ -160,6 +180,8 @@ class SACSettings(Section):
     """Memory that the buffer may take; a larger one is refused before the run starts."""
     warmup: int = Field(1_000, ge=0)
     """Steps before the first update; the first policy's actions are close to uniform."""
+    actor_warmup: int = Field(0, ge=0)
+    """Gradient steps at the start in which only the critics learn, and the actor stays as it is."""
     learning_rate: float = Field(3e-4, gt=0)
     """Step size of Adam for actor, critics and temperature."""
     gamma: float = Field(0.99, ge=0, le=1)
@@ -185,6 +207,47 @@ class SACSettings(Section):
     """That share."""
     normalise_obs: bool = False
     """Scale observations by running statistics."""
+
+
+class CloneSettings(Section):
+    """Behaviour cloning: learning to do as the demos do."""
+
+    demos: str | None = None
+    """The folder of demos."""
+    epochs: int = Field(10, ge=1)
+    """Passes over the demos, at most."""
+    batch: int = Field(1024, ge=1)
+    """Samples per gradient step."""
+    learning_rate: float = Field(3e-3, gt=0)
+    """Step size of Adam at the start; it falls to 0 along a cosine over the epochs."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Share of every weight that is taken off per unit of learning rate."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients longer than this are shortened to it."""
+    value: float = Field(0.5, ge=0)
+    """Weight of the value's loss: it learns the discounted returns of the demos."""
+    entropy: float = Field(0.0, ge=0)
+    """Weight of an entropy bonus, which keeps the clone from being too sure."""
+    smallest_std: float = Field(0.05, gt=0)
+    """Least deviation of continuous actions, so that a clone of a sure-footed expert can still explore."""
+    held_out: float = Field(0.1, gt=0, lt=1)
+    """Share of the games, never single steps, that is kept for validation."""
+    patience: int = Field(3, ge=1)
+    """Stop after this many epochs without a better validation loss; the best epoch's weights are kept."""
+    max_samples: int | None = Field(None, ge=1)
+    """Use whole episodes up to this many steps."""
+    window_mib: int = Field(512, ge=1)
+    """Observations that are held in memory at once; more demos are read window by window."""
+    normalise_obs: bool = True
+    """Scale observations by the statistics of the demos."""
+    quality: float = Field(0.01, ge=0, le=1)
+    """Share of bad episodes above which cloning is refused."""
+    dagger: int = Field(0, ge=0)
+    """Rounds of DAgger: the clone plays, the expert says what it would have done, and the clone learns from it."""
+    expert: str | None = None
+    """Who says so; unset: the scripted agent that recorded the demos."""
+    dagger_games: int = Field(200, ge=1)
+    """Games of each round."""
 
 
 class PlanSettings(Section):
@@ -241,6 +304,8 @@ class EvaluationSettings(Section):
     """Games against each opponent at the end of `slipstream run`."""
     envs: int = Field(128, ge=1)
     """Games that are played side by side."""
+    gate: int = Field(0, ge=0)
+    """Evaluations in a row below the lower bound of what the run started from, after which it goes back; 0: never."""
 
 
 class Settings(Section):
@@ -253,6 +318,7 @@ class Settings(Section):
     """What learns: `ppo` from fresh rollouts, `sac` from a replay buffer."""
     ppo: PPOSettings = PPOSettings()
     sac: SACSettings = SACSettings()
+    clone: CloneSettings = CloneSettings()
     schedules: dict[str, str] = {}
     """Settings that change while a run trains, by dotted key: "linear to 0 over 1000000", "cosine to 1e-5", "linear to
     0.05 by episode/return_mean from 100 to 475", "constant"."""
@@ -267,5 +333,7 @@ class Settings(Section):
     """Everything random follows from it."""
     opponent: str | None = None
     """An agent that plays the other side; unset: plain self-play."""
+    start: str | None = None
+    """A trained agent (run:DIR) whose policy, normalisers included, the run starts from."""
     keep: int = Field(3, ge=1)
     """Checkpoints kept besides the best."""

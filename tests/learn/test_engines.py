@@ -157,6 +157,27 @@ def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_c
     compare((design, params, batch), replace(KNOBS, clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
 
 
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_imitation_is_that_of_torch(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
+    """Raising the log-probability of given actions takes the same steps in both engines, whatever was likely before."""
+    design, params, batch = make_case(kind, memory=memory)
+    knobs = replace(KNOBS, imitate=True, normalise_advantage=False)
+    weights = np.random.default_rng(2).uniform(0.5, 1.5, len(batch.logp)).astype(np.float32)
+    case = design, params, replace(batch, advantage=weights)
+    compare(case, knobs)
+    engine = FusedEngine(design, params.copy(), 1)
+    before = engine.survey(case[2]).logp[batch.weight > 0].mean()
+    still = replace(knobs, learning_rate=1e-9, minibatch=len(batch.logp))
+    told = outcome_of(engine, case[2], still, orders_of(batch, 1))
+    counted = batch.weight > 0
+    mean = float((engine.survey(case[2]).logp * weights)[counted].mean())
+    assert told.policy_loss == pytest.approx(-mean, abs=1e-4)
+    assert told.kl == told.clip_fraction == 0
+    outcome_of(engine, case[2], knobs, orders_of(batch, 10))
+    assert engine.survey(case[2]).logp[counted].mean() > before + 0.01
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("clip_value", [0.0, 0.25])
 @pytest.mark.parametrize("memory", MEMORIES)

@@ -367,7 +367,7 @@ def test_demos_of_masked_choices_need_masks(tmp_path: Path) -> None:
 def test_files_and_runs_without_demos_are_refused(tmp_path: Path) -> None:
     """A file that is none, a run without a buffer, a run without checkpoints."""
     (tmp_path / "text.safetensors").write_text("not really")
-    with pytest.raises(DemoError, match=r"cannot be read: .*\nhint: sac.demos names a .safetensors file or a run"):
+    with pytest.raises(DemoError, match=r"cannot be read: .*\nhint: sac.demos names a demos folder, a .safet"):
         load_demos(str(tmp_path / "text.safetensors"), make_design())
     with pytest.raises(DemoError, match="cannot be read"):
         load_demos(str(tmp_path / "nowhere.safetensors"), make_design())

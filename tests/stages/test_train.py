@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,11 @@ import pytest
 from slipstream.api import Run, configure, evaluate, resume
 from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError
-from slipstream.learn.loop import Wishes
 from slipstream.learn.ppo import PPO
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
-from slipstream.stages.train import _obey_keys, _signals, read_config
+from slipstream.runs.signals import Wishes
+from slipstream.stages.train import _obey_keys, read_config
 from slipstream.testing import ToyEnv
 
 
@@ -49,18 +48,6 @@ def test_keys(keys: list[str | None], stop: str, save: bool) -> None:
     assert (wishes.stop, wishes.save) == (stop, save)
     if keys[0] == "p":
         assert display.said[0] == "paused: p goes on, q saves and quits"
-
-
-def test_signals_are_wishes_and_are_put_back() -> None:
-    """The first signal asks, the second ends at once, and afterwards the handlers are those of before."""
-    before = signal.getsignal(signal.SIGTERM)
-    wishes = Wishes()
-    with _signals(wishes):
-        signal.raise_signal(signal.SIGTERM)
-        assert wishes.stop == "SIGTERM"
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_training_works_in_a_thread(quick: Callable[..., Run]) -> None:

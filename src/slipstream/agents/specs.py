@@ -37,16 +37,17 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
 
 def load_trained(text: str, sampled: bool = False) -> TrainedAgent:
     """Load the agent of a run from `run:DIR[@best|@STEPS]`."""
-    folder, which = _split_run(text)
+    folder, which = split_run(text)
     return TrainedAgent.from_run(folder, which, sampled)
 
 
 def run_folder(text: str) -> Path:
     """The run directory that `run:DIR[@...]` names."""
-    return _split_run(text)[0]
+    return split_run(text)[0]
 
 
-def _split_run(text: str) -> tuple[Path, str]:
+def split_run(text: str) -> tuple[Path, str]:
+    """The run directory and the checkpoint that `run:DIR[@best|@STEPS]` names."""
     head, _, rest = text.partition(":")
     if head != "run" or not rest:
         raise ConfigError(f"`{text}` does not name a trained agent.", "write run:DIR, run:DIR@best or run:DIR@STEPS")

@@ -106,6 +106,15 @@ def text(value: Any) -> str:
     return "unset" if value is None else str(plain(value))
 
 
+def leave(facts: dict[str, Any]) -> None:
+    """A run that was stopped from outside ends with the code that says so."""
+    from slipstream.runs.signals import STOPPED
+
+    if facts.get("stopped") in STOPPED:
+        click.echo(f"stopped by {facts['stopped']} after saving", err=True)
+        sys.exit(STOPPED[facts["stopped"]])
+
+
 class Bar:
     """A progress bar on stderr, where that is a terminal."""
 

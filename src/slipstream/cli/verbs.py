@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, configurable, main, plain, settle, shared, tell, text
+from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, shared, tell, text
 from slipstream.core.errors import SlipstreamError
 
 
@@ -27,19 +26,24 @@ def run(
     with Bar("games") as bar:
         facts = tell_story(choice, resolved, place, skip, lambda stage: click.echo(f"== {stage}", err=True), bar.show)
     tell(facts, as_json, _story(facts))
-    _leave(facts.get("train", {}))
+    leave(facts.get("train", {}))
 
 
 @main.command()
 @click.argument("env")
 @configurable
+@click.option("--start", metavar="AGENT", help="Begin as run:DIR, and take care not to forget it.")
+@click.option("--teacher", metavar="AGENT", help="Learn from what this agent would do, too.")
 @click.option("--show", is_flag=True, help="Print every setting with its value and origin, and stop.")
 @click.option("--dry-run", is_flag=True, help="Make everything, play one step, print the plan, and stop.")
 @shared
 def train(
-    env: str, place: Path | None, show: bool, dry_run: bool, as_json: bool, modules: tuple[str, ...], **flags: Any
-) -> None:
+    env: str, place: Path | None, teacher: str | None, show: bool, dry_run: bool, as_json: bool,
+    modules: tuple[str, ...], **flags: Any,
+) -> None:  # fmt: skip
     """Train an agent on ENV."""
+    if teacher:
+        flags["ppo.reference" if teacher.startswith("run:") else "ppo.teacher"] = teacher
     choice, resolved = settle(env, modules, flags)
     if show:
         rows = resolved.rows()
@@ -54,7 +58,7 @@ def train(
 
     facts = do(choice, resolved, place).facts()
     tell(facts, as_json, _trained(facts))
-    _leave(facts)
+    leave(facts)
 
 
 @main.command()
@@ -63,11 +67,19 @@ def train(
 @shared
 def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]) -> None:
     """Go on with a run exactly where its newest checkpoint stands."""
+    from slipstream.runs.layout import RunDir
+    from slipstream.runs.provenance import stage_of
+
+    if stage_of(RunDir.open(run)) == "clone":
+        from slipstream.cli.clone import go_on
+
+        go_on(run, as_json)
+        return
     from slipstream.stages.train import resume as do
 
     facts = do(run, steps, modules).facts()
     tell(facts, as_json, _trained(facts))
-    _leave(facts)
+    leave(facts)
 
 
 @main.command()
@@ -205,15 +217,6 @@ def _headline(facts: dict[str, Any]) -> list[str]:
     """The result in one sentence."""
     won = [f"{result['win_rate']:.0%} of its games against {name}" for name, result in facts["opponents"].items()]
     return [f"The trained agent wins {' and '.join(won)}."] if won else []
-
-
-def _leave(facts: dict[str, Any]) -> None:
-    """A run that was stopped from outside ends with the code that says so."""
-    from slipstream.stages.train import STOPPED
-
-    if facts.get("stopped") in STOPPED:
-        click.echo(f"stopped by {facts['stopped']} after saving", err=True)
-        sys.exit(STOPPED[facts["stopped"]])
 
 
 def _columns(words: list[str], width: int = 96) -> list[str]:

@@ -57,6 +57,14 @@ class ActionSpec:
         """The dtype of an action array."""
         return np.float32 if self.kind == "continuous" else np.int32
 
+    def to_unit(self, given: Array) -> Array:
+        """Continuous actions as a policy gives them: [low, high] onto [-1, 1] where both are finite."""
+        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
+        unit: Array = 2 * (given - low) / (high - low) - 1
+        return unit
+
     def describe(self) -> dict[str, Any]:
         """As JSON holds it; bounds as text, since they may be infinite."""
         return {

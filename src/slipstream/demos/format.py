@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,7 +89,7 @@ class Schema:
     extras: tuple[Column, ...] = ()
     """Further columns, such as `start/...` (the state an episode starts from) and `raw/...` (as imported)."""
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """All columns in the order in which they are summed up."""
         fixed = [
@@ -127,7 +128,7 @@ class Schema:
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Schema:
         """The inverse of `describe`."""
-        extras = tuple(Column(c["name"], c["dtype"], tuple(c["shape"]), c["per"]) for c in told["extras"])
+        extras = tuple(_read_column(c) for c in told["extras"])
         return cls(
             told["env"], ObsSpec.read(told["obs"]), ActionSpec.read(told["action"]), tuple(told["terms"]),
             told["agents"], told["step_seconds"], extras,
@@ -143,13 +144,22 @@ class Schema:
         return cls(env, spec.obs, spec.action, spec.terms, spec.agents, spec.step_seconds, extras)
 
 
+def _read_column(told: Mapping[str, Any]) -> Column:
+    """A column as demos.json tells it; only plain numbers, since anything else mapped from a file is not safe."""
+    column = Column(told["name"], told["dtype"], tuple(told["shape"]), told["per"])
+    if np.dtype(column.dtype).kind not in "biuf" or column.per not in ("step", "obs", "episode"):
+        raise ValueError(f"column `{column.name}` is {column.dtype} per {column.per}")
+    return column
+
+
 def read_schema(folder: Path) -> Schema:
     """The schema of a demos folder, or an error that says what is there instead."""
     file = folder / "demos.json"
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         why = "there is no demos.json in it" if folder.is_dir() else "no such folder"
+        why = "it is a file, not a folder" if folder.is_file() else why
         hint = f"record some: slipstream record AGENT --env ENV --episodes N --out {folder}"
         raise DemoError(f"No demos at {folder}: {why}.", hint) from None
     except (OSError, ValueError) as error:

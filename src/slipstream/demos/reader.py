@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import mmap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -13,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.core.errors import DemoError, MachineError
 from slipstream.demos.format import EPISODE, Column, Schema, read_schema
 from slipstream.demos.writer import seal
+
+FAR = 8
+"""Values that lie further apart than this on average are read one by one, and nothing ahead of them."""
 
 
 class ShardView:
@@ -27,15 +32,17 @@ class ShardView:
         self.name = path.name
         self.records = self._whole()
         self._columns: dict[str, Array] = {}
+        self._scattered: set[str] = set()
+        """Columns of which the system was told not to read ahead."""
 
     @cached_property
     def origin(self) -> dict[str, Any]:
         """Who recorded it, when, with what."""
         try:
-            told: dict[str, Any] = json.loads((self.path / "shard.json").read_text(encoding="utf-8"))
+            told = json.loads((self.path / "shard.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return told
+        return told if isinstance(told, dict) else {}
 
     def _whole(self) -> Array:
         """The records up to the first that is damaged or whose values are not all there."""
@@ -56,11 +63,14 @@ class ShardView:
                 good &= needed <= held
         return records[: int(np.argmin(good)) if not good.all() else len(records)]
 
-    def column(self, name: str) -> Array:
-        """All values of a column, mapped from disk."""
+    def column(self, name: str, scattered: bool = False) -> Array:
+        """All values of a column, mapped from disk; values here and there are read without what is around them."""
         if name not in self._columns:
-            column = self.schema.column(name)
-            self._columns[name] = self._map(column)
+            self._columns[name] = self._map(self.schema.column(name))
+        mapped = self._columns[name].base
+        if scattered != (name in self._scattered) and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+            mapped.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
+            self._scattered ^= {name}
         return self._columns[name]
 
     def _map(self, column: Column) -> Array:
@@ -69,7 +79,13 @@ class ShardView:
         shape = (count, *column.shape)
         if not column.bytes:
             return np.zeros(shape, column.dtype)
-        return np.memmap(self.path / column.file, column.dtype, "r", shape=shape)
+        try:
+            return np.memmap(self.path / column.file, column.dtype, "r", shape=shape)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            hint = "raise the limit (ulimit -n), or make one shard of many: slipstream demos merge DIR --out NEW"
+            raise MachineError(f"{self.path / column.file}: too many files are open at once.", hint) from error
 
     def span(self, column: Column, place: int) -> slice:
         """Where the values of an episode stand in a column."""
@@ -103,8 +119,10 @@ class Demos:
         """Shard and place of each episode [episodes, 2]."""
         self.left_out = left_out
         """Why episodes are in quarantine, by `SHARD/PLACE`."""
-        records = [self.shards[shard].records[place] for shard, place in chosen]
-        self.episodes = np.array(records, EPISODE) if records else np.zeros(0, EPISODE)
+        self.episodes = np.zeros(len(chosen), EPISODE)
+        for number in np.unique(chosen[:, 0]):
+            mine = np.flatnonzero(chosen[:, 0] == number)
+            self.episodes[mine] = self.shards[number].records[chosen[mine, 1]]
         self.offsets = np.concatenate([[0], np.cumsum(self.episodes["steps"])])
         """The number of each episode's first step among all, and behind the last their count."""
 
@@ -134,10 +152,16 @@ class Demos:
         return int(self.offsets[-1])
 
     @cached_property
+    def games(self) -> Array:
+        """The number of the game that each episode belongs to; agents of one game share it."""
+        keys = np.stack([self.chosen[:, 0], self.episodes["game"]], axis=1)
+        return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+
+    @cached_property
     def checksum(self) -> str:
         """What tells this data from any other: a hash of the schema and of the episodes' own checksums."""
         told = hashlib.sha256(json.dumps(self.schema.describe(), sort_keys=True).encode())
-        told.update(self.episodes[["steps", "checksum"]].tobytes())
+        told.update(self.episodes["steps"].tobytes() + self.episodes["checksum"].tobytes())
         return told.hexdigest()
 
     def label(self, episode: int) -> str:
@@ -152,6 +176,15 @@ class Demos:
             self.left_out,
         )  # fmt: skip
 
+    def join(self, other: Demos) -> Demos:
+        """These episodes and, behind them, those of another folder with the same kind of data."""
+        if other.schema != self.schema:
+            raise DemoError(f"{other.path} and {self.path} hold different kinds of data.", "record both alike")
+        moved = other.chosen + np.array([len(self.shards), 0])
+        return Demos(
+            self.path, self.schema, [*self.shards, *other.shards], np.concatenate([self.chosen, moved]), self.left_out
+        )
+
     def episode(self, number: int, names: Iterable[str] | None = None) -> dict[str, Array]:
         """The columns of an episode, as views of what is on disk; `obs` has one row more than steps."""
         shard, place = (int(x) for x in self.chosen[number])
@@ -160,7 +193,8 @@ class Demos:
     def locate(self, steps: Array) -> tuple[Array, Array]:
         """The episode of each step (numbered over all episodes), and its number there."""
         if len(steps) and (steps.min() < 0 or steps.max() >= self.steps):
-            raise DemoError(f"There is no step {steps.max():,}: these demos have {self.steps:,}.", "")
+            wrong = steps.min() if steps.min() < 0 else steps.max()
+            raise DemoError(f"There is no step {wrong:,}: these demos have {self.steps:,}.", "")
         episode = np.searchsorted(self.offsets, steps, "right") - 1
         return episode, steps - self.offsets[episode]
 
@@ -175,7 +209,9 @@ class Demos:
         extra = {"step": within, "obs": within + places + ahead, "episode": places - first}[column.per]
         for shard in np.unique(shards):
             mine = np.flatnonzero(shards == shard)
-            out[mine] = self.shards[shard].column(name)[(first + extra)[mine]]
+            rows = (first + extra)[mine]
+            scattered = bool(np.ptp(rows) > FAR * len(rows))
+            out[mine] = self.shards[shard].column(name, scattered)[rows]
         return out
 
     def sequences(self, length: int) -> Array:
@@ -214,11 +250,11 @@ class Demos:
 def _quarantine(path: Path) -> dict[str, Any]:
     file = path / "quarantine.json"
     try:
-        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["episodes"]
+        told: Any = json.loads(file.read_text(encoding="utf-8"))["episodes"]
+        return dict(told)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DemoError(
             f"{file} cannot be read: {error!r}.", f"remove it and run: slipstream demos check {path}"
         ) from error
-    return told

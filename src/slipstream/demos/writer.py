@@ -16,7 +16,7 @@ import numpy as np
 
 from slipstream.core.contracts import Array
 from slipstream.core.errors import DemoError, MachineError
-from slipstream.demos.format import EPISODE, Schema, read_schema
+from slipstream.demos.format import EPISODE, Column, Schema, read_schema
 from slipstream.runs.layout import write_json
 
 
@@ -27,14 +27,18 @@ def prepare(folder: Path, schema: Schema) -> None:
         if any(folder.iterdir()):
             raise DemoError(f"{folder} is not empty and holds no demos.", "choose another folder with --out DIR")
         write_json(folder / "demos.json", schema.describe())
-    known = read_schema(folder)
+    difference = compare(read_schema(folder), schema)
+    if difference:
+        raise DemoError(f"{folder} holds demos with {difference}.", "record into another folder with --out DIR")
+
+
+def compare(known: Schema, wanted: Schema) -> str:
+    """The first thing in which a schema is another than the one wanted, or nothing."""
+    wants = wanted.describe()
     for name, has in known.describe().items():
-        wants = schema.describe()[name]
-        if has != wants:
-            raise DemoError(
-                f"{folder} holds demos with another `{name}`: {_short(has)}, not {_short(wants)}.",
-                "record into another folder with --out DIR",
-            )
+        if has != wants[name]:
+            return f"another `{name}`: {_short(has)}, not {_short(wants[name])}"
+    return ""
 
 
 def _short(value: Any) -> str:
@@ -67,25 +71,31 @@ class Shard:
         steps = len(values["reward"])
         if not steps:
             raise DemoError("An episode without steps cannot be recorded.", "leave it out")
-        checksum = 0
-        for column in self.schema.columns:
-            shape = (column.count(steps), *column.shape)
-            array = np.ascontiguousarray(values[column.name], column.dtype)
-            if array.shape != shape:
-                raise DemoError(f"`{column.name}` of an episode should be {shape} but is {array.shape}.", "")
+        arrays = [(column, self._array(column, values, steps)) for column in self.schema.columns]
+        checksum = written = 0
+        for column, array in arrays:
             data = array.reshape(-1).view(np.uint8).data
             checksum = zlib.crc32(data, checksum)
-            _write(self._files[column.name], data)
-            self.bytes += data.nbytes
+            _write(self._files[column.name], data, column.start(self.steps, self.episodes) * column.bytes)
+            written += data.nbytes
         record = np.zeros(1, EPISODE)
         told = {"first": self.steps, "steps": steps, "checksum": checksum, **facts}
         for name, value in told.items():
             record[name] = value
         record["return"] = values["reward"].sum(dtype=np.float64)
         record["seal"] = seal(record)[0]
-        _write(self._index, record.view(np.uint8).data)
+        _write(self._index, record.view(np.uint8).data, self.episodes * EPISODE.itemsize)
         self.episodes += 1
         self.steps += steps
+        self.bytes += written
+
+    def _array(self, column: Column, values: Mapping[str, Array], steps: int) -> Array:
+        """The values of a column as they are written, or an error that says what is wrong with them."""
+        array = np.ascontiguousarray(values[column.name], column.dtype)
+        shape = (column.count(steps), *column.shape)
+        if array.shape != shape:
+            raise DemoError(f"`{column.name}` of an episode should be {shape} but is {array.shape}.", "")
+        return array
 
     def close(self) -> None:
         """Wait until everything is on disk; a shard without an episode is taken away."""
@@ -103,10 +113,14 @@ def seal(records: Array) -> Array:
     return np.array([zlib.crc32(record.tobytes()[: -EPISODE["seal"].itemsize]) for record in records], np.uint32)
 
 
-def _write(descriptor: int, data: memoryview) -> None:
-    """Write all of it, or say why that cannot be; what was written counts only with its record."""
+def _write(descriptor: int, data: memoryview, place: int) -> None:
+    """Write all of it at `place`, or say why that cannot be; what was written counts only with its record.
+
+    The place is told, so that an episode that failed half-way leaves nothing in the way of the next.
+    """
     done = 0
     try:
+        os.lseek(descriptor, place, os.SEEK_SET)
         while done < len(data):
             done += os.write(descriptor, data[done : done + (1 << 30)])
     except OSError as error:

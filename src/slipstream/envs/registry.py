@@ -104,6 +104,43 @@ SOCCER = Game(
 )
 
 
+def _make_kart(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+    from slipstream.envs.kart.game import Kart, difficulty_range
+
+    return Kart(
+        envs,
+        difficulty=difficulty_range(variant, choice.env.options),
+        variant=variant,
+        seed=seed,
+        first=first,
+        limit_seconds=choice.env.match_seconds,
+        action_repeat=choice.env.action_repeat or 4,
+        actions=choice.env.actions,
+        random_starts=choice.env.random_starts,
+        mode=choice.rewards.mode,
+        weights=choice.rewards.weights,
+        extra_terms=choice.terms,
+    )
+
+
+def _scripted_kart(name: str) -> Scripted:
+    def act(obs: Array, kind: str, out: Array) -> None:
+        from slipstream.envs.kart import scripted
+
+        scripted.act(name, obs, kind, out)
+
+    return act
+
+
+KART = Game(
+    summary="a lap against the clock, on a new track every time",
+    variants=("mixed", "easy", "hard"),
+    make=_make_kart,
+    scripted={name: _scripted_kart(name) for name in ("expert", "cruiser")},
+    preset="kart",
+)
+
+
 def _make_tiny(module: str) -> Callable[[EnvChoice, str, int, int, int], Vector]:
     def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
         game = importlib.import_module(f"slipstream.envs.tiny.{module}")
@@ -141,13 +178,22 @@ MIXED = Game(
 
 def games() -> dict[str, Game]:
     """Every native game by name."""
-    found = {"soccer": SOCCER, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED}
+    found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):
             raise EnvError(f"The entry point `{entry.name}` of slipstream.envs is not a Game.", "fix that package")
         found[entry.name] = game
     return found
+
+
+def known(name: str) -> bool:
+    """Whether an environment of this name can be made; imported demos may name any."""
+    try:
+        parse(name)
+    except EnvError:
+        return False
+    return True
 
 
 def parse(name: str) -> tuple[Game | None, str]:

@@ -12,6 +12,9 @@ from slipstream.core.errors import ConfigError
 from slipstream.models.design import Design
 from slipstream.models.nearness import apply_masks
 
+STEP = 1.5
+"""How fast the weight follows a target."""
+
 
 class Anchor:
     """A trained agent that watches the learner's rollouts, with a memory of its own."""
@@ -36,6 +39,13 @@ class Anchor:
         if action.masked:
             apply_masks(flat, rollout.mask[:steps].reshape(steps * rows, -1), self.agent.design.head)
         return flat
+
+    def move(self, divergence: float, target: float, decay: float) -> None:
+        """Let the weight fall by its decay, or, with a target, follow how far from it the divergence is."""
+        if target and not 0.5 * target <= divergence <= 2.0 * target:
+            self.pull *= STEP if divergence > target else 1.0 / STEP
+        else:
+            self.pull *= decay
 
     def arrays(self) -> dict[str, Array]:
         """The state by name, as it stands (not copied)."""

@@ -60,6 +60,8 @@ class Knobs:
     reference_kl: float = 0.0
     contrast: float = 0.0
     contrast_temperature: float = 0.1
+    imitate: bool = False
+    """Raise the log-probability of the actions given, each counted with its advantage, instead of PPO's loss."""
 
     def vector(self) -> Array:
         """The numbers in the order that the fused kernel reads them (without the minibatch)."""

@@ -21,6 +21,9 @@ from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.anchor import make_anchor
 from slipstream.learn.batch import Engine
 from slipstream.learn.episodes import Episodes
+from slipstream.learn.gate import Gate
+from slipstream.learn.handover import adopt
+from slipstream.learn.mentor import make_mentor
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
 from slipstream.models.design import Design
@@ -40,6 +43,8 @@ class Learner(Protocol):
     pack: Array
     """Weights and normaliser: what acts."""
     notices: list[str]
+    engine: Any
+    """What holds the weights and their optimiser: `snapshot` and `restore`."""
 
     def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
         """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
@@ -97,6 +102,7 @@ class Parts:
     episodes: Episodes
     collector: Collector
     batch: int
+    gate: Gate | None = None
 
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
@@ -119,11 +125,12 @@ def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | Non
     )  # fmt: skip
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
-    learner = _learner(settings, spec, design, plan)
+    learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
     learning = learning_rows(spec.teams, envs, settings.opponent is not None)
     collector = _collector(choice, settings, plan, spec, design, fields)
     episodes = Episodes(learning, spec.competitive)
-    return Parts(choice, spec, plan, design, learner, schedules, episodes, collector, batch)
+    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
+    return Parts(choice, spec, plan, design, learner, schedules, episodes, collector, batch, gate)
 
 
 def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, dict[str, Field]]:
@@ -157,18 +164,22 @@ def needs_torch(settings: Settings, design: Design) -> str:
     return next((what for what, wanted in wants.items() if wanted), "")
 
 
-def _learner(settings: Settings, spec: EnvSpec, design: Design, plan: Plan) -> Learner:
+def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, fresh: bool) -> Learner:
+    """What learns; a fresh one begins as `start`, one that goes on gets its weights from a checkpoint."""
     rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
     pack = design.first_pack(settings.seed)
+    start = adopt(settings.start, design, pack) if settings.start and fresh else {}
     if settings.algorithm == "sac":
         from slipstream.learn.sac import SAC
 
-        return SAC(settings, design, pack, rows, threads, plan.learner.applied)
-    anchor = make_anchor(settings.ppo.reference, spec, design, rows) if settings.ppo.reference else None
-    return PPO(settings, design, pack, _engine(settings, design, design.split_pack(pack)[0], plan), rows, anchor)
+        return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
+    wanted, engine = settings.ppo, make_engine(settings, design, design.split_pack(pack)[0], plan)
+    anchor = make_anchor(wanted.reference, spec, design, rows) if wanted.reference else None
+    return PPO(settings, design, pack, engine, rows, anchor, make_mentor(settings, choice, spec, design, rows), start)
 
 
-def _engine(settings: Settings, design: Design, params: Array, plan: Plan) -> Engine:
+def make_engine(settings: Settings, design: Design, params: Array, plan: Plan) -> Engine:
+    """What takes the gradient steps, as the plan says."""
     if plan.learner.applied == "torch":
         from slipstream.learn.reference import TorchEngine
 

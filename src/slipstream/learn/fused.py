@@ -52,7 +52,7 @@ def add_gradient(
     """Add the gradient of the sequences in `index`, each sample counted with `share`, and their sums."""
     clip, clip_value = np.float32(knobs[0]), np.float32(knobs[1])
     value_weight, entropy_weight = np.float32(knobs[2]), np.float32(knobs[3])
-    policy_weight, reference_weight = np.float32(knobs[9]), np.float32(knobs[10])
+    policy_weight, reference_weight, imitating = np.float32(knobs[9]), np.float32(knobs[10]), knobs[13] > 0.0
     block = fresh.size
     policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
     policy_slopes = outputs(slope_memory, block, table, layers[0])
@@ -78,7 +78,7 @@ def add_gradient(
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
                 measure(policy[i], log_std, head, action[n], probs, measured)
-                difference = measured[0] - old_logp[n]
+                difference = ZERO if imitating else measured[0] - old_logp[n]
                 ratio = exponential(difference)
                 gain = (advantage[n] - shift) * factor * counts[n]
                 held = min(max(ratio, ONE - clip), ONE + clip)
@@ -100,7 +100,7 @@ def add_gradient(
                         loss = near * near
                         error = near if abs(moved) < clip_value else ZERO
                 value_slopes[i, value_column] = share * value_weight * TWO * error
-                sums[POLICY] -= min(ratio * gain, held * gain)
+                sums[POLICY] -= measured[0] * gain if imitating else min(ratio * gain, held * gain)
                 sums[VALUE] += loss
                 sums[ENTROPY] += measured[1]
                 sums[KL] += (ratio - ONE) - difference

@@ -14,17 +14,9 @@ from slipstream.learn.state import Position, capture
 from slipstream.runs import system
 from slipstream.runs.checkpoint import Saver
 from slipstream.runs.metrics import Metrics
+from slipstream.runs.signals import Wishes
 from slipstream.runs.spans import Spans
 from slipstream.settings import Settings
-
-
-@dataclass
-class Wishes:
-    """What the outside may ask of the loop at any moment; it looks once per iteration."""
-
-    stop: str = ""
-    """Why to stop; empty: go on."""
-    save: bool = False
 
 
 @dataclass
@@ -56,6 +48,10 @@ def iterate(
     spans, began, load = Spans(), time.perf_counter(), {}
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
+    if parts.gate is not None and not position.version:
+        score, result = evaluate(0)
+        parts.gate.judge(score, result, learner.engine)
+        metrics.append({"steps": 0, **result})
     while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
         before = position.steps
         with profile(before) if before and _due(every.profile, before - parts.batch, before) else spans("iteration"):
@@ -84,6 +80,9 @@ def iterate(
             with spans("evaluate"):
                 score, result = evaluate(position.steps)
             row |= result
+            if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
+                learner.notices.append(said)
+                collector.publish(position.version, learner.pack)
             if position.best is None or score >= position.best:
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)

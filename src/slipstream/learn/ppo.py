@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from slipstream.learn import health
 from slipstream.learn.advantages import estimate_advantages, explained_variance, sum_returns
 from slipstream.learn.anchor import Anchor
 from slipstream.learn.batch import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
+from slipstream.learn.mentor import Mentor
 from slipstream.learn.moments import Moments
 from slipstream.learn.schedules import tune_epochs
 from slipstream.learn.sequences import beginnings, choose_partners, orders, priorities
@@ -30,18 +32,20 @@ class PPO:
 
     def __init__(
         self, settings: Settings, design: Design, pack: Array, engine: Engine, rows: int,
-        anchor: Anchor | None = None,
+        anchor: Anchor | None = None, mentor: Mentor | None = None, start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.now: PPOSettings = settings.ppo
         """The settings of this moment; schedules replace them."""
         self.design = design
         self.pack = pack
         self.engine = engine
-        self.anchor = anchor
+        self.anchor, self.mentor = anchor, mentor
         self.notices: list[str] = []
         self._random = np.random.Generator(np.random.PCG64([settings.seed, 0x5A3]))
         self._obs = Moments(design.obs.floats)
         self._return = Moments(1)
+        for name, array in (self._obs.arrays("obs") | self._return.arrays("return")).items():
+            array[:] = (start or {}).get(name, array)
         self._running = np.zeros(rows, np.float64)
         self._rate_scale = np.ones(1, np.float64)
         self._centre = np.zeros(1, np.float64)
@@ -50,6 +54,8 @@ class PPO:
         self._good = engine.snapshot()
         self._failing = False
         self._iterations = np.zeros(1, np.int64)
+        self._warming = np.full(1, settings.ppo.value_warmup, np.int64)
+        """Iterations that are left of the value's warm-up."""
         self._batch: Batch | None = None
         self._write_normaliser()
 
@@ -84,8 +90,10 @@ class PPO:
             "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1) > 0),
             "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
         }  # fmt: skip
+        if self.mentor is not None and not self._warming[0]:
+            metrics |= self.mentor.teach(s, rollout, batch, self.engine, knobs, self._order(rollout, batch))
         self._settle(outcome, metrics)
-        if self.now.normalise_obs:
+        if s.normalise_obs and steps >= s.hold_obs:
             self._obs.see(self.design.obs.vectors(rollout.obs), active)
             self._write_normaliser()
         self._iterations += 1
@@ -104,7 +112,11 @@ class PPO:
         if self.anchor is not None:
             metrics["ppo/reference_kl"] = outcome.reference_kl
             metrics["ppo/reference_weight"] = s.reference_kl * float(self.anchor.pull[0])
-            self.anchor.pull *= s.reference_decay
+            if not self._warming[0]:
+                self.anchor.move(outcome.reference_kl, s.reference_target, s.reference_decay)
+        if self._warming[0]:
+            warm = metrics["ppo/explained_variance"] >= s.warm_variance
+            self._warming[0] = 0 if warm else self._warming[0] - 1
         if s.contrast:
             metrics["loss/contrast"] = outcome.contrast
         if s.centre_rewards:
@@ -112,7 +124,7 @@ class PPO:
 
     def _knobs(self) -> Knobs:
         """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
-        s, warming = self.now, self._iterations[0] < self.now.value_warmup
+        s, warming = self.now, self._warming[0] > 0
         return Knobs(
             minibatch=s.minibatch,
             clip=s.clip,
@@ -142,7 +154,8 @@ class PPO:
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Copies of all that a resumed run needs: arrays, and the state of the random generator."""
         arrays = {name: array.copy() for name, array in self._own_arrays().items()}
-        return self.engine.snapshot() | arrays, {"random": self._random.bit_generator.state}
+        mentor = {"mentor": self.mentor.random.bit_generator.state} if self.mentor is not None else {}
+        return self.engine.snapshot() | arrays, {"random": self._random.bit_generator.state} | mentor
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
         """Put back what `snapshot` gave."""
@@ -150,15 +163,18 @@ class PPO:
         for name, array in self._own_arrays().items():
             array[:] = arrays[name]
         self._random.bit_generator.state = state["random"]
+        if self.mentor is not None:
+            self.mentor.random.bit_generator.state = state["mentor"]
         self._good = self.engine.snapshot()
         self._write_normaliser()
 
     def _own_arrays(self) -> dict[str, Array]:
         own = {
             "running_return": self._running, "rate_scale": self._rate_scale, "iterations": self._iterations,
-            "reward_centre": self._centre, "epochs": self._epochs,
+            "reward_centre": self._centre, "epochs": self._epochs, "warming": self._warming,
         }  # fmt: skip
         own |= self.anchor.arrays() if self.anchor is not None else {}
+        own |= self.mentor.arrays() if self.mentor is not None else {}
         return self._obs.arrays("obs") | self._return.arrays("return") | own
 
     def _learn_rewards(self, rollout: Rollout) -> float:

@@ -54,9 +54,11 @@ def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str,
     (outputs, value), gain = told, sample["advantage"] * sample["weight"]
     mask = sample["mask"] if sample["mask"].shape[1] else None
     logp, entropy = policy.measure(outputs, sample["action"], mask)
-    difference = logp - sample["logp"]
+    difference = torch.zeros_like(logp) if knobs.imitate else logp - sample["logp"]
     ratio = difference.exp()
     surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - knobs.clip, 1 + knobs.clip) * gain)
+    if knobs.imitate:
+        surrogate = logp * gain
     error = (value - sample["goal"]).square()
     if knobs.clip_value > 0:
         near = sample["value"] + (value - sample["value"]).clamp(-knobs.clip_value, knobs.clip_value)

@@ -19,6 +19,8 @@ from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import ActionSpec, Array
 from slipstream.core.errors import CheckpointError, ConfigError, DemoError
 from slipstream.core.streams import MASK32, make_streams, mix, uniform
+from slipstream.demos.format import TERMINATED, TRUNCATED
+from slipstream.demos.reader import Demos
 from slipstream.models.design import Design
 from slipstream.models.heads import TWO_PI
 from slipstream.models.kernels import TWO, ZERO, hyperbolic_tangent
@@ -26,7 +28,6 @@ from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 
 MIB = 2**20
-TERMINATED, TRUNCATED = 1, 2
 OUTSIDE = 1e-3
 """How far, as a share of their range, recorded actions may lie outside of the env's bounds."""
 
@@ -314,12 +315,17 @@ def check_budget(obs: int, action: ActionSpec, capacity: int, limit_mib: int) ->
 
 
 def load_demos(path: str, design: Design) -> Replay:
-    """A full buffer of recorded transitions: of a .safetensors file, or of a run's newest checkpoint.
+    """A full buffer of recorded transitions: of a demos folder, a .safetensors file, or a run's newest checkpoint.
 
     A file holds `obs`, `action` (as the env takes it), `reward`, `next_obs` and `terminated`; it may hold `truncated`,
     and needs `mask` and `next_mask` where actions are masked. A row whose `obs` is the `next_obs` before it goes on.
     """
-    arrays = _read_file(Path(path), design) if path.endswith(".safetensors") else _read_run(path)
+    if (Path(path) / "demos.json").exists():
+        arrays = _as_ring(path, _read_folder(path, design), design)
+    elif path.endswith(".safetensors"):
+        arrays = _as_ring(path, _read_file(path), design)
+    else:
+        arrays = _read_run(path)
     obs, action = design.obs.floats, design.action
     count = len(arrays["obs"]) if "obs" in arrays and arrays["obs"].ndim else 0
     if not count:
@@ -358,14 +364,38 @@ def _read_run(path: str) -> dict[str, Array]:
     return found
 
 
-def _read_file(path: Path, design: Design) -> dict[str, Array]:
-    """The columns of a ring, made of what a file holds."""
+def _read_folder(path: str, design: Design) -> dict[str, Array]:
+    """The transitions of a demos folder."""
+    demos = Demos.open(path)
+    if (demos.schema.obs, demos.schema.action) != (design.obs, design.action):
+        raise DemoError(f"The demos {path} are of another kind of env.", "record them on the env of this run")
+    every = np.arange(demos.steps)
+    masked = ["mask"] if design.action.masked else []
+    arrays = demos.load(["obs", "action", "reward", *masked]) | {"next_obs": demos.take("obs", every, ahead=1)}
+    if masked:
+        arrays["next_mask"] = np.concatenate([arrays["mask"][1:], np.ones_like(arrays["mask"][:1])])
+    last, ended = demos.offsets[1:] - 1, demos.episodes["ended"]
+    for name, kind in (("terminated", TERMINATED), ("truncated", TRUNCATED)):
+        arrays[name] = np.zeros(demos.steps, np.uint8)
+        arrays[name][last] = (ended == kind) | ((kind == TRUNCATED) & (ended == 0))
+        if masked:
+            arrays["next_mask"][last] = 1
+    return arrays
+
+
+def _read_file(path: str) -> dict[str, Array]:
+    """The arrays of a file."""
     try:
         arrays: dict[str, Any] = safetensors.numpy.load_file(path)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise DemoError(
-            f"The demos {path} cannot be read: {error}.", "sac.demos names a .safetensors file or a run"
+            f"The demos {path} cannot be read: {error}.", "sac.demos names a demos folder, a .safetensors file or a run"
         ) from error
+    return arrays
+
+
+def _as_ring(path: str, arrays: dict[str, Array], design: Design) -> dict[str, Array]:
+    """The columns of a ring, made of transitions."""
     action, obs = design.action, design.obs.floats
     count = len(arrays["obs"]) if "obs" in arrays and arrays["obs"].ndim else 0
     shapes = {"obs": (count, obs), "next_obs": (count, obs), "reward": (count,), "terminated": (count,)}
@@ -373,13 +403,13 @@ def _read_file(path: Path, design: Design) -> dict[str, Array]:
     if "action" in arrays and arrays["action"].shape == (count,):
         arrays["action"] = arrays["action"][:, None]
     for name, shape in shapes.items():
-        _expect(str(path), name, arrays, shape)
+        _expect(path, name, arrays, shape)
     truncated = arrays.get("truncated", np.zeros(count)) != 0
     ended = np.where(arrays["terminated"] != 0, TERMINATED, np.where(truncated, TRUNCATED, 0))
     follows = np.zeros(count, bool)
     follows[:-1] = (ended[:-1] == 0) & (arrays["next_obs"][:-1] == arrays["obs"][1:]).all(axis=1)
     arrays["ended"], arrays["link"] = ended, np.where(follows, np.arange(1, count + 1), -1)
-    arrays["action"] = _policy_action(str(path), arrays["action"], action)
+    arrays["action"] = _policy_action(path, arrays["action"], action)
     return arrays
 
 
@@ -402,4 +432,4 @@ def _policy_action(path: str, given: Array, action: ActionSpec) -> Array:
         )
     if action.kind != "continuous":
         return given
-    return np.clip(2.0 * (given - low) / width - 1.0, -1.0, 1.0)
+    return np.clip(action.to_unit(given), -1.0, 1.0)

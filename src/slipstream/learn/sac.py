@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,10 @@ class SAC:
 
     section = "sac"
 
-    def __init__(self, settings: Settings, design: Design, pack: Array, rows: int, threads: int, learner: str) -> None:
+    def __init__(
+        self, settings: Settings, design: Design, pack: Array, rows: int, threads: int, learner: str,
+        start: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
         s = settings.sac
         refuse(settings, design)
         self.now: SACSettings = s
@@ -49,6 +53,8 @@ class SAC:
         self.feed = Feed(self.replay, demos, s.batch, demo_count, s.target_critics, settings.seed)
         self.engine = make_engine(learner, design, Critics(design, s), pack, s.batch, threads, settings.seed)
         self._obs = Moments(floats)
+        for name, array in self._obs.arrays("obs").items():
+            array[:] = (start or {}).get(name, array)
         self._owed = np.zeros(1, np.float64)
         """The part of a gradient step that is due but not yet taken."""
         self._taken = np.zeros(2, np.int64)
@@ -88,7 +94,7 @@ class SAC:
             self._good, self._good_at = self.engine.snapshot(), int(self._taken[0])
         totals, failed = np.zeros(SUMS, np.float64), int(self.engine.counters[2])
         began = time.perf_counter()
-        self.engine.run(self.feed, self._knobs(), due, totals)
+        self._run(due, totals)
         seconds = time.perf_counter() - began
         failed = int(self.engine.counters[2]) - failed
         self._taken[0] += int(totals[UPDATES])
@@ -110,6 +116,16 @@ class SAC:
             "sac/q": float(means[Q]),
             "sac/gradient_norm": float(means[LENGTH]),
         }
+
+    def _run(self, due: int, totals: Array) -> None:
+        """Take gradient steps; while the actor waits for its critics, it is put back after them."""
+        waiting = min(due, max(0, self.now.actor_warmup - int(self._taken[0])))
+        if waiting:
+            before = {name: array for name, array in self.engine.snapshot().items() if _of_actor(name)}
+            self.engine.run(self.feed, self._knobs(), waiting, totals)
+            self.engine.restore(self.engine.snapshot() | before)
+        if due > waiting:
+            self.engine.run(self.feed, self._knobs(), due - waiting, totals)
 
     def _knobs(self) -> SoftKnobs:
         """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
@@ -215,3 +231,8 @@ def refuse(settings: Settings, design: Design) -> None:
         )
     if s.demos and s.batch < 2:
         raise ConfigError("`sac.batch` = 1 has no room for both demos and experience.", "use sac.batch=2 at least")
+
+
+def _of_actor(name: str) -> bool:
+    """Whether an array of the engine is the actor's, or the temperature that follows it."""
+    return "/policy." in name or name == "temperature"

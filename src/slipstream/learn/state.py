@@ -42,6 +42,8 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
     }
     if position.previous is not None:
         groups["acting"] = {"previous": position.previous}
+    if parts.gate is not None and parts.gate.good:
+        groups["gate"] = parts.gate.good
     return Checkpoint(
         steps=position.steps,
         groups=groups,
@@ -55,6 +57,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "env": parts.choice.name,
             "seen": dict(parts.schedules.seen),
             "learner": state,
+            "gate": parts.gate.describe() if parts.gate is not None else None,
         },
     )
 
@@ -68,11 +71,17 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
             f"This run was trained with the reward terms {state['terms']}, but now there are {list(parts.spec.terms)}.",
             f"give {', '.join(missing) or 'the same terms'} again in Python: slipstream.resume(run, terms={{...}})",
         )
+    if "trunk" in state["policy"]:
+        from slipstream.models.frozen import check_trunk
+
+        check_trunk(state["policy"]["trunk"])
     learner = checkpoint.groups["learner"]
     parts.learner.restore(learner, state["learner"])
     for name, array in parts.episodes.arrays().items():
         array[:] = learner[name]
     parts.schedules.seen.update(state["seen"])
+    if parts.gate is not None and state["gate"]:
+        parts.gate.restore(state["gate"], checkpoint.groups.get("gate", {}))
     previous = checkpoint.groups.get("acting", {}).get("previous")
     version = int(state["version"])
     if previous is not None:

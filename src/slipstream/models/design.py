@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slipstream.core.contracts import ActionSpec, Array, ObsSpec
+from slipstream.core.errors import ConfigError
 from slipstream.models.layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
 from slipstream.settings import PolicySettings
 
@@ -24,6 +25,20 @@ class Design:
     policy: PolicySettings
     value: bool = True
     """Whether it tells a value too; without one, continuous actions have a deviation of their own in every state."""
+
+    def __post_init__(self) -> None:
+        image, trunk = self.policy.image, self.policy.trunk
+        if image == "frozen" and trunk is None:
+            hint = "set policy.trunk to the folder of a CLIP model or of `slipstream convert`, or to run:DIR"
+            raise ConfigError("`policy.image` = frozen says nothing about which network reads the images.", hint)
+        if image != "frozen" and trunk is not None:
+            hint = "set policy.image=frozen, or leave policy.trunk out"
+            raise ConfigError(f"`policy.trunk` = {trunk} does nothing while `policy.image` = {image}.", hint)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a trunk that is never trained reads its images."""
+        return self.policy.image == "frozen" and any(field.kind == "image" for field in self.obs.fields)
 
     @property
     def fused(self) -> bool:
@@ -103,20 +118,29 @@ class Design:
     def _zeros(self) -> Array:
         return np.zeros(self.weights.size, np.float32)
 
+    @cached_property
+    def numbers(self) -> int:
+        """Numbers that are normalised: those of the observed vectors, and behind them what a frozen trunk gives."""
+        if not self.frozen:
+            return self.obs.floats
+        from slipstream.models.frozen import head_design
+
+        return head_design(self).obs.floats
+
     @property
     def pack_size(self) -> int:
-        """Length of a pack: the weights, then mean and scale of the observed vectors."""
-        return self.weights.size + 2 * self.obs.floats
+        """Length of a pack: the weights, then mean and scale of the numbers."""
+        return self.weights.size + 2 * self.numbers
 
     def split_pack(self, pack: Array) -> tuple[Array, Array, Array]:
         """Views of the weights, the mean and the scale in a pack."""
-        size, floats = self.weights.size, self.obs.floats
-        return pack[:size], pack[size : size + floats], pack[size + floats :]
+        size, numbers = self.weights.size, self.numbers
+        return pack[:size], pack[size : size + numbers], pack[size + numbers :]
 
     def write_normaliser(self, pack: Array, mean: Array, scale: Array) -> None:
-        """Let a pack read observations by this mean and scale."""
+        """Let a pack read observations by this mean and scale; those of vectors alone leave a trunk's as they are."""
         _, own_mean, own_scale = self.split_pack(pack)
-        own_mean[:], own_scale[:] = mean, scale
+        own_mean[: len(mean)], own_scale[: len(scale)] = mean, scale
 
     def first_pack(self, seed: int) -> Array:
         """The pack that a run starts from: first weights, and observations as they are."""
@@ -128,13 +152,23 @@ class Design:
     def describe(self) -> dict[str, Any]:
         """What a checkpoint must say so that the policy can act again."""
         policy = self.policy.model_dump(mode="json")
-        return {"obs": self.obs.describe(), "action": self.action.describe(), "policy": policy, "value": self.value}
+        told = {"obs": self.obs.describe(), "action": self.action.describe(), "policy": policy, "value": self.value}
+        if self.frozen:
+            from slipstream.models.frozen import describe_trunk
+
+            told["trunk"] = describe_trunk(self)
+        return told
 
     @classmethod
     def read(cls, description: dict[str, Any]) -> Design:
-        """The inverse of `describe`."""
+        """The inverse of `describe`; refuses a trunk that is missing or not the one that was described."""
         obs, action = ObsSpec.read(description["obs"]), ActionSpec.read(description["action"])
-        return cls(obs, action, PolicySettings.model_validate(description["policy"]), bool(description["value"]))
+        design = cls(obs, action, PolicySettings.model_validate(description["policy"]), bool(description["value"]))
+        if design.frozen:
+            from slipstream.models.frozen import check_trunk
+
+            check_trunk(description["trunk"])
+        return design
 
 
 class Acting(Protocol):

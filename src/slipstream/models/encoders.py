@@ -57,6 +57,7 @@ def make_reader(field: ObsField, policy: PolicySettings) -> ImageReader | TokenR
     """What reads an image or a set of tokens into `policy.features` numbers."""
     if field.kind == "tokens":
         return TokenReader(policy.features)
+    assert policy.image != "frozen"
     height, width, channels = field.shape
     return ImageReader((channels, height, width), policy.image, policy.features)
 

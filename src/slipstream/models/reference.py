@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from slipstream.core.contracts import Array, ObsSpec, vector_obs
 from slipstream.models.design import MEMORIES, Design
 from slipstream.models.encoders import Encoder
+from slipstream.models.frozen import head_design, make_sight
 from slipstream.models.heads import HALF_LOG_2PI, LOG_STD_HIGH, LOG_STD_LOW, MASKED, NODES, SHARES
 from slipstream.models.layout import COLUMNS, DENSE, KIND, STATE, STATES
 from slipstream.settings import PolicySettings
@@ -147,14 +148,16 @@ class ActorCritic(nn.Module):
         self.design = design
         self.checkpointing = False
         """Whether activations are computed again on the way back instead of being kept."""
-        outputs, action = design.outputs, design.action
+        self.sight = make_sight(design)
+        """What reads images by a frozen trunk, which is no part of this module: its weights are not the policy's."""
+        head, outputs, action = head_design(design), design.outputs, design.action
         widths = {"policy": outputs, "value": 1} if design.value else {"policy": outputs}
         self.names = list(widths)
         if design.value and design.policy.shared:
             widths, self.names = {"trunk": outputs + 1}, ["trunk"]
         with torch.random.fork_rng(devices=[]):
             for name, width in widths.items():
-                self.add_module(name, Chain(design.obs, design.policy, width))
+                self.add_module(name, Chain(head.obs, head.policy, width))
         if action.kind == "continuous" and design.value:
             self.log_std = nn.Parameter(torch.zeros(action.outputs))
         self.register_buffer("columns", torch.from_numpy(state_columns(design, len(widths))), persistent=False)
@@ -165,6 +168,7 @@ class ActorCritic(nn.Module):
         `state` [lanes, size] is what the memory held before, and `fresh` [steps, lanes] is 1 where an episode begins,
         which clears it. Without `fresh` it is one step. States are those of the kernels where these can run the design.
         """
+        obs = obs if self.sight is None else self.sight(obs)
         cuts = cut(fresh, len(state))
         held = state[:, self.columns].unbind(1)  # of each chain [lanes, memories, parts, units]
         told, features, after = [], [], []

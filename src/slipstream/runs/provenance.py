@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.core.machine import cores, cpu_model, memory_bytes
+from slipstream.runs.layout import RunDir
 
 PACKAGES = ("torch", "numpy", "numba", "gymnasium", "safetensors")
 
@@ -54,6 +56,15 @@ def git_state(package: Path = Path(__file__).parents[1]) -> dict[str, Any] | Non
         return None
     changes = _output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def stage_of(run: RunDir) -> str:
+    """The stage that made a run: `train`, or what its provenance says."""
+    try:
+        told = json.loads(run.provenance.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "train"
+    return str(told.get("stage", "train")) if isinstance(told, dict) else "train"
 
 
 def _output(command: list[str]) -> str | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,17 +22,16 @@ from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError, EnvError
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.build import Parts, build, choose_env
-from slipstream.learn.loop import Progress, Wishes, iterate
+from slipstream.learn.loop import Progress, iterate
 from slipstream.learn.state import Position, capture, restore
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
 from slipstream.runs.display import Display
 from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
 from slipstream.runs.metrics import Metrics, rewind
+from slipstream.runs.signals import Wishes, heeded
 from slipstream.settings import Settings
 
-STOPPED = {"SIGTERM": 143, "Ctrl-C": 130}
-"""Exit codes of runs that were stopped and have saved."""
 NEED_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
 
@@ -173,7 +170,7 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
     evaluate = _evaluator(parts, settings)
     loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
     try:
-        with _signals(wishes), display:
+        with heeded(wishes), display:
             display.message(
                 "plan: " + ", ".join(f"{name[5:]} {now} ({why})" for name, _, now, why in parts.plan.rows())
             )
@@ -281,26 +278,6 @@ def _obey_keys(display: Display, wishes: Wishes) -> None:
         wishes.save = True
     if key == "q":
         wishes.stop = "quit"
-
-
-@contextlib.contextmanager
-def _signals(wishes: Wishes) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the loop at its next boundary; a second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, _: Any) -> None:
-        if wishes.stop:
-            raise KeyboardInterrupt
-        wishes.stop = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""Demos of ours, written as other people's tools read them."""

@@ -1,0 +1,1 @@
+"""Demonstrations that others recorded, brought into our own format."""

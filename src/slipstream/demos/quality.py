@@ -1,0 +1,467 @@
+"""The quality of demos before anything learns from them: bad episodes, actions, returns, lengths.
+
+Bad episodes are put into quarantine.json, which readers respect; more of them than the limit is an error, since a
+recording that is damaged in many places is likely to be wrong in others. Columns are read in blocks of whole episodes:
+a test that passes on a block has passed on each of its episodes, and only a block that fails is looked at one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import ActionSpec, Array
+from slipstream.core.errors import DemoError, MachineError
+from slipstream.core.stats import mean_interval
+from slipstream.demos.format import EPISODE, TERMINATED, TRUNCATED, Schema
+from slipstream.demos.reader import Demos, ShardView
+from slipstream.runs.layout import write_json
+
+LIMIT = 0.01
+"""The share of bad episodes that may be left out without a word."""
+BLOCK_BYTES = 64 * 2**20
+SHORT = 32
+"""Episodes of fewer steps may be alike, or stand still, by the nature of a small game."""
+BINS = 20
+"""Bars of the histogram of a continuous action."""
+REST = 0.01
+"""A continuous action is null where each part is within this share of its range around zero."""
+LOST = "is lost: its record is damaged or its values are missing"
+DAMAGED = "is damaged: its checksum is wrong"
+EMPTY = "has no steps"
+NUMBERS = "has NaN or infinite values in"
+RANGE = "has an action out of its range"
+FORBIDDEN = "has an action that its mask forbids"
+STILL = "stands still: its observations never change"
+COPY = "is a copy of"
+OUTCOMES = {"won": 1, "drawn": 0, "lost": -1}
+CAUSES = (LOST, DAMAGED, EMPTY, NUMBERS, RANGE, FORBIDDEN, STILL, COPY)
+
+
+@dataclass
+class Actions:
+    """What was done, step by step, summed up over blocks."""
+
+    spec: ActionSpec
+    null: tuple[int, ...] | None = None
+    """The option of each part that does nothing, where actions are options."""
+    steps: int = 0
+    rested: int = 0
+    counts: list[Array] = field(default_factory=list)
+    """How often each option, or each bar of a range, was taken, for each part."""
+    sums: Array = field(init=False)
+    squares: Array = field(init=False)
+    low: Array = field(init=False)
+    high: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.spec.parts
+        self.sums, self.squares = np.zeros(parts), np.zeros(parts)
+        self.low, self.high = np.full(parts, np.inf), np.full(parts, -np.inf)
+        sizes = self.spec.sizes or (BINS,) * parts
+        self.counts = [np.zeros(size, np.int64) for size in sizes]
+
+    def add(self, taken: Array) -> None:
+        """Count actions [steps, parts] that are within their range."""
+        if not len(taken):
+            return
+        self.steps += len(taken)
+        self.low = np.minimum(self.low, taken.min(axis=0))
+        self.high = np.maximum(self.high, taken.max(axis=0))
+        if self.spec.kind != "continuous":
+            for part in range(self.spec.parts):
+                self.counts[part] += np.bincount(taken[:, part], minlength=self.spec.sizes[part])
+            if self.null is not None:
+                self.rested += int((taken == np.array(self.null)).all(axis=1).sum())
+            return
+        self.sums += taken.sum(axis=0, dtype=np.float64)
+        self.squares += np.square(taken, dtype=np.float64).sum(axis=0)
+        size = [self._size(part) or 1.0 for part in range(self.spec.parts)]
+        self.rested += int((np.abs(taken) <= REST * np.array(size)).all(axis=1).sum())
+        for part, low in enumerate(self.spec.low):
+            if self._size(part):
+                place = ((taken[:, part] - low) * (BINS / size[part])).astype(np.int64)
+                self.counts[part] += np.bincount(place.clip(0, BINS - 1), minlength=BINS)
+
+    def _size(self, part: int) -> float | None:
+        """The range of a part of continuous actions, where it has one."""
+        size = self.spec.high[part] - self.spec.low[part]
+        return size if 0 < size < math.inf else None
+
+    @property
+    def null_share(self) -> float | None:
+        """The share of steps at which nothing was done; None where it is not known what that is."""
+        known = self.null is not None
+        if self.spec.kind == "continuous":
+            known = all(low <= 0 <= high for low, high in zip(self.spec.low, self.spec.high, strict=True))
+        return self.rested / self.steps if known and self.steps else None
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Histogram and reach (the share of the options or of the range that is used) of each part."""
+        if not self.steps:
+            return []
+        if self.spec.kind != "continuous":
+            return [{"reach": float((c > 0).mean()), "histogram": c.tolist()} for c in self.counts]
+        mean = self.sums / self.steps
+        spread = np.sqrt(np.maximum(self.squares / self.steps - mean * mean, 0.0))
+        found = []
+        for part in range(self.spec.parts):
+            size = self._size(part)
+            facts = {"min": self.low[part], "mean": mean[part], "max": self.high[part], "std": spread[part]}
+            reach = min(1.0, float(self.high[part] - self.low[part]) / size) if size else None
+            histogram = self.counts[part].tolist() if size else None
+            found.append({name: float(x) for name, x in facts.items()} | {"reach": reach, "histogram": histogram})
+        return found
+
+
+@dataclass
+class Report:
+    """What a check found."""
+
+    demos: Demos
+    """Every whole episode, those in quarantine too."""
+    bad: dict[str, str]
+    """Why episodes are left out, by `SHARD/PLACE`: all that the check found."""
+    by_hand: dict[str, str]
+    """Those that somebody else put into quarantine."""
+    lost: int
+    """Episodes that the index knows but that are not whole."""
+    repeats: int
+    """Short episodes that are like others, which is no fault."""
+    actions: Actions
+    verified: bool
+
+    @property
+    def episodes(self) -> int:
+        """All episodes, those lost too."""
+        return len(self.demos) + self.lost
+
+    @property
+    def copies(self) -> int:
+        """Episodes that are left out only because they are there already."""
+        return sum(reason.startswith(COPY) for reason in self.bad.values())
+
+    @property
+    def share(self) -> float:
+        """The share of bad episodes; copies do no harm once they are left out and do not count."""
+        return (len(self.bad) - self.copies) / max(1, self.episodes)
+
+    @property
+    def good(self) -> Demos:
+        """The episodes to learn from."""
+        left_out = self.bad.keys() | self.by_hand.keys()
+        return self.demos.pick([n for n in range(len(self.demos)) if self.demos.label(n) not in left_out])
+
+    def facts(self) -> dict[str, Any]:
+        """The whole report as JSON holds it; everything but `bad` is about the good episodes."""
+        good = self.good
+        return {
+            "path": str(self.demos.path),
+            "env": self.demos.schema.env,
+            "verified": self.verified,
+            "episodes": self.episodes,
+            "good": len(good),
+            "bad": self.bad,
+            "bad_share": self.share,
+            "lost": self.lost,
+            "copies": self.copies,
+            "repeats": self.repeats,
+            "by_hand": self.by_hand,
+            **measure(good),
+            "null_share": self.actions.null_share,
+            "actions": self.actions.parts(),
+        }
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        facts = self.facts()
+        lines = [f"{self.demos.path}: {facts['good']:,} of {self.episodes:,} episodes are good"]
+        if facts["good"]:
+            lines += describe_measures(facts) + _describe_actions(self.demos.schema.action, facts)
+        if self.repeats:
+            lines.append(f"alike: {self.repeats:,} short episodes repeat others; they are kept")
+        if self.by_hand:
+            lines.append(f"left out by hand: {len(self.by_hand):,}")
+        if self.bad:
+            rest = f", {self.copies:,} of them copies" if self.copies else ""
+            lines += [f"bad: {len(self.bad):,}{rest}", *_listed(self.bad, 20)]
+        return lines
+
+
+def inspect(path: Path, limit: float = LIMIT, verify: bool = True) -> Report:
+    """Check demos, put bad episodes into quarantine, and raise where their share is over the limit.
+
+    A limit that somebody accepted with `slipstream demos check --allow` counts where it is higher.
+    """
+    report = examine(path, verify)
+    allowed = accepted(report.demos.path)
+    quarantine(report, allowed)
+    judge(report, max(limit, allowed))
+    return report
+
+
+def examine(path: Path, verify: bool = True, null: Sequence[int] | None = None) -> Report:
+    """Look at every episode and change nothing; `verify` reads all values again to compare checksums."""
+    demos = Demos.open(path, quarantined=True)
+    lost = _lost(demos)
+    if not len(demos):
+        why = f": all {len(lost):,} that its index tells of are damaged" if lost else ""
+        raise DemoError(f"{demos.path} holds no whole episode{why}.", "record or import some")
+    bad: dict[str, str] = dict(lost)
+    repeats = _find_copies(demos, bad)
+    by_hand = {label: why for label, why in demos.left_out.items() if not str(why).startswith(CAUSES)}
+    actions = Actions(demos.schema.action, _null(demos.schema.action, null))
+    for shard in demos.shards:
+        view = ShardView(shard.path, demos.schema)  # its maps are let go with it
+        view.records = shard.records  # somebody may be recording still
+        for places in _blocks(view):
+            _judge_block(view, places, verify, bad)
+            left_out = bad.keys() | by_hand.keys()
+            good = [f"{view.name}/{place}" not in left_out for place in places]
+            taken = _slice(view, "action", places)
+            if not all(good):
+                taken = taken[np.repeat(good, view.records["steps"][places.start : places.stop])]
+            actions.add(taken)
+    return Report(demos, bad, by_hand, len(lost), repeats, actions, verify)
+
+
+def quarantine(report: Report, allowed: float = 0.0) -> None:
+    """Write down which episodes are left out, those put there by others kept, and what share of bad ones is allowed."""
+    file = report.demos.path / "quarantine.json"
+    episodes = report.by_hand | report.bad
+    try:
+        if not episodes and not allowed:
+            file.unlink(missing_ok=True)
+        elif episodes != report.demos.left_out or allowed != accepted(report.demos.path):
+            write_json(file, {"version": 1, "allowed": allowed, "episodes": episodes})
+    except OSError as error:
+        hint = "make the folder writable, or copy it: slipstream demos merge DIR --out NEW"
+        raise MachineError(f"{file} could not be written: {error.strerror}.", hint) from error
+
+
+def judge(report: Report, limit: float) -> None:
+    """Raise where more than the share `limit` of the episodes is bad."""
+    if report.share <= limit:
+        return
+    path, counted = report.demos.path, {k: v for k, v in report.bad.items() if not v.startswith(COPY)}
+    enough = math.ceil(report.share * 100 - 1e-9) / 100
+    raise DemoError(
+        f"{len(counted):,} of {report.episodes:,} episodes in {path} are bad ({report.share:.2%}); "
+        f"{limit:.2%} may be.\n" + "\n".join(_listed(counted, 5)),
+        "record or import them again, or learn from the rest if you know why: "
+        f"slipstream demos check {path} --allow {enough:g}",
+    )
+
+
+def measure(demos: Demos) -> dict[str, Any]:
+    """What the index alone tells: counts, returns, lengths, outcomes, how episodes ended."""
+    records = demos.episodes
+    mean, low, high = mean_interval(records["return"].tolist())
+    ended = records["ended"]
+    return {
+        "games": len(np.unique(demos.games)),
+        "steps": demos.steps,
+        "returns": {"mean": mean, "mean_low": low, "mean_high": high} | _spread(records["return"]),
+        "lengths": {"mean": float(records["steps"].mean()) if len(records) else math.nan} | _spread(records["steps"]),
+        "outcomes": {name: int((records["outcome"] == x).sum()) for name, x in OUTCOMES.items()},
+        "ended": {
+            "terminated": int(((ended & TERMINATED) > 0).sum()),
+            "truncated": int(((ended & TRUNCATED) > 0).sum()),
+            "cut": int((ended == 0).sum()),
+        },
+        "checksum": demos.checksum,
+    }
+
+
+def _spread(values: Array) -> dict[str, float]:
+    if not len(values):
+        return dict.fromkeys(("min", "median", "max"), math.nan)
+    return {"min": float(values.min()), "median": float(np.median(values)), "max": float(values.max())}
+
+
+def describe_measures(facts: Mapping[str, Any]) -> list[str]:
+    """What `measure` found, in words."""
+    returns, lengths = facts["returns"], facts["lengths"]
+    interval = f" [{returns['mean_low']:.4g}, {returns['mean_high']:.4g}]" if facts["games"] > 1 else ""
+    lines = [
+        f"games: {facts['games']:,}, steps: {facts['steps']:,}",
+        f"returns: mean {returns['mean']:.4g}{interval}, "
+        + ", ".join(f"{key} {returns[key]:.4g}" for key in ("min", "median", "max")),
+        f"lengths: mean {lengths['mean']:,.1f}, "
+        + ", ".join(f"{key} {lengths[key]:,.0f}" for key in ("min", "median", "max")),
+    ]
+    if facts["outcomes"]["won"] or facts["outcomes"]["lost"]:
+        lines.append("outcomes: " + ", ".join(f"{name} {count:,}" for name, count in facts["outcomes"].items()))
+    lines.append("ended: " + ", ".join(f"{name} {count:,}" for name, count in facts["ended"].items() if count))
+    return lines
+
+
+def _describe_actions(spec: ActionSpec, facts: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for part, told in enumerate(facts["actions"]):
+        name = "actions" if spec.parts == 1 else f"action {part}"
+        if spec.kind == "continuous":
+            span = f" of [{spec.low[part]:g}, {spec.high[part]:g}]"
+            reach = "" if told["reach"] is None else f", reach {told['reach']:.0%}{span}"
+            lines.append(f"{name}: " + ", ".join(f"{k} {told[k]:.3g}" for k in ("min", "mean", "max", "std")) + reach)
+        else:
+            counts = np.array(told["histogram"])
+            most = np.argsort(-counts, kind="stable")[:8]
+            shares = ", ".join(f"{option}: {counts[option] / counts.sum():.1%}" for option in most if counts[option])
+            more = ", ..." if (counts > 0).sum() > len(most) else ""
+            lines.append(f"{name}: {int((counts > 0).sum())} of {len(counts)} options used ({shares}{more})")
+    if facts["null_share"] is not None:
+        lines.append(f"null actions: {facts['null_share']:.1%}")
+    return lines
+
+
+def _listed(bad: Mapping[str, str], most: int) -> list[str]:
+    lines = [f"  {label} {reason}" for label, reason in list(bad.items())[:most]]
+    return lines + ([f"  ... and {len(bad) - most:,} more (--json lists all)"] if len(bad) > most else [])
+
+
+def accepted(path: Path) -> float:
+    """The share of bad episodes that somebody has allowed for these demos."""
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, AttributeError):
+        return float(json.loads((path / "quarantine.json").read_text(encoding="utf-8")).get("allowed", 0.0))
+    return 0.0
+
+
+def _null(spec: ActionSpec, null: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The null option of each part, where it is told."""
+    if null is None or spec.kind == "continuous":
+        return None
+    if len(null) != spec.parts or any(not 0 <= n < size for n, size in zip(null, spec.sizes, strict=True)):
+        told = ",".join(str(n) for n in null)
+        sizes = ", ".join(f"0 to {size - 1}" for size in spec.sizes)
+        raise DemoError(f"--null {told} is no action of these demos.", f"one option for each part: {sizes}")
+    return tuple(null)
+
+
+def _lost(demos: Demos) -> dict[str, str]:
+    """The episodes that an index tells of and that are not whole."""
+    folder, found = demos.path / "shards", dict[str, str]()
+    for path in sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []:
+        index = path / "episodes.bin"
+        told = index.stat().st_size // EPISODE.itemsize if index.exists() else 0
+        whole = len(ShardView(path, demos.schema).records)
+        found |= {f"{path.name}/{place}": LOST for place in range(whole, told)}
+    return found
+
+
+def _find_copies(demos: Demos, bad: dict[str, str]) -> int:
+    """Mark extra copies of episodes as bad; return how many short episodes are merely alike.
+
+    The same game of the same recording (or the same seed played twice) is a copy however short it is.
+    """
+    records, repeats = demos.episodes, 0
+    identity = ["seed", "env", "game", "agent"]
+    order = np.lexsort((records["checksum"], records["steps"]))
+    same = records[order][["steps", "checksum"]]
+    for run in np.split(order, np.flatnonzero(same[1:] != same[:-1]) + 1):
+        first = int(run.min())
+        for other in np.sort(run)[1:] if len(run) > 1 else []:
+            if not _alike(demos, first, int(other)):
+                continue
+            if records["steps"][first] >= SHORT or records[identity][first] == records[identity][other]:
+                bad[demos.label(other)] = f"{COPY} {demos.label(first)}"
+            else:
+                repeats += 1
+    return repeats
+
+
+def _alike(demos: Demos, one: int, other: int) -> bool:
+    """Whether two episodes hold the same values, bit for bit."""
+    left, right = demos.episode(one), demos.episode(other)
+    return all(np.array_equal(_bytes(left[name]), _bytes(right[name])) for name in left)
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _blocks(view: ShardView) -> Iterator[range]:
+    """Neighbouring episodes, whole and in order, about `BLOCK_BYTES` of them at a time."""
+    records, per_step = view.records, sum(c.bytes for c in view.schema.columns if c.per != "episode")
+    filled = np.cumsum(records["steps"] * max(1, per_step)) // BLOCK_BYTES
+    edges = [0, *(np.flatnonzero(filled[1:] != filled[:-1]) + 1).tolist(), len(records)]
+    return (range(low, high) for low, high in itertools.pairwise(edges))
+
+
+def _slice(view: ShardView, name: str, places: range) -> Array:
+    """The values of a column over neighbouring episodes."""
+    column = view.schema.column(name)
+    return view.column(name)[view.span(column, places[0]).start : view.span(column, places[-1]).stop]
+
+
+def _judge_block(view: ShardView, places: range, verify: bool, bad: dict[str, str]) -> None:
+    """Say of each episode of a block what is wrong with it."""
+    names = [column.name for column in view.schema.columns if column.bytes]
+    suspicious = bool(_fault(view.schema, {name: _slice(view, name, places) for name in names}))
+    for place in places:
+        label = f"{view.name}/{place}"
+        if label in bad:
+            continue
+        reason, steps = "", view.records["steps"][place]
+        if verify and not view.intact(place):
+            reason = DAMAGED
+        elif steps < 1:
+            reason = EMPTY
+        elif suspicious:
+            reason = _fault(view.schema, view.values(place, names))
+        if not reason and steps >= SHORT and _is_still(view.values(place, ["obs"])["obs"]):
+            reason = STILL
+        if reason:
+            bad[label] = reason
+
+
+def _fault(schema: Schema, values: Mapping[str, Array]) -> str:
+    """What is wrong with the values of one episode or of several, or nothing."""
+    for name, array in values.items():
+        if name == "obs":
+            array = schema.obs.vectors(array)
+        if array.dtype.kind == "f" and not _is_finite(array):
+            return f"{NUMBERS} `{name}`"
+    return _action_fault(schema.action, values["action"], values.get("mask"))
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all numbers are finite; a sum that is says so of each term, and is quicker than to ask each."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum()):
+            return True
+    rows = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
+    return all(bool(np.isfinite(array[i : i + rows]).all()) for i in range(0, len(array), rows))
+
+
+def _action_fault(spec: ActionSpec, action: Array, mask: Array | None) -> str:
+    if not len(action):
+        return ""
+    low, high = action.min(axis=0), action.max(axis=0)
+    if spec.kind == "continuous":
+        bounds = np.array(spec.low), np.array(spec.high)
+        slack = 1e-4 * np.where(np.isfinite(bounds[1] - bounds[0]), bounds[1] - bounds[0], 0.0)
+        return RANGE if (low < bounds[0] - slack).any() or (high > bounds[1] + slack).any() else ""
+    if (low < 0).any() or (high >= np.array(spec.sizes)).any():
+        return RANGE
+    if mask is not None:
+        starts = np.cumsum([0, *spec.sizes[:-1]])
+        if not mask[np.arange(len(action))[:, None], starts + action].all():
+            return FORBIDDEN
+    return ""
+
+
+def _is_still(obs: Array) -> bool:
+    """Whether all observations of an episode are the same; the last and the middle one mostly settle it."""
+    first = obs[0]
+    if not first.size or (obs[-1] != first).any() or (obs[len(obs) // 2] != first).any():
+        return False
+    return all(bool((obs[i : i + 1024] == first).all()) for i in range(0, len(obs), 1024))

@@ -1,0 +1,198 @@
+"""The kart environment: many laps at once behind the `Vector` contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+from slipstream.core.contracts import Array, EnvSpec, Rows, vector_obs
+from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.envs.kart import batch
+from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
+from slipstream.envs.kart.layout import (
+    CLOCK_SIZE,
+    EASIEST,
+    HARDEST,
+    OBS_SIZE,
+    POINTS,
+    STATE_SIZE,
+    TICK_HZ,
+    TRACK_SIZE,
+)
+from slipstream.envs.kart.rewards import TERMS, WEIGHTS
+from slipstream.envs.kart.tracks import SCRATCH
+
+RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
+"""The difficulties of each variant."""
+_KEYS = ("difficulty", "difficulty_low", "difficulty_high")
+_compile = numba.njit(nogil=True, error_model="numpy")
+_value_user_term = _compile(batch.value_user_term)
+
+
+def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float, float]:
+    """The difficulties that a variant and `env.options` ask for."""
+    for name, value in options.items():
+        if name not in _KEYS:
+            near = did_you_mean(name, _KEYS).replace("`", "`env.options.", 1)
+            raise ConfigError(f"Unknown setting `env.options.{name}`.{near}", f"kart has {', '.join(_KEYS)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ConfigError(f"`env.options.{name}` = {value} is out of range.", "give a number from 0 to 1.")
+    if "difficulty" in options and len(options) > 1:
+        raise ConfigError("`env.options.difficulty` is one number for all tracks.", "give it, or a low and a high one")
+    numbers = {name: float(value) for name, value in options.items() if isinstance(value, int | float)}
+    low, high = RANGES[variant]
+    only = numbers.get("difficulty")
+    return (only, only) if only is not None else (numbers.get(_KEYS[1], low), numbers.get(_KEYS[2], high))
+
+
+class Kart:
+    """`envs` laps against the clock; see `layout` for what a state holds.
+
+    The chance of env i comes from `seed`, from `first + i` and from how many laps it began only. Nothing is allocated
+    in a step.
+    """
+
+    def __init__(
+        self,
+        envs: int,
+        *,
+        difficulty: tuple[float, float] = (0.0, 1.0),
+        variant: str = "mixed",
+        seed: int = 0,
+        first: int = 0,
+        limit_seconds: float = 60.0,
+        action_repeat: int = 4,
+        actions: str = "continuous",
+        random_starts: float = 0.0,
+        mode: str = "dense",
+        weights: Mapping[str, float] | None = None,
+        extra_terms: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        _check_range("plan.envs", envs, 1, np.inf)
+        _check_range("env.match_seconds", limit_seconds, 0.1, 3600)
+        _check_range("env.action_repeat", action_repeat, 1, 60)
+        _check_range("env.random_starts", random_starts, 0, 1)
+        _check_name("env.actions", actions, KINDS)
+        _check_name("rewards.mode", mode, WEIGHTS)
+        _check_name("variant", variant, RANGES)
+        extra = dict(extra_terms or {})
+        self.envs = envs
+        self.spec = EnvSpec(
+            name="kart" if variant == "mixed" else f"kart:{variant}",
+            obs=vector_obs(OBS_SIZE),
+            action=SPECS[actions],
+            terms=(*TERMS, *extra),
+            exact=True,
+            step_seconds=action_repeat / TICK_HZ,
+        )
+        self.state = np.zeros((envs, STATE_SIZE), np.float32)
+        self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
+        self.tracks = np.zeros((envs, POINTS, TRACK_SIZE), np.float32)
+        self.weights = _weights(mode, weights or {}, extra)  # [terms]
+        self._before = np.zeros_like(self.state)
+        self._values = np.zeros((envs, len(self.spec.terms)), np.float32)
+        self._scratch = np.zeros(SCRATCH)
+        self._terms = [_compiled_term(name, function) for name, function in extra.items()]
+        self._seed, self._first = seed, first
+        self._kind = KINDS.index(actions)
+        self._repeat = action_repeat
+        self._rules = max(round(limit_seconds * TICK_HZ), 1), np.float32(random_starts)
+        self.set_difficulty(*difficulty)
+        self._begin()
+
+    def _begin(self) -> None:
+        batch.begin(self.state, self.clock, self.tracks, self._scratch, self._seed, self._first, *self._rules)
+
+    def set_difficulty(self, low: Array | float, high: Array | float) -> None:
+        """Draw tracks from this range of difficulties, one for all envs or one for each, from the next lap on."""
+        low, high = np.broadcast_to(low, self.envs), np.broadcast_to(high, self.envs)
+        if not ((low >= 0) & (low <= high) & (high <= 1)).all():
+            span = f"{np.min(low):.3g} to {np.max(high):.3g}"
+            raise ConfigError(f"A difficulty from {span} is out of range.", "give 0 <= low <= high <= 1.")
+        self.state[:, EASIEST], self.state[:, HARDEST] = low, high
+
+    def reset(self, out: Rows) -> None:
+        """Start every env anew, from the first lap of its seed."""
+        self._begin()
+        self.observe(out.obs)
+        out.active[:] = 1
+
+    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+        """Begin the next lap of the named envs at once."""
+        for env in indices:
+            batch.renew(self.state[env], self.clock[env], self.tracks[env], self._scratch, *self._rules, out.obs[env])
+            out.active[env] = 1
+
+    def observe(self, obs: Array) -> None:
+        """Write the observations of the present state."""
+        batch.observe_all(self.state, self.clock, self.tracks, obs)
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Drive one decision of every lap."""
+        batch.advance(
+            self.state, self._before, self.clock, self.tracks, action, self._kind, TABLE, self._repeat, self.weights,
+            self._values,
+        )  # fmt: skip
+        for column, term in enumerate(self._terms, len(TERMS)):
+            values = self._values[:, column]
+            _value_user_term(term, self._before, self.state, self.clock, self.weights[column], values)
+        batch.settle(
+            self.state, self.clock, self.tracks, self._scratch, self._values, *self._rules, out.obs, out.reward,
+            out.terminated, out.truncated, out.outcome, out.final_obs, out.terms,
+        )  # fmt: skip
+        out.active[:] = 1
+
+    def snapshot(self) -> dict[str, Array]:
+        """Copy state, clock and tracks: there is nothing else."""
+        return {"state": self.state.copy(), "clock": self.clock.copy(), "tracks": self.tracks.copy()}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from a snapshot."""
+        for name in ("state", "clock", "tracks"):
+            getattr(self, name)[:] = state[name]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"`{name}` = {value} is out of range.", f"give a number from {low} to {high}.")
+
+
+def _check_name(name: str, value: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"`{name}` = `{value}` is unknown.{did_you_mean(value, known)}", f"one of {', '.join(known)}."
+        )
+
+
+def _weights(mode: str, given: Mapping[str, float], extra: Mapping[str, object]) -> Array:
+    chosen = dict.fromkeys(TERMS, 0.0) | WEIGHTS[mode]
+    taken = [name for name in extra if name in chosen]
+    if taken:
+        raise ConfigError(f"Reward term `{taken[0]}` is built in.", "give your own term another name.")
+    chosen |= dict.fromkeys(extra, 1.0)
+    unknown = [name for name in given if name not in chosen]
+    if unknown:
+        near = did_you_mean(unknown[0], chosen).replace("`", "`rewards.weights.", 1)
+        raise ConfigError(f"Unknown setting `rewards.weights.{unknown[0]}`.{near}", f"terms: {', '.join(chosen)}.")
+    return np.array(list((chosen | dict(given)).values()), np.float32)
+
+
+def _compiled_term(name: str, function: Callable[..., Any]) -> Any:
+    """Compile a user's term for the types it will meet, so that what cannot be compiled is said at once."""
+    term = function if hasattr(function, "py_func") else _compile(function)
+    row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
+    try:
+        if hasattr(term, "compile"):  # not where numba is switched off
+            term.compile((row, row, clock))
+    except numba.core.errors.NumbaError as error:
+        hint = "use arithmetic, `math` and indexing only: term(before, after, clock) -> float."
+        raise ConfigError(
+            f"Reward term `{name}` cannot be compiled: {str(error).strip().splitlines()[0]}", hint
+        ) from error
+    return term

@@ -1,0 +1,170 @@
+"""Kart's physics: one tick of one car, as scalar functions on its state row.
+
+Written once and compiled for a batch elsewhere; run uncompiled it is its own test oracle. Only + - * / and sqrt are
+used, in float32 and without reordering, so every machine gives the same bits. The tyres push ahead, back and sideways
+with GRIP at most, all together: who brakes cannot turn as well. Drag is linear, and no tyre's work.
+"""
+
+from __future__ import annotations
+
+from slipstream.core.compile import Number, inlined
+from slipstream.core.contracts import Array
+from slipstream.envs.kart.layout import (
+    ALONG,
+    DONE,
+    EDGE,
+    GRASS,
+    HX,
+    HY,
+    OFFSET,
+    PASSED,
+    POINTS,
+    SEGMENT,
+    SPIN,
+    STEER,
+    THROTTLE,
+    TX,
+    TY,
+    VERGE,
+    VX,
+    VY,
+    WIDE,
+    F,
+    X,
+    Y,
+)
+from slipstream.envs.soccer.physics import DT, HALF, ONE, QUARTIC, SIXTH, TINY, ZERO, root
+
+# Driving, in m, s and rad: PUSH / ROLL is the top speed.
+PUSH, BRAKE, REVERSE = F(7.0), F(11.0), F(1.4)
+ROLL = F(7.0 / 33.0)
+GRIP = F(12.0)
+GRASS_GRIP, GRASS_ROLL = F(5.0), F(0.6)  # on grass: what the tyres hold, and how much more drag there is
+GRAB = F(10.0)  # how fast sideways speed is taken away, per second, as far as the tyres hold
+LOCK = F(1.0 / 5.0)  # the tightest curvature, at walking pace
+EAGER = F(1.2)  # full steer asks for so much more than the tyres can hold
+EAGER_SPEED = F((1.2 * 12.0 * 5.0) ** 0.5)  # from which speed on that is less than LOCK
+YAW_RESPONSE = F(0.2)  # per tick
+
+# The wall of tyres: how much of the speed against it comes back, and how much speed along it that costs.
+BOUNCE, SCRAPE = F(0.2), F(0.7)
+MOVES = 4
+"""Points that a car may pass in one tick; at top speed it is one."""
+PER_LAP = ONE / F(POINTS)
+
+
+@inlined
+def drive(s: Array) -> None:
+    """Push, turn and move the car."""
+    hx, hy = s[HX], s[HY]
+    vx, vy = s[VX], s[VY]
+    throttle, spin = s[THROTTLE], s[SPIN]
+    ahead = vx * hx + vy * hy
+    side = vy * hx - vx * hy
+    grip, drag = GRIP, ROLL
+    if abs(s[OFFSET]) > s[EDGE]:
+        grip, drag = GRASS_GRIP, ROLL + GRASS_ROLL
+    push = throttle * PUSH
+    if throttle * ahead < ZERO:
+        push = throttle * BRAKE
+    elif throttle < ZERO:
+        push = throttle * REVERSE
+    turn = ahead * spin - side * GRAB
+    square = push * push + turn * turn
+    if square > grip * grip:
+        hold = grip / root(square)
+        push *= hold
+        turn *= hold
+    keep = ONE - drag * DT
+    vx = vx * keep + (push * hx - turn * hy) * DT
+    vy = vy * keep + (push * hy + turn * hx) * DT
+    s[VX], s[VY] = vx, vy
+    s[X] += vx * DT
+    s[Y] += vy * DT
+
+    rate = ahead * LOCK
+    if abs(ahead) > EAGER_SPEED:
+        rate = EAGER * GRIP / ahead
+    spin += (s[STEER] * rate - spin) * YAW_RESPONSE
+    s[SPIN] = spin
+    # Rotate by a small angle: series for sine and cosine, then one Newton step back to length 1.
+    angle = spin * DT
+    square = angle * angle
+    sine = angle - angle * square * SIXTH
+    cosine = ONE - square * HALF + square * square * QUARTIC
+    nx = hx * cosine - hy * sine
+    ny = hy * cosine + hx * sine
+    scale = (F(3.0) - (nx * nx + ny * ny)) * HALF
+    s[HX], s[HY] = nx * scale, ny * scale
+
+
+@inlined
+def beyond(track: Array, point: int, x: Number, y: Number) -> Number:
+    """Return how far a place lies beyond the line that crosses the track at a point."""
+    return (x - track[point, X]) * track[point, TX] + (y - track[point, Y]) * track[point, TY]
+
+
+@inlined
+def locate(s: Array, clock: Array, track: Array) -> None:
+    """Move the car's place on the centre line on to where it is now, from where it was.
+
+    Each point has a line across the track; the car is between the lines of two neighbours, and how far between says
+    how far along. Between the walls these lines never meet, so there is one answer, and it has no jumps.
+    """
+    x, y = s[X], s[Y]
+    here, moved = clock[SEGMENT], 0
+    there = here + 1 if here + 1 < POINTS else 0
+    back, front = beyond(track, here, x, y), beyond(track, there, x, y)
+    for _ in range(MOVES):
+        if front >= ZERO:
+            here, back, moved = there, front, moved + 1
+            there = here + 1 if here + 1 < POINTS else 0
+            front = beyond(track, there, x, y)
+        elif back < ZERO:
+            there, front, moved = here, back, moved - 1
+            here = there - 1 if there > 0 else POINTS - 1
+            back = beyond(track, here, x, y)
+        else:
+            break
+    along = min(max(back / max(back - front, TINY), ZERO), ONE)
+    clock[SEGMENT] = here
+    clock[PASSED] += moved
+    s[ALONG] = along
+    s[DONE] = (F(clock[PASSED]) + along) * PER_LAP
+    cx = track[here, X] + (track[there, X] - track[here, X]) * along
+    cy = track[here, Y] + (track[there, Y] - track[here, Y]) * along
+    tx = track[here, TX] + (track[there, TX] - track[here, TX]) * along
+    ty = track[here, TY] + (track[there, TY] - track[here, TY]) * along
+    s[OFFSET] = (y - cy) * tx - (x - cx) * ty
+    s[EDGE] = track[here, WIDE] + (track[there, WIDE] - track[here, WIDE]) * along
+    if abs(s[OFFSET]) > s[EDGE] + VERGE:
+        rebound(s, tx, ty)
+
+
+@inlined
+def rebound(s: Array, tx: Number, ty: Number) -> None:
+    """Put a car back from behind the wall, which runs along (tx, ty), and take its speed against it."""
+    sign = ONE if s[OFFSET] > ZERO else -ONE
+    nx, ny = -ty * sign, tx * sign
+    edge = s[EDGE] + VERGE
+    deep = abs(s[OFFSET]) - edge
+    s[X] -= nx * deep
+    s[Y] -= ny * deep
+    s[OFFSET] = edge * sign
+    out = s[VX] * nx + s[VY] * ny
+    if out > ZERO:
+        along = s[VX] * tx + s[VY] * ty
+        rub = min(out * SCRAPE, abs(along))
+        rub = rub if along > ZERO else -rub
+        out *= ONE + BOUNCE
+        s[VX] -= nx * out + tx * rub
+        s[VY] -= ny * out + ty * rub
+
+
+@inlined
+def tick(s: Array, clock: Array, track: Array) -> None:
+    """Advance one env by 1/60 s."""
+    drive(s)
+    locate(s, clock, track)
+    if abs(s[OFFSET]) > s[EDGE]:
+        s[GRASS] += ONE

@@ -1,0 +1,68 @@
+"""Where a kart's lap begins: at rest on the line, or, in training, rolling anywhere on the asphalt."""
+
+from __future__ import annotations
+
+from slipstream.core.compile import Number, inlined
+from slipstream.core.contracts import Array
+from slipstream.envs.kart.layout import (
+    DECISIONS,
+    EASIEST,
+    EPISODE,
+    HX,
+    HY,
+    OVER,
+    PASSED,
+    POINTS,
+    RUNNING,
+    SEGMENT,
+    START,
+    TICKS,
+    TICKS_LEFT,
+    TX,
+    TY,
+    VX,
+    VY,
+    WIDE,
+    F,
+    X,
+    Y,
+)
+from slipstream.envs.kart.physics import locate
+from slipstream.envs.kart.tracks import draw_track
+from slipstream.envs.soccer.chance import draw, spread
+from slipstream.envs.soccer.physics import ONE, ZERO, root
+
+ROLLING, ASKEW, INSIDE = F(20.0), F(0.5), F(0.9)
+"""Of random starts: the greatest speed, the greatest slope of the heading, and the share of the width in use."""
+
+
+@inlined
+def place(s: Array, clock: Array, track: Array, point: int, offset: Number, slope: Number, speed: Number) -> None:
+    """Put a car beside a point of the track, its heading that of the track and a little askew."""
+    tx, ty = track[point, TX], track[point, TY]
+    s[X], s[Y] = track[point, X] - ty * offset, track[point, Y] + tx * offset
+    shorten = ONE / root(ONE + slope * slope)
+    s[HX], s[HY] = (tx - ty * slope) * shorten, (ty + tx * slope) * shorten
+    s[VX], s[VY] = s[HX] * speed, s[HY] * speed
+    clock[SEGMENT] = clock[START] = point
+    clock[PASSED] = 0
+    locate(s, clock, track)
+
+
+@inlined
+def new_lap(s: Array, clock: Array, track: Array, scratch: Array, limit_ticks: int, random_starts: Number) -> None:
+    """Begin the next episode of an env, on a new track."""
+    for k in range(EASIEST):
+        s[k] = ZERO
+    clock[TICKS_LEFT] = limit_ticks
+    clock[TICKS] = 0
+    clock[OVER] = RUNNING
+    clock[DECISIONS] = 0
+    clock[EPISODE] += 1
+    draw_track(s, clock, track, scratch)
+    if draw(clock) < random_starts:
+        point = int(draw(clock) * F(POINTS))
+        offset = spread(clock, track[point, WIDE] * INSIDE)
+        place(s, clock, track, point, offset, spread(clock, ASKEW), draw(clock) * ROLLING)
+    else:
+        place(s, clock, track, 0, ZERO, ZERO, ZERO)

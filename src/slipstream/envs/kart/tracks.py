@@ -1,0 +1,328 @@
+"""Kart's tracks: closed loops drawn by chance, with corners no tighter than their difficulty allows.
+
+A loop begins as a polygon around its middle, with corners of different directions and distances. Each corner is rounded
+to a circle as wide as its sides allow or chance has it, and the whole is smoothed, so that curvature has no jumps.
+Seen from the middle a polygon's every direction meets it once, so it does not cross itself. It is drawn nearer to the
+regular polygon, which passes, until no corner is tighter than it may be and no two stretches come so near that their
+walls would touch. Angles come from a table made by + - * / alone, so every machine draws the same tracks to the bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.compile import Number, compiled, inlined
+from slipstream.core.contracts import Array
+from slipstream.envs.kart.layout import (
+    BEND,
+    COUNTER,
+    DIFFICULTY,
+    EASIEST,
+    EPISODE,
+    HARDEST,
+    LENGTH,
+    PER_METRE,
+    POINTS,
+    TX,
+    TY,
+    VERGE,
+    WIDE,
+    F,
+    X,
+    Y,
+)
+from slipstream.envs.soccer.chance import draw, spread
+from slipstream.envs.soccer.physics import ONE
+
+D = np.float64
+# In m, at difficulty 0 and what 1 adds
+SHORTEST, LONGER, SPREAD = 380.0, 170.0, 120.0
+RADIUS, TIGHTER = 30.0, -18.0
+BREADTH, NARROWER, SWELL = 6.0, -1.8, 0.15
+BETWEEN = 3.0
+"""Between the walls of two stretches, to be sure."""
+FEWEST, MORE = 4, 7
+"""Corners; chance adds up to CHANCE_MORE."""
+CHANCE_MORE = 2
+MOST = FEWEST + MORE + CHANCE_MORE
+WAVINESS, TWIST, STRETCH = 0.75, 0.35, 0.5
+"""How far corners lie nearer or farther than the mean, how far aside in shares of the angle between them, and how much
+longer than wide a loop may be; all shrunk together."""
+SHRINK = 0.88
+TRIES = 40
+SAFE = 1.05
+"""Smoothing makes a wide corner a little tighter."""
+
+TURN = 1024
+"""Angles in the table."""
+RAW = 256
+"""Points of a loop while it is made."""
+FACETS = 16
+"""Pieces that a rounded corner is made of, before it is smoothed."""
+PASSES = 4
+"""Of smoothing."""
+STRIDE = 6
+"""Of those points, the ones that are compared with each other."""
+DRAWS = 256
+"""Numbers set aside for each episode: what one episode draws does not depend on the ones before."""
+
+FARTHER, ASIDE, ROUND, SPOT_X, SPOT_Y, UNIT_X, UNIT_Y, SPAN, LINE_X, LINE_Y, AT_X, AT_Y, GO_X, GO_Y, WAY = range(15)
+"""Columns of the scratch table. Of a corner: what chance says of its distance, direction and roundness, where it is,
+and the direction and length of the side behind it. Then a line through facets, and the loop's points: where they are,
+the way from one to the next there, and the way up to there."""
+SCRATCH = max(RAW, MOST * (FACETS + 1)), 15
+"""Its shape."""
+
+
+def _circle(points: int) -> Array:
+    """Sines of a whole turn by Taylor's series."""
+    table = np.zeros(points)
+    for k in range(points):
+        angle = 2.0 * 3.141592653589793 * (k if 2 * k <= points else k - points) / points
+        term = total = angle
+        for n in range(1, 20):
+            term *= -angle * angle / ((2 * n) * (2 * n + 1))
+            total += term
+        table[k] = total
+    return table
+
+
+SINES = _circle(TURN)
+
+
+@inlined
+def sine(angle: int) -> Number:
+    """Return the sine of an angle in 1/TURN turns; its cosine is a quarter later."""
+    return SINES[angle & (TURN - 1)]
+
+
+@inlined
+def length_of(x: Number, y: Number) -> Number:
+    """Return the length of a vector, in double precision."""
+    return np.sqrt(x * x + y * y)
+
+
+@inlined
+def set_corners(scratch: Array, corners: int, size: Number, stretch: Number, length: Number) -> Number:
+    """Place a polygon of this length; return the radius of the tightest corner when all are as round as can be."""
+    for k in range(corners):
+        angle = int(TURN * (k + TWIST * size * scratch[k, ASIDE]) / corners)
+        away = 1.0 + WAVINESS * size * scratch[k, FARTHER]
+        scratch[k, SPOT_X] = away * sine(angle + TURN // 4) * (1.0 + size * stretch)
+        scratch[k, SPOT_Y] = away * sine(angle)
+    total = 0.0
+    for k in range(corners):
+        after = (k + 1) % corners
+        dx, dy = scratch[after, SPOT_X] - scratch[k, SPOT_X], scratch[after, SPOT_Y] - scratch[k, SPOT_Y]
+        span = length_of(dx, dy)
+        scratch[k, UNIT_X], scratch[k, UNIT_Y], scratch[k, SPAN] = dx / span, dy / span, span
+        total += span
+    scale = length / total
+    least = 1e9
+    for k in range(corners):
+        scratch[k, SPOT_X] *= scale
+        scratch[k, SPOT_Y] *= scale
+        scratch[k, SPAN] *= scale
+    for k in range(corners):
+        least = min(least, reach(scratch, corners, k) / half_tangent(scratch, corners, k))
+    return least
+
+
+@inlined
+def reach(scratch: Array, corners: int, k: int) -> Number:
+    """Return how far from a corner its rounding may begin: half of the shorter side."""
+    return 0.5 * min(scratch[k, SPAN], scratch[(k - 1) % corners, SPAN])
+
+
+@inlined
+def half_tangent(scratch: Array, corners: int, k: int) -> Number:
+    """Return the tangent of half the angle by which the way turns at a corner, at least a small one."""
+    before = (k - 1) % corners
+    ax, ay, bx, by = scratch[before, UNIT_X], scratch[before, UNIT_Y], scratch[k, UNIT_X], scratch[k, UNIT_Y]
+    return max(abs(ax * by - ay * bx) / max(1.0 + ax * bx + ay * by, 1e-6), 1e-3)
+
+
+@inlined
+def round_corners(scratch: Array, corners: int, radius: Number) -> int:
+    """Write a line that turns at each corner in facets of a circle; return how many places it has."""
+    places = 0
+    for k in range(corners):
+        before = (k - 1) % corners
+        ax, ay, bx, by = scratch[before, UNIT_X], scratch[before, UNIT_Y], scratch[k, UNIT_X], scratch[k, UNIT_Y]
+        tangent = half_tangent(scratch, corners, k)
+        cut = max(reach(scratch, corners, k) * scratch[k, ROUND], min(radius * tangent, reach(scratch, corners, k)))
+        wide = cut / tangent
+        left = 1.0 if ax * by - ay * bx > 0.0 else -1.0
+        x, y = scratch[k, SPOT_X] - ax * cut, scratch[k, SPOT_Y] - ay * cut
+        mx, my = x - ay * wide * left, y + ax * wide * left  # the middle of the circle
+        # Directions between the two sides by halving: with sums of neighbours alone there is no angle to compute.
+        scratch[places, LINE_X], scratch[places, LINE_Y] = ax, ay
+        scratch[places + FACETS, LINE_X], scratch[places + FACETS, LINE_Y] = bx, by
+        gap = FACETS
+        while gap > 1:
+            for first in range(places, places + FACETS, gap):
+                ux = scratch[first, LINE_X] + scratch[first + gap, LINE_X]
+                uy = scratch[first, LINE_Y] + scratch[first + gap, LINE_Y]
+                span = length_of(ux, uy)
+                scratch[first + gap // 2, LINE_X], scratch[first + gap // 2, LINE_Y] = ux / span, uy / span
+            gap //= 2
+        for place in range(places, places + FACETS + 1):
+            ux, uy = scratch[place, LINE_X], scratch[place, LINE_Y]
+            scratch[place, LINE_X], scratch[place, LINE_Y] = mx + uy * wide * left, my - ux * wide * left
+        places += FACETS + 1
+    return places
+
+
+@inlined
+def follow(scratch: Array, places: int) -> None:
+    """Write the loop's points at equal distances along the line."""
+    total = 0.0
+    for k in range(places):
+        after = (k + 1) % places
+        dx, dy = scratch[after, LINE_X] - scratch[k, LINE_X], scratch[after, LINE_Y] - scratch[k, LINE_Y]
+        total += length_of(dx, dy)
+    k, begin, span = -1, 0.0, 0.0
+    dx, dy = 0.0, 0.0
+    for point in range(RAW):
+        target = total * point / RAW
+        while k < 0 or (begin + span < target and k < places - 1):
+            k += 1
+            begin += span
+            after = (k + 1) % places
+            dx, dy = scratch[after, LINE_X] - scratch[k, LINE_X], scratch[after, LINE_Y] - scratch[k, LINE_Y]
+            span = length_of(dx, dy)
+        part = (target - begin) / max(span, 1e-9)
+        scratch[point, AT_X] = scratch[k, LINE_X] + dx * part
+        scratch[point, AT_Y] = scratch[k, LINE_Y] + dy * part
+
+
+@inlined
+def smooth(scratch: Array) -> Number:
+    """Smooth the loop, then write the way at each point and up to it; return the whole length."""
+    for _ in range(PASSES):
+        for column in range(AT_X, AT_Y + 1):
+            first, last = scratch[0, column], scratch[RAW - 1, column]
+            for k in range(RAW):
+                here = scratch[k, column]
+                after = scratch[k + 1, column] if k < RAW - 1 else first
+                scratch[k, column] = 0.5 * here + 0.25 * (last + after)
+                last = here
+    for k in range(RAW):
+        before, after = (k - 1) & (RAW - 1), (k + 1) & (RAW - 1)
+        scratch[k, GO_X] = 0.5 * (scratch[after, AT_X] - scratch[before, AT_X])
+        scratch[k, GO_Y] = 0.5 * (scratch[after, AT_Y] - scratch[before, AT_Y])
+    way = 0.0
+    for k in range(RAW):
+        after = (k + 1) & (RAW - 1)
+        scratch[k, WAY] = way
+        gx, gy, nx, ny = scratch[k, GO_X], scratch[k, GO_Y], scratch[after, GO_X], scratch[after, GO_Y]
+        mx = 1.5 * (scratch[after, AT_X] - scratch[k, AT_X]) - 0.25 * (gx + nx)
+        my = 1.5 * (scratch[after, AT_Y] - scratch[k, AT_Y]) - 0.25 * (gy + ny)
+        way += (length_of(gx, gy) + length_of(nx, ny) + 4.0 * length_of(mx, my)) / 6.0  # Simpson's rule
+    return way
+
+
+@inlined
+def apart(scratch: Array, length: Number, gap: Number) -> bool:
+    """Return whether stretches that are not neighbours keep this gap."""
+    for a in range(0, RAW, STRIDE):
+        for b in range(a + STRIDE, RAW, STRIDE):
+            dx, dy = scratch[b, AT_X] - scratch[a, AT_X], scratch[b, AT_Y] - scratch[a, AT_Y]
+            if dx * dx + dy * dy < gap * gap:
+                between = scratch[b, WAY] - scratch[a, WAY]
+                if min(between, length - between) > 1.6 * gap:
+                    return False
+    return True
+
+
+@inlined
+def straightest(scratch: Array) -> int:
+    """Return the point at which the loop bends least over a while: there the lap begins."""
+    best, chosen = 9.0, 0
+    for k in range(0, RAW, 4):
+        a, b = (k - 4) & (RAW - 1), (k + 8) & (RAW - 1)
+        ax, ay, bx, by = scratch[a, GO_X], scratch[a, GO_Y], scratch[b, GO_X], scratch[b, GO_Y]
+        turn = abs(ax * by - ay * bx) / (length_of(ax, ay) * length_of(bx, by))
+        if turn < best:
+            best, chosen = turn, k
+    return chosen
+
+
+@inlined
+def resample(scratch: Array, first: int, whole: Number, mirror: Number, track: Array) -> None:
+    """Write the track's points at equal distances along the smooth curve through the loop's, from one of them on."""
+    k, turns = first, 0
+    for point in range(POINTS):
+        target = scratch[first, WAY] + whole * point / POINTS
+        after = (k + 1) & (RAW - 1)
+        end = (scratch[after, WAY] if after else whole) + turns * whole
+        while end < target:
+            turns += 0 if after else 1
+            k = after
+            after = (k + 1) & (RAW - 1)
+            end = (scratch[after, WAY] if after else whole) + turns * whole
+        begin = scratch[k, WAY] + turns * whole
+        gx, gy, nx, ny = scratch[k, GO_X], scratch[k, GO_Y], scratch[after, GO_X], scratch[after, GO_Y]
+        pace, next_pace = length_of(gx, gy), length_of(nx, ny)
+        # The pace along the curve changes evenly from one point to the next: solve for the share of the way.
+        share = (target - begin) / (end - begin)
+        wanted = share * 0.5 * (pace + next_pace)
+        for _ in range(3):
+            share = wanted / (pace + 0.5 * (next_pace - pace) * share)
+        rest = 1.0 - share
+        near, far = rest * rest * (1.0 + 2.0 * share), share * share * (3.0 - 2.0 * share)
+        out, back = share * rest * rest, share * share * rest
+        track[point, X] = scratch[k, AT_X] * near + scratch[after, AT_X] * far + gx * out - nx * back
+        track[point, Y] = (scratch[k, AT_Y] * near + scratch[after, AT_Y] * far + gy * out - ny * back) * mirror
+
+
+@inlined
+def dress(track: Array, spacing: Number) -> None:
+    """Write the direction and the curvature of the centre line at each point."""
+    for point in range(POINTS):
+        before, after = (point - 1) % POINTS, (point + 1) % POINTS
+        px, py = D(track[point, X] - track[before, X]), D(track[point, Y] - track[before, Y])
+        qx, qy = D(track[after, X] - track[point, X]), D(track[after, Y] - track[point, Y])
+        span = length_of(px + qx, py + qy)
+        track[point, TX], track[point, TY] = (px + qx) / span, (py + qy) / span
+        track[point, BEND] = (px * qy - py * qx) / (spacing * spacing * spacing)
+
+
+@inlined
+def widen(clock: Array, middle: Number, track: Array) -> None:
+    """Draw how wide the track is along its way."""
+    waves, phase = 1 + int(draw(clock) * F(3.0)), int(draw(clock) * F(TURN))
+    for point in range(POINTS):
+        track[point, WIDE] = middle * (1.0 + SWELL * sine(waves * point * TURN // POINTS + phase))
+
+
+@compiled
+def draw_track(s: Array, clock: Array, track: Array, scratch: Array) -> None:
+    """Draw the track of this episode, as hard as chance has it within the env's range."""
+    clock[COUNTER] = clock[EPISODE] * DRAWS
+    s[DIFFICULTY] = s[EASIEST] + (s[HARDEST] - s[EASIEST]) * draw(clock)
+    hard = D(s[DIFFICULTY])
+    radius, middle = RADIUS + TIGHTER * hard, BREADTH + NARROWER * hard
+    gap = 2.0 * (middle * (1.0 + SWELL) + D(VERGE)) + BETWEEN
+    corners = int(FEWEST + MORE * hard + (CHANCE_MORE + 1) * D(draw(clock)))
+    long = SHORTEST + LONGER * hard + SPREAD * D(draw(clock))
+    stretch = STRETCH * D(draw(clock))
+    mirror = 1.0 if draw(clock) < F(0.5) else -1.0
+    for k in range(corners):
+        scratch[k, FARTHER], scratch[k, ASIDE] = spread(clock, ONE), spread(clock, ONE)
+        scratch[k, ROUND] = draw(clock)
+    widen(clock, middle, track)
+    size, length = 1.0, 0.0
+    for k in range(TRIES + 1):
+        if k == TRIES:
+            size = 0.0
+        if set_corners(scratch, corners, size, stretch, long) >= radius * SAFE:
+            follow(scratch, round_corners(scratch, corners, radius * SAFE))
+            length = smooth(scratch)
+            if apart(scratch, length, gap):
+                break
+        size *= SHRINK
+    resample(scratch, straightest(scratch), length, mirror, track)
+    spacing = length / POINTS
+    dress(track, spacing)
+    s[LENGTH], s[PER_METRE] = length, 1.0 / spacing

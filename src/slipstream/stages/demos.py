@@ -1,0 +1,103 @@
+"""What a demos folder holds: who recorded it, how much there is, and in which columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import ActionSpec
+from slipstream.core.errors import ConfigError, DemoError
+from slipstream.demos.quality import describe_measures, measure
+from slipstream.demos.reader import Demos
+
+WHO = ("agent", "opponent", "format", "source", "seed", "time_utc", "imported_utc", "hostname")
+"""What a shard tells of its origin that a person asks for first."""
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The facts of a folder, from its index alone; episodes in quarantine are left out."""
+    demos = Demos.open(path)
+    schema = demos.schema
+    files = [file for shard in demos.shards for file in shard.path.iterdir()]
+    return {
+        "path": str(path),
+        "env": schema.env,
+        "agents": schema.agents,
+        "episodes": len(demos),
+        "quarantined": sum(len(shard.records) for shard in demos.shards) - len(demos),
+        **measure(demos),
+        "bytes": sum(file.stat().st_size for file in files),
+        "step_seconds": schema.step_seconds,
+        "action": schema.action.describe(),
+        "columns": [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "per": c.per} for c in schema.columns],
+        "recordings": _recordings(demos),
+    }
+
+
+def find(path: Path, episode: str) -> tuple[Demos, int]:
+    """An episode by its number among the good ones, or by its name, SHARD/PLACE, whether it is good or not."""
+    demos = Demos.open(path, quarantined="/" in episode)
+    if "/" in episode:
+        number = next((n for n in range(len(demos)) if demos.label(n) == episode), -1)
+        if number < 0:
+            raise DemoError(f"{path} has no episode {episode}.", f"episodes are named SHARD/PLACE; see {path}/shards")
+        return demos, number
+    try:
+        number = int(episode)
+    except ValueError:
+        raise ConfigError(f"`{episode}` is no episode.", "give a number, or a name such as SHARD/PLACE") from None
+    if not len(demos):
+        raise DemoError(f"{path} holds no good episode.", f"see why: slipstream demos check {path}")
+    if not -len(demos) <= number < len(demos):
+        raise DemoError(f"{path} has no episode {number:,}.", f"they are numbered 0 to {len(demos) - 1:,}")
+    return demos, number % len(demos)
+
+
+def _recordings(demos: Demos) -> list[dict[str, Any]]:
+    """Who recorded how much: shards with the same origin are one recording."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, shard in enumerate(demos.shards):
+        told = {key: value for key, value in shard.origin.items() if key != "worker"}
+        mine = demos.episodes[demos.chosen[:, 0] == number]
+        entry = found.setdefault(
+            json.dumps(told, sort_keys=True), {"origin": told, "shards": 0, "episodes": 0, "steps": 0}
+        )
+        entry["shards"] += 1
+        entry["episodes"] += len(mine)
+        entry["steps"] += int(np.sum(mine["steps"]))
+    return list(found.values())
+
+
+def told(facts: dict[str, Any]) -> list[str]:
+    """The facts in words."""
+    mib = facts["bytes"] / 2**20
+    lines = [f"{facts['path']}: {facts['env'] or 'no env'}, {facts['episodes']:,} episodes, {mib:,.1f} MiB"]
+    lines += describe_measures(facts) if facts["episodes"] else ["it holds no good episode"]
+    if facts["quarantined"]:
+        lines.append(f"in quarantine: {facts['quarantined']:,} episodes, which are left out")
+    lines.append(f"actions: {_actions(ActionSpec.read(facts['action']))}")
+    lines.append("columns:")
+    width = max(len(column["name"]) for column in facts["columns"])
+    for column in facts["columns"]:
+        shape = "x".join(str(size) for size in column["shape"])
+        lines.append(f"  {column['name']:<{width}}  {column['dtype']:<8} {shape or '1':<8} per {column['per']}")
+    lines.append("recorded:")
+    for entry in facts["recordings"]:
+        shards = f"{entry['shards']} shard{'' if entry['shards'] == 1 else 's'}"
+        lines.append(f"  {_origin(entry['origin'])}: {entry['episodes']:,} episodes, {shards}")
+    return [*lines, f"checksum: {facts['checksum']}"]
+
+
+def _actions(spec: ActionSpec) -> str:
+    if spec.kind == "continuous":
+        return ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.low, spec.high, strict=True))
+    return " x ".join(str(size) for size in spec.sizes) + " options" + (", masked" if spec.masked else "")
+
+
+def _origin(origin: dict[str, Any]) -> str:
+    """Who recorded a shard, in a few words."""
+    known = [f"{key} {origin[key]}" for key in WHO if origin.get(key) is not None]
+    return ", ".join(known) or "by somebody unknown"

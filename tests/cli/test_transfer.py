@@ -1,0 +1,169 @@
+"""`slipstream demos import` and `export`: flags, results, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.cli import main
+from slipstream.core.actions import TABLE_14
+from slipstream.core.contracts import Array
+from slipstream.demos.exporters.minerl import write_recording
+from slipstream.demos.reader import Demos
+
+Cli = Callable[..., Result]
+IMPORTED = {
+    "format", "source", "out", "env", "shards", "episodes", "steps", "bytes", "workers", "seconds", "skipped", "notes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Call the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return lambda *words: CliRunner().invoke(main, ["demos", *map(str, words)])
+
+
+def facts(result: Result) -> dict[str, Any]:
+    """The one JSON object, which is all that stands on stdout."""
+    assert result.exit_code == 0, result.output
+    (only,) = result.stdout.splitlines()
+    loaded: dict[str, Any] = json.loads(only)
+    return loaded
+
+
+def error(result: Result, code: int) -> str:
+    """What is said when a command fails."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == "" and "Traceback" not in result.stderr
+    return result.stderr
+
+
+def pov(demos: Demos) -> Array:
+    """The frames of the first episode."""
+    return demos.schema.obs.split(np.array(demos.episode(0)["obs"]))["pov"]
+
+
+@pytest.fixture
+def game(tmp_path: Path) -> Path:
+    """Three MineRL recordings of 12 steps."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "MineRLTreechop-v0"
+    for number in range(3):
+        frames = random.integers(0, 256, (13, 32, 32, 3)).astype(np.uint8)
+        actions = TABLE_14.decode(random.integers(0, 14, (12, 1)))
+        write_recording(folder / f"v3_stream-{number}_0-12", frames, actions, np.ones(12))
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """An NPZ file of two episodes of 5 steps."""
+    random = np.random.default_rng(0)
+    dones = np.arange(10) % 5 == 4
+    np.savez(tmp_path / "t.npz", obs=random.normal(size=(10, 3)), actions=np.arange(10) % 3, rewards=dones, dones=dones)
+    return tmp_path / "t.npz"
+
+
+def test_import_minerl(cli: Cli, game: Path) -> None:
+    """Frames and actions are as the flags say, and the JSON has exactly the documented keys."""
+    words = ["--actions", 14, "--size", "16x24", "--grey", "--stack", 4, "--max-samples", 30, "--workers", 2]
+    found = facts(cli("import", "minerl", game, "--out", "d", *words, "--json"))
+    assert found.keys() == IMPORTED
+    assert found["steps"] == 30 and found["episodes"] == 3 and found["workers"] == 2 and found["format"] == "minerl"
+    demos = Demos.open("d")
+    assert demos.schema.obs.fields[0].shape == (16, 24, 4) and demos.schema.action.sizes == (14,)
+
+
+def test_import_for_a_person(cli: Cli, game: Path) -> None:
+    """Without --json the result is a few lines: how much, what was left out, and the command that goes on."""
+    (game / "v3_stream-1_0-12" / "recording.mp4").write_bytes(b"broken")
+    result = cli("import", "auto", game, "--out", "d", "--allow", 0.5, "--env", "treechop")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("2 episodes, 24 steps of treechop in ") and lines[0].endswith(f"{Path('d').absolute()}")
+    assert lines[1].startswith("left out: v3_stream-1_0-12: ") and "recording.mp4 cannot be decoded" in lines[1]
+    assert lines[-1] == f"check them: slipstream demos check {Path('d').absolute()}"
+
+
+def test_looks_and_bins_can_be_set(cli: Cli, game: Path) -> None:
+    """The look, its margin and the camera's bins go into the map, and into the shard's origin."""
+    facts(cli("import", "minerl", game, "--out", "a", "--actions", 8, "--look", 20, "--margin", 2, "--json"))
+    told = Demos.open("a").shards[0].origin["options"]["actions"]
+    assert (told["look"], told["margin"], len(told["names"])) == (20.0, 2.0, 8)
+    facts(cli("import", "minerl", game, "--out", "b", "--actions", "full", "--camera", "20,4,0", "--json"))
+    assert Demos.open("b").schema.action.sizes[-1] == 11
+    assert Demos.open("b").shards[0].origin["options"]["actions"]["camera"] == {"limit": 20, "width": 4, "mu": 0}
+
+
+def test_npz_to_minari_and_back(cli: Cli, table: Path, tmp_path: Path) -> None:
+    """A table can be imported, exported as Minari and as NPZ, and imported again, and stays what it is."""
+    facts(cli("import", "npz", table, "--out", "a", "--sizes", 4, "--env", "toy", "--json"))
+    sent = facts(cli("export", "minari", "a", "--out", "minari/toy-v0", "--json"))
+    assert sent == {
+        "format": "minari", "out": str(tmp_path / "minari" / "toy-v0"), "dataset": "toy-v0", "episodes": 2, "steps": 10,
+        "left_out": [],
+    }  # fmt: skip
+    facts(cli("import", "auto", "toy-v0", "--out", "b", "--env", "toy", "--json"))
+    spoken = cli("export", "npz", "a", "--out", "again.npz")
+    assert spoken.stdout == "again.npz: 2 episodes, 10 steps\n"
+    facts(cli("import", "auto", "again.npz", "--out", "c", "--env", "toy", "--sizes", 4, "--json"))
+    one, two, three = (Demos.open(name).checksum for name in "abc")
+    assert one == two == three
+
+
+def test_export_says_what_has_no_place(cli: Cli, game: Path, tmp_path: Path) -> None:
+    """Columns that a format cannot hold are named; MineRL recordings hold the raw ones."""
+    facts(cli("import", "minerl", game, "--out", "d", "--json"))
+    result = cli("export", "npz", "d", "--out", "d.npz")
+    assert result.stdout.splitlines()[1].startswith("left out, since npz has no place for it: raw/attack, ")
+    facts(cli("export", "minerl", "d", "--out", "again/MineRLTreechop-v0", "--json"))
+    facts(cli("import", "auto", "again/MineRLTreechop-v0", "--out", "e", "--json"))
+    old, new = Demos.open("d"), Demos.open("e")
+    assert old.schema == new.schema and np.abs(pov(old).astype(int) - pov(new)).mean() < 20
+    np.testing.assert_array_equal(old.episode(2)["raw/camera"], new.episode(2)["raw/camera"])
+
+
+def test_mistakes_and_their_exit_codes(cli: Cli, game: Path, table: Path) -> None:
+    """Wrong formats and flags are 2, data that cannot be used is 4, and the hint says what to do."""
+    assert error(cli("import", "minrl", game, "--out", "d"), 2) == (
+        "error: Nothing reads the format `minrl`. Did you mean `minerl`?\n"
+        "hint: formats: auto, minerl, vpt, minari, npz, hdf5\n"
+    )
+    assert "--drop-null says nothing about minerl" in error(
+        cli("import", "minerl", game, "--out", "d", "--drop-null"), 2
+    )
+    assert "--grey says nothing about npz" in error(cli("import", "npz", table, "--out", "d", "--grey"), 2)
+    assert "There is nothing at gone.npz" in error(cli("import", "npz", "gone.npz", "--out", "d"), 4)
+    assert "Nothing writes the format `hdf5`" in error(cli("export", "hdf5", "d", "--out", "x"), 2)
+    assert "No demos at d: no such folder" in error(cli("export", "npz", "d", "--out", "x"), 4)
+    assert "'64*64' is no size such as 64 or 64x96" in error(
+        cli("import", "minerl", game, "--out", "d", "--size", "64*64"), 2
+    )
+    assert "should be limit, width and mu" in error(cli("import", "minerl", game, "--out", "d", "--camera", "1,2"), 2)
+    assert "is no list of numbers such as 3,3" in error(cli("import", "npz", table, "--out", "d", "--sizes", "a"), 2)
+    assert not Path("d").exists()
+
+
+def test_auto_knows_formats_by_their_files(cli: Cli, tmp_path: Path) -> None:
+    """What cannot be told is an error that offers the formats."""
+    (tmp_path / "empty").mkdir()
+    said = error(cli("import", "auto", "empty", "--out", "d"), 4)
+    assert said == (
+        "error: What empty holds cannot be told.\n"
+        "hint: say it: slipstream demos import minerl|vpt|minari|npz|hdf5 empty ...\n"
+    )
+
+
+def test_help_names_every_format(cli: Cli) -> None:
+    """The help says what FORMAT and SOURCE may be."""
+    text = cli("import", "--help").stdout
+    assert "FORMAT is minerl, vpt, minari, npz, hdf5, or auto" in " ".join(text.split())
+    assert "--drop-null" in text and "Nothing is downloaded" in text

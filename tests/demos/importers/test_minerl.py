@@ -1,0 +1,311 @@
+"""MineRL recordings: aligned from the end, actions as they were, bad ones left out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.core.actions import TABLE_8, TABLE_14
+from slipstream.core.contracts import Array
+from slipstream.core.errors import ConfigError, DemoError, MachineError
+from slipstream.core.frames import FrameAdapter
+from slipstream.demos.exporters.minerl import export_minerl, write_recording
+from slipstream.demos.format import TERMINATED
+from slipstream.demos.importers.intake import take_in
+from slipstream.demos.importers.minerl import minerl_source, recordings
+from slipstream.demos.iterators import sarsd_iter
+from slipstream.demos.reader import Demos
+
+Write = Callable[..., Path]
+Tell = Callable[[Array], list[int]]
+NAME = "v3_absolute_grape_changeling-6_3774-4098"
+
+
+def brought(game: Path, out: Path, allow: float = 0.01, **options: Any) -> Demos:
+    """Import a game and open what came out."""
+    take_in(minerl_source(game, **options), out, allow=allow)
+    return Demos.open(out)
+
+
+def pov(demos: Demos, episode: int = 0) -> Array:
+    """The frames of an episode."""
+    return demos.schema.obs.split(np.array(demos.episode(episode)["obs"]))["pov"]
+
+
+def members(game: Path, name: str = NAME) -> dict[str, Array]:
+    """The arrays of a recording."""
+    with np.load(game / name / "rendered.npz") as found:
+        return dict(found)
+
+
+@pytest.mark.parametrize("name", ["v3_absolute_grape_changeling-6_3774-4098", "v4_player_stream_x-2_10-30"])
+def test_the_video_is_aligned_from_its_end(recording: Write, tmp_path: Path, numbers: Tell, name: str) -> None:
+    """T steps have the last T + 1 frames, of which the very last is overwritten by the one before it."""
+    demos = brought(recording(name, steps=20, lead=5), tmp_path / "out")
+    assert numbers(pov(demos)) == [*range(5, 25), 24]
+    assert demos.schema.obs.fields[0].shape == (16, 16, 3)
+    assert demos.episodes["ended"].tolist() == [TERMINATED] and demos.episodes["outcome"].tolist() == [1]
+    assert demos.schema.env == "MineRLTreechop-v0" and demos.schema.step_seconds == 0.05
+
+
+def test_frames_are_counted_where_nobody_tells(recording: Write, tmp_path: Path, numbers: Tell) -> None:
+    """Without metadata.json the end is that of the video; with one, frames behind its count are not read."""
+    bare = recording("v3_bare-1_0-20", steps=20, lead=3, meta={"x": 1})
+    (bare / "v3_bare-1_0-20" / "metadata.json").unlink()
+    assert numbers(pov(brought(bare, tmp_path / "bare"))) == [*range(3, 23), 22]
+    longer = recording(
+        "v3_long-1_0-20", game="MineRLNavigate-v0", steps=20, lead=3, meta={"true_video_frame_count": 22}
+    )
+    assert numbers(pov(brought(longer, tmp_path / "longer"))) == [*range(1, 21), 20]
+
+
+def test_actions_stay_as_they_were(recording: Write, tmp_path: Path) -> None:
+    """Buttons are int64 and the camera float32, bit by bit; the chosen map stands beside them."""
+    game = recording(steps=30)
+    told = members(game)
+    for kind, table in (("14", TABLE_14), ("8", TABLE_8)):
+        demos = brought(game, tmp_path / kind, actions=kind)
+        values = demos.episode(0)
+        for name in ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint"):
+            np.testing.assert_array_equal(values[f"raw/{name}"], told[f"action${name}"])
+            assert values[f"raw/{name}"].dtype == np.int64
+        assert values["raw/camera"].dtype == np.float32
+        np.testing.assert_array_equal(values["raw/camera"], told["action$camera"])
+        np.testing.assert_array_equal(values["reward"], told["reward"])
+        given = {key.partition("$")[2]: value for key, value in told.items() if key.startswith("action$")}
+        np.testing.assert_array_equal(values["action"], table.encode(given))
+    assert len(np.unique(values["action"])) > 3
+
+
+def test_the_full_map(recording: Write, tmp_path: Path) -> None:
+    """Every button is a switch and the camera has bins for each axis."""
+    game = recording()
+    demos = brought(game, tmp_path / "out", actions="full")
+    assert demos.schema.action.sizes == (2,) * 8 + (11, 11)
+    np.testing.assert_array_equal(demos.episode(0)["action"][:, 2], members(game)["action$forward"])
+
+
+def obtain(steps: int, seed: int) -> dict[str, Any]:
+    """What an Obtain game has beyond Treechop."""
+    random = np.random.default_rng([seed, 1])
+    return {
+        "action__craft": random.choice(["none", "planks", "stick"], steps),
+        "action__place": np.full(steps, "none"),
+        "observation__inventory__log": random.integers(0, 64, steps + 1),
+        "observation__equipped_items__mainhand__type": random.choice(["none", "stone_axe"], steps + 1),
+        "observation__equipped_items__mainhand__damage": random.integers(-1, 9, steps + 1),
+    }
+
+
+def test_words_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
+    """Nested observations are fields, words are one-hot or numbered, and the shard says which word is which."""
+    recording("v3_a-1_0-20", game="MineRLObtainDiamond-v0", **obtain(20, 1))
+    game = recording("v3_b-1_0-12", steps=12, game="MineRLObtainDiamond-v0", **(obtain(12, 2)))
+    demos = brought(game, tmp_path / "out", actions="full")
+    fields = {field.name: field.shape for field in demos.schema.obs.fields}
+    assert fields == {
+        "equipped_items/mainhand/damage": (1,), "equipped_items/mainhand/type": (2,), "inventory/log": (1,),
+        "pov": (16, 16, 3),
+    }  # fmt: skip
+    assert demos.shards[0].origin["vocabulary"] == {
+        "raw/craft": ["none", "planks", "stick"], "raw/place": ["none"],
+        "equipped_items/mainhand/type": ["none", "stone_axe"],
+    }  # fmt: skip
+    assert demos.schema.action.sizes == (2,) * 8 + (3, 1, 11, 11)
+    for number, name in enumerate(("v3_a-1_0-20", "v3_b-1_0-12")):
+        told, found = members(game, name), demos.schema.obs.split(np.array(demos.episode(number)["obs"]))
+        np.testing.assert_array_equal(found["inventory/log"][:, 0], told["observation$inventory$log"])
+        held = told["observation$equipped_items$mainhand$type"]
+        np.testing.assert_array_equal(found["equipped_items/mainhand/type"][:, 1], held == "stone_axe")
+        np.testing.assert_array_equal(demos.episode(number)["raw/craft"] == 1, told["action$craft"] == "planks")
+    obs, action, _, after, done = next(sarsd_iter(demos.pick([0]), max_sequence_len=-1))
+    told = members(game, "v3_a-1_0-20")
+    assert action["craft"].tolist() == told["action$craft"].tolist()
+    assert obs["equipped_items"]["mainhand"]["type"].tolist() == (
+        told["observation$equipped_items$mainhand$type"][:-1].tolist()
+    )
+    assert after["inventory"]["log"].dtype == np.int64
+    np.testing.assert_array_equal(after["inventory"]["log"], told["observation$inventory$log"][1:])
+    assert done.tolist() == [False] * 19 + [True]
+
+
+def test_obfuscated_recordings(recording: Write, tmp_path: Path) -> None:
+    """A vector of actions is taken as it is; a table of buttons says nothing about it."""
+    random = np.random.default_rng(0)
+    gone = {
+        f"action__{name}": None for name in ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint")
+    }
+    vectors = random.uniform(-1, 1, (20, 64)).astype(np.float32), random.uniform(-1, 1, (21, 64)).astype(np.float32)
+    game = recording(action__vector=vectors[0], observation__vector=vectors[1], action__camera=None, **gone)
+    with pytest.raises(ConfigError, match="Obfuscated actions cannot be told by the table `14`"):
+        minerl_source(game)
+    demos = brought(game, tmp_path / "out", actions="full")
+    np.testing.assert_array_equal(demos.episode(0)["action"], vectors[0])
+    np.testing.assert_array_equal(demos.schema.obs.split(np.array(demos.episode(0)["obs"]))["vector"], vectors[1])
+
+
+def test_frames_as_they_are_wanted(recording: Write, tmp_path: Path, numbers: Tell) -> None:
+    """Frames can be smaller, grey and stacked."""
+    adapter = FrameAdapter((8, 8), grey=True, stack=3)
+    demos = brought(recording(steps=6, lead=2), tmp_path / "out", adapter=adapter)
+    frames = pov(demos)
+    assert frames.shape == (7, 8, 8, 3)
+    assert numbers(frames[..., :1]) == [2, 2, 2, 3, 4, 5, 6] and numbers(frames[..., 2:]) == [*range(2, 8), 7]
+
+
+def test_which_folders_count(recording: Write, tmp_path: Path) -> None:
+    """Only folders of version 3 and 4 with a video and arrays count, and not those that are known to be broken."""
+    game = recording("v3_good-1_0-20")
+    recording("v2_older-1_0-20")
+    recording("v3_tempting_capers_shapeshifter-14_1-20")
+    recording("v4_half-1_0-20")
+    (game / "v4_half-1_0-20" / "rendered.npz").unlink()
+    assert [place.name for place in recordings(game)] == ["v3_good-1_0-20"]
+    recording("v3_other-1_0-20", game="MineRLNavigate-v0")
+    with pytest.raises(DemoError, match="holds recordings of several games: MineRLNavigate-v0, MineRLTreechop-v0"):
+        recordings(game.parent)
+    (game.parent / "VERSION").write_text("5\n")
+    with pytest.raises(DemoError, match="VERSION says version 5, not 3 or 4"):
+        recordings(game)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DemoError, match="holds no MineRL recording of version 3 or 4"):
+        recordings(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        ({"action__forward": np.array([{}] * 20, object)}, r"`action\$forward` in .* holds pickled Python objects"),
+        ({"action__forward": np.zeros(19, np.int64)}, r"`action\$forward` in .* is int64 \(19,\), not int64 \(20,\)"),
+        ({"action__forward": None}, r"has no `action\$forward`"),
+        ({"action__camera": np.full((20, 2), np.nan, np.float32)}, r"`action\$camera` in .* has NaN or infinite"),
+        ({"lead": -3}, "has 18 frames for 21 states"),
+        ({"meta": {"true_video_frame_count": 60}}, "has fewer than the 60 frames it should have"),
+    ],
+)
+def test_bad_recordings_are_left_out_and_named(
+    recording: Write, tmp_path: Path, spoil: dict[str, Any], why: str
+) -> None:
+    """What cannot be used is skipped and listed; too much of it stops everything, and nothing is written."""
+    recording("v3_a-1_0-20")
+    recording("v3_c-1_0-20")
+    game = recording("v3_b-1_0-20", **spoil)
+    with pytest.raises(
+        DemoError, match=r"1 of 3 episodes of .* cannot be used, more than 1 %:\n  v3_b-1_0-20: .*" + why
+    ):
+        take_in(minerl_source(game), tmp_path / "out")
+    assert [file.name for file in tmp_path.iterdir()] == ["data"]
+    facts = take_in(minerl_source(game), tmp_path / "out", allow=0.5)
+    assert facts["episodes"] == 2 and [one["episode"] for one in facts["skipped"]] == ["v3_b-1_0-20"]
+    assert len(Demos.open(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.0])
+def test_a_damaged_video_is_left_out(recording: Write, tmp_path: Path, keep: float) -> None:
+    """A video that was cut off, or that is empty, is named."""
+    recording("v3_a-1_0-20")
+    game = recording("v3_b-1_0-20")
+    file = game / "v3_b-1_0-20" / "recording.mp4"
+    file.write_bytes(file.read_bytes()[: int(keep * file.stat().st_size)])
+    facts = take_in(minerl_source(game), tmp_path / "out", allow=1.0)
+    assert facts["episodes"] == 1 and "recording.mp4 cannot be decoded" in facts["skipped"][0]["why"]
+
+
+def test_a_damaged_archive_is_left_out(recording: Write, tmp_path: Path) -> None:
+    """Arrays whose bytes were changed or cut off are named, wherever they are found out."""
+    recording("v3_a-1_0-20")
+    game = recording("v3_b-1_0-20")
+    recording("v3_c-1_0-20")
+    cut, flipped = (game / name / "rendered.npz" for name in ("v3_b-1_0-20", "v3_c-1_0-20"))
+    cut.write_bytes(cut.read_bytes()[:-50])
+    data = bytearray(flipped.read_bytes())
+    data[600:640] = bytes(40)
+    flipped.write_bytes(data)
+    facts = take_in(minerl_source(game), tmp_path / "out", allow=1.0)
+    assert facts["episodes"] == 1
+    assert [one["episode"] for one in facts["skipped"]] == ["v3_b-1_0-20", "v3_c-1_0-20"]
+
+
+def test_doubts_about_metadata_are_notes(recording: Write, tmp_path: Path) -> None:
+    """Where metadata.json and the data differ the data are believed, and it is said."""
+    game = recording(meta={"total_reward": 64.0, "duration_steps": 99, "success": False})
+    facts = take_in(minerl_source(game), tmp_path / "out")
+    total = members(game)["reward"].sum()
+    assert facts["notes"] == [
+        f"{NAME}: metadata.json says duration_steps 99, the data have 20",
+        f"{NAME}: metadata.json says total_reward 64, the data have {total:g}",
+    ]
+    assert Demos.open(tmp_path / "out").episodes["outcome"].tolist() == [-1]
+
+
+def test_where_it_came_from(recording: Write, tmp_path: Path) -> None:
+    """Each shard tells format, source, options, and the files with their sizes."""
+    game = recording()
+    demos = brought(game, tmp_path / "out", actions="8", adapter=FrameAdapter((8, 8)))
+    origin = demos.shards[0].origin
+    assert origin["format"] == "minerl" and origin["source"] == str(game)
+    assert origin["options"]["actions"]["names"][2] == "jump+forward"
+    assert origin["options"]["frames"] == {"size": [8, 8], "grey": False, "stack": 1, "resize": "area"}
+    assert origin["worker"]["episodes"] == [NAME]
+    file = game / NAME / "recording.mp4"
+    assert origin["worker"]["files"][str(file)]["bytes"] == file.stat().st_size
+
+
+def test_other_words_do_not_mix(recording: Write, tmp_path: Path) -> None:
+    """A second import whose words are numbered otherwise is refused, since the same number would mean two things."""
+    first = recording("v3_a-1_0-20", action__craft=np.full(20, "none"))
+    second = recording("v3_b-1_0-20", game="MineRLOther-v0", action__craft=np.full(20, "planks"))
+    brought(first, tmp_path / "out")
+    take_in(minerl_source(first), tmp_path / "out")
+    with pytest.raises(DemoError, match="holds demos with other words behind their numbers"):
+        take_in(minerl_source(second, env="MineRLTreechop-v0"), tmp_path / "out")
+    assert len(Demos.open(tmp_path / "out")) == 2
+
+
+def test_what_is_written_is_read_again(recording: Write, tmp_path: Path) -> None:
+    """Imported demos can be exported as recordings and imported again, actions and numbers exact, frames nearly."""
+    game = recording("v3_a-1_0-20", game="MineRLObtainDiamond-v0", **obtain(20, 1))
+    demos = brought(game, tmp_path / "one")
+    export_minerl(demos, tmp_path / "MineRLObtainDiamond-v0")
+    again = brought(tmp_path / "MineRLObtainDiamond-v0", tmp_path / "two")
+    assert again.schema == demos.schema
+    old, new = demos.episode(0), again.episode(0)
+    for column in demos.schema.columns:
+        if column.name != "obs":
+            np.testing.assert_array_equal(new[column.name], old[column.name])
+    fields = (demos.schema.obs.split(np.array(values["obs"])) for values in (old, new))
+    one, two = fields
+    for name in demos.schema.obs.places:
+        assert np.abs(one[name].astype(float) - two[name].astype(float)).max() <= (3 if name == "pov" else 0)
+    with pytest.raises(DemoError, match="MineRLObtainDiamond-v0 is already there and not empty"):
+        export_minerl(demos, tmp_path / "MineRLObtainDiamond-v0")
+    told = json.loads(next((tmp_path / "MineRLObtainDiamond-v0").glob("*/metadata.json")).read_text())
+    assert told["duration_steps"] == 20 and told["true_video_frame_count"] == 21
+
+
+def test_a_game_of_ours_can_be_written_as_recordings(tmp_path: Path, numbers: Tell) -> None:
+    """`write_recording` takes frames, decoded actions and rewards; `lead` frames stand in front."""
+    chosen = np.array([[1], [9], [10], [0]])
+    frames = np.stack([np.full((16, 16, 3), 10 + 6 * n, np.uint8) for n in range(5)])
+    folder = tmp_path / "treechop" / "v4_ours-0_0-4"
+    write_recording(folder, frames, TABLE_14.decode(chosen), np.array([0, 0, 0, 1.0]), lead=2)
+    demos = brought(folder.parent, tmp_path / "out")
+    assert demos.episode(0)["action"].tolist() == chosen.tolist()
+    assert numbers(pov(demos)) == [0, 1, 2, 3, 3]
+    with pytest.raises(DemoError, match="4 steps have 5 frames, not 4"):
+        write_recording(folder, frames[1:], {}, np.zeros(4))
+
+
+def test_without_pyav_it_says_what_to_install(recording: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The missing package and its extra are named."""
+    game = recording()
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(MachineError, match="This needs the package `av`") as caught:
+        minerl_source(game)
+    assert caught.value.hint == 'pip install "slipstream[video]"'

@@ -1,0 +1,133 @@
+"""The reward terms: sums against arithmetic by hand, and a user's own term."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import Array, empty_rows
+from slipstream.core.errors import ConfigError
+from slipstream.envs.kart import layout as at
+from slipstream.envs.kart import scripted
+from slipstream.envs.kart.game import Kart
+from slipstream.envs.kart.rewards import TERMS, WEIGHTS
+
+ONES = dict.fromkeys(TERMS, 1.0)
+
+
+def totals(player: str, repeat: int = 4, envs: int = 20) -> tuple[Array, Array]:
+    """Return each term's sum over the first lap of each env [envs, terms], and the steps that it took."""
+    game = Kart(envs, weights=ONES, seed=12, action_repeat=repeat)
+    out, action = empty_rows(game.spec, envs), np.zeros((envs, 2), np.float32)
+    game.reset(out)
+    sums, steps, driving = np.zeros((envs, len(TERMS))), np.zeros(envs, int), np.ones(envs, bool)
+    while driving.any():
+        scripted.act(player, out.obs, "continuous", action)
+        out.terms[:] = 0
+        game.step(action, out)
+        sums[driving] += out.terms[driving]
+        steps += driving
+        driving &= (out.terminated | out.truncated) == 0
+    return sums, steps
+
+
+def test_progress_sums_to_one_however_a_lap_is_driven() -> None:
+    """A lap's progress telescopes to one for fast and slow drivers, easy and hard tracks, and any repeat."""
+    for player, repeat in (("expert", 4), ("expert", 2), ("cruiser", 4)):
+        sums, steps = totals(player, repeat)
+        assert sums[:, TERMS.index("progress")] == pytest.approx(1, abs=0.01)
+        assert (sums[:, TERMS.index("finish")] == 1).all()
+        seconds = -sums[:, TERMS.index("time")]
+        assert np.abs(seconds - steps * repeat / 60).max() <= repeat / 60
+        assert (sums[:, TERMS.index("off_track")] == 0).all()
+
+
+def test_faster_is_better() -> None:
+    """With the default weights, discounted or not, the faster driver earns more on every track."""
+    weights = np.array([WEIGHTS["dense"].get(name, 0.0) for name in TERMS])
+    fast, slow = (totals(player)[0] @ weights for player in ("expert", "cruiser"))
+    assert (fast > slow).all()
+
+
+def test_driving_back_takes_off_what_driving_on_gave() -> None:
+    """Forward and back again sums to the place in the end, and going nowhere earns nothing but the time's cost."""
+    game = Kart(8, weights=ONES, random_starts=1.0)
+    out = empty_rows(game.spec, 8)
+    for throttle in (1.0, -1.0, 1.0, -1.0):
+        for _ in range(30):
+            game.step(np.full((8, 2), (0.0, throttle), np.float32), out)
+    assert out.terms[:, TERMS.index("progress")] == pytest.approx(game.state[:, at.DONE], abs=1e-4)
+    assert out.terms[:, TERMS.index("time")] == pytest.approx(-8, abs=1e-3)
+
+
+def test_grass_costs_its_seconds() -> None:
+    """A car that stands on grass for a second pays one second of off_track."""
+    game = Kart(2, weights=ONES)
+    out = empty_rows(game.spec, 2)
+    track = game.tracks[0]
+    game.state[0, at.X : at.Y + 1] += (track[0, at.WIDE] + 1) * track[0, [at.TY, at.TX]] * [-1, 1]
+    for _ in range(15):
+        game.step(np.zeros((2, 2), np.float32), out)
+    assert out.terms[:, TERMS.index("off_track")].tolist() == pytest.approx([-1, 0])
+    assert out.obs[:, at.O_ASPHALT].tolist() == [0, 1]
+
+
+def test_smooth_is_the_square_of_the_change() -> None:
+    """Controls that jump from (0, 0) to (0.5, -1) cost 1.25 once, and holding them costs nothing."""
+    game = Kart(1, weights=ONES)
+    out = empty_rows(game.spec, 1)
+    for _ in range(3):
+        game.step(np.array([[0.5, -1.0]], np.float32), out)
+    assert out.terms[0, TERMS.index("smooth")] == pytest.approx(-1.25)
+
+
+def test_reward_is_the_weighted_sum_of_its_terms() -> None:
+    """`terms` holds weighted contributions, and the reward is their sum."""
+    game = Kart(32, random_starts=1.0)
+    out = empty_rows(game.spec, 32)
+    chance = np.random.default_rng(0)
+    for _ in range(50):
+        out.terms[:] = 0
+        game.step(chance.uniform(-1, 1, (32, 2)).astype(np.float32), out)
+        assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
+
+
+def test_sparse_counts_laps_and_time_only() -> None:
+    """In sparse mode nothing but the lap and its time counts, and a weight given by hand wins over the mode."""
+    sparse = dict(zip(TERMS, Kart(1, mode="sparse").weights.tolist(), strict=True))
+    assert sparse == pytest.approx({name: WEIGHTS["sparse"].get(name, 0.0) for name in TERMS})
+    assert sparse["progress"] == 0 and sparse["finish"] > 0
+    assert Kart(1, mode="sparse", weights={"smooth": 0.5}).weights[TERMS.index("smooth")] == 0.5
+
+
+def pace(before: Array, after: Array, clock: Array) -> float:
+    """The speed in m/s, as a user would write it."""
+    return math.sqrt(after[2] ** 2 + after[3] ** 2)
+
+
+def test_a_users_term_is_compiled_and_logged() -> None:
+    """A plain function becomes a term with its own name, weight and column, and sees the state before a new lap."""
+    game = Kart(2, extra_terms={"pace": pace}, weights={"pace": 2.0}, limit_seconds=0.1, action_repeat=6)
+    assert game.spec.terms == (*TERMS, "pace")
+    out = empty_rows(game.spec, 2)
+    game.state[:, at.VX] = 5.0
+    game.step(np.zeros((2, 2), np.float32), out)
+    assert out.truncated.all() and (game.state[:, at.VX] == 0).all()
+    assert (out.terms[:, -1] > 5).all() and out.reward == pytest.approx(out.terms.sum(1))
+
+
+def test_wrong_weights_and_terms_are_config_errors() -> None:
+    """An unknown weight, a taken name and a function that cannot be compiled are said with a hint."""
+    with pytest.raises(ConfigError) as caught:
+        Kart(1, weights={"finnish": 1.0})
+    assert caught.value.message == "Unknown setting `rewards.weights.finnish`. Did you mean `rewards.weights.finish`?"
+    with pytest.raises(ConfigError, match="Reward term `time` is built in"):
+        Kart(1, extra_terms={"time": pace})
+
+    def broken(before, after, clock):  # type: ignore[no-untyped-def]
+        return open(after)
+
+    with pytest.raises(ConfigError, match="Reward term `broken` cannot be compiled"):
+        Kart(1, extra_terms={"broken": broken})

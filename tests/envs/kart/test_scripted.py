@@ -1,0 +1,134 @@
+"""The scripted players: near the best that their line allows, the same in every action mode, and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import Array, empty_rows
+from slipstream.core.errors import ConfigError
+from slipstream.envs.kart import layout as at
+from slipstream.envs.kart import scripted
+from slipstream.envs.kart.actions import SPECS, TABLE
+from slipstream.envs.kart.game import Kart
+from slipstream.envs.kart.profile import fastest_lap_seconds
+
+FROZEN = {
+    "expert": "bb82423c89ef5fefaca0041c37d70476a88d1d79fc530e573134e76e41576bee",
+    "cruiser": "3b6780bacd1080bb041f25ba8a7303d6e4acadce217fce085ba58b37721b9b8c",
+}
+
+
+def drive(player: str, envs: int, kind: str = "continuous", inside: float = 0.0) -> tuple[Array, list[Array], Array]:
+    """Drive one lap on each of so many tracks; return seconds (NaN: not finished), driven paths, and time on grass.
+
+    With `inside` the points to steer for are moved so far (in widths) to the inside of their bends, which are taken for
+    wider by a fifth of that.
+    """
+    game = Kart(envs, seed=21, actions=kind, action_repeat=4)
+    out, action = empty_rows(game.spec, envs), np.zeros((envs, game.spec.action.parts), game.spec.action.dtype)
+    game.reset(out)
+    seconds, grass, paths = np.full(envs, np.nan), np.zeros(envs), [[row[:2].copy()] for row in game.state]
+    driving = np.ones(envs, bool)
+    while driving.any():
+        obs = out.obs.copy()
+        if inside:
+            ahead = obs[:, at.O_AHEAD :].reshape(envs, at.LOOKS, at.AHEAD_SIZE)
+            share = np.clip(ahead[:, :, 2] * 20 / float(at.INV_BEND), -1, 1) * inside
+            ahead[:, :, 1] += share * ahead[:, :, 3] / float(at.INV_WIDE) / (np.array(at.DISTANCES) + 6.0)
+            ahead[:, :, 2] *= 1 - inside / 5
+        scripted.act(player, obs, kind, action)
+        game.step(action, out)
+        for env in np.flatnonzero(driving):
+            if out.terminated[env] or out.truncated[env]:
+                driving[env] = False
+                if out.terminated[env]:
+                    seconds[env] = len(paths[env]) * game.spec.step_seconds
+            else:
+                paths[env].append(game.state[env, :2].copy())
+                grass[env] += game.state[env, at.GRASS] / at.TICK_HZ
+    return seconds, [np.array(path) for path in paths], grass
+
+
+def test_the_expert_is_near_the_best_that_its_line_allows() -> None:
+    """On 100 tracks it always finishes, never leaves the asphalt, and takes at most 1.05 of the least time."""
+    seconds, paths, grass = drive("expert", 100)
+    assert np.isfinite(seconds).all() and (grass == 0).all()
+    ratio = seconds / [fastest_lap_seconds(path) for path in paths]
+    assert 1.0 < ratio.mean() < 1.05 and ratio.max() < 1.15
+
+
+def test_the_width_of_the_track_is_worth_several_percent() -> None:
+    """The same expert, made to cut corners, is more than 3 % faster: there is a line to be found."""
+    centre, cut = drive("expert", 40)[0], drive("expert", 40, inside=0.6)[0]
+    assert np.isfinite(cut).all() and cut.mean() < 0.97 * centre.mean()
+
+
+def test_the_cruiser_is_slow_and_safe() -> None:
+    """It finishes every track, on the asphalt, in well over the expert's time."""
+    seconds, _, grass = drive("cruiser", 60)
+    assert np.isfinite(seconds).all() and (grass == 0).all()
+    assert seconds.mean() > 1.4 * drive("expert", 60)[0].mean()
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_the_expert_drives_with_choices_too(kind: str) -> None:
+    """With three options for each control it still finishes every track."""
+    seconds, _, grass = drive("expert", 40, kind)
+    assert np.isfinite(seconds).all() and grass.mean() < 1
+
+
+@pytest.mark.parametrize("name", scripted.SCRIPTED)
+def test_every_action_mode_gets_the_nearest_controls(name: str) -> None:
+    """Discrete and multi-discrete actions mean the same, and are the nearest to the continuous ones."""
+    game = Kart(500, random_starts=1.0)
+    out = empty_rows(game.spec, 500)
+    game.reset(out)
+    table, parts, free = (np.zeros((500, spec.parts), spec.dtype) for spec in SPECS.values())
+    for kind, action in zip(SPECS, (table, parts, free), strict=True):
+        scripted.act(name, out.obs, kind, action)
+    assert np.array_equal(TABLE[table[:, 0]], parts - 1)
+    assert np.abs(free - (parts - 1)).max() <= 0.5 and (np.abs(free) <= 1).all()
+
+
+def test_unknown_player() -> None:
+    """A misspelt player is a ConfigError with the nearest name."""
+    with pytest.raises(ConfigError, match=r"Unknown scripted player `expret`\. Did you mean `expert`\?"):
+        scripted.act("expret", np.zeros((1, at.OBS_SIZE), np.float32), "continuous", np.zeros((1, 2), np.float32))
+
+
+def digest(player: str) -> str:
+    """Hash 40 s of 100 envs, random starts among them, every tenth decision."""
+    game = Kart(100, seed=2024, random_starts=0.5)
+    out, action = empty_rows(game.spec, 100), np.zeros((100, 2), np.float32)
+    game.reset(out)
+    sha = hashlib.sha256(game.tracks.tobytes())
+    for step in range(600):
+        scripted.act(player, out.obs, "continuous", action)
+        game.step(action, out)
+        if step % 10 == 0:
+            sha.update((game.state + np.float32(0.0)).tobytes())  # + 0: one kind of zero
+            sha.update(game.clock.tobytes())
+    sha.update(game.tracks.tobytes())
+    return sha.hexdigest()
+
+
+@pytest.mark.parametrize("player", FROZEN)
+def test_behaviour_is_frozen(player: str) -> None:
+    """Laps of each player are bit for bit those of when the game was frozen."""
+    assert digest(player) == FROZEN[player]
+
+
+def test_another_cpu_drives_the_same_laps() -> None:
+    """Compiled for a plain CPU without vector extensions, tracks and laps are the same to the bit."""
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); import test_scripted as t; print(t.digest('expert'))"
+    plain = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    result = subprocess.run([sys.executable, "-c", code], env=plain, check=True, capture_output=True, text=True)
+    assert result.stdout.strip() == FROZEN["expert"]

@@ -1,0 +1,442 @@
+"""Frozen trunks: found without a network, images made ready, features in front of a head that is the whole policy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from slipstream.agents.trained import policy_arrays
+from slipstream.api import Run, resume
+from slipstream.core.contracts import Array, ObsField, ObsSpec
+from slipstream.core.errors import CheckpointError, ConfigError, MachineError
+from slipstream.learn.reference import TorchEngine
+from slipstream.models import frozen
+from slipstream.models.acting import make_acting
+from slipstream.models.convert import VptImages, VptShape, write_trunk
+from slipstream.models.design import Design
+from slipstream.models.frozen import CLIP_DEVIATION, CLIP_MEAN, head_design, head_of, load_trunk, with_head
+from slipstream.models.torched import TorchActing
+from slipstream.runs.checkpoint import find, load
+from slipstream.runs.layout import RunDir
+from slipstream.settings import PolicySettings
+
+SIDE, HIDDEN = 32, 16
+SHAPE = VptShape(widths=(4, 6), blocks=1, channels=1, side=12, dense=12, features=20)
+EYE = ObsField("eye", "image", (12, 12, 1))
+IMAGE = ObsSpec((EYE,))
+MIXED = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("map", "tokens", (6, 3)), EYE))
+FAST = ObsSpec((ObsField("speed", "vector", (3,)), EYE, ObsField("back", "image", (10, 14, 1))))
+SEEN = {"image": IMAGE, "mixed": MIXED, "fast": FAST}
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny CLIP vision model with random weights."""
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("trunks") / "clip"
+    CLIPVisionModel(tiny(CLIPVisionConfig)).save_pretrained(folder)
+    return folder
+
+
+def tiny(config: Any) -> Any:
+    """The settings of the smallest model that is one."""
+    return config(
+        hidden_size=HIDDEN, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE,
+        patch_size=8,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of our own kind with random weights: nothing but torch is needed to read it."""
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("trunks") / "own"
+    write_trunk(folder, SHAPE, VptImages(SHAPE).state_dict(), {})
+    return folder
+
+
+@pytest.fixture
+def make_frozen(trunk: Path, make_policy: Callable[..., Any]) -> Callable[..., tuple[Design, Array]]:
+    """Make a design whose images a trunk reads, and a pack of lively random weights and normaliser."""
+
+    def make(kind: str, obs: ObsSpec, folder: Path = trunk, **more: Any) -> tuple[Design, Array]:
+        plain, _ = make_policy(kind, hidden=(16,), image="frozen", trunk=str(folder), **more)
+        design = Design(obs, plain.action, plain.policy)
+        random, pack = np.random.default_rng(5), design.first_pack(0)
+        params, mean, scale = design.split_pack(pack)
+        named = design.weights.named(params)
+        design.weights.flatten(
+            {name: array + random.normal(0, 0.1, array.shape) for name, array in named.items()}, params
+        )
+        mean[:], scale[:] = random.normal(0, 0.3, len(mean)), random.uniform(0.5, 1.5, len(scale))
+        return design, pack
+
+    return make
+
+
+def pictures(count: int, shape: tuple[int, int, int], seed: int = 0) -> Array:
+    """Images of noise."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape)).astype(np.uint8)
+
+
+def pooled(folder: Path, images: Array, **more: Any) -> Array:
+    """What the model itself makes of images of its own size, scaled as CLIP's paper says."""
+    from transformers import CLIPVisionModel
+
+    model = CLIPVisionModel.from_pretrained(folder, local_files_only=True).eval()
+    scaled = (images / 255.0 - np.array(CLIP_MEAN)) / np.array(CLIP_DEVIATION)
+    with torch.no_grad():
+        told = model(torch.tensor(scaled.transpose(0, 3, 1, 2), dtype=torch.float32), **more)
+    result: Array = told.pooler_output.numpy()
+    return result
+
+
+def test_a_clip_folder_gives_the_models_pooled_output(clip: Path) -> None:
+    """Features are the model's own, to half precision, in chunks or not, and nothing in it can be trained."""
+    found, images = load_trunk(str(clip)), pictures(70, (SIDE, SIDE, 3))
+    features = found.encode(images)
+    assert features.shape == (70, HIDDEN) == (70, found.features) and features.dtype == np.float32
+    assert np.allclose(features, pooled(clip, images), atol=2e-3)
+    assert np.array_equal(features, features.astype(np.float16).astype(np.float32))
+    assert not any(parameter.requires_grad for parameter in found.net.parameters()) and not found.net.training
+    assert found.encode(images[:0]).shape == (0, HIDDEN)
+
+
+def test_a_whole_clip_model_is_read_for_its_vision_half(clip: Path, tmp_path: Path) -> None:
+    """A folder that holds the text half too gives the same features and has the same hash, and nothing is printed."""
+    from transformers import CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel
+
+    text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = tiny(CLIPVisionConfig).to_dict()
+    whole = CLIPModel(CLIPConfig(text_config={**text, "vocab_size": 50}, vision_config=vision, projection_dim=8))
+    part = CLIPVisionModel.from_pretrained(clip, local_files_only=True)
+    own = {f"vision_model.{name}": value for name, value in part.state_dict().items()}
+    whole.load_state_dict(own, strict=False)
+    whole.save_pretrained(tmp_path / "whole")
+    assert load_trunk(str(tmp_path / "whole")).hash == load_trunk(str(clip)).hash
+
+
+def test_loading_leaves_no_trace(
+    clip: Path, trunk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """The library's bars and reports stay off the terminal, and no chance is drawn."""
+    before = torch.get_rng_state()
+    for number, folder in enumerate((clip, trunk)):
+        shutil.copytree(folder, tmp_path / str(number))
+        load_trunk(str(tmp_path / str(number)))
+    assert torch.equal(torch.get_rng_state(), before)
+    told = capfd.readouterr()
+    assert told.out == told.err == ""
+
+
+@pytest.mark.parametrize("shape", [(20, 20, 3), (80, 64, 3)])
+def test_other_sizes_are_resized_as_pillow_does(shape: tuple[int, int, int], clip: Path) -> None:
+    """Images are brought to the trunk's size by an antialiased bicubic, within one step of Pillow's."""
+    images = 96 + pictures(3, shape) // 4  # Pillow also cuts overshoots off between rows and columns
+    ready = load_trunk(str(clip)).prepare(torch.from_numpy(images)).numpy().transpose(0, 2, 3, 1)
+    levels = (ready * np.array(CLIP_DEVIATION) + np.array(CLIP_MEAN)) * 255
+    for image, level in zip(images, levels, strict=True):
+        expected = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.float64)
+        assert np.abs(level - expected).max() < 1.01
+
+
+def test_grey_images_are_seen_as_grey_ones(clip: Path) -> None:
+    """One channel stands for all three; any other number is refused with the name of the field."""
+    found, grey = load_trunk(str(clip)), pictures(2, (SIDE, SIDE, 1))
+    assert np.array_equal(found.encode(grey), found.encode(np.repeat(grey, 3, axis=-1)))
+    with pytest.raises(ConfigError, match=r"reads images of 3 channels, but `eye` has 4.*\nhint: use another trunk"):
+        found.check(ObsField("eye", "image", (32, 32, 4)))
+
+
+def test_a_size_may_be_asked_for(clip: Path) -> None:
+    """NAME@PIXELS reads images of that size, with the places in between those that the model knows."""
+    images = pictures(3, (48, 48, 3))
+    found = load_trunk(f"{clip}@48")
+    assert found.size == (48, 48) and found.hash != load_trunk(str(clip)).hash
+    assert np.allclose(found.encode(images), pooled(clip, images, interpolate_pos_encoding=True), atol=2e-3)
+    with pytest.raises(ConfigError, match="patches of 8 pixels: images of 4 are too small"):
+        load_trunk(f"{clip}@4")
+
+
+def test_a_hash_tells_weights_and_preparation(clip: Path, tmp_path: Path) -> None:
+    """A copy has the same hash; another weight or another mean gives another, without a restart."""
+    from safetensors.torch import load_file, save_file
+
+    copy = tmp_path / "copy"
+    shutil.copytree(clip, copy)
+    first = load_trunk(str(copy))
+    assert first.hash == load_trunk(str(clip)).hash and load_trunk(str(copy)) is first
+    (copy / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
+    second = load_trunk(str(copy)).hash
+    tensors = load_file(copy / "model.safetensors")
+    tensors["pre_layrnorm.bias"] = tensors["pre_layrnorm.bias"] + 1e-3
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    assert len({first.hash, second, load_trunk(str(copy)).hash}) == 3
+
+
+def test_a_missing_trunk_says_how_to_provide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is not in the local cache is an error with the command that gets it, and nobody calls the network."""
+
+    def refuse(*_: Any) -> None:
+        pytest.fail("something tried the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(ConfigError) as caught:
+        load_trunk("nobody/no-such-model")
+    assert str(caught.value) == (
+        "The trunk `nobody/no-such-model` is neither a folder nor a model in this machine's Hugging Face cache, and "
+        "nothing is downloaded.\n"
+        "hint: where there is a network: hf download nobody/no-such-model --local-dir DIR; then, here: policy.trunk=DIR"
+    )
+    with pytest.raises(ConfigError, match=r"`/no/such/folder/at/all` is neither a folder.*\nhint: name a folder"):
+        load_trunk("/no/such/folder/at/all")
+
+
+def test_a_cached_model_is_found_by_name(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that was downloaded before is read from the cache."""
+    from huggingface_hub import constants
+
+    repository = tmp_path / "models--someone--tiny"
+    shutil.copytree(clip, repository / "snapshots" / "abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert load_trunk("someone/tiny").hash == load_trunk(str(clip)).hash
+    assert load_trunk("someone/tiny@48").size == (48, 48)
+
+
+def test_without_the_library_the_extra_is_named(clip: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CLIP needs the `vision` extra, and its absence says so."""
+    shutil.copytree(clip, tmp_path / "copy")
+
+    def absent(name: str) -> None:
+        raise ImportError(f"No module named '{name}'")
+
+    monkeypatch.setattr(frozen, "import_module", absent)
+    with pytest.raises(
+        MachineError, match=r'transformers, which cannot be imported.*\nhint: pip install "slipstream\['
+    ):
+        load_trunk(str(tmp_path / "copy"))
+
+
+def test_broken_folders_are_refused(clip: Path, trunk: Path, tmp_path: Path) -> None:
+    """Nothing in it, another model, half a model, garbage, a changed file: each has its own words."""
+    from safetensors.torch import load_file, save_file
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"neither config.json .* nor trunk.json"):
+        load_trunk(str(tmp_path / "empty"))
+    other = tmp_path / "other"
+    shutil.copytree(clip, other)
+    tensors = load_file(other / "model.safetensors")
+    del tensors["pre_layrnorm.bias"]
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lacks 1 of its weights, pre_layrnorm.bias"):
+        load_trunk(str(other))
+    (other / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(ConfigError, match=r"cannot be read: .*\nhint: download it again"):
+        load_trunk(str(other))
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="a model of the type bert, not CLIP"):
+        load_trunk(str(other))
+    (other / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+        load_trunk(str(other))
+    own = tmp_path / "own"
+    shutil.copytree(trunk, own)
+    data = bytearray((own / "trunk.safetensors").read_bytes())
+    data[-1] ^= 1
+    (own / "trunk.safetensors").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"trunk.safetensors is damaged.*\nhint: convert it again"):
+        load_trunk(str(own))
+    with pytest.raises(ConfigError, match="reads images of one size only"):
+        load_trunk(f"{trunk}@64")
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """A trunk that makes NaN of an image is damaged."""
+    state = VptImages(SHAPE).state_dict()
+    state["linear.norm.bias"][0] = torch.nan
+    write_trunk(tmp_path / "own", SHAPE, state, {})
+    with pytest.raises(ConfigError, match="gives features that are not finite"):
+        load_trunk(str(tmp_path / "own"))
+
+
+def test_settings_must_agree() -> None:
+    """A frozen image without a trunk, or a trunk that nothing reads, is an error that says what to set."""
+    obs = ObsSpec((ObsField("", "vector", (2,)),))
+    with pytest.raises(ConfigError, match=r"`policy.image` = frozen says nothing .*\nhint: set policy.trunk"):
+        Design(obs, None, PolicySettings(image="frozen"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`policy.trunk` = x does nothing while `policy.image` = nature"):
+        Design(obs, None, PolicySettings(trunk="x"))  # type: ignore[arg-type]
+
+
+def seen_by_head(design: Design, obs: Array, trunk: Path) -> Array:
+    """The observations with features in the place of images, put together field by field."""
+    named, found = design.obs.split(obs), load_trunk(str(trunk))
+    images = [field.name for field in design.obs.fields if field.kind == "image"]
+    return head_design(design).obs.join(named | {name: found.encode(named[name]) for name in images})
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize(("kind", "memory"), [("masked_binary", "none"), ("squashed", "lstm")])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_head_on_features_is_the_policy_on_pixels(
+    seen: str, kind: str, memory: str, shared: bool, trunk: Path, make_frozen: Callable[..., Any],
+    make_samples: Callable[..., Any],
+) -> None:  # fmt: skip
+    """The same outputs, values and actions, normaliser included, by the kernels where only vectors are left."""
+    design, pack = make_frozen(kind, SEEN[seen], memory=memory, shared=shared)
+    _, mean, _ = design.split_pack(pack)
+    head = head_design(design)
+    assert head.fused == (seen != "mixed") and not design.fused
+    assert len(mean) == design.numbers == head.obs.floats == design.obs.floats + (40 if seen == "fast" else 20)
+    head_pack = head_of(design, pack)
+    assert np.array_equal(with_head(design, head_pack), pack)
+    ours, theirs = policy_arrays(design, pack), policy_arrays(head, head_pack)
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    obs, mask, _ = make_samples(design, 70)
+    told = []
+    for which, weights, rows in ((design, pack, obs), (head, head_pack, seen_by_head(design, obs, trunk))):
+        acting = make_acting(which)
+        acting.load(weights)
+        action, logp, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
+        states = np.zeros((70, which.state_size), np.float32)
+        for _ in range(2):
+            acting.act(np.arange(70), rows, mask, np.zeros((70, 2), np.int64), False, action, logp, value, states)
+        outputs = np.zeros((70, which.outputs), np.float32)
+        acting.tell(np.arange(70), rows, states, outputs)
+        told.append((action, value, outputs))
+    (action, value, outputs), (again, value_again, outputs_again) = told
+    assert np.allclose(outputs, outputs_again, atol=1e-4) and np.allclose(value, value_again, atol=1e-4)
+    assert np.allclose(action, again, atol=1e-4) and np.ptp(outputs, axis=0).min() > 1e-3
+
+
+def test_first_weights_are_those_of_the_head(make_frozen: Callable[..., Any]) -> None:
+    """A run with a trunk starts from the weights that its head alone would start from."""
+    design, _ = make_frozen("continuous", FAST)
+    assert np.array_equal(design.first_pack(3), with_head(design, head_design(design).first_pack(3)))
+
+
+def test_the_trunk_is_not_among_the_weights(make_frozen: Callable[..., Any]) -> None:
+    """Neither pack nor optimiser holds anything of it, and moving the policy's weights leaves it as it was."""
+    design, pack = make_frozen("discrete", IMAGE)
+    names = [slot.name for slot in design.weights.slots]
+    assert names == ["trunk.layers.0.weight", "trunk.layers.0.bias", "trunk.head.weight", "trunk.head.bias"]
+    engine = TorchEngine(design, design.split_pack(pack)[0].copy(), 1)
+    assert list(engine.optimiser.named) == names and list(TorchActing(design).policy.state_dict()) == names
+
+
+def test_statistics_of_vectors_leave_those_of_features_alone(make_frozen: Callable[..., Any]) -> None:
+    """PPO knows the scale of vectors only; what a head was trained with stays."""
+    design, pack = make_frozen("discrete", FAST)
+    before = [part.copy() for part in design.split_pack(pack)[1:]]
+    design.write_normaliser(pack, np.full(3, 7.0), np.full(3, 2.0))
+    _, mean, scale = design.split_pack(pack)
+    assert (mean[:3] == 7).all() and (scale[:3] == 2).all()
+    assert np.array_equal(mean[3:], before[0][3:]) and np.array_equal(scale[3:], before[1][3:])
+
+
+def test_a_description_names_its_trunk(trunk: Path, tmp_path: Path, make_frozen: Callable[..., Any]) -> None:
+    """A policy comes back with the trunk it was described with; a missing or another one is a checkpoint error."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trunk, copy)
+    design, _ = make_frozen("discrete", IMAGE, copy)
+    told = json.loads(json.dumps(design.describe()))
+    assert told["trunk"] == {"name": str(copy), "hash": load_trunk(str(trunk)).hash, "features": 20}
+    assert Design.read(told) == design
+    shutil.rmtree(copy)
+    with pytest.raises(CheckpointError) as caught:
+        Design.read(told)
+    assert f"read by the frozen trunk `{copy}`, which cannot be had: The trunk `{copy}` is neither" in str(caught.value)
+    assert caught.value.hint == f"put it, or a link to it, back at {copy}"
+    away = told | {"policy": told["policy"] | {"trunk": "a/b"}, "trunk": told["trunk"] | {"name": "a/b"}}
+    with pytest.raises(CheckpointError, match=r"where there is a network, by: hf download a/b"):
+        Design.read(away)
+    write_trunk(copy, SHAPE, VptImages(SHAPE).state_dict(), {})
+    with pytest.raises(
+        CheckpointError, match=r"is not the one that this policy was trained with.*\nhint: put the former"
+    ):
+        Design.read(told)
+
+
+SMALL: dict[str, Any] = {
+    "policy__hidden": [16],
+    "policy__features": 24,
+    "steps": 256,
+    "every__checkpoint": 0,
+    "plan__threads": 1,
+}
+
+
+def told_twice(run: Run, frames: Array) -> tuple[Array, Array]:
+    """The outputs of a run's agent, and the same from its weights and the trunk's features, written out."""
+    agent = run.agent()
+    outputs, rows = np.zeros((len(frames), 4), np.float32), agent.obs.encode(frames)
+    agent.acting.tell(np.arange(len(frames)), rows, agent.memory(len(frames)), outputs)
+    checkpoint = load(find(RunDir.open(run.path)), groups=("policy",))
+    named, name = checkpoint.groups["policy"], checkpoint.state["policy"]["policy"]["trunk"]
+    features = load_trunk(name).encode(frames)
+    hidden = np.tanh(features @ named["trunk.layers.0.weight"].T + named["trunk.layers.0.bias"])
+    again: Array = (hidden @ named["trunk.head.weight"].T + named["trunk.head.bias"])[:, :4]
+    assert np.array_equal(agent.act(frames), again.argmax(1)) and np.ptp(again, axis=0).max() > 1e-4
+    return outputs, again
+
+
+def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Callable[..., Run]) -> None:
+    """PPO trains the head alone; the checkpoint's agent acts as the head's weights on the trunk's features say."""
+    before = load_trunk(str(clip)).hash
+    run = quick("pixels", policy__image="frozen", policy__trunk=str(clip), **SMALL)
+    first = Design.read(load(find(RunDir.open(run.path)), groups=("policy",)).state["policy"]).first_pack(0)
+    assert run.agent().pack.size == first.size and not np.array_equal(run.agent().pack, first)
+    assert np.allclose(*told_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
+    found = load_trunk(str(clip))
+    facts = {key: getattr(found.net.model.config, key) for key in frozen.CLIP_FACTS}
+    told = {
+        "kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_DEVIATION, **facts
+    }  # fmt: skip
+    assert found.hash == before == frozen.digest(told, found.net.state_dict())
+
+
+def test_a_run_goes_on_exactly_and_in_any_processes(trunk: Path, quick: Callable[..., Run]) -> None:
+    """Resumed or not, in one process or with two actors that load the trunk themselves: the same weights."""
+    more = {"policy__image": "frozen", "policy__trunk": str(trunk), "every__checkpoint": 128, **SMALL}
+    whole = quick("pixels", "whole", **more).agent().pack
+    half = quick("pixels", "half", **{**more, "steps": 128})
+    assert np.array_equal(resume(half.path, steps=256).agent().pack, whole)
+    wide = more | {"plan__envs": 128, "ppo__rollout": 2, "ppo__minibatch": 64, "steps": 512}
+    actors = quick("pixels", "actors", plan__collector="actors", plan__workers=2, **wide)
+    assert np.array_equal(actors.agent().pack, quick("pixels", "local", **wide).agent().pack)
+
+
+def test_the_reader_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:
+    """`run:DIR` reads images as that run's policy learned to; what has no reader of its own is refused."""
+    base = quick("pixels", "base", policy__shared=False, **SMALL)
+    found, frames = load_trunk(f"run:{base.path}"), pictures(5, (12, 12, 1))
+    acting = base.agent().acting
+    assert isinstance(acting, TorchActing)
+    with torch.no_grad():
+        expected = acting.policy.chains()[0].encoder.readers[0](torch.from_numpy(frames)).numpy()
+    assert found.features == 24 and np.allclose(found.encode(frames), expected, atol=1e-3)
+    assert load_trunk(f"run:{base.path}@256").hash == found.hash
+    second = quick("pixels", "second", policy__image="frozen", policy__trunk=f"run:{base.path}", **SMALL)
+    assert np.allclose(*told_twice(second, frames), atol=1e-5)
+    with pytest.raises(ConfigError, match=r"reads images by a frozen trunk itself.*\nhint: write policy.trunk=run:"):
+        load_trunk(f"run:{second.path}")
+    with pytest.raises(CheckpointError, match="No run at nowhere"):
+        load_trunk("run:nowhere")
+    blind = quick("recall", "blind", **SMALL)
+    with pytest.raises(ConfigError, match="its policy reads 0 images"):
+        load_trunk(f"run:{blind.path}")
