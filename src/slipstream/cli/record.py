@@ -25,8 +25,9 @@ from slipstream.core.errors import ConfigError
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of the env.")
 @shared
 def record(
-    agent: str, env: str, episodes: int, out: Path, workers: int | None, opponent: str | None,
-    expert: str | None, seed: int | None, sampled: bool, fps: float | None, words: tuple[str, ...], as_json: bool, modules: tuple[str, ...],
+    agent: str, env: str, episodes: int, out: Path, workers: int | None, opponent: str | None, expert: str | None,
+    seed: int | None, sampled: bool, fps: float | None, words: tuple[str, ...], as_json: bool,
+    modules: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Record the games of AGENT as demonstrations; AGENT `human` is you, at the keyboard."""
     from slipstream.stages.record import record as do

@@ -147,7 +147,8 @@ def _shares(order: Order, count: int, out: Path, name: str, schema: Schema) -> l
     choice = order.choice
     origin = provenance.collect(sys.argv) | {
         "recording": name, "agent": order.agent, "opponent": order.opponent, "expert": order.expert,
-        "env": choice.name, "seed": order.seed, "sampled": order.sampled, "episodes": order.games, "envs": order.envs, "workers": count,
+        "env": choice.name, "seed": order.seed, "sampled": order.sampled, "episodes": order.games,
+        "envs": order.envs, "workers": count,
         "settings": {"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
     }  # fmt: skip
     limit = machine.memory_bytes() // 2 // count

@@ -1,0 +1,177 @@
+"""The clone stage: what a run directory gets, early stop, resume, DAgger, frozen trunks and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from slipstream.agents.trained import TrainedAgent
+from slipstream.api import configure
+from slipstream.cli import main
+from slipstream.core.errors import ConfigError, DemoError
+from slipstream.demos.reader import Demos
+from slipstream.runs.checkpoint import find, load
+from slipstream.runs.layout import RunDir
+from slipstream.runs.metrics import read
+from slipstream.stages.clone import clone, confusion, resume
+from slipstream.stages.record import record
+from slipstream.stages.train import read_config
+
+QUICK = {"clone.epochs": 4, "clone.batch": 64, "policy.hidden": [16]}
+
+
+def cloned(folder: Path, run: Path, env: str = "", **more: Any) -> Any:
+    """Clone a folder of demos."""
+    settings = QUICK | {"clone.demos": str(folder)} | {key.replace("__", "."): value for key, value in more.items()}
+    said: list[str] = []
+    result = clone(configure(env, flags=settings), folder, run, said.append, lambda done, total: None)
+    return result, said
+
+
+def test_a_clone_is_a_run(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Metrics, checkpoints, a confusion matrix and a picture stand in the run; its agent does as the demos do."""
+    folder = make_demos(episodes=100)
+    result, said = cloned(folder, tmp_path / "run")
+    run = RunDir.open(tmp_path / "run")
+    rows = read(run)
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["clone/held_out_loss"] < rows[0]["clone/held_out_loss"]
+    assert (run.path / "clone.png").read_bytes()[:4] == b"\x89PNG"
+    (matrix,) = confusion(run.path)
+    assert np.trace(matrix) / matrix.sum() == pytest.approx(result.best["clone/accuracy"])
+    assert any("indexed there" in line for line in said)
+    assert said[-1].startswith("epoch 4/4: loss ")
+    facts = result.facts()
+    assert facts["best_epoch"] == 4
+    assert facts["accuracy"] > 0.5
+    assert sum(facts["time"].values()) == pytest.approx(1.0)
+    agent, demos = TrainedAgent.from_run(run.path), Demos.open(folder)
+    columns = demos.load(["obs", "action"])
+    assert (agent.act(columns["obs"]) == columns["action"][:, 0]).mean() > 0.5
+
+
+def test_a_clone_goes_on_exactly(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """A clone that was cut off after two epochs and resumed is the one that never stopped, bit for bit."""
+    folder = make_demos()
+    cloned(folder, tmp_path / "whole")
+    cloned(folder, tmp_path / "half")
+    half = RunDir.open(tmp_path / "half")
+    kept = sorted(half.checkpoints.glob("0*"))
+    for path in kept[-2:]:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    resume(half.path, read_config(half)[0], lambda line: None, lambda done, total: None)
+    one, two = (load(find(RunDir.open(tmp_path / name))) for name in ("whole", "half"))
+    assert one.steps == two.steps
+    for group in ("policy", "learner"):
+        for name, array in one.groups[group].items():
+            assert np.array_equal(array, two.groups[group][name]), name
+    rows = [[{k: v for k, v in row.items() if not k.startswith("time/")} for row in read(RunDir(tmp_path / name))]
+            for name in ("whole", "half")]  # fmt: skip
+    assert rows[0] == rows[1]
+    with pytest.raises(ConfigError, match="is finished: it has 4 epochs"):
+        resume(half.path, read_config(half)[0], lambda line: None, lambda done, total: None)
+
+
+def test_other_demos_are_not_gone_on_with(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """A folder that has changed under a clone is named."""
+    folder = make_demos()
+    cloned(folder, tmp_path / "run", clone__epochs=1)
+    make_demos(seed=5)
+    run = RunDir.open(tmp_path / "run")
+    settings = read_config(run)[0]
+    longer = settings.model_copy(update={"clone": settings.clone.model_copy(update={"epochs": 9})})
+    with pytest.raises(DemoError, match="holds other demos than those"):
+        resume(run.path, longer, lambda line: None, lambda done, total: None)
+
+
+def test_it_stops_early_and_keeps_the_best(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Without progress for `clone.patience` epochs it ends, and the newest checkpoint has the best epoch's weights."""
+    result, _ = cloned(
+        make_demos(episodes=8), tmp_path / "run", clone__epochs=60, clone__patience=2, clone__learning_rate=0.05
+    )
+    assert result.epochs < 60
+    assert result.best["epoch"] == result.epochs - 2
+    run = RunDir.open(tmp_path / "run")
+    best, latest = (load(find(run, which)).groups["policy"] for which in ("best", "latest"))
+    assert all(np.array_equal(best[name], latest[name]) for name in best)
+
+
+def test_fewer_samples(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """`clone.max_samples` uses whole episodes up to so many steps."""
+    result, _ = cloned(make_demos(episodes=100), tmp_path / "run", clone__max_samples=300, clone__epochs=1)
+    assert 150 < result.samples <= 300
+
+
+def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
+    """Rounds are played by the clone and hold the expert's actions; resume takes them in again."""
+    choice = configure("soccer", flags={"env__match_seconds": 4.0}).settings
+    from slipstream.learn.build import choose_env
+
+    record(choose_env("soccer", choice), "scripted:rule", 6, tmp_path / "demos", workers=1)
+    more = {"env__match_seconds": 4.0, "clone__dagger": 2, "clone__dagger_games": 4, "clone__epochs": 2}
+    result, said = cloned(tmp_path / "demos", tmp_path / "run", "soccer", **more)
+    assert result.epochs == 6
+    assert sum("scripted:rule says what it would have done" in line for line in said) == 2
+    from slipstream.agents.specs import load_agent
+    from slipstream.collect.vectors import make_vector
+
+    played = Demos.open(tmp_path / "run" / "dagger" / "2")
+    assert len(played) == 4
+    columns = played.load(["obs", "action"])
+    spec = make_vector(choose_env("soccer", choice), 1).spec
+    expert = load_agent("scripted:rule", spec, choose_env("soccer", choice))
+    assert np.array_equal(expert.act(columns["obs"]), columns["action"][:, 0])
+    clone_agent = TrainedAgent.from_run(tmp_path / "run")
+    assert not np.array_equal(clone_agent.act(columns["obs"]), columns["action"][:, 0])
+
+
+def test_dagger_needs_somebody_to_ask(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Demos of people or of other projects have no expert that can be asked."""
+    folder = make_demos()
+    for shard in (folder / "shards").iterdir():
+        (shard / "shard.json").write_text("{}")
+    with pytest.raises(ConfigError, match="nobody for DAgger to ask"):
+        cloned(folder, tmp_path / "run", clone__dagger=1)
+
+
+def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clone DEMOS` prints what a person needs, `--json` one object; resume goes on with it."""
+    monkeypatch.chdir(tmp_path)
+    make_demos()
+    words = ["--set", "policy.hidden=[8]", "--epochs", "1", "--batch", "64"]
+    done = CliRunner().invoke(main, ["clone", "demos", "--run", "r", *words])
+    assert done.exit_code == 0, done.output
+    assert "go on: slipstream train ENV --start run:r" in done.stdout
+    done = CliRunner().invoke(main, ["clone", "demos", "--run", "s", "--json", *words])
+    assert json.loads(done.stdout.splitlines()[-1])["epochs"] == 1
+    done = CliRunner().invoke(main, ["resume", "s"])
+    assert done.exit_code == 2
+    assert "s is finished: it has 1 epochs." in done.stderr
+    done = CliRunner().invoke(main, ["clone", "nowhere"])
+    assert done.exit_code == 4
+    assert "No demos at nowhere: no such folder." in done.stderr
+
+
+def test_a_frozen_trunk_is_read_once(tmp_path: Path) -> None:
+    """Heads learn from cached features, and the clone then plays on pixels."""
+    from slipstream.api import train
+    from slipstream.learn.build import choose_env
+
+    small = {"preset": "smoke", "every__profile": 0, "every__evaluate": 0, "steps": 512, "policy__features": 64}
+    train("pixels", run=tmp_path / "cnn", **small)
+    choice = choose_env("pixels", configure("pixels").settings)
+    record(choice, "scripted:oracle", 300, tmp_path / "demos", workers=1)
+    frozen = {"policy__image": "frozen", "policy__trunk": f"run:{tmp_path / 'cnn'}"}
+    cloned(tmp_path / "demos", tmp_path / "run", "pixels", clone__epochs=30, clone__patience=30, **frozen)
+    assert list((tmp_path / "demos" / "features").glob("*.bin"))
+    agent, demos = TrainedAgent.from_run(tmp_path / "run"), Demos.open(tmp_path / "demos")
+    columns = demos.load(["obs", "action"])
+    assert (agent.act(columns["obs"]) == columns["action"][:, 0]).mean() > 0.7
