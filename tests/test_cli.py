@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -123,15 +124,15 @@ def test_evaluate_without_sides(cli: Cli) -> None:
 
 
 def test_run_json_and_its_report(cli: Cli) -> None:
-    """`run` trains, evaluates and reports, each from disk; its object holds theirs."""
+    """`run` records, clones, trains, evaluates and reports, each from disk; its object holds theirs."""
     result = cli("run", "soccer", "--preset", "smoke", "--steps", 512, "--run", "r", "--json")
     found = facts(result)
-    assert found.keys() == {"stages", "train", "evaluate", "report"}
+    assert found.keys() == {"stages", "record", "clone", "train", "evaluate", "report", "times"}
     assert found["train"].keys() == TRAINED
     assert found["evaluate"].keys() == EVALUATED
     assert found["evaluate"]["opponents"].keys() == {"scripted:chaser", "scripted:rule"}
     assert [line for line in result.stderr.splitlines() if line.startswith("==")] == [
-        "== train", "== evaluate", "== report"
+        "== record", "== clone", "== train", "== evaluate", "== report"
     ]  # fmt: skip
     page = Path(found["report"]).read_text()
     assert json.loads(Path("r/evaluation.json").read_text()).keys() == EVALUATED
@@ -145,13 +146,13 @@ def test_run_skips_stages(cli: Cli) -> None:
     found = facts(
         cli("run", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--skip", "evaluate", "--json")
     )
-    assert found.keys() == {"stages", "train", "report"}
+    assert found.keys() == {"stages", "train", "report", "times"}
     assert found["stages"] == ["train", "report"]
     words = ["--skip", "train", "--skip", "report", "--run", "r", "--set", "evaluation.final_games=3", "--json"]
     later = facts(cli("run", "gymnasium:CartPole-v1", *words))
-    assert later.keys() == {"stages", "evaluate"} and later["evaluate"]["games"] == 3
+    assert later["stages"] == ["evaluate"] and later["evaluate"]["games"] == 3
     assert error(cli("run", "soccer", "--skip", "trian"), 2) == (
-        "error: There is no stage `trian`. Did you mean `train`?\nhint: stages: train, evaluate, report\n"
+        "error: There is no stage `trian`. Did you mean `train`?\nhint: stages: record, clone, train, evaluate, report\n"
     )
     assert error(cli("run", "soccer", "--skip", "train"), 2) == (
         "error: Without training there must be a run to go on from.\nhint: name it: --run DIR\n"
@@ -432,10 +433,12 @@ def test_help_is_quick_and_light(tmp_path: Path) -> None:
 
 
 def test_every_verb_has_the_shared_flags(cli: Cli) -> None:
-    """`--json` and `--import` are everywhere."""
-    for verb in main.commands:
-        text = cli(verb, "--help").stdout
-        assert "--json" in text and "--import" in text, verb
+    """`--json` is everywhere, and `--import` wherever a verb makes an env."""
+    for verb, command in main.commands.items():
+        for words in [[verb, name] for name in command.commands] if isinstance(command, click.Group) else [[verb]]:
+            text = cli(*words, "--help").stdout
+            assert "--json" in text, words
+            assert "--import" in text or verb in ("demos", "convert"), words
 
 
 def test_version(cli: Cli) -> None:
@@ -446,8 +449,9 @@ def test_version(cli: Cli) -> None:
 def test_the_public_names() -> None:
     """What `slipstream` offers is fixed here: a change of this list is a change for users."""
     assert slipstream.__all__ == [
-        "CheckpointError", "ConfigError", "DemoError", "EnvError", "MachineError", "Run", "Settings", "SlipstreamError",
-        "__version__", "empty_rows", "evaluate", "load_agent", "make_vector", "resume", "train",
+        "CheckpointError", "ConfigError", "DemoError", "Demos", "EnvError", "MachineError", "Run", "Settings",
+        "SlipstreamError", "__version__", "batch_iter", "buffered_batch_iter", "clone", "empty_rows", "evaluate",
+        "import_trajectories", "load_agent", "make_vector", "record", "resume", "sarsd_iter", "train",
     ]  # fmt: skip
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None

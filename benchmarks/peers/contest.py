@@ -64,6 +64,7 @@ PEERS = {
     "tianshou": Peer("tianshou_ppo.py", ("tianshou",), ("dummy",)),
     "torchrl": Peer("torchrl_ppo.py", ("torchrl",), ("serial",)),
     "rllib": Peer("rllib.py", ("ray[rllib]",), ("local",)),
+    "imitation": Peer("imitation_bc.py", ("imitation",), ()),  # no PPO: only cloning.py runs it
 }
 LAGS = (0, 1)
 

@@ -11,11 +11,18 @@ from typing import Any
 __version__ = "0.1.0"
 _HOMES = {
     "train": "slipstream.api",
+    "record": "slipstream.api",
+    "clone": "slipstream.api",
     "resume": "slipstream.api",
     "evaluate": "slipstream.api",
     "load_agent": "slipstream.api",
     "make_vector": "slipstream.api",
     "Run": "slipstream.api",
+    "Demos": "slipstream.demos.reader",
+    "sarsd_iter": "slipstream.demos.iterators",
+    "batch_iter": "slipstream.demos.iterators",
+    "buffered_batch_iter": "slipstream.demos.iterators",
+    "import_trajectories": "slipstream.stages.transfer",
     "empty_rows": "slipstream.core.contracts",
     "Settings": "slipstream.settings",
     "SlipstreamError": "slipstream.core.errors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +18,16 @@ from slipstream.collect.vectors import make_vector as _make_vector
 from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_layer, resolve
 from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
-from slipstream.envs.registry import EnvChoice, parse
+from slipstream.demos.format import read_schema
+from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
+from slipstream.runs.provenance import stage_of
+from slipstream.stages import clone as cloning
 from slipstream.stages import evaluate as evaluation
+from slipstream.stages import record as recording
 from slipstream.stages import train as training
 from slipstream.vector.processes import Processes
 
@@ -111,19 +116,57 @@ def resume(
     terms: Mapping[str, Callable[..., float]] | None = None,
 ) -> Run:  # fmt: skip
     """Go on with a run; `steps` is the total. A run whose env was given in Python needs `env` again."""
+    place = RunDir.open(Path(run))
+    if stage_of(place) == "clone":
+        settings = training.read_config(place)[0]
+        cloned = cloning.resume(place.path, settings, _say, lambda done, total: None)
+        return Run(cloned.run, cloned.facts())
     result = training.resume(Path(run), steps, factory=env, terms=dict(terms or {}))
     return Run(result.run, result.facts())
 
 
+def record(
+    agent: str, env: EnvLike, episodes: int, out: str | Path, *, opponent: str | None = None,
+    expert: str | None = None, seed: int | None = None, sampled: bool = False, workers: int | None = None,
+    **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Record the games of an agent into a demos folder; return the facts."""
+    name, factory = _name(env)
+    choice = choose_env(name, configure(name, agent=agent, flags=settings).settings, factory=factory)
+    return recording.record(
+        choice, agent, episodes, Path(out), opponent=opponent, expert=expert, seed=seed, sampled=sampled,
+        workers=workers,
+    )  # fmt: skip
+
+
+def clone(
+    demos: str | Path, *, run: str | Path | None = None, preset: str | None = None,
+    config: str | Path | None = None, **settings: Any,
+) -> Run:  # fmt: skip
+    """Teach a policy to do as the demos do; settings as `clone__epochs=...`, `policy__hidden=...`."""
+    folder = Path(demos)
+    env = read_schema(folder).env
+    given = {"clone__demos": str(folder)} | settings
+    resolved = configure(
+        env if known(env) else "", preset=preset, config=Path(config) if config else None, flags=given
+    )  # fmt: skip
+    result = cloning.clone(resolved, folder, Path(run) if run else None, _say, lambda done, total: None)
+    return Run(result.run, result.facts())
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def evaluate(
     agent: str, env: EnvLike, *, opponent: str | Sequence[str] = (), games: int = 100, seed: int = 0,
-    sampled: bool = False, **settings: Any,
+    sampled: bool = False, beside: str | None = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Play games and return counts, rates and means with 95 % intervals."""
+    """Play games and return counts, rates and means with 95 % intervals; `beside` plays the same starts."""
     name, factory = _name(env)
     choice = choose_env(name, configure(name, agent=agent, flags=settings).settings, factory=factory)
     opponents = [opponent] if isinstance(opponent, str) else list(opponent)
-    return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled)
+    return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled, beside=beside)
 
 
 def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
@@ -169,4 +212,6 @@ def _class_name(make: Callable[[], Any]) -> str:
     return type(env).__name__
 
 
-__all__ = ["EnvChoice", "Run", "configure", "evaluate", "load_agent", "make_vector", "resume", "train"]
+__all__ = [
+    "EnvChoice", "Run", "clone", "configure", "evaluate", "load_agent", "make_vector", "record", "resume", "train"
+]  # fmt: skip

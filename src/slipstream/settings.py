@@ -209,6 +209,15 @@ class SACSettings(Section):
     """Scale observations by running statistics."""
 
 
+class RecordSettings(Section):
+    """What `run` records before it clones."""
+
+    agent: str | None = None
+    """Who is recorded; unset: the game's own expert."""
+    games: int = Field(500, ge=1)
+    """Games that it plays."""
+
+
 class CloneSettings(Section):
     """Behaviour cloning: learning to do as the demos do."""
 
@@ -318,6 +327,7 @@ class Settings(Section):
     """What learns: `ppo` from fresh rollouts, `sac` from a replay buffer."""
     ppo: PPOSettings = PPOSettings()
     sac: SACSettings = SACSettings()
+    record: RecordSettings = RecordSettings()
     clone: CloneSettings = CloneSettings()
     schedules: dict[str, str] = {}
     """Settings that change while a run trains, by dotted key: "linear to 0 over 1000000", "cosine to 1e-5", "linear to

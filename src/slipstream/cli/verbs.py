@@ -10,23 +10,34 @@ import click
 from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, shared, tell, text
 from slipstream.core.errors import SlipstreamError
 
+STAGES = ("record", "clone", "train", "evaluate", "report")
+
 
 @main.command()
 @click.argument("env")
-@click.option("--skip", multiple=True, metavar="STAGE", help="Leave a stage out: train, evaluate, report.")
+@click.option(
+    "--skip", multiple=True, metavar="STAGE", help="Leave a stage out: record, clone, train, evaluate, report."
+)
 @configurable
 @shared
 def run(
     env: str, skip: tuple[str, ...], place: Path | None, as_json: bool, modules: tuple[str, ...], **flags: Any
 ) -> None:
-    """The whole story: train, then evaluate, then a report."""
+    """The whole story: record an expert, clone it, train on from there, evaluate, report.
+
+    The same command with --run DIR goes on where it was stopped.
+    """
     from slipstream.stages.run import run as tell_story
 
-    choice, resolved = settle(env, modules, flags)
-    with Bar("games") as bar:
-        facts = tell_story(choice, resolved, place, skip, lambda stage: click.echo(f"== {stage}", err=True), bar.show)
+    choice, _ = settle(env, modules, dict(flags))
+    with Bar("progress") as bar:
+        facts = tell_story(
+            choice, lambda more: settle(env, modules, flags | more)[1], place, skip,
+            lambda line: click.echo(f"== {line}" if line.partition(":")[0] in STAGES else line, err=True), bar.show,
+        )  # fmt: skip
     tell(facts, as_json, _story(facts))
-    leave(facts.get("train", {}))
+    for name in ("record", "clone", "train"):
+        leave(facts.get(name, {}))
 
 
 @main.command()
@@ -86,14 +97,15 @@ def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]
 @click.argument("agent")
 @click.option("--env", required=True, help="Where it plays.")
 @click.option("--opponent", "opponents", multiple=True, metavar="AGENT", help="Whom it plays; may be repeated.")
+@click.option("--beside", metavar="AGENT", help="Play the same starts with this agent too, and compare.")
 @click.option("--games", type=int, required=True, help="Games against each opponent.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--sampled", is_flag=True, help="Draw actions instead of taking the likeliest.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of the env.")
 @shared
 def evaluate(
-    agent: str, env: str, opponents: tuple[str, ...], games: int, seed: int, sampled: bool, words: tuple[str, ...],
-    as_json: bool, modules: tuple[str, ...],
+    agent: str, env: str, opponents: tuple[str, ...], beside: str | None, games: int, seed: int, sampled: bool,
+    words: tuple[str, ...], as_json: bool, modules: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Measure AGENT in games really played."""
     from slipstream.stages.evaluate import evaluate as do
@@ -101,7 +113,9 @@ def evaluate(
     choice, resolved = settle(env, modules, {"words": words, "agent": agent})
     envs = resolved.settings.evaluation.envs
     with Bar("games") as bar:
-        facts = do(choice, agent, opponents, games, seed=seed, sampled=sampled, envs=envs, on_progress=bar.show)
+        facts = do(
+            choice, agent, opponents, games, seed=seed, sampled=sampled, envs=envs, on_progress=bar.show, beside=beside
+        )
     tell(facts, as_json, _evaluated(facts))
 
 
@@ -199,7 +213,12 @@ def _evaluated(facts: dict[str, Any]) -> str:
         return "\n".join(lines)
     mean, low, high = (facts[key] for key in ("mean_return", "mean_return_low", "mean_return_high"))
     games = f"{facts['games']} games of {facts['mean_length']:.0f} steps"
-    return f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {games}"
+    lines.append(f"mean return {mean:.3g} [{low:.3g}, {high:.3g}] over {games}")
+    if beside := facts.get("beside"):
+        for name, unit in (("return", ""), ("length", " steps")):
+            gain, low, high = (beside[f"{name}_gain{end}"] for end in ("", "_low", "_high"))
+            lines.append(f"{name} beside {beside['agent']}: {gain:+.3g}{unit} [{low:+.3g}, {high:+.3g}]")
+    return "\n".join(lines)
 
 
 def _story(facts: dict[str, Any]) -> str:
@@ -210,6 +229,9 @@ def _story(facts: dict[str, Any]) -> str:
         parts.append(_trained(facts["train"]))
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
+    if "times" in facts:
+        parts += ["", f"{'stage':<10}{'seconds':>9}{'share':>8}"]
+        parts += [f"{name:<10}{one['seconds']:>9.1f}{one['share']:>8.0%}" for name, one in facts["times"].items()]
     return "\n".join(parts)
 
 

@@ -26,6 +26,7 @@ class Games:
     outcomes: list[int] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    """One of each per game, by game and env, so that the same seed gives the same places to the same starts."""
 
     def summary(self) -> dict[str, Any]:
         """Counts, rates and means with their 95 % intervals; games without sides are not won or lost."""
@@ -84,6 +85,7 @@ def _play_all(
     rows, action = empty_rows(spec, envs), np.zeros((envs * spec.agents, spec.action.parts), spec.action.dtype)
     buffers = [np.zeros((len(index), spec.action.parts), spec.action.dtype) for _, index, _ in sides]
     left = np.array([games // envs + (i < games % envs) for i in range(envs)])
+    places: list[tuple[int, int]] = []
     result, tally = Games(spec.competitive), _Tally(spec.agents, learning, envs)
     vector.reset(rows)
     for player, _, _ in sides:
@@ -99,10 +101,14 @@ def _play_all(
         for env in tally.add(rows):
             if left[env]:
                 left[env] -= 1
+                places.append((-int(left[env]), env))
                 tally.finish(env, rows.outcome, result)
             tally.clear(env)
         if on_progress is not None:
             on_progress(len(result.returns))
+    order = sorted(range(games), key=places.__getitem__)
+    for name in ("outcomes", "returns", "lengths"):
+        setattr(result, name, [getattr(result, name)[i] for i in order])
     return result
 
 

@@ -64,6 +64,8 @@ class Game:
     """The scripted players that `run` measures the result against."""
     preset: str = ""
     """The preset that holds the game's own defaults."""
+    expert: str = ""
+    """The scripted player that `run` records and clones first."""
 
 
 def _make_soccer(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
@@ -101,6 +103,7 @@ SOCCER = Game(
     reference="scripted:rule",
     opponents=("scripted:chaser", "scripted:rule"),
     preset="soccer",
+    expert="scripted:rule",
 )
 
 
@@ -138,6 +141,7 @@ KART = Game(
     make=_make_kart,
     scripted={name: _scripted_kart(name) for name in ("expert", "cruiser")},
     preset="kart",
+    expert="scripted:expert",
 )
 
 

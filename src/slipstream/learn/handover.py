@@ -18,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "ppo.value_warmup": 20,
     "ppo.warm_variance": 0.5,
     "ppo.reference_kl": 0.05,
+    "ppo.reference_decay": 0.99,
     "ppo.hold_obs": 2_000_000,
     "sac.actor_warmup": 1_000,
     "evaluation.gate": 3,

@@ -1,54 +1,133 @@
-"""The whole story of a game, stage after stage: train, evaluate, report."""
+"""The whole story of a game, stage after stage: record, clone, train, evaluate, report.
+
+Stages meet on disk: demos in DIR/demos, the clone in DIR/clone, the training in DIR itself. What is done stands in
+DIR/story.json, so that the same command goes on where it was stopped.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from slipstream.config import Resolved
 from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.runs.checkpoint import read_best
-from slipstream.runs.layout import RunDir, write_json
+from slipstream.runs.layout import RunDir, default_path, write_json
+from slipstream.settings import Settings
+from slipstream.stages import clone as cloning
+from slipstream.stages import train as training
 from slipstream.stages.evaluate import evaluate
+from slipstream.stages.record import record
 from slipstream.stages.report import report
-from slipstream.stages.train import train
 
-STAGES = ("train", "evaluate", "report")
+STAGES = ("record", "clone", "train", "evaluate", "report")
+Tell = Callable[[str], None]
+Show = Callable[[int, int], None]
+
+
+class Story:
+    """One game from its expert to a report, in one folder."""
+
+    def __init__(
+        self, choice: EnvChoice, configure: Callable[[dict[str, Any]], Resolved], place: Path, skip: Collection[str],
+        tell: Tell, show: Show | None,
+    ) -> None:  # fmt: skip
+        self.choice, self.place, self.tell = choice, place, tell
+        self._configure = configure
+        self._show = show or (lambda done, total: None)
+        self._file = place / "story.json"
+        game, _ = parse(choice.name)
+        self._game = game
+        self._settings: Settings = configure({}).settings
+        self.expert = self._settings.record.agent or (game.expert if game is not None else "")
+        self.stages = [name for name in STAGES if name not in skip and (self.expert or name not in STAGES[:2])]
+        before = self._before()
+        self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STAGES if n in before}
+        self._seconds: dict[str, float] = before.get("seconds", {})
+
+    def _before(self) -> dict[str, Any]:
+        """What an earlier start has finished."""
+        try:
+            told = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def run(self) -> dict[str, Any]:
+        """Do every stage that is not done."""
+        for name in self.stages:
+            if name in self.facts and name not in ("evaluate", "report"):
+                self.tell(f"{name}: done before")
+                continue
+            self.tell(name)
+            began = time.perf_counter()
+            self.facts[name] = getattr(self, f"_{name}")()
+            if isinstance(self.facts[name], dict) and self.facts[name].get("stopped"):
+                return self.facts
+            self._seconds[name] = time.perf_counter() - began
+            self.place.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, self.facts | {"seconds": self._seconds})
+        whole = sum(self._seconds.values())
+        self.facts["times"] = {name: {"seconds": s, "share": s / whole} for name, s in self._seconds.items()}
+        return self.facts
+
+    def _record(self) -> dict[str, Any]:
+        """Record what is missing of the games."""
+        out, wanted = self.place / "demos", self._settings.record.games
+        have = len(set(Demos.open(out).games)) if (out / "demos.json").exists() else 0
+        if have >= wanted:
+            return {"out": str(out), "games": have}
+        return record(self.choice, self.expert, wanted - have, out, on_progress=self._show)
+
+    def _clone(self) -> dict[str, Any]:
+        """Clone the demos, or go on with it."""
+        demos, run = self.place / "demos", self.place / "clone"
+        if RunDir(run).holds_run:
+            return cloning.resume(run, training.read_config(RunDir(run))[0], self.tell, self._show).facts()
+        resolved = self._configure({"clone.demos": str(demos)})
+        return cloning.clone(resolved, demos, run, self.tell, self._show).facts()
+
+    def _train(self) -> dict[str, Any]:
+        """Train, from the clone if there is one, or go on with it."""
+        if RunDir(self.place).holds_run:
+            return training.resume(self.place, modules=self.choice.modules).facts()
+        cloned = "clone" in self.facts
+        resolved = self._configure({"start": f"run:{self.place / 'clone'}"} if cloned else {})
+        return training.train(self.choice, resolved, self.place).facts()
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Play the final games, and beside the expert where there is nobody to play against."""
+        folder, wanted = RunDir.open(self.place), self._settings.evaluation
+        opponents = [wanted.opponent] if wanted.opponent else list(self._game.opponents if self._game else ())
+        agent = f"run:{self.place}" + ("@best" if read_best(folder) else "")
+        result = evaluate(
+            self.choice, agent, opponents, wanted.final_games, seed=self._settings.seed + 1_000_003, envs=wanted.envs,
+            on_progress=self._show, beside=None if opponents or not self.expert else self.expert,
+        )  # fmt: skip
+        write_json(folder.path / "evaluation.json", result)
+        return result
+
+    def _report(self) -> str:
+        return str(report(RunDir.open(self.place))["report"])
 
 
 def run(
-    choice: EnvChoice, resolved: Resolved, place: Path | None, skip: Collection[str],
-    tell: Callable[[str], None], on_progress: Callable[[int, int], None] | None = None,
+    choice: EnvChoice, configure: Callable[[dict[str, Any]], Resolved], place: Path | None, skip: Collection[str],
+    tell: Tell, on_progress: Show | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Do every stage that is not skipped, each from what the one before left on disk."""
+    """Do every stage that is not skipped, each from what the one before left on disk.
+
+    `configure` gives the settings with some more laid over them: those of the stages before.
+    """
     for name in skip:
         if name not in STAGES:
             near = did_you_mean(name, STAGES)
             raise ConfigError(f"There is no stage `{name}`.{near}", f"stages: {', '.join(STAGES)}")
-    facts: dict[str, Any] = {"stages": [name for name in STAGES if name not in skip]}
-    if "train" not in skip:
-        tell("train")
-        facts["train"] = train(choice, resolved, place).facts()
-        place = Path(facts["train"]["run"])
-        if facts["train"]["stopped"]:
-            return facts
-    if place is None:
+    if place is None and "train" in skip:
         raise ConfigError("Without training there must be a run to go on from.", "name it: --run DIR")
-    folder = RunDir.open(place)
-    if "evaluate" not in skip:
-        tell("evaluate")
-        game, _ = parse(choice.name)
-        wanted = resolved.settings.evaluation
-        opponents = [wanted.opponent] if wanted.opponent else list(game.opponents if game is not None else ())
-        agent = f"run:{place}" + ("@best" if read_best(folder) else "")
-        seed = resolved.settings.seed + 1_000_003
-        facts["evaluate"] = evaluate(
-            choice, agent, opponents, wanted.final_games, seed=seed, envs=wanted.envs, on_progress=on_progress
-        )  # fmt: skip
-        write_json(folder.path / "evaluation.json", facts["evaluate"])
-    if "report" not in skip:
-        tell("report")
-        facts["report"] = report(folder)["report"]
-    return facts
+    return Story(choice, configure, place or default_path(choice.name), skip, tell, on_progress).run()

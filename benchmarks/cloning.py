@@ -1,0 +1,549 @@
+"""Behaviour cloning: samples per second beside `imitation`, and memory and speed on demos of 10 GB.
+
+    .venv/bin/python benchmarks/cloning.py --part peers [--rounds 5] [--epochs 10] [--batches 256,4096]
+    .venv/bin/python benchmarks/cloning.py --part pixels [--rounds 3] [--gb 10] [--windows 2] [--disk DIR]
+
+Runs stand alone on the machine and rounds are interleaved; ratios are taken within a round. Start-up, compiling and the
+first epoch (of pixels: the first window) are not timed.
+
+`peers` makes 100,000 transitions in episodes, whose actions a fixed random network chose, and gives both sides the same
+episodes to learn from and to be judged by. `pixels` writes images to disk and learns from them window by window, with
+the files in the system's cache and without, beside a set that fits in memory; the anonymous memory of all processes is
+looked at 20 times a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
+
+import numpy as np
+import psutil
+from contest import (
+    SCRIPTS,
+    VENVS,
+    adopt_orphans,
+    end_children,
+    install,
+    interpreter,
+    launch,
+    pairs,
+    say,
+    search_path,
+    slipstream_program,
+    slipstream_version,
+    version_of,
+)
+from stats import spread, table, told
+
+from record import Record, dated
+from slipstream.api import configure
+from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
+from slipstream.core.machine import cores
+from slipstream.core.plan import make_plan
+from slipstream.demos.edit import split
+from slipstream.demos.format import TRUNCATED, Schema
+from slipstream.demos.quality import inspect
+from slipstream.demos.reader import Demos
+from slipstream.demos.writer import Shard, prepare, recording_name
+from slipstream.learn.build import make_engine, needs_torch
+from slipstream.learn.cloning import Cloner
+from slipstream.learn.lessons import measure
+from slipstream.models.design import Design
+
+OURS = "slipstream"
+LIMIT_S = 900.0
+LENGTH = 100  # steps of an episode
+HELD_OUT = 0.1
+
+STEPS, FLOATS, ACTIONS, TEACHER = 100_000, 32, 8, 64
+HIDDEN, ACTIVATION, LEARNING_RATE = [256, 256], "relu", 1e-3
+LOADERS = ("transitions", "batches")
+SPEED_GOAL = 3.0
+ACCURACY_SLACK = 0.005
+"""By how much slipstream's accuracy may be lower and still count as the same."""
+
+SIDE, SQUARE, NOISE = 64, 8, 2048
+NETWORK = {"image": "nature", "features": 64, "hidden": [64]}
+MEMORY_GOAL = 2e9
+PIXELS_GOAL = 0.7
+POLL_S = 0.05
+
+
+def slipstream_facts() -> dict[str, Any]:
+    """What a row tells of our side."""
+    return {
+        "version": slipstream_version(),
+        "versions": {package: version_of(package) for package in ("torch", "numpy", "numba")},
+    }
+
+
+def new_shard(folder: Path, schema: Schema) -> Shard:
+    """Somewhere to write episodes of made-up demos to."""
+    prepare(folder, schema)
+    return Shard(folder, recording_name(), schema, {"agent": "made up"})
+
+
+def write_vectors(folder: Path) -> None:
+    """Demos of a wandering point, whose action a random network with one hidden layer chooses."""
+    random = np.random.default_rng(0)
+    episodes, keep = STEPS // LENGTH, np.float32(0.9)
+    walk = random.standard_normal((episodes, LENGTH + 1, FLOATS), np.float32)
+    for t in range(LENGTH):
+        walk[:, t + 1] = keep * walk[:, t] + np.sqrt(1 - keep * keep) * walk[:, t + 1]
+    first, last = random.standard_normal((FLOATS, TEACHER)), random.standard_normal((TEACHER, ACTIONS))
+    shard = new_shard(folder, Schema("teacher", vector_obs(FLOATS), ActionSpec("discrete", (ACTIONS,))))
+    for number, obs in enumerate(walk):
+        action = np.argmax(np.tanh(obs[:-1] @ first / np.sqrt(FLOATS)) @ last, axis=1)
+        values = {"obs": obs, "action": action[:, None], "reward": np.ones(LENGTH, np.float32)}
+        shard.add(values, game=number, ended=TRUNCATED)
+    shard.close()
+
+
+def save_split(demos: Path, seed: int, out: Path) -> dict[str, int]:
+    """The parts that slipstream makes of the demos by this seed, for the peer; their sizes."""
+    parts = dict(zip(("train", "held"), split(Demos.open(demos), HELD_OUT, seed), strict=True))
+    arrays = {}
+    for name, part in parts.items():
+        columns = part.load(["obs", "action"])
+        arrays |= {f"{name}_obs": columns["obs"], f"{name}_acts": columns["action"][:, 0].astype(np.int64)}
+    np.savez(out, **arrays)
+    return {f"{name}_samples": part.steps for name, part in parts.items()}
+
+
+def clone(demos: Path, batch: int, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Clone by the command line; the rate of all epochs but the first, and the last epoch's accuracy."""
+    settings = {
+        "clone.learning_rate": LEARNING_RATE,
+        "clone.held_out": HELD_OUT,
+        "clone.value": 0,
+        "clone.entropy": 0,
+        "clone.weight_decay": 0,
+        "clone.max_grad_norm": 1e9,  # the peer shortens no gradient
+        "clone.normalise_obs": "false",
+        "clone.patience": options.epochs,
+        "policy.hidden": json.dumps(HIDDEN, separators=(",", ":")),
+        "policy.activation": ACTIVATION,
+    }
+    words = pairs([*(f"{key}={value}" for key, value in settings.items()), *options.set])
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+        run = Path(folder) / "run"
+        command = [*slipstream_program(), "clone", str(demos), "--batch", str(batch), "--epochs", str(options.epochs)]
+        done = launch([*command, "--seed", str(seed), "--run", str(run), "--json", *words], LIMIT_S, search_path())
+        if done.failure:
+            return {"failed": done.failure}
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seconds = sum(row["time/epoch_s"] for row in rows[1:])
+    samples = rows[-1]["steps"] - rows[0]["steps"]
+    return {
+        **slipstream_facts(),
+        "epochs": len(rows),
+        "samples": samples,
+        "seconds": round(seconds, 4),
+        "samples_per_second": round(samples / seconds, 1),
+        "accuracy": rows[-1]["clone/accuracy"],
+        "wall_seconds": round(done.wall_seconds, 2),
+    }
+
+
+def imitate(one: str, data: Path, batch: int, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Run the peer's script in its own interpreter."""
+    _, loader, threads = one.split("-")
+    python = options.python or str(VENVS / "imitation" / "bin" / "python")
+    command = [python, str(SCRIPTS / "imitation_bc.py"), str(data), "--loader", loader, "--threads", threads]
+    command += ["--batch", str(batch), "--epochs", str(options.epochs), "--seed", str(seed)]
+    command += ["--actions", str(ACTIONS), "--hidden", json.dumps(HIDDEN), "--activation", ACTIVATION]
+    done = launch([*command, "--learning-rate", str(LEARNING_RATE)], LIMIT_S, search_path())
+    return {"failed": done.failure} if done.failure else {**done.row, "wall_seconds": round(done.wall_seconds, 2)}
+
+
+def run_peers(options: argparse.Namespace, record: Record) -> None:
+    """All contestants with all batch sizes, round after round."""
+    broken = None if options.python else install("imitation")
+    everyone = [OURS, *(f"imitation-{loader}-{count}" for loader in LOADERS for count in options.threads)]
+    with tempfile.TemporaryDirectory(prefix="cloning-") as name:
+        demos, data = Path(name) / "demos", Path(name) / "split.npz"
+        write_vectors(demos)
+        for turn in range(options.rounds):
+            sizes = save_split(demos, turn, data)
+            for batch in options.batches:
+                for one in everyone if turn % 2 == 0 else everyone[::-1]:
+                    record.load()
+                    if one == OURS:
+                        row = clone(demos, batch, turn, options)
+                    else:
+                        row = {"failed": broken} if broken else imitate(one, data, batch, turn, options)
+                    peer = one.partition("-")[0]
+                    about = {"work": f"batch {batch}", "contestant": one, "peer": peer, "round": turn, "batch": batch}
+                    record.add({**row, **about, **sizes})
+                    say(f"    {row.get('samples_per_second')} samples/s, accuracy {row.get('accuracy')}")
+    summary = {
+        f"batch {batch}": rank([row for row in record.rows if row["batch"] == batch]) for batch in options.batches
+    }
+    record.close(summary, peers_page(summary, options))
+
+
+def rank(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Per contestant the spread of rates and accuracies; per loader of the peer the ratios, round by round."""
+    found: dict[str, dict[int, dict[str, Any]]] = {row["contestant"]: {} for row in rows}
+    ranking: dict[str, Any] = {"contestants": {}, "against": {}}
+    for row in rows:
+        if "failed" not in row:
+            found[row["contestant"]][row["round"]] = row
+    for one, turns in found.items():
+        facts = {key: spread([row[key] for row in turns.values()]) for key in ("samples_per_second", "accuracy")}
+        failed = sorted({row["failed"] for row in rows if row["contestant"] == one and "failed" in row})
+        ranking["contestants"][one] = {**facts, "failed": failed}
+    for loader in LOADERS:
+        peers = {one: median(row["samples_per_second"] for row in turns.values()) for one, turns in found.items()
+                 if turns and f"-{loader}-" in one}  # fmt: skip
+        best = max(peers, key=lambda one: peers[one], default=None)
+        shared = sorted(set(found.get(OURS, {})) & set(found[best])) if best else []
+        if shared:
+            ours, theirs = ([found[one][turn] for turn in shared] for one in (OURS, best))
+            both = list(zip(ours, theirs, strict=True))
+            ratio = spread([mine["samples_per_second"] / other["samples_per_second"] for mine, other in both])
+            gap = spread([mine["accuracy"] - other["accuracy"] for mine, other in both])
+            met = ratio["median"] >= SPEED_GOAL and gap["median"] >= -ACCURACY_SLACK
+            ranking["against"][best] = {"ratio": ratio, "accuracy_gap": gap, "met": met}
+    return ranking
+
+
+def peers_page(summary: dict[str, Any], options: argparse.Namespace) -> str:
+    """The summary for people."""
+    parts = [
+        "# Behaviour cloning beside `imitation`",
+        f"{STEPS:,} transitions of {FLOATS} floats and {ACTIONS} actions in episodes of {LENGTH} steps, {HELD_OUT:.0%} of"
+        f" the episodes held out, the same for both; {options.epochs} epochs, hidden layers {HIDDEN}, {ACTIVATION}, Adam"
+        f" with a learning rate of {LEARNING_RATE:g}, samples/s over all epochs but the first, accuracy of the likeliest"
+        " action on the part held out after the last epoch.",
+        "Alike: loss is the negative log-probability alone (no entropy bonus, no weight decay, no value loss), gradients"
+        " are not shortened, observations are not scaled, first weights are orthogonal; a value head of one layer is"
+        " computed and not trained. Different: slipstream's learning rate falls along a cosine and `imitation`'s is"
+        " constant; slipstream learns from the last, smaller batch of an epoch and `imitation` leaves it out;"
+        " slipstream chooses its threads, `imitation` stands with its better number of torch threads (the last number"
+        " of its name).",
+        "`transitions` hands `imitation` the demos as its documentation does; `batches` hands it ready batches of"
+        " tensors instead, which its own loader would have made sample by sample.",
+    ]
+    for work, ranking in summary.items():
+        parts.append(f"## {work}")
+        lines = [
+            [one, *told(facts["samples_per_second"], 0), _percent(facts["accuracy"]), facts["accuracy"]["n"]]
+            for one, facts in ranking["contestants"].items()
+        ]
+        parts.append(table(("contestant", "samples/s", "min..max", "95 %", "accuracy", "runs"), lines))
+        for one, facts in ranking["contestants"].items():
+            parts += [f"- {one} failed: {reason}" for reason in facts["failed"]]
+        for one, facts in ranking["against"].items():
+            middle, extent, interval = told(facts["ratio"], 2)
+            gap = facts["accuracy_gap"]
+            parts.append(
+                f"slipstream / {one}: **{middle}x** (95 % {interval}, {extent}, {gap['n']} rounds), accuracy"
+                f" {100 * gap['median']:+.2f} points ({100 * gap['min']:+.2f}..{100 * gap['max']:+.2f}); goal"
+                f" {SPEED_GOAL:g}x at the same accuracy {'met' if facts['met'] else 'not met'}"
+            )
+    return "\n\n".join(parts)
+
+
+def _percent(values: dict[str, Any]) -> str:
+    return f"{values['median']:.1%} ({values['min']:.1%}..{values['max']:.1%})" if values["n"] else "-"
+
+
+def write_pixels(folder: Path, gigabytes: float) -> None:
+    """Demos of noise with a bright square, and the quarter in which it is as the action."""
+    random = np.random.default_rng(0)
+    noise = random.integers(0, 160, (NOISE, SIDE, SIDE, 3), np.uint8)
+    schema = Schema("squares", ObsSpec((ObsField("", "image", (SIDE, SIDE, 3)),)), ActionSpec("discrete", (4,)))
+    shard, half = new_shard(folder, schema), SIDE // 2
+    while shard.bytes < gigabytes * 1e9:
+        first = int(random.integers(NOISE - LENGTH))
+        obs = noise[first : first + LENGTH + 1].copy()
+        action = random.integers(0, 4, LENGTH, np.int32)
+        corners = np.stack([action // 2, action % 2], axis=1) * half + random.integers(0, half - SQUARE, (LENGTH, 2))
+        for picture, (y, x) in zip(obs, corners, strict=False):
+            picture[y : y + SQUARE, x : x + SQUARE] = 255
+        values = {"obs": obs.reshape(LENGTH + 1, -1), "action": action[:, None], "reward": np.ones(LENGTH, np.float32)}
+        shard.add(values, game=shard.episodes, ended=TRUNCATED)
+    shard.close()
+
+
+class Enough(Exception):
+    """Leaves an epoch in its midst."""
+
+
+class Phases:
+    """When each part of a run began and ended."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, list[float]] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Note the time of what is done inside."""
+        began = time.monotonic()
+        yield
+        self.spans[name] = [began, time.monotonic()]
+
+
+def timed_windows(cloner: Cloner, windows: int, samples: int) -> dict[str, Any]:
+    """Learn, and time what comes after the first window: so many more, or epochs of so many samples together."""
+    marks: list[tuple[int, float, float]] = []
+    before = 0
+
+    def look(done: int, total: int) -> None:
+        marks.append((before + done, time.perf_counter(), cloner.train.seconds["read"]))
+        learned = marks[-1][0] - marks[0][0]
+        if len(marks) > windows and learned >= samples:
+            raise Enough
+
+    with suppress(Enough):
+        for number in range(cloner.now.epochs):
+            cloner.epoch(number, look)
+            before += cloner.train.demos.steps
+    (first, began, read), (last, ended, read_at_end) = marks[0], marks[-1]
+    return {
+        "samples": last - first,
+        "seconds": round(ended - began, 4),
+        "samples_per_second": round((last - first) / (ended - began), 1),
+        "read_share": round((read_at_end - read) / (ended - began), 4),
+    }
+
+
+def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
+    """What `slipstream clone` learns with."""
+    flags = {f"policy.{key}": value for key, value in NETWORK.items()} | {"clone.epochs": 1000}
+    flags |= {"clone.window_mib": window_mib} if window_mib else {}
+    settings, demos = configure("", flags=flags).settings, Demos.open(folder)
+    design = Design(demos.schema.obs, demos.schema.action, settings.policy)
+    plan = make_plan(
+        settings.plan, cores=cores(), native=True, minibatch=settings.clone.batch, weights=design.weights.size,
+        needs_torch=needs_torch(settings, design),
+    )  # fmt: skip
+    pack, (train, held_out) = design.first_pack(settings.seed), split(demos, settings.clone.held_out, settings.seed)
+    engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
+    statistics, gamma = measure(train, settings.ppo.gamma), settings.ppo.gamma
+    return Cloner(settings.clone, design, pack, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed)
+
+
+def learn_pixels(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What `slipstream clone` does, phase by phase and in this process, without learning from everything."""
+    phases, row = Phases(), slipstream_facts()
+    if "inspect" in options.phases:
+        with phases("inspect"):
+            inspect(folder)
+    with phases("make"):
+        cloner = make_cloner(folder, options.window_mib)
+    row |= {"fits": cloner.train.whole, "windows": len(cloner.train.windows(None))}
+    for name in [name for name in ("learn", "validate", "ahead") if name in options.phases]:
+        cloner.ahead = name == "ahead"
+        with phases(name):
+            if name == "validate":
+                row["accuracy"] = cloner.validate()[0]["clone/accuracy"]
+            else:
+                row[name] = timed_windows(cloner, options.windows, options.samples)
+    return {**row, "phases": phases.spans}
+
+
+class Watch:
+    """Looks at the anonymous memory of all processes below this one while it is entered."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, int]] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        mine, children, looks = psutil.Process(), [], 0
+        while not self._end.wait(POLL_S):
+            if looks % 10 == 0:  # the list of processes is dear, and these start hardly any
+                children = mine.children(recursive=True)
+            looks += 1
+            self.seen.append((time.monotonic(), sum(anonymous(child.pid) for child in children)))
+
+    def peak(self, span: Sequence[float] = (0.0, float("inf"))) -> int:
+        """The most bytes within a span of time."""
+        return max((size for when, size in self.seen if span[0] <= when <= span[1]), default=0)
+
+
+def anonymous(pid: int) -> int:
+    """RssAnon of a process in bytes, 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+
+
+def forget(folder: Path) -> None:
+    """Ask the system to drop the files from its cache."""
+    for file in folder.rglob("*.bin"):
+        with open(file, "rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def recall(folder: Path) -> None:
+    """Read the files once, so that the system has them in its cache."""
+    block = bytearray(16 << 20)
+    for file in folder.rglob("*.bin"):
+        with open(file, "rb", buffering=0) as opened:
+            while opened.readinto(block):
+                pass
+
+
+def cached_share(folder: Path) -> float:
+    """The share of the files' pages that are in the system's cache."""
+    library, there, pages = ctypes.CDLL(None, use_errno=True), 0, 0
+    for file in folder.rglob("*.bin"):
+        size = file.stat().st_size
+        if not size:
+            continue
+        with open(file, "rb") as opened, mmap.mmap(opened.fileno(), size, mmap.MAP_PRIVATE) as mapped:
+            marks = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+            start = ctypes.c_char.from_buffer(mapped)
+            library.mincore(ctypes.byref(start), ctypes.c_size_t(size), ctypes.c_void_p(marks.ctypes.data))
+            del start
+            there, pages = there + int((marks & 1).sum()), pages + len(marks)
+    return there / max(1, pages)
+
+
+def apart(folder: Path, phases: str, samples: int, options: argparse.Namespace) -> dict[str, Any]:
+    """`learn_pixels` in a process of its own, with its memory watched from here."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--part", "pixels", "--one", str(folder)]
+    command += ["--phases", phases, "--windows", str(options.windows), "--samples", str(samples)]
+    command += ["--window-mib", str(options.window_mib)] if options.window_mib else []
+    cached = round(cached_share(folder), 4)
+    with Watch() as watch:
+        done = launch(command, LIMIT_S, search_path())
+    if done.failure:
+        return {"failed": done.failure, "cached_before": cached}
+    spans = done.row.pop("phases")
+    return {
+        **done.row,
+        **done.row.get("ahead", {}),
+        **done.row.get("learn", {}),
+        "cached_before": cached,
+        "cached_after": round(cached_share(folder), 4),
+        "peak_anonymous": watch.peak(),
+        "peaks": {name: watch.peak(span) for name, span in spans.items()},
+        "phase_seconds": {name: round(high - low, 2) for name, (low, high) in spans.items()},
+        "wall_seconds": round(done.wall_seconds, 2),
+    }
+
+
+def run_pixels(options: argparse.Namespace, record: Record) -> None:
+    """One run through all phases for its memory, then rounds for speed."""
+    free, needed = shutil.disk_usage(options.disk or tempfile.gettempdir()).free, (options.gb + options.small_gb) * 1e9
+    if free < 1.1 * needed:
+        raise SystemExit(
+            f"{needed / 1e9:.1f} GB do not fit on the disk: {free / 1e9:.1f} GB are free. hint: --disk DIR"
+        )
+    with tempfile.TemporaryDirectory(prefix="cloning-", dir=options.disk) as name:
+        large, small = Path(name) / "large", Path(name) / "small"
+        for folder, size in ((large, options.gb), (small, options.small_gb)):
+            began = time.perf_counter()
+            write_pixels(folder, size)
+            say(f"wrote {size:g} GB in {time.perf_counter() - began:.0f} s")
+
+        def add(one: str, folder: Path, phases: str, turn: int, samples: int = 0) -> dict[str, Any]:
+            record.load()
+            row = apart(folder, phases, samples, options)
+            record.add({"work": "pixels", "contestant": one, "peer": OURS, "round": turn, **row})
+            say(f"    {row.get('samples_per_second')} samples/s, {row.get('peak_anonymous', 0) / 1e6:.0f} MB")
+            return row
+
+        whole = add("all phases", large, "inspect,learn,validate,ahead", -1)
+        samples = whole.get("learn", {}).get("samples", 0)
+        for turn in range(options.rounds):
+            add("fits", small, "learn", turn, samples)
+            recall(large)
+            add("cached", large, "learn", turn)
+            for phase in ("learn", "ahead"):
+                forget(large)
+                add("cold" if phase == "learn" else "cold, ahead", large, phase, turn)
+    summary = weigh(record.rows)
+    record.close(summary, pixels_page(summary, options))
+
+
+def weigh(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Placeholder."""
+    return {}
+
+
+def pixels_page(summary: dict[str, Any], options: argparse.Namespace) -> str:
+    """Placeholder."""
+    return ""
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+
+    def names(text: str) -> list[str]:
+        return [name for name in text.split(",") if name]
+
+    def numbers(text: str) -> list[int]:
+        return [int(name) for name in names(text)]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("peers", "pixels"), required=True)
+    parser.add_argument("--rounds", type=int, help="[5 with peers, 3 with pixels]")
+    parser.add_argument("--out", type=Path, help="the record's folder [benchmarks/records/DATE-cloning-PART]")
+    peers = parser.add_argument_group("peers")
+    peers.add_argument("--epochs", type=int, default=10, help="the first of which is not timed")
+    peers.add_argument("--batches", type=numbers, default=[256, 4096])
+    peers.add_argument("--threads", type=numbers, default=[1, 2], help="torch threads to try the peer with")
+    peers.add_argument("--python", type=interpreter, help="one that imports imitation (default: .venvs/imitation)")
+    peers.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further slipstream settings")
+    pixels = parser.add_argument_group("pixels")
+    pixels.add_argument("--gb", type=float, default=10.0, help="size of the large set")
+    pixels.add_argument("--small-gb", type=float, default=0.25, help="size of the set that fits in memory")
+    pixels.add_argument("--windows", type=int, default=2, help="that are timed in each run, after one that is not")
+    pixels.add_argument("--window-mib", type=int, help="another clone.window_mib than the default")
+    pixels.add_argument("--disk", type=Path, help="a folder on the disk to write to [the temporary one]")
+    pixels.add_argument("--one", type=Path, metavar="DEMOS", help="one run alone, told on stdout")
+    pixels.add_argument("--phases", type=names, default=["learn"], help="of inspect,learn,validate,ahead for --one")
+    pixels.add_argument("--samples", type=int, default=0, help="that --one times at least")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what was asked for and leave nothing running."""
+    options = parse()
+    if options.one:
+        print(json.dumps(learn_pixels(options.one, options)), flush=True)
+        return
+    options.rounds = options.rounds or {"peers": 5, "pixels": 3}[options.part]
+    record = Record(options.out or dated(f"cloning-{options.part}"))
+    adopt_orphans()
+    try:
+        record.begin()
+        (run_peers if options.part == "peers" else run_pixels)(options, record)
+    finally:
+        end_children()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The story: every stage from what the one before left, and on from wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.api import configure
+from slipstream.core.errors import ConfigError
+from slipstream.demos.reader import Demos
+from slipstream.learn.build import choose_env
+from slipstream.runs.layout import RunDir
+from slipstream.stages.run import run
+from slipstream.stages.train import read_config
+
+
+def told(place: Path, env: str = "soccer", skip: tuple[str, ...] = (), **more: Any) -> tuple[dict[str, Any], list[str]]:
+    """Run the story of a game in its smallest form."""
+    said: list[str] = []
+
+    def settings(extra: dict[str, Any]) -> Any:
+        return configure(env, preset="smoke", flags={"every.profile": 0} | more | extra)
+
+    return run(choose_env(env, settings({}).settings), settings, place, skip, said.append), said
+
+
+def test_the_whole_story(tmp_path: Path) -> None:
+    """Demos, clone, training that starts from it, evaluation and report; times add up to the whole."""
+    facts, said = told(tmp_path / "run")
+    assert facts["stages"] == ["record", "clone", "train", "evaluate", "report"]
+    assert len(set(Demos.open(tmp_path / "run" / "demos").games)) == 8
+    settings, _ = read_config(RunDir.open(tmp_path / "run"))
+    assert settings.start == f"run:{tmp_path / 'run' / 'clone'}"
+    assert settings.ppo.reference == settings.start
+    assert facts["train"]["steps"] == 1024
+    assert facts["evaluate"]["games"] == 8
+    assert Path(facts["report"]).exists()
+    assert sum(one["share"] for one in facts["times"].values()) == pytest.approx(1.0)
+    again, said = told(tmp_path / "run")
+    assert [line for line in said if "done before" in line] == [
+        f"{n}: done before" for n in ("record", "clone", "train")
+    ]
+    assert again["train"] == facts["train"]
+
+
+@pytest.mark.parametrize("stopped", ["record", "clone", "train"])
+def test_it_goes_on_where_it_was_stopped(stopped: str, tmp_path: Path) -> None:
+    """A stage that is not in story.json is gone on with: games are topped up, runs are resumed."""
+    place = tmp_path / "run"
+    told(place)
+    story = json.loads((place / "story.json").read_text())
+    order = ["record", "clone", "train", "evaluate", "report"]
+    for name in order[order.index(stopped) :]:
+        story.pop(name)
+    (place / "story.json").write_text(json.dumps(story))
+    if stopped == "record":
+        shutil.rmtree(place / "clone")
+        more = {"record.games": 12}
+    else:
+        more = {}
+    if stopped in ("record", "clone"):
+        for path in (place / "checkpoints", place / "config.yaml", place / "metrics.jsonl", place / "provenance.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if stopped == "clone":
+        shutil.rmtree(place / "clone")
+    if stopped == "train":
+        text = (place / "config.yaml").read_text().replace("steps: 1000", "steps: 2000")
+        (place / "config.yaml").write_text(text)
+    facts, said = told(place, **more)
+    assert facts["evaluate"]["games"] == 8
+    if stopped == "record":
+        assert len(set(Demos.open(place / "demos").games)) == 12
+    if stopped == "train":
+        assert facts["train"]["steps"] > 2000 - 128
+        assert "clone: done before" in said
+
+
+def test_stages_can_be_left_out(tmp_path: Path) -> None:
+    """Without a clone training starts from nothing; without training there must be a run."""
+    facts, _ = told(tmp_path / "run", skip=("record", "clone", "report"))
+    assert facts["stages"] == ["train", "evaluate"]
+    assert read_config(RunDir.open(tmp_path / "run"))[0].start is None
+    with pytest.raises(ConfigError, match="There is no stage `lcone`"):
+        told(tmp_path / "run", skip=("lcone",))
+    with pytest.raises(ConfigError, match="Without training there must be a run"):
+        run(
+            choose_env("soccer", configure("soccer").settings), lambda more: configure("soccer"), None, ["train"], print
+        )
+
+
+def test_games_without_an_expert_have_a_shorter_story(tmp_path: Path) -> None:
+    """Nobody is recorded where nobody knows how to play."""
+    facts, _ = told(tmp_path / "run", "recall")
+    assert facts["stages"] == ["train", "evaluate", "report"]
+
+
+def test_a_game_of_one_side_is_told_beside_its_expert(tmp_path: Path) -> None:
+    """Where there is nobody to play against, the expert plays the same starts."""
+    facts, _ = told(tmp_path / "run", "pixels", **{"record.agent": "scripted:oracle"})
+    beside = facts["evaluate"]["beside"]
+    assert beside["agent"] == "scripted:oracle"
+    assert beside["return_gain"] <= 0
+    assert beside["return_gain_low"] <= beside["return_gain"] <= beside["return_gain_high"]
