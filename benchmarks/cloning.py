@@ -83,6 +83,13 @@ NETWORK = {"image": "nature", "features": 64, "hidden": [64]}
 MEMORY_GOAL = 2e9
 PIXELS_GOAL = 0.7
 POLL_S = 0.05
+FITS = "fits"
+CACHES = {
+    FITS: "small set, in memory",
+    "cached": "large set, its files in the system's cache",
+    "cold": "large set, from disk",
+    "cold, ahead": "large set, from disk, the next window read by a thread",
+}
 
 
 def slipstream_facts() -> dict[str, Any]:
@@ -228,16 +235,15 @@ def peers_page(summary: dict[str, Any], options: argparse.Namespace) -> str:
     """The summary for people."""
     parts = [
         "# Behaviour cloning beside `imitation`",
-        f"{STEPS:,} transitions of {FLOATS} floats and {ACTIONS} actions in episodes of {LENGTH} steps, {HELD_OUT:.0%} of"
-        f" the episodes held out, the same for both; {options.epochs} epochs, hidden layers {HIDDEN}, {ACTIVATION}, Adam"
-        f" with a learning rate of {LEARNING_RATE:g}, samples/s over all epochs but the first, accuracy of the likeliest"
-        " action on the part held out after the last epoch.",
-        "Alike: loss is the negative log-probability alone (no entropy bonus, no weight decay, no value loss), gradients"
-        " are not shortened, observations are not scaled, first weights are orthogonal; a value head of one layer is"
-        " computed and not trained. Different: slipstream's learning rate falls along a cosine and `imitation`'s is"
-        " constant; slipstream learns from the last, smaller batch of an epoch and `imitation` leaves it out;"
-        " slipstream chooses its threads, `imitation` stands with its better number of torch threads (the last number"
-        " of its name).",
+        f"{STEPS:,} transitions of {FLOATS} floats and {ACTIONS} actions in episodes of {LENGTH} steps, {HELD_OUT:.0%}"
+        f" of the episodes held out, the same for both; {options.epochs} epochs, hidden layers {HIDDEN}, {ACTIVATION},"
+        f" Adam with a learning rate of {LEARNING_RATE:g}, samples/s over all epochs but the first, accuracy of the"
+        " likeliest action on the part held out after the last epoch.",
+        "Alike: the loss is the negative log-probability alone (no entropy bonus, weight decay or value loss), gradients"
+        " are not shortened, observations are not scaled, first weights are orthogonal, a value head of one layer is"
+        " computed and not trained. Different: slipstream's learning rate falls along a cosine, `imitation`'s is"
+        " constant; slipstream learns from the last, smaller batch of an epoch, `imitation` leaves it out; slipstream"
+        " chooses its threads, `imitation` stands with its better number of torch threads, the last in its name.",
         "`transitions` hands `imitation` the demos as its documentation does; `batches` hands it ready batches of"
         " tensors instead, which its own loader would have made sample by sample.",
     ]
@@ -478,24 +484,68 @@ def run_pixels(options: argparse.Namespace, record: Record) -> None:
         whole = add("all phases", large, "inspect,learn,validate,ahead", -1)
         samples = whole.get("learn", {}).get("samples", 0)
         for turn in range(options.rounds):
-            add("fits", small, "learn", turn, samples)
+            add(FITS, small, "learn", turn, samples)
             recall(large)
             add("cached", large, "learn", turn)
-            for phase in ("learn", "ahead"):
+            for one, phase in (("cold", "learn"), ("cold, ahead", "ahead")):
                 forget(large)
-                add("cold" if phase == "learn" else "cold, ahead", large, phase, turn)
+                add(one, large, phase, turn)
     summary = weigh(record.rows)
     record.close(summary, pixels_page(summary, options))
 
 
 def weigh(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Placeholder."""
-    return {}
+    """The most memory of all runs on the large set, by phase too; rates, and their ratios to the small set's."""
+    good = [row for row in rows if "failed" not in row]
+    large = [row for row in good if not row["fits"]]
+    peaks: dict[str, int] = {}
+    for name, size in (pair for row in large for pair in row["peaks"].items()):
+        peaks[name] = max(size, peaks.get(name, 0))
+    peak = max((row["peak_anonymous"] for row in large), default=0)
+    summary: dict[str, Any] = {
+        "memory": {"peak_anonymous": peak, "by_phase": peaks, "met": 0 < peak < MEMORY_GOAL},
+        "accuracy": next((row["accuracy"] for row in good if "accuracy" in row), None),
+        "failed": sorted({f"{row['contestant']}: {row['failed']}" for row in rows if "failed" in row}),
+        "speed": {},
+    }
+    fits = {row["round"]: row["samples_per_second"] for row in good if row["fits"]}
+    for one in CACHES:
+        mine = [row for row in good if row["contestant"] == one]
+        ratios = spread([row["samples_per_second"] / fits[row["round"]] for row in mine if row["round"] in fits])
+        facts = {
+            key: spread([row[key] for row in mine]) for key in ("samples_per_second", "read_share", "cached_before")
+        }
+        summary["speed"][one] = {**facts, "ratio": ratios, "met": ratios.get("median", 0) >= PIXELS_GOAL}
+    return summary
 
 
 def pixels_page(summary: dict[str, Any], options: argparse.Namespace) -> str:
-    """Placeholder."""
-    return ""
+    """The summary for people."""
+    memory = summary["memory"]
+    network = ", ".join(f"policy.{key}={value}" for key, value in NETWORK.items())
+    lines = []
+    for one, facts in summary["speed"].items():
+        rate, ratio = told(facts["samples_per_second"], 0), told(facts["ratio"], 2)
+        shares = (f"{facts[key].get('median', 0):.0%}" for key in ("cached_before", "read_share"))
+        lines.append([one, CACHES[one], *rate[:2], *shares, *ratio[::2], "" if one == FITS else _met(facts)])
+    header = ("set", "what", "samples/s", "min..max", "in the cache before", "time that waits for or makes reads",
+              f"ratio to `{FITS}`", "95 %", f"goal {PIXELS_GOAL:g}x")  # fmt: skip
+    by_phase = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in memory["by_phase"].items())
+    parts = [
+        "# Cloning from images on disk",
+        f"{options.gb:g} GB of {SIDE}x{SIDE}x3 images in episodes of {LENGTH} steps, against {options.small_gb:g} GB that"
+        f" fit into one window; {network}, else the defaults. The rate is that of {options.windows} windows after a first"
+        " one, reading included, and of as many samples of the small set.",
+        table(header, lines),
+        f"Most anonymous memory of all processes: **{memory['peak_anonymous'] / 1e6:,.0f} MB**; goal below"
+        f" {MEMORY_GOAL / 1e6:,.0f} MB {_met(memory)}. By phase, in MB: {by_phase}.",
+        f"Accuracy on the part held out after {1 + options.windows} windows: {summary['accuracy']}.",
+    ]
+    return "\n\n".join([*parts, *(f"- failed: {reason}" for reason in summary["failed"])])
+
+
+def _met(facts: dict[str, Any]) -> str:
+    return "met" if facts["met"] else "not met"
 
 
 def parse() -> argparse.Namespace:
