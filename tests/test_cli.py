@@ -152,7 +152,8 @@ def test_run_skips_stages(cli: Cli) -> None:
     later = facts(cli("run", "gymnasium:CartPole-v1", *words))
     assert later["stages"] == ["evaluate"] and later["evaluate"]["games"] == 3
     assert error(cli("run", "soccer", "--skip", "trian"), 2) == (
-        "error: There is no stage `trian`. Did you mean `train`?\nhint: stages: record, clone, train, evaluate, report\n"
+        "error: There is no stage `trian`. Did you mean `train`?\n"
+        "hint: stages: record, clone, train, evaluate, report\n"
     )
     assert error(cli("run", "soccer", "--skip", "train"), 2) == (
         "error: Without training there must be a run to go on from.\nhint: name it: --run DIR\n"

@@ -71,7 +71,7 @@ def configure(
     if agent.startswith("run:"):
         layers.append(_interface(agent))
     if start:
-        layers += [_interface(start), start_layer(start)]
+        layers = [Layer("start", DEFAULTS), *layers, _interface(start), start_layer(start)]
     layers += own[:-1]
     for one, other in (("steps", "minutes"), ("minutes", "steps")):
         if one in chosen.values and other not in chosen.values:
@@ -80,11 +80,11 @@ def configure(
 
 
 def start_layer(start: str) -> Layer:
-    """The policy of a trained agent, and what keeps a run that starts from it near it at first."""
+    """The policy of a trained agent, which a run that starts from it is held near."""
     agent = load_trained(start)
     policy = agent.design.policy.model_dump()
     normalised = bool((agent.design.split_pack(agent.pack)[2] != 1).any())
-    values = {f"policy.{name}": value for name, value in policy.items()} | DEFAULTS | {"ppo.reference": start}
+    values = {f"policy.{name}": value for name, value in policy.items()} | {"ppo.reference": start}
     return Layer(f"start {start}", values | {"ppo.normalise_obs": normalised, "sac.normalise_obs": normalised})
 
 

@@ -19,15 +19,15 @@ class EnvSettings(Section):
     """The game itself."""
 
     action_repeat: int | None = Field(None, ge=1)
-    """Ticks (soccer) or env steps (Gymnasium) that one action lasts; unset: 4 for soccer, 1 for Gymnasium."""
+    """Ticks (soccer, kart) or env steps (Gymnasium) that one action lasts; unset: 4 for the former, 1 for Gymnasium."""
     match_seconds: float = Field(60.0, gt=0)
-    """Length of a soccer match in game time; a tie adds at most half of it."""
+    """Length of a soccer match in game time; a tie adds at most half of it. For a kart, the time limit of a lap."""
     actions: Literal["discrete", "multi_discrete", "continuous"] = "discrete"
-    """How soccer's controls are offered."""
+    """How the controls of soccer and kart are offered."""
     random_starts: float = Field(0.0, ge=0, le=1)
-    """Share of soccer's kick-offs that start from a random position instead, in training only."""
+    """Share of soccer's kick-offs and kart's laps that start from a random position instead, in training only."""
     options: dict[str, Scalar] = {}
-    """Keyword arguments for `gymnasium.make`."""
+    """Keyword arguments for `gymnasium.make`; for a kart, `difficulty`, or `difficulty_low` and `difficulty_high`."""
 
 
 class RewardSettings(Section):
@@ -181,7 +181,7 @@ class SACSettings(Section):
     warmup: int = Field(1_000, ge=0)
     """Steps before the first update; the first policy's actions are close to uniform."""
     actor_warmup: int = Field(0, ge=0)
-    """Gradient steps at the start in which only the critics learn, and the actor stays as it is."""
+    """Gradient steps, all at once after the warm-up, in which only the critics learn and the actor stays as it is."""
     learning_rate: float = Field(3e-4, gt=0)
     """Step size of Adam for actor, critics and temperature."""
     gamma: float = Field(0.99, ge=0, le=1)
@@ -198,6 +198,8 @@ class SACSettings(Section):
     """Layer norm in the critics."""
     temperature: float | None = Field(None, gt=0)
     """Weight of the entropy; unset: it follows `sac.target_entropy`."""
+    first_temperature: float = Field(1.0, gt=0)
+    """Where a temperature that follows the entropy starts; a policy that is good already needs a low one."""
     target_entropy: float | None = None
     """Entropy to keep; unset: minus the number of continuous actions, or half of the most that choices allow."""
     demos: str | None = None
@@ -279,6 +281,10 @@ class PlanSettings(Section):
     """Samples whose activations are held at once: gradients of a minibatch are added up from such parts."""
     checkpointing: bool = False
     """Forget activations on the way forward and compute them again on the way back, to save memory."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """In what the networks of the torch learner compute; with `bf16`, weights, optimiser and losses stay fp32."""
+    compile: bool = False
+    """Learn by networks that torch.compile has made; where it cannot, the run says so and goes on without."""
     deadline_s: float = Field(60.0, gt=0)
     """An env in a worker process that makes no progress for this long is named, and the run stops."""
 

@@ -131,12 +131,15 @@ def test_a_clone_becomes_sacs_actor(tmp_path: Path) -> None:
     assert np.allclose(one.act(obs), two.act(obs), atol=1e-6)
     parts.collector.close()
     given = {"algorithm": "sac", "start": f"run:{run}", "sac__warmup": 64, "plan__envs": 2, "every__evaluate": 0}
-    trained = train(PENDULUM, run=tmp_path / "sac", steps=200, **given)
-    after = TrainedAgent.from_run(trained.path)
-    assert np.array_equal(after.pack[: after.design.weights.size], two.pack[: after.design.weights.size])
-    longer = train(PENDULUM, run=tmp_path / "sac2", steps=300, sac__actor_warmup=10, **given)
-    moved = TrainedAgent.from_run(longer.path)
-    assert not np.array_equal(moved.pack[: after.design.weights.size], two.pack[: after.design.weights.size])
+    few = {"sac__actor_warmup": 20, "sac__updates_per_step": 1e-3}
+    waited = load(find(RunDir.open(train(PENDULUM, run=tmp_path / "sac", steps=200, **given, **few).path))).groups
+    first = load(find(RunDir.open(run))).groups["policy"]
+    assert np.array_equal(waited["policy"]["policy.layers.0.weight"], first["policy.layers.0.weight"])
+    assert waited["learner"]["counters"][0] == 20
+    assert waited["learner"]["temperature"][0] == pytest.approx(np.log(0.01))
+    longer = train(PENDULUM, run=tmp_path / "sac2", steps=200, **given, sac__actor_warmup=20)
+    moved = load(find(RunDir.open(longer.path))).groups["policy"]
+    assert not np.array_equal(moved["policy.layers.0.weight"], first["policy.layers.0.weight"])
 
 
 def test_what_does_not_fit_is_said(soccer_clone: Path) -> None:

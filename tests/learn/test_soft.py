@@ -21,7 +21,7 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", (5,)),
     "masked": ActionSpec("discrete", (5,), masked=True),
 }
-KNOBS = SoftKnobs(learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, n_step=1)
+KNOBS = SoftKnobs(learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, frozen=False, n_step=1)
 PAIR = {"critics": 2, "target_critics": 2}
 MANY = {"critics": 5, "target_critics": 2, "critic_norm": True}
 
@@ -147,6 +147,19 @@ def test_any_batch_can_be_shared_out(batch: int) -> None:
         run(fused, 3)
         run(torch, 3)
         assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
+    """Critics and targets move alike in both engines; actor, its moments and the temperature do not."""
+    knobs = SoftKnobs(**{**KNOBS.__dict__, "frozen": True})
+    fused, torch = make(FusedSoft, kind, **PAIR), make(TorchSoft, kind, **PAIR)
+    before = fused[0].snapshot()
+    assert run(fused, 5, knobs)[UPDATES] == run(torch, 5, knobs)[UPDATES] == 5
+    assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
+    for name, array in fused[0].snapshot().items():
+        still = "/policy." in name or name == "temperature"
+        assert np.array_equal(array, before[name]) == still or name == "counters", name
 
 
 @pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])

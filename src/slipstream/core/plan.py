@@ -12,6 +12,8 @@ from slipstream.settings import PlanSettings, Settings
 PYTHON_ENVS, NATIVE_ENVS, REPLAY_ENVS = 64, 512, 8
 THREAD_WORK = 2_000_000
 """Samples times weights of a minibatch that make a thread worth its waking."""
+ADDED = {"precision": "fp32", "compile": False}
+"""What was applied before these switches were there: runs of that time have kept nothing about them."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Switch:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """The switches of a run."""
 
@@ -35,6 +37,8 @@ class Plan:
     threads: Switch
     micro_batch: Switch
     checkpointing: Switch
+    precision: Switch
+    compile: Switch
 
     def applied(self) -> dict[str, Any]:
         """The decisions alone, as a checkpoint keeps them."""
@@ -43,6 +47,10 @@ class Plan:
     def rows(self) -> list[tuple[str, Any, Any, str]]:
         """Name, requested, applied and reason of each switch."""
         return [(f"plan.{name}", s.requested, s.applied, s.why) for name, s in vars(self).items()]
+
+    def mend(self, name: str, applied: Any, why: str) -> None:
+        """Put down what is done instead, after a decision could not be carried out."""
+        setattr(self, name, Switch(getattr(self, name).requested, applied, why))
 
 
 def make_plan(
@@ -54,8 +62,8 @@ def make_plan(
     `weights` is the size of the network, `replay` whether learning is off-policy, `needs_torch` what the kernels lack.
     """
     if before is not None:
-        kept = {name: Switch(getattr(wanted, name), value, "as the run began") for name, value in before.items()}
-        return Plan(**kept)
+        kept = ADDED | dict(before)
+        return Plan(**{name: Switch(getattr(wanted, name), value, "as the run began") for name, value in kept.items()})
     default, why = (NATIVE_ENVS, "native games") if native else (PYTHON_ENVS, "Python envs")
     if replay:
         default, why = REPLAY_ENVS, "off-policy learning"
@@ -76,13 +84,30 @@ def make_plan(
         if workers.applied > envs.applied:
             workers = Switch(wanted.workers, envs.applied, "no more workers than envs")
         lag = _choose(wanted.lag, 0, "every rollout by the newest weights")
-    learner = _learner(wanted, needs_torch)
+    learner = _learner(wanted, needs_torch or _torch_alone(wanted, replay))
     threads = _choose(wanted.threads, *_threads(cores, lag.applied, minibatch, weights))
     micro_batch = _choose(wanted.micro_batch, minibatch, "a whole minibatch fits")
     checkpointing = Switch(wanted.checkpointing, wanted.checkpointing, "asked for" if wanted.checkpointing else "off")
+    precision = Switch(wanted.precision, "fp32", "bf16 only if asked for")
+    if wanted.precision != "auto":
+        precision = Switch(wanted.precision, wanted.precision, "asked for")
+    compile = Switch(wanted.compile, wanted.compile, "asked for" if wanted.compile else "off")
     if learner.applied == "fused":
         micro_batch = Switch(wanted.micro_batch, None, "the fused kernel holds one small block at a time anyway")
-    return Plan(envs, collector, workers, lag, learner, threads, micro_batch, checkpointing)
+        precision = Switch(wanted.precision, "fp32", "the fused kernel computes in fp32")
+        compile = Switch(False, False, "the fused kernel is compiled anyway")
+    return Plan(envs, collector, workers, lag, learner, threads, micro_batch, checkpointing, precision, compile)
+
+
+def _torch_alone(wanted: PlanSettings, replay: bool) -> str:
+    """What of the wishes only the torch learner of PPO and cloning can do; empty: nothing."""
+    wishes = {"bf16": wanted.precision == "bf16", "torch.compile": wanted.compile}
+    what = next((name for name, wished in wishes.items() if wished), "")
+    if what and replay:
+        raise ConfigError(
+            f"SAC cannot do {what}.", "leave plan.precision=auto and plan.compile=false, or use algorithm=ppo"
+        )
+    return what
 
 
 def _learner(wanted: PlanSettings, needs_torch: str) -> Switch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -173,19 +174,30 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
         from slipstream.learn.sac import SAC
 
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
-    wanted, engine = settings.ppo, make_engine(settings, design, design.split_pack(pack)[0], plan)
+    wanted, said = settings.ppo, list[str]()
+    engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
     anchor = make_anchor(wanted.reference, spec, design, rows) if wanted.reference else None
-    return PPO(settings, design, pack, engine, rows, anchor, make_mentor(settings, choice, spec, design, rows), start)
+    ppo = PPO(settings, design, pack, engine, rows, anchor, make_mentor(settings, choice, spec, design, rows), start)
+    ppo.notices = said  # one list, so that what the engine says in the midst of training is heard too
+    return ppo
 
 
-def make_engine(settings: Settings, design: Design, params: Array, plan: Plan) -> Engine:
-    """What takes the gradient steps, as the plan says."""
+def make_engine(
+    settings: Settings, design: Design, params: Array, plan: Plan, say: Callable[[str], None] = warnings.warn
+) -> Engine:
+    """What takes the gradient steps, as the plan says; where compiling fails, `say` is told and the plan mended."""
+
+    def stay_eager(why: str) -> None:
+        plan.mend("compile", False, why)
+        say(f"plan.compile is off: {why}")
+
     if plan.learner.applied == "torch":
         from slipstream.learn.reference import TorchEngine
 
         return TorchEngine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
             checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
+            precision=plan.precision.applied, compiled=plan.compile.applied, say=stay_eager,
         )  # fmt: skip
     from slipstream.learn.fused import FusedEngine
 

@@ -14,7 +14,7 @@ from slipstream.models.layout import Chain, Stack
 from slipstream.settings import SACSettings
 
 ADAM_EPS = 1e-8
-RATE, GAMMA, TAU, TEMPERATURE, TARGET_ENTROPY = range(5)
+RATE, GAMMA, TAU, TEMPERATURE, TARGET_ENTROPY, FROZEN = range(6)
 POLICY, CRITIC, LOGP, Q, LENGTH, UPDATES = range(6)
 SUMS = 6
 """What gradient steps add up: means over their batches, the length of the actor's gradient, and the steps taken."""
@@ -30,6 +30,8 @@ class SoftKnobs:
     temperature: float
     """The weight of the entropy; 0: it is learned."""
     target_entropy: float
+    frozen: bool
+    """Whether only the critics move, while actor and temperature stay as they are."""
     n_step: int
 
     def vector(self) -> Array:

@@ -20,10 +20,11 @@ DEFAULTS: dict[str, Any] = {
     "ppo.reference_kl": 0.05,
     "ppo.reference_decay": 0.99,
     "ppo.hold_obs": 2_000_000,
-    "sac.actor_warmup": 1_000,
+    "sac.actor_warmup": 5_000,
+    "sac.first_temperature": 0.01,
     "evaluation.gate": 3,
 }
-"""What `start` sets, below your own settings: first the value learns, and the policy stays near what it was."""
+"""What `start` sets, below the presets and your own settings: first the value learns, and the policy stays near."""
 
 
 def adopt(text: str, design: Design, pack: Array) -> dict[str, Array]:

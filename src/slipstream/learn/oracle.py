@@ -94,6 +94,9 @@ class TorchSoft:
         with torch.no_grad():
             for name, target in self.targets.items():
                 target.mul_(1 - knobs.tau).add_(self.values[name], alpha=knobs.tau)
+        q = float(torch.stack(told).detach().mean())
+        if knobs.frozen:
+            return np.array([0.0, critic_loss.item(), 0.0, q, math.sqrt(self._squares.item()), 1.0])
         logp, worth = self._acted(obs, mask, torch.from_numpy(sample.noise[0]))
         policy_loss = alpha * logp - worth
         if not self._move("actor", policy_loss, 3):
@@ -101,7 +104,6 @@ class TorchSoft:
         norm = math.sqrt(self._squares.item())
         if not knobs.temperature:
             self._move("temperature", -(self.log_temperature * (logp.detach() + knobs.target_entropy)).mean(), None)
-        q = float(torch.stack(told).detach().mean())
         return np.array([policy_loss.item(), critic_loss.item(), logp.item(), q, norm, 1.0])
 
     def _normalised(self, obs: Array) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,8 @@ SURVEYED = 4096
 """Samples that `survey` looks at together."""
 CONTRASTED = 1024
 """Samples that are told from all others together."""
+WARMED = 256
+"""Samples, at most, that a compiled policy is tried with."""
 
 
 def info_nce(anchors: Tensor, positives: Tensor, temperature: float, first: int = 0) -> Tensor:
@@ -187,12 +191,25 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
+def compiled_twin(policy: ActorCritic) -> ActorCritic:
+    """A policy of the same weights whose networks are compiled, so that the first stays open to hooks.
+
+    Sizes stay symbols: another number of samples is no reason to compile again.
+    """
+    kept = [*policy.parameters(), *policy.buffers(), policy.design, policy.sight]
+    twin = copy.deepcopy(policy, {id(part): part for part in kept})
+    for chain in twin.chains():
+        chain.compile(dynamic=True)
+    return twin
+
+
 class TorchEngine:
     """A torch module and its optimiser behind the same door as the fused kernel."""
 
     def __init__(
         self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
-        optimiser: str = "adam", device: str = "cpu",
+        optimiser: str = "adam", device: str = "cpu", precision: str = "fp32", compiled: bool = False,
+        say: Callable[[str], None] = warnings.warn,
     ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
         self.design = design
@@ -205,6 +222,12 @@ class TorchEngine:
         self.counters = np.zeros(3, np.int64)
         self._stretch = torch.ones(())
         self._write(self.optimiser.named, design.weights.named(params))
+        self.precision = precision
+        self._say = say
+        self._learning = self.policy
+        """What gradients are taken of: the policy, or its compiled twin."""
+        if compiled:
+            self._compile()
 
     def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`."""
@@ -212,7 +235,13 @@ class TorchEngine:
         sums = torch.zeros(SUMS, dtype=torch.float64, device=self.device)
         ended, failed, streak = (torch.tensor(float(n), device=self.device) for n in (0, 0, self.counters[1]))
         for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
-            loss, added = self._add_gradient(data, index, knobs)
+            try:
+                loss, added = self._add_gradient(data, index, knobs)
+            except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
+                if self._learning is self.policy:
+                    raise
+                self._stay_eager(error)
+                loss, added = self._add_gradient(data, index, knobs)
             if knobs.policy == 0:
                 self._hold_policy()
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
@@ -230,7 +259,7 @@ class TorchEngine:
         self._publish()
 
     def survey(self, batch: Batch) -> Survey:
-        """Look at all samples without learning."""
+        """Look at all samples without learning, in the precision in which the policy acts."""
         data, samples = Data(batch, self.device), len(batch.logp)
         logp, value = (torch.zeros(samples, device=self.device) for _ in range(2))
         sizes: dict[str, Tensor] = {}
@@ -248,7 +277,7 @@ class TorchEngine:
             with torch.no_grad():
                 part = self._load(data, index)
                 hooks = [module.register_forward_hook(watch(name)) for name, module in self.policy.hidden().items()]
-                told = self._look(data, part)
+                told = self.policy(part.obs, data.mean, data.scale, part.state, part.fresh)
                 for hook in hooks:
                     hook.remove()
                 n = data.samples(index).reshape(-1)
@@ -351,12 +380,40 @@ class TorchEngine:
         return Part(data.obs[n], fresh, self._freshen(data, index), counting, sample, anchors, positives)
 
     def _look(self, data: Data, part: Part) -> Told:
-        """Run the policy on the sequences of a part."""
-        told: Told = self.policy(part.obs, data.mean, data.scale, part.state, part.fresh)
-        return told
+        """Run the policy on the sequences of a part, as it learns."""
+        return self._ask(part.obs, data.mean, data.scale, part.state, part.fresh)
+
+    def _ask(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None) -> Told:
+        """Run the policy in its precision; all that is made of what it tells is fp32."""
+        kind, enabled = torch.device(self.device).type, self.precision == "bf16"
+        with torch.autocast(kind, torch.bfloat16, enabled=enabled):
+            told = self._learning(obs, mean, scale, state, fresh)
+        return Told(*(tensor.float() for tensor in told))
+
+    def _compile(self) -> None:
+        """Go over to a compiled policy if it stands a trial on samples of the right shape, forward and backward."""
+        design, steps = self.design, self.design.sequence
+        lanes = max(2, min(self.micro_batch or WARMED, WARMED) // steps)
+        obs = torch.from_numpy(np.zeros((steps * lanes, design.obs.width), design.obs.dtype)).to(self.device)
+        scale = torch.ones(design.obs.floats, device=self.device)
+        state = torch.zeros(lanes, design.state_size, device=self.device)
+        fresh = torch.zeros(steps, lanes, dtype=torch.uint8, device=self.device) if design.state_size else None
+        try:
+            self._learning = compiled_twin(self.policy)
+            told = self._ask(obs, scale, scale, state, fresh)
+            (told.outputs.sum() + told.value.sum()).backward()  # type: ignore[no-untyped-call]
+        except Exception as error:  # a compiler that is missing or fails may say so by any error
+            self._stay_eager(error)
+        self.optimiser.clear()
+
+    def _stay_eager(self, error: Exception) -> None:
+        """Learn by the policy as it is from now on, and say why."""
+        self._learning = self.policy
+        lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
+        self._say(f"compiling failed: {(lines or [type(error).__name__])[0]:.200}")
 
     def _freshen(self, data: Data, index: Tensor) -> Tensor:
-        """The states before some sequences, run through their burn-in by the network of this moment."""
+        """The states before some sequences, run through their burn-in by the network of this moment, as it acts."""
         state, batch = data.state[index], data.batch
         with torch.no_grad():
             for ahead in range(batch.burn_in, 0, -1):

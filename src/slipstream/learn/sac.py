@@ -52,6 +52,9 @@ class SAC:
         self.replay = Replay(floats, design.action, s.buffer, rows)
         self.feed = Feed(self.replay, demos, s.batch, demo_count, s.target_critics, settings.seed)
         self.engine = make_engine(learner, design, Critics(design, s), pack, s.batch, threads, settings.seed)
+        first = self.engine.snapshot()
+        first["temperature"][0] = math.log(s.first_temperature)
+        self.engine.restore(first)
         self._obs = Moments(floats)
         for name, array in self._obs.arrays("obs").items():
             array[:] = (start or {}).get(name, array)
@@ -60,6 +63,8 @@ class SAC:
         self._taken = np.zeros(2, np.int64)
         """Gradient steps so far, and the steps of experience that they were due for."""
         self._rate_scale = np.ones(1, np.float64)
+        self._warm = np.array([s.actor_warmup == 0], np.int64)
+        """Whether the critics have had their start."""
         self._good = self.engine.snapshot()
         self._good_at = 0
         self._failing = False
@@ -75,6 +80,8 @@ class SAC:
             self._obs.see(rollout.obs, rollout.active[: rollout.steps])
             self._write_normaliser()
         fresh = max(0, self.replay.total - max(self.now.warmup, before))
+        if fresh and not self._warm[0]:
+            self._warm_up()
         self._owed += self.now.updates_per_step * fresh
         due = math.floor(self._owed[0] + 1e-9)
         self._owed -= due
@@ -94,7 +101,7 @@ class SAC:
             self._good, self._good_at = self.engine.snapshot(), int(self._taken[0])
         totals, failed = np.zeros(SUMS, np.float64), int(self.engine.counters[2])
         began = time.perf_counter()
-        self._run(due, totals)
+        self.engine.run(self.feed, self._knobs(), due, totals)
         seconds = time.perf_counter() - began
         failed = int(self.engine.counters[2]) - failed
         self._taken[0] += int(totals[UPDATES])
@@ -117,17 +124,12 @@ class SAC:
             "sac/gradient_norm": float(means[LENGTH]),
         }
 
-    def _run(self, due: int, totals: Array) -> None:
-        """Take gradient steps; while the actor waits for its critics, it is put back after them."""
-        waiting = min(due, max(0, self.now.actor_warmup - int(self._taken[0])))
-        if waiting:
-            before = {name: array for name, array in self.engine.snapshot().items() if _of_actor(name)}
-            self.engine.run(self.feed, self._knobs(), waiting, totals)
-            self.engine.restore(self.engine.snapshot() | before)
-        if due > waiting:
-            self.engine.run(self.feed, self._knobs(), due - waiting, totals)
+    def _warm_up(self) -> None:
+        """Let the critics learn what the actor is worth, at once, while it stays as it is."""
+        self.engine.run(self.feed, self._knobs(frozen=True), self.now.actor_warmup, np.zeros(SUMS, np.float64))
+        self._warm[0] = 1
 
-    def _knobs(self) -> SoftKnobs:
+    def _knobs(self, frozen: bool = False) -> SoftKnobs:
         """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
         s = self.now
         return SoftKnobs(
@@ -136,6 +138,7 @@ class SAC:
             tau=s.tau,
             temperature=s.temperature or 0.0,
             target_entropy=entropy_to_keep(s, self.design),
+            frozen=frozen,
             n_step=s.n_step,
         )
 
@@ -165,6 +168,7 @@ class SAC:
 
     def _own_arrays(self) -> dict[str, Array]:
         own = {"owed": self._owed, "taken": self._taken, "rate_scale": self._rate_scale, "streams": self.feed.streams}
+        own |= {"warm": self._warm}
         return self._obs.arrays("obs") | own
 
     def _watch(self, samples: int) -> None:
@@ -231,8 +235,3 @@ def refuse(settings: Settings, design: Design) -> None:
         )
     if s.demos and s.batch < 2:
         raise ConfigError("`sac.batch` = 1 has no room for both demos and experience.", "use sac.batch=2 at least")
-
-
-def _of_actor(name: str) -> bool:
-    """Whether an array of the engine is the actor's, or the temperature that follows it."""
-    return "/policy." in name or name == "temperature"

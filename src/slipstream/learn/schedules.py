@@ -20,6 +20,8 @@ FIXED = {
     "ppo.normalise_advantage", "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
     "sac.rollout", "sac.batch", "sac.buffer", "sac.buffer_mib", "sac.warmup", "sac.n_step", "sac.critics",
     "sac.target_critics", "sac.critic_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
+    "sac.actor_warmup", "sac.first_temperature", "ppo.hold_obs", "ppo.warm_variance", "ppo.demo_batch",
+    "ppo.demo_decay",
 }  # fmt: skip
 """Numbers that arrays are sized by, that a run keeps state about, or that switch something on."""
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"

@@ -17,6 +17,7 @@ from slipstream.core.compile import Number, compiled_fused, compiled_threads
 from slipstream.core.contracts import Array
 from slipstream.learn.critics import (
     ADAM_EPS,
+    FROZEN,
     GAMMA,
     LENGTH,
     LOGP,
@@ -167,7 +168,7 @@ def conclude(nets: Nets, room: Room, counters: Array, knobs: Array, alpha: Numbe
     """Move the temperature, and add up what is to be told."""
     sums = room.sums.sum(axis=0) / batch
     slope = np.array([-(sums[LOGP] + knobs[TARGET_ENTROPY])], np.float32)
-    if knobs[TEMPERATURE] <= 0.0:
+    if knobs[TEMPERATURE] <= 0.0 and knobs[FROZEN] <= 0.0:
         log, first, second = nets.temperature[:1], nets.temperature[1:2], nets.temperature[2:]
         adam(log, slope, first, second, counters[3], knobs[RATE], ADAM_EPS, 1.0, 0.0)
     sums[POLICY] += alpha * sums[LOGP]
@@ -196,7 +197,7 @@ def take_steps(
         fixed, fine = knobs[TEMPERATURE], True
         alpha = np.float32(fixed if fixed > 0.0 else math.exp(nets.temperature[0]))
         pick_some(streams, batch, picked, critics)
-        for phase in range(PHASES):
+        for phase in range(ACT if knobs[FROZEN] > 0.0 else PHASES):
             for number in numba.prange(threads):
                 thread: Number = np.int64(number)
                 if phase == CRITICISE:
