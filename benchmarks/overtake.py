@@ -4,8 +4,8 @@
     .venv/bin/python benchmarks/overtake.py --game kart   [--seeds 1]
 
 soccer: wall-clock until a win rate whose lower 95 % bound is 0.70 against `scripted:rule`, evaluated every million
-steps by 400 games: from scratch, against record + clone + train from the clone, all by the same preset (self-play), each
-alone on the machine. Beside it, from the same clone, training without any of the guards.
+steps by 400 games: from scratch, against record + clone + train from the clone, all by the same preset (self-play),
+each alone on the machine. Beside it, from the same clone, training without any of the guards.
 kart: wall-clock until the agent is faster than its expert on held-out tracks (the upper bound of the difference of lap
 times over the same tracks is below 0), by PPO and by SAC.
 """

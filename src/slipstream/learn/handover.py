@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "ppo.reference_kl": 0.05,
     "ppo.reference_decay": 0.99,
     "ppo.hold_obs": 2_000_000,
-    "sac.actor_warmup": 5_000,
+    "sac.actor_warmup": 10_000,
     "sac.first_temperature": 0.01,
     "evaluation.gate": 3,
 }
