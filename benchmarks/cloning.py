@@ -15,17 +15,12 @@ looked at 20 times a second.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import mmap
-import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +28,6 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 import numpy as np
-import psutil
 from contest import (
     SCRIPTS,
     VENVS,
@@ -51,38 +45,26 @@ from contest import (
 )
 from stats import spread, table, told
 
-from record import Record, dated
-from slipstream.api import configure
-from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
-from slipstream.core.machine import cores
-from slipstream.core.plan import make_plan
+from pixels import LENGTH, NETWORK, SIDE, Watch, cached_share, forget, new_shard, recall, write_pixels
+from record import ROOT, Record, dated
+from slipstream.core.contracts import ActionSpec, vector_obs
 from slipstream.demos.edit import split
 from slipstream.demos.format import TRUNCATED, Schema
-from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
-from slipstream.demos.writer import Shard, prepare, recording_name
-from slipstream.learn.build import make_engine, needs_torch
-from slipstream.learn.cloning import Cloner
-from slipstream.learn.lessons import measure
-from slipstream.models.design import Design
 
 OURS = "slipstream"
 LIMIT_S = 900.0
-LENGTH = 100  # steps of an episode
-HELD_OUT = 0.1
 
 STEPS, FLOATS, ACTIONS, TEACHER = 100_000, 32, 8, 64
+HELD_OUT = 0.1
 HIDDEN, ACTIVATION, LEARNING_RATE = [256, 256], "relu", 1e-3
 LOADERS = ("transitions", "batches")
 SPEED_GOAL = 3.0
 ACCURACY_SLACK = 0.005
 """By how much slipstream's accuracy may be lower and still count as the same."""
 
-SIDE, SQUARE, NOISE = 64, 8, 2048
-NETWORK = {"image": "nature", "features": 64, "hidden": [64]}
 MEMORY_GOAL = 2e9
 PIXELS_GOAL = 0.7
-POLL_S = 0.05
 FITS = "fits"
 CACHES = {
     FITS: "small set, in memory",
@@ -98,12 +80,6 @@ def slipstream_facts() -> dict[str, Any]:
         "version": slipstream_version(),
         "versions": {package: version_of(package) for package in ("torch", "numpy", "numba")},
     }
-
-
-def new_shard(folder: Path, schema: Schema) -> Shard:
-    """Somewhere to write episodes of made-up demos to."""
-    prepare(folder, schema)
-    return Shard(folder, recording_name(), schema, {"agent": "made up"})
 
 
 def write_vectors(folder: Path) -> None:
@@ -155,10 +131,12 @@ def clone(demos: Path, batch: int, seed: int, options: argparse.Namespace) -> di
         if done.failure:
             return {"failed": done.failure}
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        state = json.loads(max(run.glob("checkpoints/*/state.json")).read_text())
     seconds = sum(row["time/epoch_s"] for row in rows[1:])
     samples = rows[-1]["steps"] - rows[0]["steps"]
     return {
         **slipstream_facts(),
+        "threads": state["plan"]["threads"],
         "epochs": len(rows),
         "samples": samples,
         "seconds": round(seconds, 4),
@@ -239,11 +217,12 @@ def peers_page(summary: dict[str, Any], options: argparse.Namespace) -> str:
         f" of the episodes held out, the same for both; {options.epochs} epochs, hidden layers {HIDDEN}, {ACTIVATION},"
         f" Adam with a learning rate of {LEARNING_RATE:g}, samples/s over all epochs but the first, accuracy of the"
         " likeliest action on the part held out after the last epoch.",
-        "Alike: the loss is the negative log-probability alone (no entropy bonus, weight decay or value loss), gradients"
-        " are not shortened, observations are not scaled, first weights are orthogonal, a value head of one layer is"
-        " computed and not trained. Different: slipstream's learning rate falls along a cosine, `imitation`'s is"
-        " constant; slipstream learns from the last, smaller batch of an epoch, `imitation` leaves it out; slipstream"
-        " chooses its threads, `imitation` stands with its better number of torch threads, the last in its name.",
+        "Alike: the loss is the negative log-probability alone (no entropy bonus, weight decay or value loss),"
+        " gradients are not shortened, observations are not scaled, first weights are orthogonal, a value head of one"
+        " layer is computed and not trained. Different: slipstream's learning rate falls along a cosine and"
+        " `imitation`'s is constant; slipstream learns from the last, smaller batch of an epoch and `imitation` leaves"
+        " it out; slipstream chooses its threads and `imitation` stands with its better number of torch threads, the"
+        " last in its name.",
         "`transitions` hands `imitation` the demos as its documentation does; `batches` hands it ready batches of"
         " tensors instead, which its own loader would have made sample by sample.",
     ]
@@ -271,175 +250,10 @@ def _percent(values: dict[str, Any]) -> str:
     return f"{values['median']:.1%} ({values['min']:.1%}..{values['max']:.1%})" if values["n"] else "-"
 
 
-def write_pixels(folder: Path, gigabytes: float) -> None:
-    """Demos of noise with a bright square, and the quarter in which it is as the action."""
-    random = np.random.default_rng(0)
-    noise = random.integers(0, 160, (NOISE, SIDE, SIDE, 3), np.uint8)
-    schema = Schema("squares", ObsSpec((ObsField("", "image", (SIDE, SIDE, 3)),)), ActionSpec("discrete", (4,)))
-    shard, half = new_shard(folder, schema), SIDE // 2
-    while shard.bytes < gigabytes * 1e9:
-        first = int(random.integers(NOISE - LENGTH))
-        obs = noise[first : first + LENGTH + 1].copy()
-        action = random.integers(0, 4, LENGTH, np.int32)
-        corners = np.stack([action // 2, action % 2], axis=1) * half + random.integers(0, half - SQUARE, (LENGTH, 2))
-        for picture, (y, x) in zip(obs, corners, strict=False):
-            picture[y : y + SQUARE, x : x + SQUARE] = 255
-        values = {"obs": obs.reshape(LENGTH + 1, -1), "action": action[:, None], "reward": np.ones(LENGTH, np.float32)}
-        shard.add(values, game=shard.episodes, ended=TRUNCATED)
-    shard.close()
-
-
-class Enough(Exception):
-    """Leaves an epoch in its midst."""
-
-
-class Phases:
-    """When each part of a run began and ended."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, list[float]] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Note the time of what is done inside."""
-        began = time.monotonic()
-        yield
-        self.spans[name] = [began, time.monotonic()]
-
-
-def timed_windows(cloner: Cloner, windows: int, samples: int) -> dict[str, Any]:
-    """Learn, and time what comes after the first window: so many more, or epochs of so many samples together."""
-    marks: list[tuple[int, float, float]] = []
-    before = 0
-
-    def look(done: int, total: int) -> None:
-        marks.append((before + done, time.perf_counter(), cloner.train.seconds["read"]))
-        learned = marks[-1][0] - marks[0][0]
-        if len(marks) > windows and learned >= samples:
-            raise Enough
-
-    with suppress(Enough):
-        for number in range(cloner.now.epochs):
-            cloner.epoch(number, look)
-            before += cloner.train.demos.steps
-    (first, began, read), (last, ended, read_at_end) = marks[0], marks[-1]
-    return {
-        "samples": last - first,
-        "seconds": round(ended - began, 4),
-        "samples_per_second": round((last - first) / (ended - began), 1),
-        "read_share": round((read_at_end - read) / (ended - began), 4),
-    }
-
-
-def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
-    """What `slipstream clone` learns with."""
-    flags = {f"policy.{key}": value for key, value in NETWORK.items()} | {"clone.epochs": 1000}
-    flags |= {"clone.window_mib": window_mib} if window_mib else {}
-    settings, demos = configure("", flags=flags).settings, Demos.open(folder)
-    design = Design(demos.schema.obs, demos.schema.action, settings.policy)
-    plan = make_plan(
-        settings.plan, cores=cores(), native=True, minibatch=settings.clone.batch, weights=design.weights.size,
-        needs_torch=needs_torch(settings, design),
-    )  # fmt: skip
-    pack, (train, held_out) = design.first_pack(settings.seed), split(demos, settings.clone.held_out, settings.seed)
-    engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
-    statistics, gamma = measure(train, settings.ppo.gamma), settings.ppo.gamma
-    return Cloner(settings.clone, design, pack, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed)
-
-
-def learn_pixels(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What `slipstream clone` does, phase by phase and in this process, without learning from everything."""
-    phases, row = Phases(), slipstream_facts()
-    if "inspect" in options.phases:
-        with phases("inspect"):
-            inspect(folder)
-    with phases("make"):
-        cloner = make_cloner(folder, options.window_mib)
-    row |= {"fits": cloner.train.whole, "windows": len(cloner.train.windows(None))}
-    for name in [name for name in ("learn", "validate", "ahead") if name in options.phases]:
-        cloner.ahead = name == "ahead"
-        with phases(name):
-            if name == "validate":
-                row["accuracy"] = cloner.validate()[0]["clone/accuracy"]
-            else:
-                row[name] = timed_windows(cloner, options.windows, options.samples)
-    return {**row, "phases": phases.spans}
-
-
-class Watch:
-    """Looks at the anonymous memory of all processes below this one while it is entered."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, int]] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        mine, children, looks = psutil.Process(), [], 0
-        while not self._end.wait(POLL_S):
-            if looks % 10 == 0:  # the list of processes is dear, and these start hardly any
-                children = mine.children(recursive=True)
-            looks += 1
-            self.seen.append((time.monotonic(), sum(anonymous(child.pid) for child in children)))
-
-    def peak(self, span: Sequence[float] = (0.0, float("inf"))) -> int:
-        """The most bytes within a span of time."""
-        return max((size for when, size in self.seen if span[0] <= when <= span[1]), default=0)
-
-
-def anonymous(pid: int) -> int:
-    """RssAnon of a process in bytes, 0 if it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
-
-
-def forget(folder: Path) -> None:
-    """Ask the system to drop the files from its cache."""
-    for file in folder.rglob("*.bin"):
-        with open(file, "rb") as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def recall(folder: Path) -> None:
-    """Read the files once, so that the system has them in its cache."""
-    block = bytearray(16 << 20)
-    for file in folder.rglob("*.bin"):
-        with open(file, "rb", buffering=0) as opened:
-            while opened.readinto(block):
-                pass
-
-
-def cached_share(folder: Path) -> float:
-    """The share of the files' pages that are in the system's cache."""
-    library, there, pages = ctypes.CDLL(None, use_errno=True), 0, 0
-    for file in folder.rglob("*.bin"):
-        size = file.stat().st_size
-        if not size:
-            continue
-        with open(file, "rb") as opened, mmap.mmap(opened.fileno(), size, mmap.MAP_PRIVATE) as mapped:
-            marks = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
-            start = ctypes.c_char.from_buffer(mapped)
-            library.mincore(ctypes.byref(start), ctypes.c_size_t(size), ctypes.c_void_p(marks.ctypes.data))
-            del start
-            there, pages = there + int((marks & 1).sum()), pages + len(marks)
-    return there / max(1, pages)
-
-
 def apart(folder: Path, phases: str, samples: int, options: argparse.Namespace) -> dict[str, Any]:
-    """`learn_pixels` in a process of its own, with its memory watched from here."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--part", "pixels", "--one", str(folder)]
-    command += ["--phases", phases, "--windows", str(options.windows), "--samples", str(samples)]
+    """One run of pixels.py in a process of its own, with its memory watched from here."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "pixels.py"), str(folder), "--phases", phases, "--windows"]
+    command += [str(options.windows), "--samples", str(samples)]
     command += ["--window-mib", str(options.window_mib)] if options.window_mib else []
     cached = round(cached_share(folder), 4)
     with Watch() as watch:
@@ -448,6 +262,7 @@ def apart(folder: Path, phases: str, samples: int, options: argparse.Namespace) 
         return {"failed": done.failure, "cached_before": cached}
     spans = done.row.pop("phases")
     return {
+        **slipstream_facts(),
         **done.row,
         **done.row.get("ahead", {}),
         **done.row.get("learn", {}),
@@ -533,9 +348,10 @@ def pixels_page(summary: dict[str, Any], options: argparse.Namespace) -> str:
     by_phase = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in memory["by_phase"].items())
     parts = [
         "# Cloning from images on disk",
-        f"{options.gb:g} GB of {SIDE}x{SIDE}x3 images in episodes of {LENGTH} steps, against {options.small_gb:g} GB that"
-        f" fit into one window; {network}, else the defaults. The rate is that of {options.windows} windows after a first"
-        " one, reading included, and of as many samples of the small set.",
+        f"{options.gb:g} GB of {SIDE}x{SIDE}x3 images in episodes of {LENGTH} steps, against {options.small_gb:g} GB"
+        f" that fit into one window; {network}, else the defaults. The rate is that of {options.windows} windows after"
+        " a first one, reading included, and of as many samples of the small set. Before a cold run the system was"
+        " asked to drop the files; what keeps them below it, such as the host of a virtual machine, is not known.",
         table(header, lines),
         f"Most anonymous memory of all processes: **{memory['peak_anonymous'] / 1e6:,.0f} MB**; goal below"
         f" {MEMORY_GOAL / 1e6:,.0f} MB {_met(memory)}. By phase, in MB: {by_phase}.",
@@ -551,11 +367,8 @@ def _met(facts: dict[str, Any]) -> str:
 def parse() -> argparse.Namespace:
     """The options."""
 
-    def names(text: str) -> list[str]:
-        return [name for name in text.split(",") if name]
-
     def numbers(text: str) -> list[int]:
-        return [int(name) for name in names(text)]
+        return [int(name) for name in text.split(",")]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("peers", "pixels"), required=True)
@@ -573,18 +386,12 @@ def parse() -> argparse.Namespace:
     pixels.add_argument("--windows", type=int, default=2, help="that are timed in each run, after one that is not")
     pixels.add_argument("--window-mib", type=int, help="another clone.window_mib than the default")
     pixels.add_argument("--disk", type=Path, help="a folder on the disk to write to [the temporary one]")
-    pixels.add_argument("--one", type=Path, metavar="DEMOS", help="one run alone, told on stdout")
-    pixels.add_argument("--phases", type=names, default=["learn"], help="of inspect,learn,validate,ahead for --one")
-    pixels.add_argument("--samples", type=int, default=0, help="that --one times at least")
     return parser.parse_args()
 
 
 def main() -> None:
     """Run what was asked for and leave nothing running."""
     options = parse()
-    if options.one:
-        print(json.dumps(learn_pixels(options.one, options)), flush=True)
-        return
     options.rounds = options.rounds or {"peers": 5, "pixels": 3}[options.part]
     record = Record(options.out or dated(f"cloning-{options.part}"))
     adopt_orphans()

@@ -247,7 +247,7 @@ class CloneSettings(Section):
     """Stop after this many epochs without a better validation loss; the best epoch's weights are kept."""
     max_samples: int | None = Field(None, ge=1)
     """Use whole episodes up to this many steps."""
-    window_mib: int = Field(512, ge=1)
+    window_mib: int = Field(256, ge=1)
     """Observations that are held in memory at once; more demos are read window by window."""
     normalise_obs: bool = True
     """Scale observations by the statistics of the demos."""

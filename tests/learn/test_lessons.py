@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,25 @@ def test_an_error_while_reading_ahead_arrives(make_demos: Callable[..., Path], m
     lessons.windows = lambda random: [np.array([999])]  # type: ignore[method-assign]
     with pytest.raises(IndexError):
         list(lessons.batches(None, np.zeros(6, np.float32), np.ones(6, np.float32), True))
+
+
+def test_reading_ahead_holds_two_windows(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
+    """While one window is in use one is read, and no third; leaving half-way ends the reading."""
+    design, _ = make_policy(obs=6)
+    lessons = lessons_of(make_demos(episodes=60), design)
+    lessons._most = 100
+    reads, read = [0], lessons._read
+    lessons._read = lambda *given: (reads.__setitem__(0, reads[0] + 1), read(*given))[1]  # type: ignore[method-assign]
+    threads = threading.active_count()
+    batches = lessons.batches(None, np.zeros(6, np.float32), np.ones(6, np.float32), True)
+    for used in range(1, 4):
+        next(batches)
+        time.sleep(0.1)
+        assert reads[0] == used + 1
+    batches.close()  # type: ignore[attr-defined]
+    time.sleep(0.1)
+    assert threading.active_count() == threads
+    assert reads[0] == 4
 
 
 def test_sequences_by_hand() -> None:

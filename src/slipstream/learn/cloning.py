@@ -75,6 +75,7 @@ class Cloner:
                 self.engine.run(window.batch, some, self._knobs(number, (done + first) / max(1, steps)), totals)
                 tell(min(steps, done + (first + len(some)) * window.batch.sequence), steps)
             done += int(window.batch.weight.sum())
+            del window  # or it would stay while the next is read
         self._widen()
         seconds = perf_counter() - began
         spent = {name: self.train.seconds[name] - before[name] for name in before}
@@ -119,6 +120,7 @@ class Cloner:
                     np.add.at(matrix, (asked[:, part], answered[:, part]), 1)
             else:
                 right += np.square(self._played(asked) - self._played(answered)).sum(axis=0, dtype=np.float64)
+            del window, there, seen, asked, answered
         row = {"clone/held_out_loss": -logp / count}
         chosen = np.ones(int(count), bool)
         row["clone/explained_variance"] = explained_variance(np.concatenate(goals), np.concatenate(values), chosen)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from queue import Queue
-from threading import Thread
+from threading import Event, Semaphore, Thread
 from time import perf_counter
 
 import numpy as np
@@ -128,21 +128,31 @@ class Lessons:
             for episodes in windows:
                 yield self._read(episodes, mean, scale)
             return
-        queue: Queue[Window | BaseException | None] = Queue(maxsize=1)
+        queue: Queue[Window | BaseException | None] = Queue()
+        room, left = Semaphore(1), Event()  # one window is read while one is in use, and never a third
 
         def fetch() -> None:
             try:
                 for episodes in windows:
+                    room.acquire()
+                    if left.is_set():
+                        return
                     queue.put(self._read(episodes, mean, scale))
                 queue.put(None)
             except BaseException as error:
                 queue.put(error)
 
         Thread(target=fetch, daemon=True).start()
-        while (window := queue.get()) is not None:
-            if isinstance(window, BaseException):
-                raise window
-            yield window
+        try:
+            while (window := queue.get()) is not None:
+                if isinstance(window, BaseException):
+                    raise window
+                room.release()
+                yield window
+                del window
+        finally:
+            left.set()
+            room.release()
 
     def _read(self, episodes: Array, mean: Array, scale: Array) -> Window:
         """Bring the episodes of a window in; with memory, as sequences of `policy.sequence` steps side by side."""
