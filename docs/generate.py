@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from pydantic.fields import FieldInfo
 
 from slipstream.cli import main
 from slipstream.config import preset_layer, presets
-from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
+from slipstream.envs.kart import rewards as kart
+from slipstream.envs.soccer import rewards as soccer
 from slipstream.settings import Settings
 
 FOLDER = Path(__file__).parent / "reference"
@@ -40,9 +42,10 @@ def settings_page() -> str:
     for title, intro, rows in _sections():
         lines += ["", f"## {title}", "", intro, "", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += rows
-    lines += ["", "## Reward weights of soccer", "", "What `rewards.weights` changes, by `rewards.mode`.", ""]
-    lines += [f"| term | {' | '.join(WEIGHTS)} |", "|---" * (1 + len(WEIGHTS)) + "|"]
-    lines += [f"| `{term}` | {' | '.join(str(of.get(term, 0.0)) for of in WEIGHTS.values())} |" for term in TERMS]
+    for game, terms, weights in (("soccer", soccer.TERMS, soccer.WEIGHTS), ("kart", kart.TERMS, kart.WEIGHTS)):
+        lines += ["", f"## Reward weights of {game}", "", "What `rewards.weights` changes, by `rewards.mode`.", ""]
+        lines += [f"| term | {' | '.join(weights)} |", "|---" * (1 + len(weights)) + "|"]
+        lines += [f"| `{term}` | {' | '.join(str(of.get(term, 0.0)) for of in weights.values())} |" for term in terms]
     lines += ["", "## Presets", "", "What ships under the names that `--preset` takes."]
     for name in presets():
         lines += ["", f"### {name}", "", "| key | value |", "|---|---|"]
@@ -101,6 +104,7 @@ def cli_page() -> str:
         "Results go to stdout and progress to stderr. With `--json` the last line of stdout is one JSON object",
         "([its keys](json.md)). ENV is `soccer`, `soccer:2v2`, `gymnasium:CartPole-v1`, ...; AGENT is `random`,",
         "`scripted:NAME`, `run:DIR` (the newest checkpoint), `run:DIR@best` or `run:DIR@STEPS`.",
+        "`record` also takes `human`.",
         "",
         "| exit code | means |",
         "|---|---|",
@@ -113,17 +117,29 @@ def cli_page() -> str:
         "| 6 | this machine lacks something |",
         "| 130, 143 | stopped by Ctrl-C or SIGTERM, after saving |",
     ]
-    parent = click.Context(main, info_name="slipstream")
-    for name in main.list_commands(parent):
-        command = main.commands[name]
-        context = click.Context(command, info_name=name, parent=parent)
+    for command, context in _commands(click.Context(main, info_name="slipstream")):
         usage = " ".join(command.collect_usage_pieces(context))
-        lines += ["", f"## slipstream {name}", "", (command.help or "").strip()]
-        lines += ["", "```text", f"slipstream {name} {usage}", "```", "", "| flag | meaning |", "|---|---|"]
+        lines += ["", f"## {context.command_path}", "", inspect.cleandoc(command.help or "")]
+        lines += ["", "```text", f"{context.command_path} {usage}", "```", "", "| flag | meaning |", "|---|---|"]
         options = [param for param in command.params if isinstance(param, click.Option)]
         records = [option.get_help_record(context) for option in options]
-        lines += [f"| `{record[0]}` | {record[1]} |" for record in records if record]
+        lines += [
+            "| `{}` | {} |".format(*(cell.replace("|", "\\|") for cell in record)) for record in records if record
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _commands(parent: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """Every command, those of a group behind one another."""
+    group = parent.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(parent):
+        command = group.commands[name]
+        context = click.Context(command, info_name=name, parent=parent)
+        if isinstance(command, click.Group):
+            yield from _commands(context)
+        else:
+            yield command, context
 
 
 PAGES = {"settings.md": settings_page, "cli.md": cli_page}

@@ -30,7 +30,7 @@ SECTIONS = sorted({key.partition(".")[0] for key in KEYS if "." in key})
 KEY = re.compile(rf"\b((?:{'|'.join(SECTIONS)})(?:\.|__)[a-z_]+)\b(?!\.|\()")
 TIMEOUT_S = 300
 MISSPELT = {"ppo.learnig_rate"}
-SUFFIXES = ("md", "py", "json", "yaml", "safetensors")
+SUFFIXES = ("md", "py", "json", "yaml", "safetensors", "png")
 """What makes a word with a dot a file and not a setting."""
 
 
@@ -152,11 +152,11 @@ def json_of(*words: str) -> dict[str, Any]:
     return facts
 
 
-def test_json_keys_are_listed(finished: Run) -> None:
+def test_json_keys_are_listed(finished: Run, tmp_path: Path) -> None:
     """Every key that a command prints with --json is on the page."""
     listed = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")))
     assert set(finished.facts) <= listed
-    place = str(finished.path)
+    place, demos, part, rest, table = str(finished.path), *(str(tmp_path / name) for name in ("d", "a", "b", "t.npz"))
     for words in (
         ("envs",),
         ("agents", "soccer"),
@@ -164,6 +164,15 @@ def test_json_keys_are_listed(finished: Run) -> None:
         ("train", "soccer", "--preset", "smoke", "--dry-run"),
         ("evaluate", f"run:{place}", "--env", "soccer", "--opponent", "random", "--games", "2"),
         ("run", "soccer", "--preset", "smoke", "--skip", "train", "--run", place),
+        ("record", "scripted:oracle", "--env", "pixels", "--episodes", "8", "--out", demos, "--workers", "1"),
+        ("demos", "info", demos),
+        ("demos", "check", demos),
+        ("demos", "view", demos, "--out", str(tmp_path / "view.png")),
+        ("demos", "split", demos, "--out", part, rest),
+        ("demos", "merge", part, rest, "--out", str(tmp_path / "m")),
+        ("demos", "export", "npz", demos, "--out", table),
+        ("demos", "import", "npz", table, "--out", str(tmp_path / "i")),
+        ("clone", demos, "--epochs", "1", "--batch", "16", "--run", str(tmp_path / "clone")),
     ):
         assert set(json_of(*words)) <= listed, words
 

@@ -394,11 +394,16 @@ class TorchEngine:
         """Go over to a compiled policy if it stands a trial on samples of the right shape, forward and backward."""
         design, steps = self.design, self.design.sequence
         lanes = max(2, min(self.micro_batch or WARMED, WARMED) // steps)
-        obs = torch.from_numpy(np.zeros((steps * lanes, design.obs.width), design.obs.dtype)).to(self.device)
+        # Without memory, the partners of a contrastive loss come behind the lanes: the two sizes must not be taken for one.
+        rows = steps * lanes if design.state_size else lanes + 1
+        obs = torch.from_numpy(np.zeros((rows, design.obs.width), design.obs.dtype)).to(self.device)
         scale = torch.ones(design.obs.floats, device=self.device)
         state = torch.zeros(lanes, design.state_size, device=self.device)
         fresh = torch.zeros(steps, lanes, dtype=torch.uint8, device=self.device) if design.state_size else None
+        with torch.no_grad():
+            self.policy(obs, scale, scale, state, fresh)  # works out what is kept, which compilers cannot look into
         try:
+            torch.compiler.reset()  # torch allows few ways to compile one function: those of other designs are dropped
             self._learning = compiled_twin(self.policy)
             told = self._ask(obs, scale, scale, state, fresh)
             (told.outputs.sum() + told.value.sum()).backward()  # type: ignore[no-untyped-call]
