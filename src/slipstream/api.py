@@ -19,6 +19,7 @@ from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_la
 from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
 from slipstream.demos.format import read_schema
+from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
@@ -57,7 +58,7 @@ def configure(
     """Lay defaults, the game's preset, a preset, a file and flags over each other.
 
     For a trained `agent`, what it sees and does comes from its own run, below your file and flags; so do the policy of
-    a run that has a `start`, and the settings that keep it from forgetting.
+    a run that has a `start`, and the settings that keep it from forgetting. A clone plays as its demos were recorded.
     """
     game = parse(env)[0] if env else None
     layers: list[Layer] = []
@@ -68,8 +69,11 @@ def configure(
     chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
     own = [file_layer(config), chosen] if config else [chosen]
     start = next((layer.values["start"] for layer in reversed(own) if layer.values.get("start")), "")
+    demos = next((layer.values["clone.demos"] for layer in reversed(own) if layer.values.get("clone.demos")), "")
     if agent.startswith("run:"):
         layers.append(_interface(agent))
+    if demos:
+        layers.append(_recorded(Path(demos)))
     if start:
         layers = [Layer("start", DEFAULTS), *layers, _interface(start), start_layer(start)]
     layers += own[:-1]
@@ -94,6 +98,14 @@ def _interface(agent: str) -> Layer:
     settings, _ = training.read_config(RunDir.open(folder))
     kept = ("action_repeat", "actions", "options")
     return Layer(f"{folder}/config.yaml", {f"env.{name}": getattr(settings.env, name) for name in kept})
+
+
+def _recorded(folder: Path) -> Layer:
+    """The env settings that demos were recorded with: a clone of them plays the same game."""
+    for shard in Demos.open(folder).shards:
+        told = shard.origin.get("settings", {}).get("env", {})
+        return Layer(f"{folder}", {f"env.{name}": value for name, value in told.items()})
+    return Layer(f"{folder}", {})
 
 
 def train(

@@ -25,7 +25,7 @@ class EnvSettings(Section):
     actions: Literal["discrete", "multi_discrete", "continuous"] = "discrete"
     """How the controls of soccer and kart are offered."""
     random_starts: float = Field(0.0, ge=0, le=1)
-    """Share of soccer's kick-offs and kart's laps that start from a random position instead, in training only."""
+    """Share of soccer's kick-offs and kart's laps that start anywhere instead, in training and in recordings."""
     options: dict[str, Scalar] = {}
     """Keyword arguments for `gymnasium.make`; for a kart, `difficulty`, or `difficulty_low` and `difficulty_high`."""
 
@@ -203,8 +203,8 @@ class SACSettings(Section):
     target_entropy: float | None = None
     """Entropy to keep; unset: minus the number of continuous actions, or half of the most that choices allow."""
     demos: str | None = None
-    """A run of SAC, or a .safetensors file of obs, action (as the env takes it), reward, next_obs and terminated, that
-    a share of every batch comes from."""
+    """What a share of every batch comes from: a folder of demos, a run of SAC, or a .safetensors file of obs, action
+    (as the env takes it), reward, next_obs and terminated."""
     demo_share: float = Field(0.5, gt=0, lt=1)
     """That share."""
     normalise_obs: bool = False

@@ -133,6 +133,37 @@ def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
     assert not np.array_equal(clone_agent.act(columns["obs"]), columns["action"][:, 0])
 
 
+def test_a_clone_plays_as_its_demos_were_recorded(tmp_path: Path) -> None:
+    """Settings of the env come from the recording: what the clone does is what the env offers."""
+    from slipstream.api import evaluate
+    from slipstream.api import record as record_it
+
+    record_it(
+        "scripted:rule", "soccer", 4, tmp_path / "demos", workers=1, env__actions="multi_discrete",
+        env__match_seconds=4.0,
+    )  # fmt: skip
+    cloned(tmp_path / "demos", tmp_path / "run", "soccer", clone__epochs=1)
+    settings, _ = read_config(RunDir.open(tmp_path / "run"))
+    assert (settings.env.actions, settings.env.match_seconds) == ("multi_discrete", 4.0)
+    facts = evaluate(f"run:{tmp_path / 'run'}", "soccer", opponent="scripted:rule", games=2, env__match_seconds=4.0)
+    assert facts["games"] == 2
+
+
+def test_a_resumed_clone_knows_its_best_epoch(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """When no epoch after a resume is better, the newest checkpoint still gets the best epoch's weights."""
+    bad = {"clone__epochs": 60, "clone__patience": 4, "clone__learning_rate": 0.05}
+    result, _ = cloned(make_demos(episodes=8), tmp_path / "run", **bad, keep=9)
+    run, steps = RunDir.open(tmp_path / "run"), result.samples // result.epochs
+    for path in sorted(run.checkpoints.glob("0*"))[-1:]:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    assert steps
+    resume(run.path, read_config(run)[0], lambda line: None, lambda done, total: None)
+    best, latest = (load(find(run, which)).groups["policy"] for which in ("best", "latest"))
+    assert all(np.array_equal(best[name], latest[name]) for name in best)
+
+
 def test_dagger_needs_somebody_to_ask(make_demos: Callable[..., Path], tmp_path: Path) -> None:
     """Demos of people or of other projects have no expert that can be asked."""
     folder = make_demos()

@@ -92,6 +92,16 @@ def test_stages_can_be_left_out(tmp_path: Path) -> None:
         )
 
 
+def test_more_steps_and_folders_of_others(tmp_path: Path) -> None:
+    """A story that is done goes on when more steps are asked for; a run that somebody else began is refused."""
+    told(tmp_path / "run", skip=("record", "clone", "report"))
+    facts, _ = told(tmp_path / "run", skip=("record", "clone", "report"), steps=2048)
+    assert facts["train"]["steps"] == 2048
+    (tmp_path / "run" / "story.json").unlink()
+    with pytest.raises(ConfigError, match="holds a run that `run` did not begin"):
+        told(tmp_path / "run")
+
+
 def test_games_without_an_expert_have_a_shorter_story(tmp_path: Path) -> None:
     """Nobody is recorded where nobody knows how to play."""
     facts, _ = told(tmp_path / "run", "recall")

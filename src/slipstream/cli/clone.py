@@ -66,6 +66,6 @@ def cloned(facts: dict[str, Any]) -> str:
         [
             f"{facts['epochs']} epochs in {facts['seconds']:.1f} s ({split})",
             f"best: epoch {facts['best_epoch']}, held-out loss {facts.get('held_out_loss', 0):.4f}, {like}",
-            f"go on: slipstream train ENV --start run:{facts['run']}",
+            f"go on: slipstream train {facts['env']} --start run:{facts['run']}",
         ]
     )

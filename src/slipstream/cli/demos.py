@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @main.group(cls=Verbs)
 def demos() -> None:
-    """Look at recorded demos, check them, split and merge them."""
+    """Look at recorded demos, check, split, merge, import and export them."""
 
 
 folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -63,7 +63,8 @@ def check(folder: Path, allow: float | None, keep: bool, null: str | None, as_js
 @demos.command()
 @folder
 @click.option("--share", type=float, default=0.1, show_default=True, help="How much is held out.")
-@click.option("--out", "outs", nargs=2, required=True, metavar="TRAIN HELD_OUT", type=click.Path(path_type=Path))
+@click.option("--out", "outs", nargs=2, required=True, metavar="TRAIN HELD_OUT", help="The two new folders.",
+              type=click.Path(path_type=Path))  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Which games those are.")
 @as_json
 def split(folder: Path, share: float, outs: tuple[Path, Path], seed: int, as_json: bool) -> None:

@@ -14,14 +14,17 @@ from slipstream import __version__
 from slipstream.core.errors import SlipstreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
+ORDER = (
+    "run", "record", "demos", "clone", "train", "resume", "evaluate", "envs", "agents", "convert", "doctor"
+)  # fmt: skip
 
 
 class Verbs(click.Group):
     """Turns our errors into messages and exit codes; keeps the verbs in the order of the story."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order in which they were written."""
-        return list(self.commands)
+        """The verbs in the order of the story, any others behind them."""
+        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; an error of ours ends with its own exit code."""

@@ -16,6 +16,7 @@ from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
 from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
+from slipstream.core.errors import ConfigError
 from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
@@ -171,6 +172,11 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
     pack = design.first_pack(settings.seed)
     start = adopt(settings.start, design, pack) if settings.start and fresh else {}
     if settings.algorithm == "sac":
+        if settings.ppo.teacher or settings.ppo.demos:
+            raise ConfigError(
+                "SAC does not imitate a teacher or minibatches of demos: `ppo.teacher` and `ppo.demos` are PPO's.",
+                "start from a clone with --start run:DIR and draw from demos with sac.demos=DIR",
+            )
         from slipstream.learn.sac import SAC
 
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)

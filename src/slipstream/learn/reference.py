@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from slipstream.core.errors import ConfigError
 from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
 from slipstream.learn.fused import under
 from slipstream.models.design import Design
-from slipstream.models.reference import ActorCritic, Told
+from slipstream.models.reference import ActorCritic, Chain, Cuts, Told
 
 COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")
 SURVEYED = 4096
@@ -191,6 +192,12 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
+def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
+    """Run the memories of a chain in fp32, whatever the rest of it computes in: their errors add up step by step."""
+    with torch.autocast(x.device.type, enabled=False):
+        return Chain._remember(chain, x.float(), state, cuts)
+
+
 def compiled_twin(policy: ActorCritic) -> ActorCritic:
     """A policy of the same weights whose networks are compiled, so that the first stays open to hooks.
 
@@ -223,6 +230,9 @@ class TorchEngine:
         self._stretch = torch.ones(())
         self._write(self.optimiser.named, design.weights.named(params))
         self.precision = precision
+        if precision == "bf16":
+            for chain in self.policy.chains():
+                chain._remember = partial(remember_exactly, chain)  # type: ignore[method-assign]
         self._say = say
         self._learning = self.policy
         """What gradients are taken of: the policy, or its compiled twin."""
@@ -394,7 +404,7 @@ class TorchEngine:
         """Go over to a compiled policy if it stands a trial on samples of the right shape, forward and backward."""
         design, steps = self.design, self.design.sequence
         lanes = max(2, min(self.micro_batch or WARMED, WARMED) // steps)
-        # Without memory, the partners of a contrastive loss come behind the lanes: the two sizes must not be taken for one.
+        # Without memory the partners of a contrastive loss come behind the lanes: two sizes, not to be taken for one.
         rows = steps * lanes if design.state_size else lanes + 1
         obs = torch.from_numpy(np.zeros((rows, design.obs.width), design.obs.dtype)).to(self.device)
         scale = torch.ones(design.obs.floats, device=self.device)

@@ -29,8 +29,8 @@ from slipstream.learn.handover import adopt
 from slipstream.learn.lessons import measure
 from slipstream.models.design import Design
 from slipstream.runs import provenance
-from slipstream.runs.checkpoint import Checkpoint, Saver, load_latest
-from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
+from slipstream.runs.checkpoint import Checkpoint, Saver, find, load, load_latest
+from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, read, rewind
 from slipstream.runs.signals import Wishes, heeded
 from slipstream.settings import Settings
@@ -45,6 +45,7 @@ class Cloned:
     """What cloning leaves: the run, and the numbers of its best epoch."""
 
     run: Path
+    env: str
     epochs: int
     samples: int
     seconds: float
@@ -56,8 +57,13 @@ class Cloned:
     def facts(self) -> dict[str, Any]:
         """The object that `--json` prints."""
         best = {key.removeprefix("clone/"): value for key, value in self.best.items() if key.startswith("clone/")}
+        facts: dict[str, Any] = plain(self._facts(best))
+        return facts
+
+    def _facts(self, best: dict[str, Any]) -> dict[str, Any]:
         return {
             "run": str(self.run),
+            "env": self.env,
             "epochs": self.epochs,
             "samples": self.samples,
             "seconds": self.seconds,
@@ -127,7 +133,8 @@ def resume(run: Path, settings: Settings, say: Say, tell: Callable[[int, int], N
             )
         cloner, plan = _make(settings, demos, tell, kept["plan"])
         for number in range(1, state.round + 1):
-            cloner.add(*split(Demos.open(run / "dagger" / str(number)), settings.clone.held_out, settings.seed))
+            played = _seen(settings, Demos.open(run / "dagger" / str(number)), tell)
+            cloner.add(*split(played, settings.clone.held_out, settings.seed))
         cloner.restore(checkpoint.groups["learner"])
         rewind(place, checkpoint.steps)
         return _drive(cloner, settings, place, state, plan, demos, say, tell, began)
@@ -143,11 +150,10 @@ def _make(
         adopt(settings.start, design, pack)
     if wanted.max_samples:
         demos = _first(demos, wanted.max_samples, settings.seed)
+    demos = _seen(settings, demos, tell)
     if design.frozen:
-        from slipstream.learn.features import replaced
-        from slipstream.models.frozen import head_design, head_of, load_trunk
+        from slipstream.models.frozen import head_design, head_of
 
-        demos = replaced(demos, load_trunk(settings.policy.trunk or ""), tell)
         design, pack = head_design(design), head_of(design, pack)
     train, held_out = split(demos, wanted.held_out, settings.seed)
     plan = make_plan(
@@ -165,6 +171,16 @@ def _design(settings: Settings, demos: Demos) -> Design:
     """The policy that is cloned; SAC's actor is bent by tanh and shares nothing with its critics."""
     more = {"squash": True, "shared": False} if settings.algorithm == "sac" else {}
     return Design(demos.schema.obs, demos.schema.action, settings.policy.model_copy(update=more))
+
+
+def _seen(settings: Settings, demos: Demos, tell: Callable[[int, int], None]) -> Demos:
+    """The demos as what is trained reads them: behind a frozen trunk, features instead of images."""
+    if not _design(settings, demos).frozen:
+        return demos
+    from slipstream.learn.features import replaced
+    from slipstream.models.frozen import load_trunk
+
+    return replaced(demos, load_trunk(settings.policy.trunk or ""), tell)
 
 
 def _first(demos: Demos, most: int, seed: int) -> Demos:
@@ -194,7 +210,7 @@ def _drive(
                     break
                 saver.wait(raise_errors=True)
                 state.round, state.done, state.waited, state.best = state.round + 1, state.epoch, 0, {}
-                _play(cloner, settings, place, state.round, demos, say)
+                _play(cloner, settings, place, state.round, demos, say, tell)
         saver.wait(raise_errors=True)
     finally:
         saver.close()
@@ -203,7 +219,7 @@ def _drive(
     whole = max(1e-9, sum(spent.values()))
     shares = {name: seconds / whole for name, seconds in spent.items()}
     seconds = before + time.perf_counter() - began
-    return Cloned(place.path, state.epoch, state.samples, seconds, state.best, shares, wishes.stop)
+    return Cloned(place.path, demos.schema.env, state.epoch, state.samples, seconds, state.best, shares, wishes.stop)
 
 
 def _learn(
@@ -237,12 +253,16 @@ def _learn(
         spent["learn"] += (1 - row["time/read"]) * row["time/epoch_s"]
         spent["validate"] += logged - checked
         spent["log"] += time.perf_counter() - logged
-    if best and state.waited and not wishes.stop:
-        cloner.restore(best)  # the newest checkpoint is what others load: it gets the best epoch's weights
+    if state.waited and not wishes.stop:
+        # The newest checkpoint is what others load: it gets the best epoch's weights, found on disk after a resume.
+        cloner.restore(best or load(find(place, "best"), groups=("learner",)).groups["learner"])
         save()
 
 
-def _play(cloner: Cloner, settings: Settings, place: RunDir, number: int, demos: Demos, say: Say) -> None:
+def _play(
+    cloner: Cloner, settings: Settings, place: RunDir, number: int, demos: Demos, say: Say,
+    tell: Callable[[int, int], None],
+) -> None:  # fmt: skip
     """One round of DAgger; what it wrote is learned from as the demos are."""
     wanted, expert = settings.clone, expert_of(demos, settings.clone.expert)
     choice = choose_env(demos.schema.env, settings)
@@ -251,7 +271,7 @@ def _play(cloner: Cloner, settings: Settings, place: RunDir, number: int, demos:
         choice, f"run:{place.path}", expert, wanted.dagger_games, number, place.path / "dagger" / str(number),
         demos.schema,
     )  # fmt: skip
-    cloner.add(*split(played, wanted.held_out, settings.seed))
+    cloner.add(*split(_seen(settings, played, tell), wanted.held_out, settings.seed))
 
 
 class _Stop(Exception):

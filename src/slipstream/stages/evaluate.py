@@ -9,7 +9,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.collect.games import Games, play
 from slipstream.core.errors import ConfigError
 from slipstream.core.stats import mean_interval
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, parse
 
 
 def evaluate(
@@ -22,8 +22,12 @@ def evaluate(
     """
     if games < 1:
         raise ConfigError(f"{games} games cannot be played.", "give --games a positive number")
-    if beside and opponents:
-        raise ConfigError("Agents that play against others are not compared beside them.", "leave --beside out")
+    game, _ = parse(choice.name)
+    if beside and (opponents or (game is not None and game.opponents)):
+        raise ConfigError(
+            f"`{choice.name}` has two sides: agents are compared by playing, not beside each other.",
+            f"let it be the opponent: --opponent {beside}",
+        )
 
     def seat(text: str) -> Callable[..., Any]:
         return lambda spec, where: load_agent(text, spec, where, sampled)

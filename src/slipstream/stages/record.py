@@ -73,6 +73,7 @@ def record(
     seconds = time.perf_counter() - ready
     summed = _summed(shares, spec.competitive and opponent is not None)
     split = scribes.seconds.sum(axis=0) / (count * seconds)
+    split = np.append(split, max(0.0, 1.0 - float(split.sum())))
     return {
         "out": str(out),
         "recording": name,
@@ -90,7 +91,7 @@ def record(
         "mib": float(scribes.tally[:, BYTES].sum()) / 2**20,
         "dropped": int(scribes.tally[:, DROPPED].sum()),
         "faults": faults,
-        "time": dict(zip(("env", "agent", "write"), split.tolist(), strict=True)),
+        "time": dict(zip(("env", "agent", "write", "waiting"), split.tolist(), strict=True)),
         "stopped": wishes.stop,
     }
 
@@ -145,7 +146,8 @@ def _unused_seed(out: Path) -> int:
 def _shares(order: Order, count: int, out: Path, name: str, schema: Schema) -> list[Share]:
     """One share of the envs for each worker."""
     choice = order.choice
-    origin = provenance.collect(sys.argv) | {
+    made = {name: value for name, value in provenance.collect(sys.argv).items() if name != "hostname"}
+    origin = made | {
         "recording": name, "agent": order.agent, "opponent": order.opponent, "expert": order.expert,
         "env": choice.name, "seed": order.seed, "sampled": order.sampled, "episodes": order.games,
         "envs": order.envs, "workers": count,

@@ -47,6 +47,11 @@ class Story:
         self.expert = self._settings.record.agent or (game.expert if game is not None else "")
         self.stages = [name for name in STAGES if name not in skip and (self.expert or name not in STAGES[:2])]
         before = self._before()
+        if not before and RunDir(place).holds_run and "train" in self.stages:
+            raise ConfigError(
+                f"{place} holds a run that `run` did not begin.",
+                f"go on with it by `slipstream resume {place}`, skip what is done with --skip, or choose another --run",
+            )
         self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STAGES if n in before}
         self._seconds: dict[str, float] = before.get("seconds", {})
 
@@ -61,7 +66,7 @@ class Story:
     def run(self) -> dict[str, Any]:
         """Do every stage that is not done."""
         for name in self.stages:
-            if name in self.facts and name not in ("evaluate", "report"):
+            if name in self.facts and name not in ("evaluate", "report") and not self._wants_more(name):
                 self.tell(f"{name}: done before")
                 continue
             self.tell(name)
@@ -75,6 +80,10 @@ class Story:
         whole = sum(self._seconds.values())
         self.facts["times"] = {name: {"seconds": s, "share": s / whole} for name, s in self._seconds.items()}
         return self.facts
+
+    def _wants_more(self, name: str) -> bool:
+        """Whether more steps are asked for than a training that is done has taken."""
+        return name == "train" and (self._settings.steps or 0) > self.facts["train"]["steps"]
 
     def _record(self) -> dict[str, Any]:
         """Record what is missing of the games."""
@@ -95,7 +104,9 @@ class Story:
     def _train(self) -> dict[str, Any]:
         """Train, from the clone if there is one, or go on with it."""
         if RunDir(self.place).holds_run:
-            return training.resume(self.place, modules=self.choice.modules).facts()
+            had = training.read_config(RunDir(self.place))[0].steps or 0
+            more = self._settings.steps if (self._settings.steps or 0) > had else None
+            return training.resume(self.place, more, modules=self.choice.modules).facts()
         cloned = "clone" in self.facts
         resolved = self._configure({"start": f"run:{self.place / 'clone'}"} if cloned else {})
         return training.train(self.choice, resolved, self.place).facts()
