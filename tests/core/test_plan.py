@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Plan, check_batch, make_plan
+from slipstream.core.plan import Plan, Switch, check_batch, make_plan
 from slipstream.settings import PlanSettings, PPOSettings, Settings
 
-SWITCHES = ("envs", "collector", "workers", "lag", "learner", "threads", "micro_batch", "checkpointing")
+SWITCHES = (
+    "envs", "collector", "workers", "lag", "learner", "threads", "micro_batch", "checkpointing", "precision", "compile"
+)  # fmt: skip
 
 
 def plan(cores: int = 4, native: bool = False, **wanted: Any) -> Plan:
@@ -32,7 +34,7 @@ def test_every_switch_says_what_and_why(cores: int, native: bool) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [{"envs": 3}, {"collector": "local"}, {"collector": "actors"}, {"workers": 2}, {"lag": 1}, {"lag": 0},
-     {"learner": "torch"}, {"learner": "fused"}, {"threads": 3}],
+     {"learner": "torch"}, {"learner": "fused"}, {"threads": 3}, {"precision": "bf16"}, {"compile": True}],
 )  # fmt: skip
 def test_what_is_asked_for_is_done(wanted: dict[str, Any]) -> None:
     """A switch that is set is applied as it is, and says so."""
@@ -70,6 +72,65 @@ def test_a_resumed_run_keeps_its_plan() -> None:
     again = make_plan(PlanSettings(lag=1), cores=64, native=True, minibatch=8192, before=began.applied())
     assert again.applied() == began.applied()
     assert {why for *_, why in again.rows()} == {"as the run began"}
+
+
+def test_a_run_from_before_a_switch_goes_on_without_it() -> None:
+    """What an older run has not kept in its plan is what it did: fp32, nothing compiled, whatever is asked for now."""
+    began = plan(2, learner="torch").applied()
+    assert (began.pop("precision"), began.pop("compile")) == ("fp32", False)
+    wanted = PlanSettings(learner="torch", precision="bf16", compile=True)
+    again = make_plan(wanted, cores=2, native=False, minibatch=8192, before=began)
+    assert [(s.requested, s.applied, s.why) for s in (again.precision, again.compile)] == [
+        ("bf16", "fp32", "as the run began"), (True, False, "as the run began")
+    ]  # fmt: skip
+    assert again.applied() == began | {"precision": "fp32", "compile": False}
+
+
+def test_half_precision_and_compiling_take_the_torch_learner() -> None:
+    """What only torch does makes `auto` choose it and say why; unasked, torch computes in fp32 and as it is."""
+    half, compiled = plan(precision="bf16").learner, plan(compile=True).learner
+    assert (half.applied, half.why) == ("torch", "bf16 needs it")
+    assert (compiled.applied, compiled.why) == ("torch", "torch.compile needs it")
+    unasked = plan(learner="torch")
+    assert (unasked.precision.applied, unasked.precision.why) == ("fp32", "bf16 only if asked for")
+    assert (unasked.compile.applied, unasked.compile.why) == (False, "off")
+    asked = plan(learner="torch", precision="fp32").precision
+    assert (asked.requested, asked.applied, asked.why) == ("fp32", "fp32", "asked for")
+
+
+def test_the_fused_learner_has_its_own_precision() -> None:
+    """It computes in fp32 and is compiled anyway; what it cannot do is refused where both are asked for."""
+    fused = plan(learner="fused")
+    assert (fused.precision.requested, fused.precision.applied) == ("auto", "fp32")
+    assert fused.precision.why == "the fused kernel computes in fp32"
+    assert (fused.compile.applied, fused.compile.why) == (False, "the fused kernel is compiled anyway")
+    assert plan(learner="fused", precision="fp32").precision.applied == "fp32"
+    for wanted, name in (({"precision": "bf16"}, "bf16"), ({"compile": True}, "torch.compile")):
+        with pytest.raises(ConfigError) as caught:
+            plan(learner="fused", **wanted)
+        assert str(caught.value) == (
+            f"The fused learner cannot do {name}.\nhint: leave plan.learner=auto, which takes torch"
+        )
+
+
+@pytest.mark.parametrize("learner", ["auto", "torch"])
+def test_sac_learns_in_fp32(learner: str) -> None:
+    """SAC has neither switch: unasked it says fp32, asked it refuses instead of doing something else."""
+    for wanted, name in (({"precision": "bf16"}, "bf16"), ({"compile": True}, "torch.compile")):
+        with pytest.raises(ConfigError, match=rf"^SAC cannot do {name}\.\nhint: .* or use algorithm=ppo$"):
+            wishes = PlanSettings(learner=learner, **wanted)
+            make_plan(wishes, cores=2, native=False, minibatch=256, replay=True)
+    quiet = make_plan(PlanSettings(learner=learner), cores=2, native=False, minibatch=256, replay=True)
+    assert (quiet.precision.applied, quiet.compile.applied) == ("fp32", False)
+
+
+def test_a_plan_can_be_mended() -> None:
+    """What could not be carried out is told as it is: still requested, not applied, and why."""
+    made = plan(compile=True)
+    made.mend("compile", False, "no compiler")
+    assert made.compile == Switch(True, False, "no compiler")
+    assert made.applied()["compile"] is False
+    assert made.rows()[-1] == ("plan.compile", True, False, "no compiler")
 
 
 def settings(rollout: int, minibatch: int, **more: Any) -> Settings:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -602,3 +606,188 @@ def test_images_and_tokens_are_learned_from(image: str, make_case: Callable[...,
     assert {"policy.encoder.eye.0", "value.encoder.eye.3", "policy.encoder.map.1", "value.0.memory"} <= activity.keys()
     assert activity["policy.encoder.eye.1"].shape == ((64,) if image == "nature" else (32,))
     assert all(np.isfinite(sizes).all() for sizes in activity.values())
+
+
+HALVED: list[dict[str, Any]] = [
+    {"kind": "masked", "layer_norm": True},
+    {"kind": "squashed", "memory": "lstm", "memory_layers": 2, "burn_in": 2},
+    {"kind": "binary", "obs": SEEN, "memory": "gru", "shared": False},
+    {"kind": "continuous", "obs": SEEN, "image": "impala"},
+]
+
+
+def cosine(one: Array, two: Array) -> float:
+    """How far two gradients point the same way."""
+    return float(one @ two / np.linalg.norm(one) / np.linalg.norm(two))
+
+
+@pytest.mark.parametrize("more", HALVED, ids=name_of)
+def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[..., Case]) -> None:
+    """Hidden layers give bf16 while they learn, memories and a survey fp32; all that is kept is fp32."""
+    design, params, batch = make_case(**more)
+    engine = TorchEngine(design, params.copy(), 1, precision="bf16")
+    seen: dict[str, set[torch.dtype]] = {}
+    for name, module in engine.policy.hidden().items():
+        module.register_forward_hook(
+            lambda module, inputs, output, name=name: seen.setdefault(name, set()).add(output.dtype)
+        )
+    exact = TorchEngine(design, params.copy(), 1).survey(batch)
+    surveyed = engine.survey(batch)
+    assert all(found == {torch.float32} for found in seen.values())
+    assert np.array_equal(surveyed.logp, exact.logp) and np.array_equal(surveyed.value, exact.value)
+    seen.clear()
+    outcome_of(engine, replace(batch, burn_in=0), KNOBS, orders_of(batch, 1))
+    assert seen.keys() == engine.policy.hidden().keys()
+    for name, found in seen.items():
+        assert found == {torch.float32 if name.endswith("memory") else torch.bfloat16}, name
+    assert {parameter.dtype for parameter in engine.policy.parameters()} == {torch.float32}
+    assert {array.dtype for name, array in engine.snapshot().items() if name != "counters"} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("more", HALVED, ids=name_of)
+@pytest.mark.parametrize("ends", [True, False])
+def test_half_precision_takes_nearly_the_same_steps(
+    more: dict[str, Any], ends: bool, make_case: Callable[..., Case]
+) -> None:
+    """Gradients point the way of those in fp32 but are not the same, in parts and checkpointed too, reset or not."""
+    design, params, batch = make_case(**more)
+    if not ends:
+        batch = replace(batch, fresh=np.zeros_like(batch.fresh))
+    batch = replace(paired(design, batch), reference=reference_of(design, batch))
+    knobs = replace(KNOBS, minibatch=200, contrast=0.3, reference_kl=0.2)
+    found = []
+    for wanted in ({}, {"precision": "bf16"}, {"precision": "bf16", "micro_batch": 25, "checkpointing": True}):
+        engine = TorchEngine(design, params.copy(), 1, **wanted)
+        outcome = outcome_of(engine, batch, knobs, orders_of(batch, 1))
+        assert outcome.failed == 0
+        found.append((engine.gradient(), outcome))
+    for gradient, outcome in found[1:]:
+        assert gradient.dtype == np.float32
+        assert 1e-6 < 1 - cosine(gradient, found[0][0]) < 0.01
+        assert outcome.policy_loss == pytest.approx(found[0][1].policy_loss, abs=0.02)
+        assert outcome.value_loss == pytest.approx(found[0][1].value_loss, rel=0.02)
+
+
+COMPILER = os.environ.get("CXX", "g++")
+needs_compiler = pytest.mark.skipif(
+    shutil.which(COMPILER) is None, reason=f"torch.compile needs a C++ compiler, and there is no {COMPILER} here"
+)
+
+
+@needs_compiler
+def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
+    """Weights after some updates, the last of each epoch on fewer samples, are those of networks as they are."""
+    design, params, batch = make_case(hidden=(12,), activation="relu")
+    knobs, said = replace(KNOBS, minibatch=60), list[str]()
+    plain = TorchEngine(design, params.copy(), 1)
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, say=said.append)
+    assert engine.compiled and not plain.compiled
+    assert np.array_equal(engine.params, params), "the trial must leave no trace"
+    orders = orders_of(batch, 3)
+    outcome_of(plain, batch, knobs, orders)
+    outcome_of(engine, batch, knobs, orders)
+    assert engine.compiled and said == []
+    assert np.abs(engine.params - plain.params).max() < 1e-5
+    assert np.abs(engine.params - params).max() > 1e-3
+    assert np.allclose(engine.gradient(), plain.gradient(), atol=1e-5)
+    assert engine.snapshot().keys() == plain.snapshot().keys()
+    assert engine.survey(batch).activity.keys() == plain.survey(batch).activity.keys() != set()
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Let torch.compile trace as it does, but run what it found as it stands; what was found, in order."""
+    found: list[Any] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        found.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
+    yield found
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("more", [*HALVED[:3], {"kind": "discrete", "obs": SEEN, "shared": False}], ids=name_of)
+def test_other_sizes_are_not_compiled_for_ever(
+    more: dict[str, Any], precision: str, captured: list[Any], make_case: Callable[..., Case]
+) -> None:
+    """Minibatches, parts and partners of ever new numbers run what was found for the first few, and learn the same."""
+    design, params, batch = make_case(**more)
+    batch, knobs, said = paired(design, batch), replace(KNOBS, contrast=0.2), list[str]()
+    wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
+    plain = TorchEngine(design, params.copy(), 1, **wanted)
+    engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, say=said.append)
+    first, counts = len(captured), []
+    for sizes in ((200, 65, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
+        for size in sizes:
+            for one in (plain, engine):
+                outcome_of(one, batch, replace(knobs, minibatch=size), orders_of(batch, 1, size))
+        counts.append(len(captured))
+    assert 0 < first and counts == [counts[0]] * 3 and counts[0] <= 4 * first
+    assert engine.compiled and said == []
+    assert np.abs(engine.params - plain.params).max() < (1e-5 if precision == "fp32" else 1e-3)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    """Compile nothing."""
+    raise RuntimeError("the compiler is on holiday\nand this is where it went")
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]
+) -> None:
+    """A compiler that fails is told of once, in one line, and the steps are just those of networks as they are."""
+    design, params, batch = make_case(memory="gru")
+    plain, said = TorchEngine(design, params.copy(), 1), list[str]()
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, say=said.append)
+    for one in (plain, engine):
+        outcome_of(one, batch, KNOBS, orders_of(batch, 2))
+    assert said == ["compiling failed: the compiler is on holiday"]
+    assert not engine.compiled
+    assert np.array_equal(engine.params, plain.params)
+    with pytest.warns(UserWarning, match="^compiling failed: the compiler is on holiday$"):
+        TorchEngine(design, params.copy(), 1, compiled=True)
+
+
+def test_a_machine_without_a_compiler_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]
+) -> None:
+    """Torch's own complaint about the missing compiler is the reason."""
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(config.cpp, "cxx", (str(tmp_path / "g++"),))
+    design, params, _ = make_case()
+    said: list[str] = []
+    assert not TorchEngine(design, params.copy(), 1, compiled=True, say=said.append).compiled
+    assert len(said) == 1 and "No working C++ compiler found" in said[0] and "\n" not in said[0]
+
+
+def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
+    """A shape that cannot be compiled in the midst of an epoch is run as it is, nothing of it twice; faults still show."""
+    design, params, batch = make_case()
+    plain, said, calls = TorchEngine(design, params.copy(), 1), list[str](), [0]
+
+    def once(graph: Any, inputs: Any) -> Any:
+        calls[0] += 1
+        return graph.forward if calls[0] <= tried[0] else refuse()
+
+    tried = [1_000]
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=once))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, say=said.append)
+    assert engine.compiled and calls[0] > 0
+    tried[0] = calls[0]
+    knobs = replace(KNOBS, minibatch=199)  # and one more, whose size is no symbol to torch
+    outcomes = [outcome_of(one, batch, knobs, orders_of(batch, 1)) for one in (plain, engine)]
+    torch.compiler.reset()
+    assert said == ["compiling failed: RuntimeError: the compiler is on holiday"]
+    assert not engine.compiled
+    assert outcomes[0].updates == outcomes[1].updates == 2
+    assert outcomes[0].policy_loss == pytest.approx(outcomes[1].policy_loss, abs=1e-6)
+    assert np.abs(engine.params - plain.params).max() < 1e-6
+    with pytest.raises(RuntimeError, match="must match the size"):
+        engine.run(replace(batch, obs=batch.obs[:, :3]), np.arange(40), KNOBS, np.zeros(SUMS))
+    assert len(said) == 1

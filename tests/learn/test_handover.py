@@ -92,6 +92,15 @@ def test_the_weight_follows_a_target(soccer_clone: Path, tmp_path: Path) -> None
         assert load(find(RunDir.open(run.path))).groups["learner"]["anchor.pull"][0] == pytest.approx(pull)
 
 
+def test_nobody_is_asked_once_the_weight_is_gone(soccer_clone: Path, tmp_path: Path) -> None:
+    """Below a hundredth of its weight the reference is left alone: its divergence is not even computed."""
+    small = {"ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8, "steps": 2048, "every__evaluate": 0} | SOCCER
+    free = {"ppo__value_warmup": 0, "ppo__reference_decay": 0.05, "every__log": 1}
+    rows = train("soccer", run=tmp_path / "run", start=f"run:{soccer_clone}", **free, **small).metrics()
+    assert rows[0]["ppo/reference_kl"] > 0
+    assert [row["ppo/reference_kl"] for row in rows[2:]] == [0.0, 0.0]
+
+
 def test_a_run_from_a_clone_goes_on_exactly(soccer_clone: Path, tmp_path: Path) -> None:
     """With teacher, demos, reference, warm-up and gate: resumed is uninterrupted, bit for bit."""
     settings = {

@@ -14,6 +14,8 @@ from slipstream.models.nearness import apply_masks
 
 STEP = 1.5
 """How fast the weight follows a target."""
+LEAST = 0.01
+"""The share of the weight below which nobody is asked any more, unless a target may raise it again."""
 
 
 class Anchor:
@@ -39,6 +41,10 @@ class Anchor:
         if action.masked:
             apply_masks(flat, rollout.mask[:steps].reshape(steps * rows, -1), self.agent.design.head)
         return flat
+
+    def holds(self, target: float) -> bool:
+        """Whether the policy is still held near."""
+        return bool(target or self.pull[0] > LEAST)
 
     def move(self, divergence: float, target: float, decay: float) -> None:
         """Let the weight fall by its decay, or, with a target, follow how far from it the divergence is."""

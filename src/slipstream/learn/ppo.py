@@ -239,7 +239,9 @@ class PPO:
             weight=flat(rollout.active).astype(np.float32),
             fresh=flat(fresh),
             state=rollout.state.reshape(samples // self.design.sequence, self.design.state_size),
-            reference=self.anchor.tell(rollout, fresh) if self.anchor else np.zeros((samples, 0), np.float32),
+            reference=self.anchor.tell(rollout, fresh)
+            if self.anchor is not None and self.anchor.holds(self.now.reference_target)
+            else np.zeros((samples, 0), np.float32),
             partner=self._choose_partners(rollout, fresh),
             rows=rollout.reward.shape[1],
             sequence=self.design.sequence,

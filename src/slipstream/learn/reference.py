@@ -239,6 +239,11 @@ class TorchEngine:
         if compiled:
             self._compile()
 
+    @property
+    def compiled(self) -> bool:
+        """Whether gradients are taken of compiled networks."""
+        return self._learning is not self.policy
+
     def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`."""
         data = Data(batch, self.device)
@@ -248,7 +253,7 @@ class TorchEngine:
             try:
                 loss, added = self._add_gradient(data, index, knobs)
             except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
-                if self._learning is self.policy:
+                if not self.compiled:
                     raise
                 self._stay_eager(error)
                 loss, added = self._add_gradient(data, index, knobs)
