@@ -102,10 +102,9 @@ def _interface(agent: str) -> Layer:
 
 def _recorded(folder: Path) -> Layer:
     """The env settings that demos were recorded with: a clone of them plays the same game."""
-    for shard in Demos.open(folder).shards:
-        told = shard.origin.get("settings", {}).get("env", {})
-        return Layer(f"{folder}", {f"env.{name}": value for name, value in told.items()})
-    return Layer(f"{folder}", {})
+    shards = Demos.open(folder).shards if (folder / "demos.json").exists() else []
+    told = shards[0].origin.get("settings", {}).get("env", {}) if shards else {}
+    return Layer(f"{folder}", {f"env.{name}": value for name, value in told.items()})
 
 
 def train(

@@ -725,7 +725,7 @@ def test_other_sizes_are_not_compiled_for_ever(
             for one in (plain, engine):
                 outcome_of(one, batch, replace(knobs, minibatch=size), orders_of(batch, 1, size))
         counts.append(len(captured))
-    assert 0 < first and counts == [counts[0]] * 3 and counts[0] <= 4 * first
+    assert first > 0 and counts == [counts[0]] * 3 and counts[0] <= 4 * first
     assert engine.compiled and said == []
     assert np.abs(engine.params - plain.params).max() < (1e-5 if precision == "fp32" else 1e-3)
 
@@ -735,9 +735,7 @@ def refuse(*_: Any, **__: Any) -> Any:
     raise RuntimeError("the compiler is on holiday\nand this is where it went")
 
 
-def test_what_cannot_be_compiled_runs_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]
-) -> None:
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
     """A compiler that fails is told of once, in one line, and the steps are just those of networks as they are."""
     design, params, batch = make_case(memory="gru")
     plain, said = TorchEngine(design, params.copy(), 1), list[str]()
@@ -767,7 +765,7 @@ def test_a_machine_without_a_compiler_is_named(
 
 
 def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
-    """A shape that cannot be compiled in the midst of an epoch is run as it is, nothing of it twice; faults still show."""
+    """A shape that cannot be compiled in the midst of an epoch runs as it is, and counts once; faults still show."""
     design, params, batch = make_case()
     plain, said, calls = TorchEngine(design, params.copy(), 1), list[str](), [0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,12 @@ def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: No
     assert parts.plan.compile == Switch(True, False, why)
     assert ("plan.compile", True, False, why) in parts.plan.rows()
     settings = configure("pixels", flags=SMALL | {"steps": 512}).settings
-    place, said = RunDir.create(tmp_path / "run"), []
-    saver, metrics = Saver(place, settings.keep), Metrics(place)
-    for progress in iterate(
-        parts, settings, Position(), metrics, saver, Wishes(), lambda steps: (0.0, {}), lambda steps: None
-    ):  # fmt: skip
-        said.append(list(progress.notices))
+    place = RunDir.create(tmp_path / "run")
+    saver, metrics, wishes = Saver(place, settings.keep), Metrics(place), Wishes()
+    loop = iterate(
+        parts, settings, Position(), metrics, saver, wishes, lambda steps: (0.0, {}), lambda steps: nullcontext()
+    )  # fmt: skip
+    said = [list(progress.notices) for progress in loop]
     saver.close()
     metrics.close()
     assert said == [[f"plan.compile is off: {why}"], []]

@@ -68,29 +68,31 @@ class Game:
     """The scripted player that `run` records and clones first."""
 
 
+def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
+    """What the games of cars have in common."""
+    return {
+        "seed": seed,
+        "first": first,
+        "action_repeat": choice.env.action_repeat or 4,
+        "actions": choice.env.actions,
+        "random_starts": choice.env.random_starts,
+        "mode": choice.rewards.mode,
+        "weights": choice.rewards.weights,
+        "extra_terms": choice.terms,
+    }
+
+
 def _make_soccer(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
     from slipstream.envs.soccer.game import Soccer
 
     return Soccer(
-        envs,
-        team_size=int(variant[0]),
-        seed=seed,
-        first=first,
-        match_seconds=choice.env.match_seconds,
-        action_repeat=choice.env.action_repeat or 4,
-        actions=choice.env.actions,
-        random_starts=choice.env.random_starts,
-        mode=choice.rewards.mode,
-        weights=choice.rewards.weights,
-        extra_terms=choice.terms,
-    )
+        envs, team_size=int(variant[0]), match_seconds=choice.env.match_seconds, **_driven(choice, first, seed)
+    )  # fmt: skip
 
 
-def _scripted_soccer(name: str) -> Scripted:
+def _scripted(game: str, name: str) -> Scripted:
     def act(obs: Array, kind: str, out: Array) -> None:
-        from slipstream.envs.soccer import scripted
-
-        scripted.act(name, obs, kind, out)
+        importlib.import_module(f"slipstream.envs.{game}.scripted").act(name, obs, kind, out)
 
     return act
 
@@ -99,7 +101,7 @@ SOCCER = Game(
     summary="car soccer, 1v1 to 3v3: boost, drift, bounce, score",
     variants=("1v1", "2v2", "3v3"),
     make=_make_soccer,
-    scripted={name: _scripted_soccer(name) for name in ("chaser", "keeper", "rule")},
+    scripted={name: _scripted("soccer", name) for name in ("chaser", "keeper", "rule")},
     reference="scripted:rule",
     opponents=("scripted:chaser", "scripted:rule"),
     preset="soccer",
@@ -110,36 +112,18 @@ SOCCER = Game(
 def _make_kart(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
     from slipstream.envs.kart.game import Kart, difficulty_range
 
+    difficulty = difficulty_range(variant, choice.env.options)
     return Kart(
-        envs,
-        difficulty=difficulty_range(variant, choice.env.options),
-        variant=variant,
-        seed=seed,
-        first=first,
-        limit_seconds=choice.env.match_seconds,
-        action_repeat=choice.env.action_repeat or 4,
-        actions=choice.env.actions,
-        random_starts=choice.env.random_starts,
-        mode=choice.rewards.mode,
-        weights=choice.rewards.weights,
-        extra_terms=choice.terms,
-    )
-
-
-def _scripted_kart(name: str) -> Scripted:
-    def act(obs: Array, kind: str, out: Array) -> None:
-        from slipstream.envs.kart import scripted
-
-        scripted.act(name, obs, kind, out)
-
-    return act
+        envs, difficulty=difficulty, variant=variant, limit_seconds=choice.env.match_seconds,
+        **_driven(choice, first, seed),
+    )  # fmt: skip
 
 
 KART = Game(
     summary="a lap against the clock, on a new track every time",
     variants=("mixed", "easy", "hard"),
     make=_make_kart,
-    scripted={name: _scripted_kart(name) for name in ("expert", "cruiser")},
+    scripted={name: _scripted("kart", name) for name in ("expert", "cruiser")},
     preset="kart",
     expert="scripted:expert",
 )
