@@ -192,6 +192,7 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
     """Run the memories of a chain in fp32, whatever the rest of it computes in: their errors add up step by step."""
     with torch.autocast(x.device.type, enabled=False):
@@ -412,15 +413,15 @@ class TorchEngine:
         # Without memory the partners of a contrastive loss come behind the lanes: two sizes, not to be taken for one.
         rows = steps * lanes if design.state_size else lanes + 1
         obs = torch.from_numpy(np.zeros((rows, design.obs.width), design.obs.dtype)).to(self.device)
-        scale = torch.ones(design.obs.floats, device=self.device)
+        mean, scale = (torch.full((design.obs.floats,), value, device=self.device) for value in (0.0, 1.0))
         state = torch.zeros(lanes, design.state_size, device=self.device)
         fresh = torch.zeros(steps, lanes, dtype=torch.uint8, device=self.device) if design.state_size else None
         with torch.no_grad():
-            self.policy(obs, scale, scale, state, fresh)  # works out what is kept, which compilers cannot look into
+            self.policy(obs, mean, scale, state, fresh)  # works out what is kept, which compilers cannot look into
         try:
             torch.compiler.reset()  # torch allows few ways to compile one function: those of other designs are dropped
             self._learning = compiled_twin(self.policy)
-            told = self._ask(obs, scale, scale, state, fresh)
+            told = self._ask(obs, mean, scale, state, fresh)
             (told.outputs.sum() + told.value.sum()).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a compiler that is missing or fails may say so by any error
             self._stay_eager(error)
