@@ -25,8 +25,8 @@ from slipstream.stages.record import record
 
 SHORT = EnvChoice("soccer", EnvSettings(match_seconds=2.0))
 FACTS = {
-    "out", "recording", "env", "agent", "opponent", "seed", "sampled", "workers", "episodes", "steps", "games", "wins",
-    "draws", "losses", "win_rate", "win_rate_low", "win_rate_high", "mean_return", "mean_return_low",
+    "out", "recording", "env", "agent", "opponent", "expert", "seed", "sampled", "workers", "episodes", "steps",
+    "games", "wins", "draws", "losses", "win_rate", "win_rate_low", "win_rate_high", "mean_return", "mean_return_low",
     "mean_return_high", "mean_length", "seconds", "start_seconds", "steps_per_second", "mib", "dropped", "faults",
     "time", "stopped",
 }  # fmt: skip
@@ -70,7 +70,7 @@ def test_facts_are_those_of_the_demos(tmp_path: Path) -> None:
     assert facts["win_rate"] is None, "an agent against itself wins as often as it loses"
     assert facts["mib"] * 2**20 == sum(file.stat().st_size for file in tmp_path.glob("shards/*/*.bin")) - 72 * 18
     assert facts["steps_per_second"] == pytest.approx(facts["steps"] / facts["seconds"])
-    assert 0 < sum(facts["time"].values()) <= 1
+    assert sum(facts["time"].values()) == pytest.approx(1.0)
     assert {total for _, total in heard} == {9}
     against = record(SHORT, "scripted:rule", 8, tmp_path / "b", opponent="random", workers=1)
     outcomes = Demos.open(tmp_path / "b").episodes["outcome"].tolist()
