@@ -102,6 +102,33 @@ def test_pixels_are_learned_in_either_precision(precision: str) -> None:
     assert paid[0] < 0.5 and paid[-1] > 0.85, paid
 
 
+@pytest.mark.parametrize(
+    ("env", "more"),
+    [("pixels", {}), ("mixed", {"policy__shared": False}), ("recall", {"policy__memory": "lstm"}), ("frozen", {})],
+)
+def test_what_was_tried_is_what_learns(
+    env: str, more: dict[str, Any], quick: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial compiles all that PPO then runs, whatever a policy sees and remembers: nothing is left for later."""
+    if env == "frozen":
+        base = quick("pixels", "base", **SMALL | {"steps": 256})
+        env, more = "pixels", {"policy__image": "frozen", "policy__trunk": f"run:{base.path}"}
+    found: list[Any] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        found.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
+    for precision in ("fp32", "bf16"):
+        found.clear()
+        parts = make(env, plan__compile=True, plan__precision=precision, **more)
+        tried = len(found)
+        parts.learner.update(parts.collector.collect(0), 0)
+        assert parts.learner.engine.compiled and parts.learner.notices == []
+        assert 0 < tried == len(found)
+
+
 def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: None) -> None:
     """Plan and checkpoint show what really runs, and the first iteration says why; the run goes on."""
     parts = make(plan__compile=True)

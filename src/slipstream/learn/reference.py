@@ -192,7 +192,6 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
     """Run the memories of a chain in fp32, whatever the rest of it computes in: their errors add up step by step."""
     with torch.autocast(x.device.type, enabled=False):
@@ -202,11 +201,12 @@ def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tupl
 def compiled_twin(policy: ActorCritic) -> ActorCritic:
     """A policy of the same weights whose networks are compiled, so that the first stays open to hooks.
 
-    Sizes stay symbols: another number of samples is no reason to compile again.
+    Sizes stay symbols: another number of samples is no reason to compile again. Memories are left to torch's own.
     """
     kept = [*policy.parameters(), *policy.buffers(), policy.design, policy.sight]
     twin = copy.deepcopy(policy, {id(part): part for part in kept})
     for chain in twin.chains():
+        chain._remember = torch.compiler.disable(chain._remember)  # type: ignore[method-assign, no-untyped-call]
         chain.compile(dynamic=True)
     return twin
 
@@ -413,7 +413,8 @@ class TorchEngine:
         # Without memory the partners of a contrastive loss come behind the lanes: two sizes, not to be taken for one.
         rows = steps * lanes if design.state_size else lanes + 1
         obs = torch.from_numpy(np.zeros((rows, design.obs.width), design.obs.dtype)).to(self.device)
-        mean, scale = (torch.full((design.obs.floats,), value, device=self.device) for value in (0.0, 1.0))
+        _, *normaliser = design.split_pack(np.zeros(design.pack_size, np.float32))
+        mean, scale = (torch.from_numpy(part.copy()).to(self.device) for part in normaliser)
         state = torch.zeros(lanes, design.state_size, device=self.device)
         fresh = torch.zeros(steps, lanes, dtype=torch.uint8, device=self.device) if design.state_size else None
         with torch.no_grad():
