@@ -14,7 +14,7 @@ from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.settings import Settings
 
 PRESETS = Path(__file__).parent / "presets"
-OPEN_KEYS = ("env.options", "rewards.weights", "schedules")
+OPEN_KEYS = ("env.options", "rewards.weights", "rewards.groups", "schedules")
 """Settings that hold names of the env's own choosing."""
 
 

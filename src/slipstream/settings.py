@@ -26,6 +26,8 @@ class EnvSettings(Section):
     """How the controls of soccer and kart are offered."""
     random_starts: float = Field(0.0, ge=0, le=1)
     """Share of soccer's kick-offs and kart's laps that start anywhere instead, in training and in recordings."""
+    target: tuple[str, ...] = ()
+    """Tasks that the agent is measured on, and trained on without a curriculum; unset: the env's own."""
     options: dict[str, Scalar] = {}
     """Keyword arguments for `gymnasium.make`; for a kart, `difficulty`, or `difficulty_low` and `difficulty_high`."""
 
@@ -37,6 +39,20 @@ class RewardSettings(Section):
     """`sparse` keeps only the terms that decide the game."""
     weights: dict[str, float] = {}
     """Weight of each reward term by name; a term that is not named keeps the env's own weight."""
+    groups: dict[str, float] = {}
+    """A factor for all terms of a group, such as `ball` or `boost`; 0 switches the group off."""
+    potential: bool = False
+    """Pay terms that have a potential as gamma * after - before, which cannot change what is best to do."""
+    team_spirit: float = Field(0.0, ge=0, le=1)
+    """Share of a car's reward that is the mean of its team's."""
+    zero_sum: float = Field(0.0, ge=0, le=1)
+    """Share of the other team's mean reward that is taken off."""
+    normalise: bool = False
+    """Divide each term, except those that decide the game, by its running deviation."""
+    clip: float | None = Field(None, gt=0)
+    """Cut each term's weighted value per step to this size; terms that decide the game are left alone."""
+    half_life: float | None = Field(None, gt=0)
+    """Seconds of game time after which a reward counts half: sets `ppo.gamma` and `sac.gamma`."""
 
 
 class PolicySettings(Section):
@@ -261,6 +277,68 @@ class CloneSettings(Section):
     """Games of each round."""
 
 
+class CurriculumSettings(Section):
+    """What is trained on when; evaluation stays on `env.target`."""
+
+    kind: Literal["none", "staged", "progress", "levels", "learnability", "uniform"] = "none"
+    """`staged` goes from task to task; `progress` prefers tasks whose success changes, `levels` those whose returns
+    surprise the value, `learnability` those won about half the time; `uniform` takes all alike."""
+    tasks: tuple[str, ...] = ()
+    """What there is to choose from, in order: TASK, or "TASK vs AGENT"; unset: the game's own."""
+    stage: int | None = Field(None, ge=1)
+    """Stay at this stage, to look into it."""
+    uniform: float = Field(0.25, ge=0, le=1)
+    """Share of the games that is drawn uniformly, whatever the curriculum prefers; staged: among the stages so far."""
+    episodes: int = Field(100, ge=1)
+    """Games of a stage before it is judged, and the window that is judged by."""
+    advance: float = Field(0.6, gt=0, lt=1)
+    """Go on to the next stage when the lower 95 % bound of the success rate is above this."""
+    demote: float = Field(0.2, ge=0, lt=1)
+    """Go back to the stage before when the upper 95 % bound of the success rate is below this."""
+    max_steps: int = Field(0, ge=0)
+    """Go on to the next stage after this many steps in one, whatever the success; 0: never."""
+
+
+class LeagueSettings(Section):
+    """Self-play in a league: who plays whom, when a copy is frozen, how it is rated."""
+
+    matchmaking: Literal["league", "prioritised", "near", "latest", "uniform"] = "league"
+    """`league`: self-play, prioritised and verification games by the shares below. The others draw every opponent one
+    way: by win rate, near in rating, the newest, or any."""
+    self_play: float = Field(0.35, ge=0, le=1)
+    """Share of games against itself."""
+    verification: float = Field(0.15, ge=0, le=1)
+    """Share of games against those that beat it or that it may have forgotten how to beat."""
+    weighting: Literal["hard", "variance", "linear", "capped"] = "hard"
+    """How a win rate x becomes a weight: (1 - x)^2, x (1 - x), 1 - x, or min(0.5, 1 - x)."""
+    decay: float = Field(0.995, gt=0, le=1)
+    """What is left of a pair's old results after each new one."""
+    snapshot: int = Field(1_000_000, ge=1)
+    """Steps before a copy may be frozen; it is at twice as many, whatever the results."""
+    snapshot_win: float = Field(0.7, gt=0, lt=1)
+    """A copy is frozen early when the lower 95 % bounds of its win rates are all above this."""
+    pool: int = Field(32, ge=1)
+    """Frozen players in the pool, pinned ones aside; the least useful one is retired."""
+    resident: int = Field(8, ge=1)
+    """Frozen players met at any one time."""
+    anchors: tuple[str, ...] = ()
+    """Players that are always in the pool; unset: the game's own."""
+    main_exploiters: int = Field(0, ge=0)
+    """Learners that play against the main agent only, to find its weaknesses."""
+    league_exploiters: int = Field(0, ge=0)
+    """Learners that play against the whole pool, to find what it cannot do."""
+    exploiter_share: float = Field(0.25, gt=0, lt=1)
+    """Share of all steps that exploiters take, where there are any."""
+    rating_games: int = Field(64, ge=2)
+    """Games that a new copy plays against each of some others, to be rated."""
+    rating_opponents: int = Field(4, ge=1)
+    """How many others, the anchors aside."""
+    sprt_games: int = Field(2000, ge=2)
+    """Games, at most, of the test whether a copy is better than the best so far."""
+    sprt_elo: float = Field(35.0, gt=0)
+    """How much better it is tested to be."""
+
+
 class PlanSettings(Section):
     """Speed switches: they change how fast a run is, and `lag` how fresh its data."""
 
@@ -298,6 +376,8 @@ class EverySettings(Section):
     """A checkpoint."""
     evaluate: int = Field(0, ge=0)
     """Evaluation games; the best checkpoint is kept by their result."""
+    replay: int = Field(0, ge=0)
+    """Replays of evaluation games: the best, worst, closest and lost ones."""
     system: int = Field(1_000_000, ge=0)
     """CPU, memory and disk."""
     gradients: int = Field(0, ge=0)
@@ -338,6 +418,8 @@ class Settings(Section):
     schedules: dict[str, str] = {}
     """Settings that change while a run trains, by dotted key: "linear to 0 over 1000000", "cosine to 1e-5", "linear to
     0.05 by episode/return_mean from 100 to 475", "constant"."""
+    curriculum: CurriculumSettings = CurriculumSettings()
+    league: LeagueSettings = LeagueSettings()
     plan: PlanSettings = PlanSettings()
     every: EverySettings = EverySettings()
     evaluation: EvaluationSettings = EvaluationSettings()

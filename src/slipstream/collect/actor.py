@@ -43,7 +43,7 @@ class Actor:
         self._other_streams = make_streams(seed, "opponent", first * spec.agents, rows)[self._others]
         self._memory = np.zeros((rows, design.state_size), np.float32)
         self._now = empty_rows(spec, vector.envs)
-        self._final_obs = self._now.final_obs
+        self._final_obs, self._behaviour = self._now.final_obs, self._now.behaviour
         action = spec.action
         self._continuous = action.kind == "continuous"
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
@@ -79,7 +79,7 @@ class Actor:
             if self._others.size:
                 self._act_others(obs, mask, env_action)
             acted = perf_counter()
-            rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t])
+            rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t], self._behaviour)
             self.progress[0] += 1
             self._steps += 1
             vector.step(env_action, rows)

@@ -83,15 +83,16 @@ class Block:
         self.terms = np.zeros((steps, rows, len(spec.terms)), np.float32)
         ended = np.zeros((2, steps, rows), np.uint8)
         outcome = np.zeros((steps, rows), np.int8)
+        behaviour = np.zeros((rows, len(spec.behaviours)), np.float32)
         self.first = Rows(
             self.obs[0], self.reward[0], ended[0, 0], ended[1, 0], outcome[0], final_obs, self.active[0], self.mask[0],
-            self.terms[0],
+            self.terms[0], behaviour,
         )  # fmt: skip
         """Where a reset writes."""
         self.steps = [
             Rows(
                 self.obs[t + 1], self.reward[t], ended[0, t], ended[1, t], outcome[t], final_obs, self.active[t + 1],
-                self.mask[t + 1], self.terms[t],
+                self.mask[t + 1], self.terms[t], behaviour,
             )
             for t in range(steps)
         ]  # fmt: skip

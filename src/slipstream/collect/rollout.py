@@ -46,7 +46,7 @@ class Rollout:
         views: dict[str, Any] = {f.name: getattr(self, f.name)[:, low:high] for f in fields(self) if f.name != "terms"}
         return Rollout(**views, terms=self.terms[low:high])
 
-    def at(self, t: int, final_obs: Array) -> Rows:
+    def at(self, t: int, final_obs: Array, behaviour: Array) -> Rows:
         """Where the vector writes the results of step t."""
         return Rows(
             obs=self.obs[t + 1],
@@ -58,6 +58,7 @@ class Rollout:
             active=self.active[t + 1],
             mask=self.mask[t + 1],
             terms=self.terms,
+            behaviour=behaviour,
         )
 
 

@@ -217,6 +217,12 @@ class EnvSpec:
     """Whether `snapshot` holds all there is, so that a resumed run goes on bit for bit."""
     step_seconds: float = 0.0
     """Game time that one step takes, 0 if unknown."""
+    behaviours: tuple[str, ...] = ()
+    """Names of what is counted about each row in a game, such as goals or touches; never rewarded."""
+    tasks: tuple[str, ...] = ()
+    """Kinds of game that every env can be told to play, one per episode; empty: only one."""
+    target: tuple[str, ...] = ()
+    """Those of the tasks that are played unless told otherwise, and measured on."""
 
     @property
     def agents(self) -> int:
@@ -234,8 +240,8 @@ class Rows:
     """Where one step of a vector writes its results: views into buffers that the collector owns.
 
     Autoreset is same-step: where an episode ended (`terminated` or `truncated`), `obs` holds the first
-    observation of the next episode and `final_obs` the last one of the old. `final_obs` and `outcome`
-    mean something only there. `active` is 1 where the row acts on `obs` next; an inactive row is not a
+    observation of the next episode and `final_obs` the last one of the old. `final_obs`, `outcome` and
+    `behaviour` mean something only there. `active` is 1 where the row acts on `obs` next; an inactive row is not a
     transition. `terms` accumulates (`+=`): the collector zeroes it when a rollout starts.
     """
 
@@ -248,6 +254,7 @@ class Rows:
     active: Array  # [rows] uint8
     mask: Array  # [rows, sum(sizes)] uint8, or [rows, 0] where actions are not masked
     terms: Array  # [rows, len(terms)] float32, accumulated
+    behaviour: Array  # [rows, len(behaviours)] float32: what was counted in the episode that ended
 
 
 def empty_rows(spec: EnvSpec, envs: int) -> Rows:
@@ -263,6 +270,7 @@ def empty_rows(spec: EnvSpec, envs: int) -> Rows:
         active=np.ones(rows, np.uint8),
         mask=np.ones((rows, spec.action.options), np.uint8),
         terms=np.zeros((rows, len(spec.terms)), np.float32),
+        behaviour=np.zeros((rows, len(spec.behaviours)), np.float32),
     )
 
 
@@ -280,8 +288,17 @@ class Vector(Protocol):
     def reset(self, out: Rows) -> None:
         """Start every environment anew: writes `obs`, `active` and `mask`."""
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
-        """Start the named environments anew, within this vector: writes their rows of `obs`, `active`, `mask`."""
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Start the named environments anew, within this vector: writes their rows of `obs`, `active`, `mask`.
+
+        With `seeds`, all chance of the episode that begins follows from its seed.
+        """
+
+    def seeds(self) -> Array:
+        """The seed [envs] int64 from which `reset_envs` would begin each present episode again; -1: none would."""
+
+    def assign(self, tasks: Array) -> None:
+        """Say which task [envs] each env plays in the episodes that begin from now on; -1: one of the target's."""
 
     def step(self, action: Array, out: Rows) -> None:
         """Apply `action` [rows, parts] and write everything of `out`."""
