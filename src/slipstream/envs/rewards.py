@@ -89,6 +89,8 @@ class Payout:
         self.shaped = rewards.potential and any(weights[name] for name in scheme.potentials)
         """Whether the game is to write potential differences, by `gamma`, where it has potentials."""
         kept = {*scheme.weights["sparse"], *(scheme.potentials if rewards.potential else ())}
+        self._live = np.flatnonzero(self.weights)
+        """Columns of the terms that have a weight: the others cost nothing."""
         self._kept = np.array([name in kept for name in weights], np.uint8)
         self._moments = np.zeros((envs if rewards.normalise else 0, 1 + len(weights)))
         """How many values each env has seen, and the mean square of each term."""
@@ -99,8 +101,8 @@ class Payout:
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
         """Write the rewards of the rows that acted, 0 for the others, and add their terms up."""
         pay(
-            self.values, self.weights, self._kept, self._moments, self._limit, self._teams, acted, *self._mixing,
-            reward, terms,
+            self.values, self.weights, self._live, self._kept, self._moments, self._limit, self._teams, acted,
+            *self._mixing, reward, terms,
         )  # fmt: skip
 
     def reset(self) -> None:
@@ -118,13 +120,13 @@ class Payout:
 
 
 @inlined
-def remember(values: Array, acted: Array, first: int, agents: int, moments: Array) -> None:
+def remember(values: Array, live: Array, acted: Array, first: int, agents: int, moments: Array) -> None:
     """Move the mean squares of an env's terms by the values of its rows; what is not finite is passed over."""
     for row in range(first, first + agents):
         if acted[row] == 0:
             continue
         moments[0] = min(moments[0] + 1.0, MEMORY)
-        for k in range(values.shape[1]):
+        for k in live:
             square = np.float64(values[row, k]) * np.float64(values[row, k])
             if np.isfinite(square):
                 moments[1 + k] += (square - moments[1 + k]) / moments[0]
@@ -160,22 +162,23 @@ def share(reward: Array, acted: Array, first: int, teams: Array, spirit: Number,
 
 @compiled
 def pay(
-    values: Array, weights: Array, kept: Array, moments: Array, limit: Number, teams: Array, acted: Array,
+    values: Array, weights: Array, live: Array, kept: Array, moments: Array, limit: Number, teams: Array, acted: Array,
     spirit: Number, rivalry: Number, reward: Array, terms: Array,
 ) -> None:  # fmt: skip
     """Pay one step of all envs; see the top of this file."""
     agents = teams.shape[0]
     normalised, mixed = moments.shape[0] > 0, spirit > ZERO or rivalry > ZERO
+    as_is = not normalised and np.isinf(limit)
     for first in range(0, values.shape[0], agents):
         env = first // agents
         if normalised:
-            remember(values, acted, first, agents, moments[env])
+            remember(values, live, acted, first, agents, moments[env])
         for row in range(first, first + agents):
             total = ZERO
             if acted[row] != 0:
-                for k in range(values.shape[1]):
+                for k in live:
                     value = weights[k] * values[row, k]
-                    if kept[k] == 0:
+                    if not as_is and kept[k] == 0:
                         value = scaled(value, moments[env, 1 + k] if normalised else 0.0, limit)
                     total += value
                     terms[row, k] += value

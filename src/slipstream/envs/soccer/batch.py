@@ -29,7 +29,7 @@ from slipstream.envs.soccer.layout import (
 )
 from slipstream.envs.soccer.observe import observe
 from slipstream.envs.soccer.physics import ZERO, car_at, tick
-from slipstream.envs.soccer.rewards import shape_terms, value_terms
+from slipstream.envs.soccer.rewards import shape_terms, value_more, value_terms
 
 
 @inlined
@@ -81,10 +81,9 @@ def advance(
     repeat: int,
     overtime_ticks: int,
     team_size: int,
-    weights: Array,
     values: Array,
 ) -> None:
-    """Step every env by one decision and value its built-in terms into `values` [rows, terms]."""
+    """Step every env by one decision and value its usual terms into `values` [rows, terms]."""
     cars = 2 * team_size
     for env in range(state.shape[0]):
         s, old, own = state[env], before[env], clock[env]
@@ -94,7 +93,16 @@ def advance(
             decode(action, env * cars + car, kind, table, s, car_at(car))
         decide(s, own, repeat, overtime_ticks, team_size)
         for car in range(cars):
-            value_terms(old, s, own, car, team_size, weights, values[env * cars + car])
+            value_terms(old, s, own, car, team_size, values[env * cars + car])
+
+
+@compiled
+def value_others(before: Array, state: Array, clock: Array, team_size: int, values: Array) -> None:
+    """Value the built-in terms that are seldom wanted."""
+    cars = 2 * team_size
+    for env in range(state.shape[0]):
+        for car in range(cars):
+            value_more(before[env], state[env], clock[env], car, team_size, values[env * cars + car])
 
 
 def value_user_term(

@@ -14,7 +14,7 @@ from slipstream.envs.rewards import Payout
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
 from slipstream.envs.soccer.layout import CLOCK_SIZE, TICK_HZ, obs_size, state_size
-from slipstream.envs.soccer.rewards import SCHEME, TERMS
+from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
 from slipstream.settings import RewardSettings
 
 _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
@@ -62,6 +62,7 @@ class Soccer:
         )  # fmt: skip
         self.steps = 0
         self._before = np.zeros_like(self.state)
+        self._more = bool(self.payout.weights[T_MORE : len(TERMS)].any())
         self._acted = np.ones(envs * 2 * team_size, np.uint8)
         self._terms = [_compile(name, function) for name, function in extra.items()]
         self._team_size = team_size
@@ -117,9 +118,10 @@ class Soccer:
             self._repeat,
             self._overtime_ticks,
             self._team_size,
-            payout.weights,
             payout.values,
         )
+        if self._more:
+            batch.value_others(self._before, self.state, self.clock, self._team_size, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
             _value_user_term(term, self._before, self.state, self.clock, self._team_size, payout.values, column)
         batch.settle(

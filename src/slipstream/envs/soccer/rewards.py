@@ -42,6 +42,8 @@ TERMS = (
 )  # fmt: skip
 T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
 T_AIM, T_SAVE, T_GOAL_SIDE, T_BOOST_WASTE, T_CONCEDE, T_IDLE = range(6, 12)
+T_MORE = T_AIM
+"""The first of the terms that have no weight by default, and are not computed without one."""
 INV_BALL_SPEED = ONE / BALL_SPEED
 REACH = DT / (ONE - BALL_DRAG)
 """Seconds at its present speed that a rolling ball gets before it rests."""
@@ -178,34 +180,25 @@ def idle(before: Array, after: Array, clock: Array, car: int, team_size: int) ->
 
 
 @inlined
-def value_terms(
-    before: Array, after: Array, clock: Array, car: int, team_size: int, weights: Array, values: Array
-) -> None:
-    """Write the values of the built-in terms of one car that have a weight."""
-    if weights[T_GOAL] != ZERO:
-        values[T_GOAL] = goal(before, after, clock, car, team_size)
-    if weights[T_WIN] != ZERO:
-        values[T_WIN] = win(before, after, clock, car, team_size)
-    if weights[T_TOUCH] != ZERO:
-        values[T_TOUCH] = touch(before, after, clock, car, team_size)
-    if weights[T_BALL_TO_GOAL] != ZERO:
-        values[T_BALL_TO_GOAL] = ball_to_goal(before, after, clock, car, team_size)
-    if weights[T_CAR_TO_BALL] != ZERO:
-        values[T_CAR_TO_BALL] = car_to_ball(before, after, clock, car, team_size)
-    if weights[T_BOOST_GAIN] != ZERO:
-        values[T_BOOST_GAIN] = boost_gain(before, after, clock, car, team_size)
-    if weights[T_AIM] != ZERO:
-        values[T_AIM] = aim(before, after, clock, car, team_size)
-    if weights[T_SAVE] != ZERO:
-        values[T_SAVE] = save(before, after, clock, car, team_size)
-    if weights[T_GOAL_SIDE] != ZERO:
-        values[T_GOAL_SIDE] = goal_side(before, after, clock, car, team_size)
-    if weights[T_BOOST_WASTE] != ZERO:
-        values[T_BOOST_WASTE] = boost_waste(before, after, clock, car, team_size)
-    if weights[T_CONCEDE] != ZERO:
-        values[T_CONCEDE] = concede(before, after, clock, car, team_size)
-    if weights[T_IDLE] != ZERO:
-        values[T_IDLE] = idle(before, after, clock, car, team_size)
+def value_terms(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
+    """Write the values of the terms of one car that have a weight by default."""
+    values[T_GOAL] = goal(before, after, clock, car, team_size)
+    values[T_WIN] = win(before, after, clock, car, team_size)
+    values[T_TOUCH] = touch(before, after, clock, car, team_size)
+    values[T_BALL_TO_GOAL] = ball_to_goal(before, after, clock, car, team_size)
+    values[T_CAR_TO_BALL] = car_to_ball(before, after, clock, car, team_size)
+    values[T_BOOST_GAIN] = boost_gain(before, after, clock, car, team_size)
+
+
+@inlined
+def value_more(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
+    """Write the values of the other built-in terms of one car."""
+    values[T_AIM] = aim(before, after, clock, car, team_size)
+    values[T_SAVE] = save(before, after, clock, car, team_size)
+    values[T_GOAL_SIDE] = goal_side(before, after, clock, car, team_size)
+    values[T_BOOST_WASTE] = boost_waste(before, after, clock, car, team_size)
+    values[T_CONCEDE] = concede(before, after, clock, car, team_size)
+    values[T_IDLE] = idle(before, after, clock, car, team_size)
 
 
 @inlined
