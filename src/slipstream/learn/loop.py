@@ -45,6 +45,7 @@ def iterate(
     Everything that is logged falls on step counts, so that a resumed run writes what an uninterrupted one does.
     """
     collector, learner, episodes, every = parts.collector, parts.learner, parts.episodes, settings.every
+    matches = parts.matches
     spans, began, load = Spans(), time.perf_counter(), {}
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
@@ -64,11 +65,13 @@ def iterate(
                 samples, row = learner.update(rollout, before)
         episodes.add(rollout)
         position.steps += samples
+        matches.see(collector.matches(position.version), collector.failed, position.steps)
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
+        row |= matches.advance(position.steps, learner.pack)
         position.whole = True
-        collector.publish(position.version, learner.pack)
+        collector.publish(position.version, learner.pack, matches.draw(), matches.newcomers())
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)
         if _due(every.gradients, before, position.steps):
@@ -82,7 +85,7 @@ def iterate(
             row |= result
             if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
                 learner.notices.append(said)
-                collector.publish(position.version, learner.pack)
+                collector.publish(position.version, learner.pack, matches.seats)
             if position.best is None or score >= position.best:
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)
@@ -101,7 +104,7 @@ def iterate(
             if evaluating or _due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
         progress.row = row
-        progress.notices = [*learner.notices, *collector.drain_faults()]
+        progress.notices = [*learner.notices, *matches.drain(), *collector.drain_faults()]
         progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()
         yield progress
