@@ -43,7 +43,8 @@ class Match:
     @classmethod
     def hear(cls, told: Sequence[Any]) -> Match:
         """The inverse of `tell`."""
-        return cls(*told[:-2], own=tuple(told[-2]), theirs=tuple(told[-1]))
+        *numbers, own, theirs = told
+        return cls(*numbers, tuple(own), tuple(theirs))
 
 
 def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:

@@ -72,8 +72,9 @@ class Collector(Protocol):
 
     lag: int
 
-    failed: dict[int, str]
-    """Frozen players that failed, and how."""
+    @property
+    def failed(self) -> dict[int, str]:
+        """Frozen players that failed, and how."""
 
     def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
