@@ -145,7 +145,7 @@ def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
     from slipstream.agents.specs import scripted_players
     from slipstream.envs.registry import import_modules
     from slipstream.runs.layout import RunDir
-    from slipstream.stages.train import read_config
+    from slipstream.runs.provenance import read_config
 
     import_modules(modules)
     found = ["random", *(f"scripted:{name}" for name in scripted_players(env))]
@@ -182,10 +182,12 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "obs": parts.spec.obs.width,
         "batch": parts.batch,
         "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.pack).values()),
+        "gamma": parts.schedules.now(parts.learner.section, 0).gamma,
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
     lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += parts.learner.notices
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
 
