@@ -46,7 +46,7 @@ def soccer(state: Array) -> Array:
         discs += [(side * (length + 1), float(y), 0.8, colour) for y in np.linspace(-at.GOAL_WIDTH, at.GOAL_WIDTH, 15)]
         for x in np.linspace(float(at.DIAGONAL) - width, length, 9):
             discs += [(side * x, y, 0.4, ASPHALT) for y in (float(at.DIAGONAL) - x, x - float(at.DIAGONAL))]
-    cars = state[at.CARS :].reshape(-1, at.CAR_SIZE)
+    cars = state[at.CARS :].reshape(-1, at.CAR_SIZE)[: at.cars_in(state)]
     for number, car in enumerate(cars):
         colour = BLUE if number < len(cars) // 2 else ORANGE
         discs.append((car[at.X], car[at.Y], float(at.CAR_RADIUS), colour))
