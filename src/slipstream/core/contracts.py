@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from slipstream.core.errors import ConfigError
+
 Array = np.ndarray[Any, Any]
 
 
@@ -235,6 +237,16 @@ class EnvSpec:
         return len(set(self.teams)) > 1
 
 
+def check_tasks(spec: EnvSpec, tasks: Array) -> Array:
+    """The tasks [envs] of an assignment as numbers, each one that the environment has, or -1."""
+    given = np.asarray(tasks, np.int64).reshape(-1)
+    wrong = given[(given < -1) | (given >= len(spec.tasks))]
+    if len(wrong):
+        named = f"It has {', '.join(spec.tasks)}." if spec.tasks else "It has one kind of game only."
+        raise ConfigError(f"`{spec.name}` has no task number {wrong[0]}. {named}", "assign -1 for its target")
+    return given
+
+
 @dataclass
 class Rows:
     """Where one step of a vector writes its results: views into buffers that the collector owns.
@@ -291,7 +303,7 @@ class Vector(Protocol):
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Start the named environments anew, within this vector: writes their rows of `obs`, `active`, `mask`.
 
-        With `seeds`, all chance of the episode that begins follows from its seed.
+        With `seeds`, all chance of the episode that begins follows from its seed; -1: from the env's own next one.
         """
 
     def seeds(self) -> Array:
@@ -331,6 +343,9 @@ class Agent(Protocol):
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
+
+    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
 
     def memory(self, rows: int) -> Array:
         """The states [rows, size] in use, which may be read and written; [rows, 0] without memory."""
