@@ -24,9 +24,9 @@ def play(pool: Pool, player: int, outcomes: str, learner: str = "main") -> None:
 def filled(copies: int = 3) -> Pool:
     """One anchor and some copies of the main agent."""
     pool = Pool()
-    pool.add("scripted:rule", "anchor")
+    pool.add(0, "scripted:rule", "anchor")
     for number in range(copies):
-        pool.add(f"run:x@{number}", steps=number, learner="main")
+        pool.add(number + 1, f"run:x@{number}", steps=number, learner="main")
     return pool
 
 
@@ -41,13 +41,14 @@ def test_results_fade() -> None:
 
 
 def test_ids_are_never_used_again() -> None:
-    """A retired player keeps its id, its record and the reason; the next one gets another."""
+    """A retired player keeps its id, its record and the reason; nobody else can have it."""
     pool = filled()
     play(pool, 2, "ww")
     pool.retire(2, "its file is damaged")
     assert [player.id for player in pool.active] == [0, 1, 3]
     assert pool.players[2].retired and pool.players[2].why == "its file is damaged"
-    assert pool.add("run:x@9").id == 4
+    with pytest.raises(AssertionError):
+        pool.add(2, "run:x@9")
     assert pool.record("main", 2)[2] > 0
 
 
@@ -55,7 +56,7 @@ def test_a_copy_begins_with_the_skill_of_its_learner() -> None:
     """Who was met and beaten is known to be weaker; a copy is what it is a copy of."""
     pool = filled()
     play(pool, 0, "wwwww")
-    copy = pool.add("run:x@5", learner="main")
+    copy = pool.add(9, "run:x@5", learner="main")
     assert pool.skill("main")[0] > MU > pool.skill(0)[0]
     assert pool.skill(copy.id) == pool.skill("main")
     assert pool.skill(1) == (MU, SIGMA)
@@ -117,7 +118,7 @@ def test_verification_works_for_any_number_of_copies(copies: int) -> None:
 def test_a_main_exploiter_turns_to_the_copies_of_the_main_agent() -> None:
     """Hopeless against the main agent, it meets the main agent's copies, not the anchors or its own."""
     pool = filled(2)
-    pool.add("run:y@1", "main_exploiter", learner="exploiter")
+    pool.add(3, "run:y@1", "main_exploiter", learner="exploiter")
     assert pool.chances("exploiter", SETTINGS, "main_exploiter")[0] == 1
     play(pool, LIVE, "l" * 50, "exploiter")
     alone, each = pool.chances("exploiter", SETTINGS, "main_exploiter")
@@ -127,8 +128,8 @@ def test_a_main_exploiter_turns_to_the_copies_of_the_main_agent() -> None:
 def test_the_least_useful_goes() -> None:
     """The one that is beaten most often, but never an anchor, the best, the newest or an exploiter."""
     pool = filled(4)
-    spy = pool.add("run:y@1", "main_exploiter", learner="exploiter")
-    newest = pool.add("run:x@9", learner="main")
+    spy = pool.add(7, "run:y@1", "main_exploiter", learner="exploiter")
+    newest = pool.add(8, "run:x@9", learner="main")
     for player in pool.active:
         play(pool, player.id, "w" * 50)
     play(pool, 3, "l")
@@ -154,7 +155,7 @@ def test_a_restored_pool_goes_on_exactly() -> None:
     other = Pool.restore(json.loads(json.dumps(pool.describe())))
     for one in (pool, other):
         play(one, 2, "wdlw")
-        one.add("run:x@77", learner="main")
+        one.add(4, "run:x@77", learner="main")
         one.retire_surplus(2)
     assert other.describe() == pool.describe()
     assert other.chances("main", SETTINGS) == pool.chances("main", SETTINGS)
