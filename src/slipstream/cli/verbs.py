@@ -174,7 +174,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
     from slipstream.learn.build import build
 
     parts = build(choice, resolved.settings)
-    parts.collector.close()
+    parts.close()
     rows = parts.plan.rows()
     facts = {
         "env": choice.name,

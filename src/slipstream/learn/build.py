@@ -121,6 +121,11 @@ class Parts:
         """Hand the newest weights over as this version, with the seats of the games that begin under it."""
         self.collector.publish(version, self.learner.pack, self.matches.seats, self.matches.newcomers())
 
+    def close(self) -> None:
+        """End everything that was started."""
+        self.collector.close()
+        self.matches.opponents.close()
+
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
     """The environment of a run."""

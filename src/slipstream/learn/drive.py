@@ -93,7 +93,7 @@ def begin(
             parts.collector.start(0, None)
             return _drive(parts, settings, place, Position(), began)
     finally:
-        parts.collector.close()
+        parts.close()
 
 
 def go_on(
@@ -125,7 +125,7 @@ def go_on(
                 )
             return _drive(parts, settings, place, restore(parts, checkpoint), began)
         finally:
-            parts.collector.close()
+            parts.close()
 
 
 def _remember_steps(run: RunDir, steps: int) -> None:

@@ -83,7 +83,7 @@ def iterate(
             row |= learner.gradient_statistics()
         if _due(every.dormant, before, position.steps):
             row |= learner.dormant()
-        best, evaluating = None, _due(every.evaluate, before, position.steps)
+        best, evaluating = matches.opponents.promotion, _due(every.evaluate, before, position.steps)
         if evaluating:
             with spans("evaluate"):
                 score, result = evaluate(position.steps)
@@ -91,7 +91,7 @@ def iterate(
             if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
                 learner.notices.append(said)
                 parts.publish(position.version)
-            if position.best is None or score >= position.best:
+            if not matches.opponents.promotes and (position.best is None or score >= position.best):
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)
         if _due(every.system, before, position.steps):

@@ -20,7 +20,10 @@ def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> d
 
 
 def resume(
-    run: Path, steps: int | None = None, modules: tuple[str, ...] = (), terms: dict[str, Callable[..., float]] | None = None
+    run: Path,
+    steps: int | None = None,
+    modules: tuple[str, ...] = (),
+    terms: dict[str, Callable[..., float]] | None = None,
 ) -> dict[str, Any]:
     """Go on with a league from its newest valid checkpoint; `steps` is the total."""
     return _facts(go_on(run, steps, modules, terms=terms, opponents=Season))
