@@ -43,8 +43,7 @@ class Match:
     @classmethod
     def hear(cls, told: Sequence[Any]) -> Match:
         """The inverse of `tell`."""
-        *numbers, own, theirs = told
-        return cls(*numbers, tuple(own), tuple(theirs))
+        return cls(*[tuple(part) if isinstance(part, list) else part for part in told])
 
 
 def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:

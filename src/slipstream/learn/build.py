@@ -118,6 +118,10 @@ class Parts:
     batch: int
     gate: Gate | None = None
 
+    def publish(self, version: int) -> None:
+        """Hand the newest weights over as this version, with the seats of the games that begin under it."""
+        self.collector.publish(version, self.learner.pack, self.matches.seats, self.matches.newcomers())
+
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
     """The environment of a run."""
@@ -173,7 +177,7 @@ def build(
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game, _ = parse(choice.name)
-    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+    curriculum = make_curriculum(settings.curriculum, spec.tasks, getattr(game, "stages", ()))
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
     collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)

@@ -89,7 +89,7 @@ def begin(
         with lock(place):
             write_text(place.config, dump(resolved, choice.name))
             write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
-            parts.collector.publish(0, parts.learner.pack, parts.matches.seats, parts.matches.newcomers())
+            parts.publish(0)
             parts.collector.start(0, None)
             return _drive(parts, settings, place, Position(), began)
     finally:

@@ -75,7 +75,8 @@ def iterate(
         position.start = collector.snapshot(position.version)
         row |= matches.advance(position.steps, learner.pack)
         position.whole = True
-        collector.publish(position.version, learner.pack, matches.draw(), matches.newcomers())
+        matches.draw()
+        parts.publish(position.version)
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)
         if _due(every.gradients, before, position.steps):
@@ -89,7 +90,7 @@ def iterate(
             row |= result
             if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
                 learner.notices.append(said)
-                collector.publish(position.version, learner.pack, matches.seats)
+                parts.publish(position.version)
             if position.best is None or score >= position.best:
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)
