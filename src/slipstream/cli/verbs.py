@@ -188,10 +188,12 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "obs": parts.spec.obs.width,
         "batch": parts.batch,
         "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.pack).values()),
+        "gamma": parts.schedules.now(parts.learner.section, 0).gamma,
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
     lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += parts.learner.notices
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
 
