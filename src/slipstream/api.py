@@ -25,7 +25,7 @@ from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
-from slipstream.runs.provenance import stage_of
+from slipstream.runs.provenance import read_config, stage_of
 from slipstream.stages import clone as cloning
 from slipstream.stages import evaluate as evaluation
 from slipstream.stages import record as recording
@@ -95,7 +95,7 @@ def start_layer(start: str) -> Layer:
 def _interface(agent: str) -> Layer:
     """What the env must offer so that a trained agent can play it, as its run was set."""
     folder = run_folder(agent)
-    settings, _ = training.read_config(RunDir.open(folder))
+    settings, _ = read_config(RunDir.open(folder))
     kept = ("action_repeat", "actions", "options")
     return Layer(f"{folder}/config.yaml", {f"env.{name}": getattr(settings.env, name) for name in kept})
 
@@ -129,7 +129,7 @@ def resume(
     """Go on with a run; `steps` is the total. A run whose env was given in Python needs `env` again."""
     place = RunDir.open(Path(run))
     if stage_of(place) == "clone":
-        settings = training.read_config(place)[0]
+        settings = read_config(place)[0]
         cloned = cloning.resume(place.path, settings, _say, lambda done, total: None)
         return Run(cloned.run, cloned.facts())
     result = training.resume(Path(run), steps, factory=env, terms=dict(terms or {}))

@@ -288,7 +288,7 @@ class CurriculumSettings(Section):
     stage: int | None = Field(None, ge=1)
     """Stay at this stage, to look into it."""
     uniform: float = Field(0.25, ge=0, le=1)
-    """Share of the games that is drawn uniformly, whatever the curriculum prefers; staged: among the stages so far."""
+    """Share of the games that is drawn uniformly, whatever the curriculum prefers; staged: among the stages before."""
     episodes: int = Field(100, ge=1)
     """Games of a stage before it is judged, and the window that is judged by."""
     advance: float = Field(0.6, gt=0, lt=1)

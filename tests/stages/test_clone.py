@@ -19,9 +19,9 @@ from slipstream.demos.reader import Demos
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
+from slipstream.runs.provenance import read_config
 from slipstream.stages.clone import clone, confusion, resume
 from slipstream.stages.record import record
-from slipstream.stages.train import read_config
 
 QUICK = {"clone.epochs": 4, "clone.batch": 64, "policy.hidden": [16]}
 

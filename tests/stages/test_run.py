@@ -14,8 +14,8 @@ from slipstream.core.errors import ConfigError
 from slipstream.demos.reader import Demos
 from slipstream.learn.build import choose_env
 from slipstream.runs.layout import RunDir
+from slipstream.runs.provenance import read_config
 from slipstream.stages.run import run
-from slipstream.stages.train import read_config
 
 
 def told(place: Path, env: str = "soccer", skip: tuple[str, ...] = (), **more: Any) -> tuple[dict[str, Any], list[str]]:

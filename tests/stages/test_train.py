@@ -13,11 +13,12 @@ import pytest
 from slipstream.api import Run, configure, evaluate, resume
 from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.learn.drive import _obey_keys
 from slipstream.learn.ppo import PPO
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
+from slipstream.runs.provenance import read_config
 from slipstream.runs.signals import Wishes
-from slipstream.stages.train import _obey_keys, read_config
 from slipstream.testing import ToyEnv
 
 

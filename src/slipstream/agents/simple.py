@@ -66,6 +66,16 @@ class BatchAgent:
         """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
         raise NotImplementedError
 
+    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
+        chances, chosen = streams[rows], out[rows]
+        if states.shape[1]:
+            self.memory(len(rows))[:] = states[rows]
+        self.act_into(obs[rows], mask[rows], chances, chosen)
+        if states.shape[1]:
+            states[rows] = self.memory(len(rows))
+        out[rows], streams[rows] = chosen, chances
+
     def memory(self, rows: int) -> Array:
         """No states: nothing is remembered."""
         return np.zeros((rows, 0), np.float32)

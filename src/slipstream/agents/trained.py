@@ -32,6 +32,7 @@ class TrainedAgent(BatchAgent):
         self.pack = pack
         self.acting = make_acting(design)
         self.acting.load(pack)
+        self._unused: Array = np.zeros((2, 0), np.float32)
         self._states: Array = np.zeros((0, design.state_size), np.float32)
         self._low, self._high = np.array(self.action.low, np.float32), np.array(self.action.high, np.float32)
 
@@ -48,6 +49,8 @@ class TrainedAgent(BatchAgent):
         arrays = checkpoint.groups["policy"]
         design.weights.flatten(arrays, params)
         mean[:], scale[:] = arrays["obs.mean"], arrays["obs.scale"]
+        if not np.isfinite(pack).all():
+            raise CheckpointError(f"{name} has weights that are not numbers.", "choose another checkpoint of its run")
         return cls(name, design, pack, sampled)
 
     @classmethod
@@ -67,12 +70,17 @@ class TrainedAgent(BatchAgent):
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write actions [rows, parts]."""
-        count = len(obs)
-        unused = np.zeros((2, count), np.float32)
-        states = self.memory(count)
-        self.acting.act(np.arange(count), obs, mask, streams, self.sampled, out, unused[0], unused[1], states)
+        self.act_rows(np.arange(len(obs)), obs, mask, streams, out, self.memory(len(obs)))
+
+    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
+        if self._unused.shape[1] < len(obs):
+            self._unused = np.zeros((2, len(obs)), np.float32)
+        self.acting.act(rows, obs, mask, streams, self.sampled, out, self._unused[0], self._unused[1], states)
         if self.action.kind == "continuous":
-            bound(out, self._low, self._high, self.design.squashed, out)
+            chosen = out[rows]
+            bound(chosen, self._low, self._high, self.design.squashed, chosen)
+            out[rows] = chosen
 
     def memory(self, rows: int) -> Array:
         """The states in use; another number of rows starts anew."""

@@ -48,8 +48,8 @@ def clone(demos: Path, place: Path | None, as_json: bool, modules: tuple[str, ..
 def go_on(run: Path, as_json: bool) -> None:
     """Go on with a clone after its last whole epoch."""
     from slipstream.runs.layout import RunDir
+    from slipstream.runs.provenance import read_config
     from slipstream.stages.clone import resume
-    from slipstream.stages.train import read_config
 
     with Bar("samples") as bar:
         settings = read_config(RunDir.open(run))[0]

@@ -145,7 +145,7 @@ def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
     from slipstream.agents.specs import scripted_players
     from slipstream.envs.registry import import_modules
     from slipstream.runs.layout import RunDir
-    from slipstream.stages.train import read_config
+    from slipstream.runs.provenance import read_config
 
     import_modules(modules)
     found = ["random", *(f"scripted:{name}" for name in scripted_players(env))]

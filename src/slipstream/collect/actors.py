@@ -6,9 +6,12 @@ for a rollout, one line says that it is done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.collect.rollout import Rollout, rollout_fields, view_rollout
+from slipstream.collect.seats import Match
 from slipstream.collect.vectors import env_seeds
 from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.crew import Crew
@@ -27,8 +30,11 @@ class ActorJob:
     seed: int
     first: int
     envs: int
-    opponent: str | None
     buffers: int
+    sampled: bool
+    """Whether frozen players draw their actions."""
+    memory: int
+    """The most that one of them remembers."""
 
 
 class Actors:
@@ -36,16 +42,21 @@ class Actors:
 
     def __init__(
         self, choice: EnvChoice, spec: EnvSpec, design: Design, state_fields: dict[str, Field], *, envs: int,
-        workers: int, steps: int, lag: int, seed: int, opponent: str | None = None, deadline_s: float = 60.0,
+        workers: int, steps: int, lag: int, seed: int, sampled: bool = False, memory: int = 0,
+        deadline_s: float = 60.0,
     ) -> None:  # fmt: skip
         self.lag, self.workers = lag, workers
+        self.failed: dict[int, str] = {}
+        """Frozen players that failed, and how."""
+        self._players: list[str] = []
+        """Those that workers have not heard of."""
         self._seed = seed
         self._state_fields = state_fields
         self._asked = 0
         """The first rollout that nobody has been asked for."""
         buffers = lag + 1
         fields = {"pack": Field((2, design.pack_size), "float32"), "progress": Field((workers, 2), "int64")}
-        fields["seconds"] = Field((workers, 2), "float64")
+        fields |= {"seconds": Field((workers, 2), "float64"), "seats": Field((2, envs, 3), "int64")}
         for b in range(buffers):
             fields |= {f"{b}/{name}": field for name, field in rollout_fields(spec, design, steps, envs).items()}
         for slot in range(2):
@@ -54,21 +65,23 @@ class Actors:
         self._rollouts = [view_rollout(self._slab, f"{b}/") for b in range(buffers)]
         self._envs = [(w * envs // workers, (w + 1) * envs // workers) for w in range(workers)]
         jobs = [
-            ActorJob(w, choice, design, seed, low, high - low, opponent, buffers)
+            ActorJob(w, choice, design, seed, low, high - low, buffers, sampled, memory)
             for w, (low, high) in enumerate(self._envs)
         ]
         self._crew = Crew("slipstream.collect.worker", jobs, self._slab, deadline_s=deadline_s, where=self._where)
 
-    def publish(self, version: int, pack: Array) -> None:
-        """Give the weights and normaliser of a version."""
+    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+        """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
         self._slab["pack"][version % 2] = pack
+        self._slab["seats"][version % 2] = seats
+        self._players += players
 
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
         if state is not None:
             for name in self._state_fields:
                 self._slab[f"start{version % 2}/{name}"][:] = state[name]
-        self._crew.tell({"start": version, "restore": state is not None})
+        self._tell({"start": version, "version": max(version - self.lag, 0), "restore": state is not None})
         for rollout in range(version, version + self.lag + 1):
             self._ask(rollout)
 
@@ -82,6 +95,16 @@ class Actors:
     def snapshot(self, version: int) -> dict[str, Array]:
         """What rollout number `version`, the next one to be trained on, started from."""
         return {name: self._slab[f"start{version % 2}/{name}"].copy() for name in self._state_fields}
+
+    def matches(self, version: int) -> list[Match]:
+        """The games that ended in rollout number `version`, whoever played them, in the order of time."""
+        told, self._crew.told = self._crew.told, []
+        self._crew.told = [one for one in told if one["rollout"] > version]
+        found: list[Any] = []
+        for one in told:
+            self.failed |= {int(player): fault for player, fault in one["failed"].items()}
+            found += one["matches"] if one["rollout"] == version else []
+        return [Match.hear(match) for _, match in sorted(found)]
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call."""
@@ -100,8 +123,12 @@ class Actors:
         self._slab.close()
 
     def _ask(self, rollout: int) -> None:
-        self._crew.tell({"go": rollout, "version": max(rollout - self.lag, 0)})
+        self._tell({"go": rollout, "version": max(rollout - self.lag, 0)})
         self._asked = rollout + 1
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        players, self._players = self._players, []
+        self._crew.tell(message | {"players": players})
 
     def _where(self, worker: int) -> str:
         steps, env = (int(n) for n in self._slab["progress"][worker])

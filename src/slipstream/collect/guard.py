@@ -43,12 +43,13 @@ class Guard:
         self._first = first
         self._faults: list[Fault] = []
 
-    def check(self, t: int, step: int, rollout: Rollout, rows: Rows) -> None:
-        """Mend step t of a rollout, the actor's `step` in all, if anything in it is not finite."""
+    def check(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
+        """Mend step t of a rollout, the actor's `step` in all, if anything in it is not finite; return those envs."""
         vectors = self._vector.spec.obs.vectors
         numbers = np.ascontiguousarray(vectors(rows.obs)).reshape(-1)
         if not (all_finite(numbers) and all_finite(rows.reward) and self._ends_finite(rows)):
-            self._mend(t, step, rollout, rows)
+            return self._mend(t, step, rollout, rows)
+        return []
 
     def drain(self) -> list[str]:
         """What was kept out since the last call."""
@@ -66,7 +67,7 @@ class Guard:
         numbers = self._vector.spec.obs.vectors(rows.final_obs)
         return not ended.any() or bool(np.isfinite(numbers[ended > 0]).all())
 
-    def _mend(self, t: int, step: int, rollout: Rollout, rows: Rows) -> None:
+    def _mend(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
         """Mask the transition, cut there, reset the env."""
         spec = self._vector.spec
         agents, terms = spec.agents, spec.terms
@@ -88,3 +89,4 @@ class Guard:
             rollout.final_value[t][its] = rollout.value[t][its]
             rows.terms[its] = np.nan_to_num(rows.terms[its], nan=0.0, posinf=0.0, neginf=0.0)
         self._vector.reset_envs(envs.tolist(), rows)
+        return [int(env) for env in envs]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.seats import Match
 from slipstream.core.contracts import Array
 
 
@@ -14,25 +17,37 @@ class Local:
         self.actor = actor
         self.lag = lag
         self._rollout = empty_rollout(actor.vector.spec, actor.design, steps, actor.vector.envs)
-        self._packs: dict[int, Array] = {}
+        self._packs: dict[int, tuple[Array, Array]] = {}
 
-    def publish(self, version: int, pack: Array) -> None:
-        """Give the weights and normaliser of a version."""
-        self._packs[version] = pack.copy()
+    @property
+    def failed(self) -> dict[int, str]:
+        """Frozen players that failed, and how."""
+        return self.actor.roster.faults
+
+    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+        """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
+        self._packs[version] = pack.copy(), seats.copy()
         self._packs.pop(version - 2, None)
+        self.actor.roster.add(players)
 
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
+        _, seats = self._packs[max(version - self.lag, 0)]
         if state is None:
-            self.actor.reset()
+            self.actor.reset(seats)
         else:
-            self.actor.restore(state)
+            self.actor.restore(state, seats)
 
     def collect(self, version: int) -> Rollout:
         """Make rollout number `version`, with the weights of that version, or of the one before at lag 1."""
-        self.actor.acting.load(self._packs[max(version - self.lag, 0)])
-        self.actor.fill(self._rollout)
+        pack, seats = self._packs[max(version - self.lag, 0)]
+        self.actor.acting.load(pack)
+        self.actor.fill(self._rollout, seats)
         return self._rollout
+
+    def matches(self, version: int) -> list[Match]:
+        """The games that ended in rollout number `version`, the last one, in the order of time."""
+        return [match for _, match in self.actor.drain()]
 
     def snapshot(self, version: int) -> dict[str, Array]:
         """What rollout number `version`, the next one, starts from."""

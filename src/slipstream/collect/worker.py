@@ -7,6 +7,7 @@ from typing import Any
 from slipstream.agents.specs import load_agent
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import view_rollout
+from slipstream.collect.seats import Roster
 from slipstream.collect.vectors import make_vector
 from slipstream.core.child import Answer, Requests, serve
 from slipstream.core.contracts import Array
@@ -17,28 +18,34 @@ def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:
     """Make the environments, then fill rollouts until the parent is gone."""
     progress = slab["progress"][job.worker]
     vector = make_vector(job.choice, job.envs, seed=job.seed, first=job.first, progress=progress)
-    opponent = load_agent(job.opponent, vector.spec, job.choice) if job.opponent else None
-    actor = Actor(vector, job.design, seed=job.seed, first=job.first, opponent=opponent, progress=progress)
+    roster = Roster(lambda name: load_agent(name, vector.spec, job.choice, job.sampled))
+    actor = Actor(
+        vector, job.design, seed=job.seed, roster=roster, memory=job.memory, first=job.first, progress=progress
+    )
+    own = slice(job.first, job.first + job.envs)
     low, high = job.first * vector.spec.agents, (job.first + job.envs) * vector.spec.agents
     rollouts = [view_rollout(slab, f"{b}/").part(low, high) for b in range(job.buffers)]
     starts = [Start(slab, f"start{slot}/", (job.first, job.first + job.envs), (low, high)) for slot in range(2)]
     answer({"said": "ready"})
     while True:
         request = requests.get()
+        roster.add(request["players"])
+        wanted = slab["seats"][request["version"] % 2][own]
         if "start" in request:
             start = starts[request["start"] % 2]
             if request["restore"]:
-                actor.restore(start.read())
+                actor.restore(start.read(), wanted)
             else:
-                actor.reset()
+                actor.reset(wanted)
                 start.write(actor.snapshot())
         else:
             k = request["go"]
             actor.acting.load(slab["pack"][request["version"] % 2])
-            actor.fill(rollouts[k % job.buffers])
+            actor.fill(rollouts[k % job.buffers], wanted)
             starts[(k + 1) % 2].write(actor.snapshot())
             slab["seconds"][job.worker] = actor.seconds
-            answer({"said": f"done {k}", "faults": actor.guard.drain()})
+            told = {"rollout": k, "matches": [(t, match.tell()) for t, match in actor.drain()], "failed": roster.faults}
+            answer({"said": f"done {k}", "faults": actor.guard.drain(), "told": [told]})
 
 
 class Start:
@@ -49,7 +56,7 @@ class Start:
         for name in slab.fields:
             if name.startswith(prefix):
                 key = name[len(prefix) :]
-                self._views[key] = slab[name][slice(*(envs if key.startswith("env/") else rows))]
+                self._views[key] = slab[name][slice(*(rows if key.startswith("row/") else envs))]
 
     def write(self, state: dict[str, Array]) -> None:
         """Keep a snapshot."""

@@ -332,6 +332,9 @@ class Agent(Protocol):
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
 
+    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
+
     def memory(self, rows: int) -> Array:
         """The states [rows, size] in use, which may be read and written; [rows, 0] without memory."""
 

@@ -40,6 +40,8 @@ class Crew:
     ) -> None:  # fmt: skip
         self.faults: list[str] = []
         """What workers reported beside their answers."""
+        self.told: list[Any] = []
+        """What else they had to tell."""
         self._slab, self._deadline_s, self._where = slab, deadline_s, where
         self._inherit = [tuple(descriptors) for descriptors in inherit] or [()] * len(jobs)
         self._news: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
@@ -104,6 +106,7 @@ class Crew:
     def _take(self, worker: int, news: dict[str, Any]) -> tuple[int, str]:
         """What a worker said; raises what it failed of."""
         self.faults += news.get("faults", [])
+        self.told += news.get("told", [])
         if "error" in news:
             raise _rebuild(news["error"])
         if "ended" in news:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,8 @@ from slipstream.collect.actor import Actor
 from slipstream.collect.actors import Actors
 from slipstream.collect.games import nobody_to_play
 from slipstream.collect.local import Local
-from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
+from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.seats import Match, Roster, still_seats
 from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
@@ -22,9 +23,11 @@ from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.anchor import make_anchor
 from slipstream.learn.batch import Engine
+from slipstream.learn.curriculum import make_curriculum
 from slipstream.learn.episodes import Episodes
 from slipstream.learn.gate import Gate
 from slipstream.learn.handover import adopt
+from slipstream.learn.matches import Matches, Opponents, Still
 from slipstream.learn.mentor import make_mentor
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
@@ -69,14 +72,21 @@ class Collector(Protocol):
 
     lag: int
 
-    def publish(self, version: int, pack: Array) -> None:
-        """Give the weights and normaliser of a version."""
+    @property
+    def failed(self) -> dict[int, str]:
+        """Frozen players that failed, and how."""
+
+    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+        """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
 
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
 
     def collect(self, version: int) -> Rollout:
         """Return rollout number `version`, made with weights number `version - lag`."""
+
+    def matches(self, version: int) -> list[Match]:
+        """The games that ended in rollout number `version`."""
 
     def snapshot(self, version: int) -> dict[str, Array]:
         """What rollout number `version`, the next one to be trained on, starts from."""
@@ -102,6 +112,7 @@ class Parts:
     learner: Learner
     schedules: Schedules
     episodes: Episodes
+    matches: Matches
     collector: Collector
     batch: int
     gate: Gate | None = None
@@ -112,11 +123,14 @@ def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
     return EnvChoice(name, settings.env, settings.rewards, **more)
 
 
-def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None) -> Parts:
+def build(
+    choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None,
+    opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
+) -> Parts:  # fmt: skip
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
     schedules = Schedules(settings)
-    spec, design, fields = look(choice, settings)
-    if settings.opponent and not spec.competitive:
+    spec, design, memory, fields = look(choice, settings)
+    if (settings.opponent or opponents) and not spec.competitive:
         raise nobody_to_play(spec)
     replay = settings.algorithm == "sac"
     plan = make_plan(
@@ -128,15 +142,18 @@ def build(choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | Non
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
     learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
-    learning = learning_rows(spec.teams, envs, settings.opponent is not None)
-    collector = _collector(choice, settings, plan, spec, design, fields)
-    episodes = Episodes(learning, spec.competitive)
+    game, _ = parse(choice.name)
+    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+    rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
+    matches = Matches(spec, envs, settings.seed, rivals, curriculum)
+    collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)
+    episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
-    return Parts(choice, spec, plan, design, learner, schedules, episodes, collector, batch, gate)
+    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, gate)
 
 
-def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, dict[str, Field]]:
-    """Make one environment, play one step of it, and read off its facts and the design of its policy.
+def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field]]:
+    """Make one environment, play one step of it, and read off its facts, the design of its policy and what is kept.
 
     This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
     """
@@ -144,14 +161,19 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, dict[s
     try:
         spec = vector.spec
         design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
-        opponent = load_agent(settings.opponent, spec, choice) if settings.opponent else None
-        actor = Actor(vector, design, seed=settings.seed, opponent=opponent)
-        actor.reset()
+        roster = Roster(lambda name: load_agent(name, spec, choice))
+        rivals = [settings.opponent] if settings.opponent else []
+        remembered = [load_agent(name, spec, choice).memory(0).shape[1] for name in rivals]
+        memory = max([design.state_size, *remembered]) if spec.competitive else 0
+        actor = Actor(vector, design, seed=settings.seed, roster=roster, memory=memory)
+        roster.add(rivals)
+        seats = still_seats(spec, 1, bool(rivals))
+        actor.reset(seats)
         fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
-        actor.fill(empty_rollout(spec, design, 1, 1))
+        actor.fill(empty_rollout(spec, design, 1, 1), seats)
     finally:
         vector.close()
-    return spec, design, fields
+    return spec, design, memory, fields
 
 
 def needs_torch(settings: Settings, design: Design) -> str:
@@ -211,21 +233,22 @@ def make_engine(
 
 
 def _collector(
-    choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field]
-) -> Collector:
+    choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field],
+    sampled: bool, memory: int,
+) -> Collector:  # fmt: skip
     envs, lag = plan.envs.applied, plan.lag.applied
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
     if plan.collector.applied == "local":
         vector = make_vector(choice, envs, seed=settings.seed)
-        opponent = load_agent(settings.opponent, spec, choice) if settings.opponent else None
-        return Local(Actor(vector, design, seed=settings.seed, opponent=opponent), steps, lag)
+        roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
+        return Local(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
 
     def sized(name: str, field: Field) -> Field:
-        first = envs if name.startswith("env/") else envs * spec.agents
+        first = envs * spec.agents if name.startswith("row/") else envs
         return Field((first, *field.shape[1:]), field.dtype)
 
     return Actors(
         choice, spec, design, {name: sized(name, field) for name, field in fields.items()}, envs=envs,
-        workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed, opponent=settings.opponent,
-        deadline_s=settings.plan.deadline_s,
+        workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed, sampled=sampled,
+        memory=memory, deadline_s=settings.plan.deadline_s,
     )  # fmt: skip

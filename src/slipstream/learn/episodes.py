@@ -17,18 +17,19 @@ WINDOW = 100
 
 @compiled
 def follow(
-    reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, learning: Array,
-    returns: Array, lengths: Array, window: Array, count: int,
+    reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, returns: Array,
+    lengths: Array, window: Array, count: int,
 ) -> int:  # fmt: skip
-    """Carry every row's episode forward; write finished ones into the ring `window`; return how many there were."""
+    """Carry every row's episode forward; write finished ones into the ring `window`; return how many there were.
+
+    An episode in which the learning policy never acted is somebody else's.
+    """
     for t in range(reward.shape[0]):
         for row in range(reward.shape[1]):
-            if not learning[row]:
-                continue
             returns[row] += reward[t, row]
             lengths[row] += active[t, row]
             if terminated[t, row] or truncated[t, row]:
-                if active[t, row] or terminated[t, row]:
+                if lengths[row] and (active[t, row] or terminated[t, row]):
                     slot = count % window.shape[0]
                     window[slot, 0] = returns[row]
                     window[slot, 1] = lengths[row]
@@ -40,13 +41,12 @@ def follow(
 
 
 class Episodes:
-    """The last finished episodes of the learning rows."""
+    """The last finished episodes of the learning policy."""
 
-    def __init__(self, learning: Array, competitive: bool) -> None:
-        rows = len(learning)
+    def __init__(self, rows: int, versus: bool) -> None:
         self.count = np.zeros(1, np.int64)
-        self._learning = learning
-        self._versus = competitive and not learning.all()
+        self._versus = versus
+        """Whether there is an opponent, so that games are won and lost."""
         self._returns = np.zeros(rows, np.float64)
         self._lengths = np.zeros(rows, np.int64)
         self._window = np.zeros((WINDOW, 3), np.float64)
@@ -56,7 +56,7 @@ class Episodes:
         steps = rollout.steps
         self.count[0] = follow(
             rollout.reward, rollout.terminated, rollout.truncated, rollout.outcome, rollout.active[:steps],
-            self._learning, self._returns, self._lengths, self._window, int(self.count[0]),
+            self._returns, self._lengths, self._window, int(self.count[0]),
         )  # fmt: skip
 
     def metrics(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.learn.build import Parts
+from slipstream.learn.matches import Event
 from slipstream.learn.state import Position, capture
 from slipstream.runs import system
 from slipstream.runs.checkpoint import Saver
@@ -30,6 +31,7 @@ class Progress:
     """Steps and seconds since the end of the first iteration."""
     row: dict[str, Any] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 Evaluate = Callable[[int], tuple[float, dict[str, Any]]]
@@ -45,6 +47,7 @@ def iterate(
     Everything that is logged falls on step counts, so that a resumed run writes what an uninterrupted one does.
     """
     collector, learner, episodes, every = parts.collector, parts.learner, parts.episodes, settings.every
+    matches = parts.matches
     spans, began, load = Spans(), time.perf_counter(), {}
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
@@ -52,6 +55,8 @@ def iterate(
         score, result = evaluate(0)
         parts.gate.judge(score, result, learner.engine)
         metrics.append({"steps": 0, **result})
+    if not position.version:
+        matches.advance(0, learner.pack)
     while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
         before = position.steps
         with profile(before) if before and _due(every.profile, before - parts.batch, before) else spans("iteration"):
@@ -64,11 +69,13 @@ def iterate(
                 samples, row = learner.update(rollout, before)
         episodes.add(rollout)
         position.steps += samples
+        matches.see(collector.matches(position.version), collector.failed, position.steps)
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
+        row |= matches.advance(position.steps, learner.pack)
         position.whole = True
-        collector.publish(position.version, learner.pack)
+        collector.publish(position.version, learner.pack, matches.draw(), matches.newcomers())
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)
         if _due(every.gradients, before, position.steps):
@@ -82,7 +89,7 @@ def iterate(
             row |= result
             if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
                 learner.notices.append(said)
-                collector.publish(position.version, learner.pack)
+                collector.publish(position.version, learner.pack, matches.seats)
             if position.best is None or score >= position.best:
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)
@@ -101,6 +108,7 @@ def iterate(
             if evaluating or _due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
         progress.row = row
+        progress.events = matches.drain()
         progress.notices = [*learner.notices, *collector.drain_faults()]
         progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()

@@ -42,6 +42,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
     }
     if position.previous is not None:
         groups["acting"] = {"previous": position.previous}
+    groups["matches"], matches = parts.matches.snapshot()
     if parts.gate is not None and parts.gate.good:
         groups["gate"] = parts.gate.good
     return Checkpoint(
@@ -57,6 +58,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "env": parts.choice.name,
             "seen": dict(parts.schedules.seen),
             "learner": state,
+            "matches": matches,
             "gate": parts.gate.describe() if parts.gate is not None else None,
         },
     )
@@ -82,11 +84,13 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     parts.schedules.seen.update(state["seen"])
     if parts.gate is not None and state["gate"]:
         parts.gate.restore(state["gate"], checkpoint.groups.get("gate", {}))
+    matches = parts.matches
+    matches.restore(checkpoint.groups["matches"], state["matches"])
     previous = checkpoint.groups.get("acting", {}).get("previous")
     version = int(state["version"])
     if previous is not None:
-        parts.collector.publish(version - 1, previous)
-    parts.collector.publish(version, parts.learner.pack)
+        parts.collector.publish(version - 1, previous, matches.previous)
+    parts.collector.publish(version, parts.learner.pack, matches.seats, matches.newcomers())
     parts.collector.start(version, checkpoint.groups["envs"])
     return Position(
         checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]

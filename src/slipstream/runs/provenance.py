@@ -12,8 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from slipstream.config import file_layer, flag_layer, resolve
+from slipstream.core.errors import CheckpointError
 from slipstream.core.machine import cores, cpu_model, memory_bytes
 from slipstream.runs.layout import RunDir
+from slipstream.settings import Settings
 
 PACKAGES = ("torch", "numpy", "numba", "gymnasium", "safetensors")
 
@@ -65,6 +68,22 @@ def stage_of(run: RunDir) -> str:
     except (OSError, ValueError):
         return "train"
     return str(told.get("stage", "train")) if isinstance(told, dict) else "train"
+
+
+def read_config(run: RunDir, steps: int | None = None) -> tuple[Settings, str]:
+    """The settings of a run (config.yaml) and the name of its environment (provenance.json)."""
+    if not run.config.is_file():
+        raise CheckpointError(f"{run.path} has no config.yaml.", "it is not a run, or was cut off as it began")
+    layers = [file_layer(run.config)]
+    if steps is not None:
+        layers.append(flag_layer({"steps": steps, "minutes": None}))
+    try:
+        name = str(json.loads(run.provenance.read_text(encoding="utf-8"))["env"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{run.provenance} does not name the environment of this run.", 'it must hold "env": "NAME"; put it back'
+        ) from error
+    return resolve(*layers).settings, name
 
 
 def _output(command: list[str]) -> str | None:

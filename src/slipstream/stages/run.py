@@ -18,6 +18,7 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
+from slipstream.runs.provenance import read_config
 from slipstream.settings import Settings
 from slipstream.stages import clone as cloning
 from slipstream.stages import train as training
@@ -97,14 +98,14 @@ class Story:
         """Clone the demos, or go on with it."""
         demos, run = self.place / "demos", self.place / "clone"
         if RunDir(run).holds_run:
-            return cloning.resume(run, training.read_config(RunDir(run))[0], self.tell, self._show).facts()
+            return cloning.resume(run, read_config(RunDir(run))[0], self.tell, self._show).facts()
         resolved = self._configure({"clone.demos": str(demos)})
         return cloning.clone(resolved, demos, run, self.tell, self._show).facts()
 
     def _train(self) -> dict[str, Any]:
         """Train, from the clone if there is one, or go on with it."""
         if RunDir(self.place).holds_run:
-            had = training.read_config(RunDir(self.place))[0].steps or 0
+            had = read_config(RunDir(self.place))[0].steps or 0
             more = self._settings.steps if (self._settings.steps or 0) > had else None
             return training.resume(self.place, more, modules=self.choice.modules).facts()
         cloned = "clone" in self.facts

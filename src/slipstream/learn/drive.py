@@ -1,0 +1,289 @@
+"""A run from its first step to its last: the loop with a display, signals and keys around it, begun or gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.agents.specs import load_agent
+from slipstream.agents.trained import TrainedAgent
+from slipstream.collect.games import play
+from slipstream.config import Resolved, dump
+from slipstream.core import compile
+from slipstream.core.contracts import EnvSpec
+from slipstream.core.errors import ConfigError, EnvError
+from slipstream.envs.registry import EnvChoice, parse
+from slipstream.learn.build import Parts, build, choose_env
+from slipstream.learn.loop import Progress, iterate
+from slipstream.learn.matches import Opponents
+from slipstream.learn.state import Position, capture, restore
+from slipstream.models.design import Design
+from slipstream.runs import provenance
+from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
+from slipstream.runs.display import Display
+from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
+from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
+from slipstream.runs.signals import Wishes, heeded
+from slipstream.settings import Settings
+
+NEED_BYTES = 256 * 2**20
+DEFAULT_STEPS = 1_000_000
+Against = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponents]
+"""Makes those whom a run plays."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves: the run, and the numbers of its end."""
+
+    run: Path
+    steps: int
+    seconds: float
+    start_seconds: float
+    """Start-up and compiling, up to the end of the first iteration."""
+    steps_per_second: float
+    mean_return: float | None
+    checkpoint: Path
+    stopped: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "run": str(self.run),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "start_seconds": self.start_seconds,
+            "steps_per_second": self.steps_per_second,
+            "mean_return": self.mean_return,
+            "checkpoint": str(self.checkpoint),
+            "stopped": self.stopped,
+        }
+
+
+def begin(
+    choice: EnvChoice, resolved: Resolved, run: Path | None = None, *, stage: str = "train",
+    opponents: Against | None = None,
+) -> Trained:  # fmt: skip
+    """Start a new run; `opponents` are whom it plays, if not as the settings say."""
+    settings = resolved.settings
+    if settings.steps is None and settings.minutes is None:
+        resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
+        settings = resolved.settings
+    began = time.perf_counter()
+    if compile.COLD:
+        print("Compiling the kernels, once for this version; it takes about a minute.", file=sys.stderr, flush=True)
+    place = RunDir(run or default_path(choice.name))
+    parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
+    try:
+        RunDir.create(place.path)
+        check_space(place.path, NEED_BYTES)
+        with lock(place):
+            write_text(place.config, dump(resolved, choice.name))
+            write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
+            parts.collector.publish(0, parts.learner.pack, parts.matches.seats, parts.matches.newcomers())
+            parts.collector.start(0, None)
+            return _drive(parts, settings, place, Position(), began)
+    finally:
+        parts.collector.close()
+
+
+def go_on(
+    run: Path, steps: int | None = None, modules: tuple[str, ...] = (), factory: Callable[[], Any] | None = None,
+    terms: dict[str, Any] | None = None, opponents: Against | None = None,
+) -> Trained:  # fmt: skip
+    """Go on with a run from its newest valid checkpoint; `steps` is the total."""
+    began = time.perf_counter()
+    place = RunDir.open(run)
+    with lock(place) as notices:
+        checkpoint, damaged = load_latest(place)
+        for notice in [*notices, *damaged]:
+            print(notice, file=sys.stderr)
+        settings, name = provenance.read_config(place, steps)
+        if steps is not None:
+            _remember_steps(place, steps)
+        choice = _rechoose(name, settings, run, modules, factory, terms or {})
+        _check_unfinished(settings, checkpoint, run)
+        against = partial(opponents, place, settings, choice) if opponents else None
+        parts = build(choice, settings, before=checkpoint.state["plan"], opponents=against)
+        try:
+            rewind(place, checkpoint.steps)
+            rewind_lines(place.events, checkpoint.steps)
+            if not parts.spec.exact:
+                print(
+                    f"`{choice.name}` cannot be put back exactly: its environments start new episodes. Weights, "
+                    "optimiser, normalisers and chance go on exactly.",
+                    file=sys.stderr,
+                )
+            return _drive(parts, settings, place, restore(parts, checkpoint), began)
+        finally:
+            parts.collector.close()
+
+
+def _remember_steps(run: RunDir, steps: int) -> None:
+    """Write the new total into config.yaml, so that the next resume knows it too."""
+    new = {"steps": f"steps: {steps}  # resume", "minutes": "minutes: null  # resume"}
+    lines = run.config.read_text(encoding="utf-8").splitlines()
+    write_text(run.config, "\n".join(new.get(line.partition(":")[0], line) for line in lines) + "\n")
+
+
+def _rechoose(
+    name: str, settings: Settings, run: Path, modules: tuple[str, ...], factory: Callable[[], Any] | None,
+    terms: dict[str, Any],
+) -> EnvChoice:  # fmt: skip
+    if name.startswith("python:") and factory is None:
+        raise ConfigError(
+            f"The environment of {run} was given in Python and has no name.",
+            f"resume it there: slipstream.resume({str(run)!r}, env=lambda: {name.partition(':')[2]}(...))",
+        )
+    return choose_env(name, settings, modules=modules, factory=factory, terms=terms)
+
+
+def _check_unfinished(settings: Settings, checkpoint: Checkpoint, run: Path) -> None:
+    done = settings.steps is not None and checkpoint.steps >= settings.steps
+    done = done or (settings.minutes is not None and checkpoint.state["seconds"] >= settings.minutes * 60)
+    if done:
+        raise ConfigError(
+            f"{run} is finished: it has {checkpoint.steps:,} steps.",
+            f"give a larger total: slipstream resume {run} --steps {2 * checkpoint.steps}",
+        )
+
+
+def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, began: float) -> Trained:
+    """Run the loop with a display, signals and keys around it, and save at the end whatever ended it."""
+    wishes, saver, metrics = Wishes(), Saver(run, settings.keep), Metrics(run)
+    progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
+    display = Display(f"train {parts.choice.name}")
+    evaluate = _evaluator(parts, settings)
+    loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
+    try:
+        with heeded(wishes), display:
+            display.message(
+                "plan: " + ", ".join(f"{name[5:]} {now} ({why})" for name, _, now, why in parts.plan.rows())
+            )
+            try:
+                for progress in loop:
+                    start_seconds = start_seconds or time.perf_counter() - began
+                    events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
+                    record_events(run, position.steps, events)
+                    for _, text in events:
+                        display.message(text)
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
+                    _obey_keys(display, wishes)
+            finally:
+                if position.version and position.whole:
+                    saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
+                saver.wait(raise_errors=sys.exc_info()[0] is None)
+                if progress.row:
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
+    except EnvError as error:
+        if position.version:
+            modules = "".join(f" --import {name}" for name in parts.choice.modules)
+            error.hint = f"{error.hint}; then go on with: slipstream resume {run.path}{modules}"
+        raise
+    finally:
+        saver.close()
+        metrics.close()
+    steps, seconds = progress.measured
+    return Trained(
+        run=run.path,
+        steps=position.steps,
+        seconds=position.seconds + progress.seconds,
+        start_seconds=start_seconds,
+        steps_per_second=steps / seconds if seconds else 0.0,
+        mean_return=progress.row.get("episode/return_mean"),
+        checkpoint=run.checkpoints / f"{position.steps:012d}",
+        stopped=wishes.stop,
+    )
+
+
+def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
+    """Evaluation games on seeds of their own, so that they disturb nothing."""
+    game, _ = parse(parts.choice.name)
+    against = settings.evaluation.opponent or (game.reference if game is not None else "")
+
+    def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
+        agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+        versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
+        seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
+        wanted = settings.evaluation
+        games = play(parts.choice, lambda *_: agent, versus, wanted.games, seed=seed, envs=wanted.envs)
+        result = games.summary()
+        score = result["score"] if parts.spec.competitive else result["mean_return"]
+        named = {f"evaluate/{key}": value for key, value in result.items() if value is not None}
+        return score, named | ({"evaluate/opponent": against} if versus else {})
+
+    return evaluate
+
+
+def _view(
+    progress: Progress, parts: Parts, settings: Settings, run: RunDir, saver: Saver, evaluated: dict[str, Any]
+) -> dict[str, Any]:
+    """What the display shows of an iteration; `evaluated` keeps the last evaluation."""
+    row, position = progress.row, progress.position
+    rate = row["time/steps_per_second"] or None
+    eta = (settings.steps - position.steps) / rate if settings.steps and rate else None
+    if settings.minutes is not None:
+        eta = max(0.0, settings.minutes * 60 - row["time/seconds"])
+    if "evaluate/games" in row:
+        names = ("win_rate", "win_rate_low", "win_rate_high", "opponent")
+        evaluated |= {name: row.get(f"evaluate/{name}") for name in names}
+    return evaluated | {
+        "env": parts.choice.name,
+        "run": str(run.path),
+        "steps": position.steps,
+        "total_steps": settings.steps,
+        "seconds": row["time/seconds"],
+        "eta_s": eta,
+        "steps_per_second": rate,
+        "updates": position.version,
+        "split": {name: row[f"time/{name}"] for name in ("env", "inference", "learn", "other")},
+        "losses": {"policy": row.get("loss/policy"), "value": row.get("loss/value")},
+        "kl": row.get("ppo/kl"),
+        "entropy": row.get("ppo/entropy", row.get("sac/entropy")),
+        "explained_variance": row.get("ppo/explained_variance"),
+        "clip_fraction": row.get("ppo/clip_fraction"),
+        "learning_rate": row.get("ppo/learning_rate", row.get("sac/learning_rate")),
+        "lag": row["lag"],
+        "mean_return": row.get("episode/return_mean"),
+        "mean_return_low": row.get("episode/return_low"),
+        "mean_return_high": row.get("episode/return_high"),
+        "mean_length": row.get("episode/length_mean"),
+        "cpu_percent": row.get("system/cpu_percent"),
+        "memory_mib": row.get("system/memory_mib"),
+        "checkpoint": saver.saved_steps,
+    }
+
+
+def _obey_keys(display: Display, wishes: Wishes) -> None:
+    """p pauses until p again, c saves, q saves and ends."""
+    key = display.poll_key()
+    if key == "p":
+        display.message("paused: p goes on, q saves and quits")
+        while not wishes.stop and (key := display.poll_key()) not in ("p", "q"):
+            time.sleep(0.05)
+        display.message("going on")
+    if key == "c":
+        wishes.save = True
+    if key == "q":
+        wishes.stop = "quit"
+
+
+@contextlib.contextmanager
+def _profiled(run: RunDir, steps: int) -> Iterator[None]:
+    """A torch-profiler trace of one iteration."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its own log would tear the display
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    run.traces.mkdir(exist_ok=True)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function("iteration"):
+        yield
+    profiler.export_chrome_trace(os.fspath(run.traces / f"{steps:012d}.json"))
