@@ -90,11 +90,18 @@ class Terms:
         """Begin."""
         out.obs[:], out.active[:] = 0, 1
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Begin anew in some envs."""
         self.resets.append(list(indices))
         for env in indices:
             out.obs[2 * env : 2 * env + 2] = -1
+
+    def seeds(self) -> Array:
+        """None has one."""
+        return np.full(self.envs, -1)
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
 
     def step(self, action: Array, out: Rows) -> None:
         """Pay one for each term, or NaN."""

@@ -55,8 +55,15 @@ class Duel:
         """Show each seat its number."""
         out.obs[:] = np.tile(np.eye(2, dtype=np.float32), (self.envs, 1))
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Nothing to do."""
+
+    def seeds(self) -> Array:
+        """None has one."""
+        return np.full(self.envs, -1)
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
 
     def step(self, action: Array, out: Rows) -> None:
         """Judge every game and start the next."""
