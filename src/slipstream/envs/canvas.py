@@ -164,7 +164,9 @@ def ribbon(points: Array, widths: Array) -> list[Point]:
     return outline
 
 
-def veil(picture: Image.Image, pieces: Sequence[tuple[Sequence[Point], float]], colour: Colour, blur: float = 0) -> None:
+def veil(
+    picture: Image.Image, pieces: Sequence[tuple[Sequence[Point], float]], colour: Colour, blur: float = 0.0
+) -> None:
     """Lay a colour over polygons, each with its own opacity; where they touch or overlap, the later one counts."""
     box = around([point for points, _ in pieces for point in points], 2 + 3 * blur)
     left, top = max(0, math.floor(box[0])), max(0, math.floor(box[1]))

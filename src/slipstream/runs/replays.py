@@ -230,6 +230,9 @@ class Replay:
         """The rows [first, last) of an array, which is all of it unless said; only blocks they lie in are read."""
         array, length = self._arrays[name], self.facts.length
         last = length if last is None else min(last, length)
+        if not array.moving:
+            row = self._unmoved(name).view(array.dtype).reshape(array.shape)
+            return np.broadcast_to(row, (max(last - first, 0), *array.shape))
         rows = np.empty((max(last - first, 0), array.width), f"<u{np.dtype(array.dtype).itemsize}")
         still = np.ones(array.width, bool)
         still[list(array.moving)] = False

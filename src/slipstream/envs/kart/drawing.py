@@ -30,7 +30,7 @@ from slipstream.envs.canvas import (
 )
 from slipstream.envs.kart import layout as at
 
-GROUND, GRASS, ASPHALT, TYRES = (15, 23, 30), (27, 45, 46), (47, 55, 69), (92, 108, 132)
+GROUND, GRASS, ASPHALT, TYRES = (14, 21, 28), (30, 51, 50), (47, 55, 69), (92, 108, 132)
 RAMP = ((49, 54, 149), (69, 117, 200), (150, 190, 230), (255, 200, 120), (255, 128, 30))
 """Slow to fast: told apart by people who see colours differently, and by their lightness."""
 ACROSS = 104.0
@@ -65,23 +65,24 @@ class Road:
         ticks = int(self.clocks[0, at.TICKS_LEFT] - self.clocks[min(int(step), len(self.clocks) - 1), at.TICKS_LEFT])
         return f"{ticks / at.TICK_HZ + (step - int(step)) * self.step_seconds:.1f} s"
 
-    def between(self, step: float) -> Array:
+    def between(self, step: float, beyond: float = 0.0) -> Array:
         """The state at a time between decisions, and for a moment beyond the last."""
         first = min(max(int(step), 0), len(self.states) - 1)
-        now, share = self.states[first].copy(), step - first
+        now: Array = self.states[first].copy()
+        share = step - first
         if first + 1 < len(self.states) and not self._breaks[first]:
             now += (self.states[first + 1] - now) * share
             length = math.hypot(now[at.HX], now[at.HY]) or 1.0
             now[at.HX], now[at.HY] = now[at.HX] / length, now[at.HY] / length
         else:
-            seconds = min(share * self.step_seconds, 0.6)
+            seconds = min((share + beyond) * self.step_seconds, 0.6)
             now[at.X] += now[at.VX] * seconds
             now[at.Y] += now[at.VY] * seconds
         return now
 
-    def paint(self, step: float, shown: float = 0.0) -> Image.Image:
-        """The road around the kart at a time."""
-        now = self.between(step)
+    def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
+        """The road around the kart at a time, and so many steps beyond the end."""
+        now = self.between(step, beyond)
         width, height = self._size
         ahead = now[at.X] + 0.4 * now[at.VX], now[at.Y] + 0.4 * now[at.VY]
         left = round((ahead[0] - self._corner[0]) * self._scale - width / 2)
@@ -129,14 +130,14 @@ class Road:
 
     def _paint_dials(self, picture: Image.Image, now: Array) -> None:
         """Speed, pedals, and how much of the lap is done."""
-        width, height = self._size
+        height = self._size[1]
         unit = height / 424
         speed = math.hypot(now[at.VX], now[at.VY])
         left, bottom = 20 * unit, height - 22 * unit
         wide = 170 * unit
-        with Brush(picture, (left - 12 * unit, bottom - 62 * unit, left + wide + 14 * unit, bottom + 14 * unit), 3) as b:
-            b.box((left - 12 * unit, bottom - 62 * unit, left + wide + 12 * unit, bottom + 12 * unit),
-                  faded(PAGE, 0.75), 8 * unit)  # fmt: skip
+        panel = (left - 12 * unit, bottom - 62 * unit, left + wide + 12 * unit, bottom + 12 * unit)
+        with Brush(picture, panel, 3) as b:
+            b.box(panel, faded(PAGE, 0.75), 8 * unit)
             b.box((left, bottom - 6 * unit, left + wide, bottom), RULE, 3 * unit)
             share = min(speed / float(at.TOP_SPEED), 1.0)
             if share > 0.02:
@@ -153,6 +154,18 @@ class Road:
         write_text(picture, (left + 104 * unit, bottom - 27 * unit), f"{done:.0%}", round(15 * unit), INK)
 
 
+def labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Names of the columns of `state` and `clock`."""
+    state = ("x", "y", "vx", "vy", "hx", "hy", "spin", "steer", "throttle", "along", "offset", "edge", "done", "grass")
+    more = ("length", "per_metre", "difficulty", "easiest", "hardest")
+    clock = {at.TICKS_LEFT: "ticks_left", at.SEGMENT: "segment", at.PASSED: "passed"}
+    named = (*state, *more)
+    return {
+        "state": tuple(named[column] if column < len(named) else "" for column in range(widths["state"])),
+        "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
+    }
+
+
 def ramp(speed: float) -> Colour:
     """The colour of a speed."""
     place = max(0.0, min(speed / float(at.TOP_SPEED), 1.0)) * (len(RAMP) - 1)
@@ -167,14 +180,15 @@ def _line(track: Array, side: float = 0.0, verge: float = 0.0) -> Array:
     t = (np.arange(FINE) / FINE)[None, :, None]
     p, q = turns[:-1, None, :2], turns[1:, None, :2]
     m, n = (turns[k : k + len(track), None, at.TX : at.TY + 1] * spacing[:, None] for k in (0, 1))
-    fine = (2 * t**3 - 3 * t**2 + 1) * p + (t**3 - 2 * t**2 + t) * m + (3 * t**2 - 2 * t**3) * q + (t**3 - t**2) * n
-    fine = fine.reshape(-1, 2)
+    onward, back, there = t**3 - 2 * t**2 + t, t**3 - t**2, 3 * t**2 - 2 * t**3
+    fine: Array = ((1 - there) * p + onward * m + there * q + back * n).reshape(-1, 2)
     if not side:
         return fine
     along = np.roll(fine, -1, axis=0) - np.roll(fine, 1, axis=0)
     along /= np.linalg.norm(along, axis=1, keepdims=True)
     wide = np.interp(np.arange(len(fine)) / FINE, np.arange(len(turns)), turns[:, at.WIDE]) + verge
-    return fine + side * wide[:, None] * np.stack([-along[:, 1], along[:, 0]], axis=1)
+    beside: Array = fine + side * wide[:, None] * np.stack([-along[:, 1], along[:, 0]], axis=1)
+    return beside
 
 
 def _points(line: Array) -> list[Point]:

@@ -70,12 +70,12 @@ class Pitch:
         left = max(0, int(row[at.TICKS_LEFT])) / at.TICK_HZ
         return f"{int(left) // 60}:{int(left) % 60:02d}" + ("  overtime" if row[at.OVERTIME] else "")
 
-    def between(self, step: float) -> Array:
+    def between(self, step: float, beyond: float = 0.0) -> Array:
         """The state at a time between decisions: halfway there, or, before a kick-off and at the end, further on."""
         first = min(max(int(step), 0), len(self.states) - 1)
         share = step - first
-        now = self.states[first].copy()
-        if share <= 0:
+        now: Array = self.states[first].copy()
+        if share + beyond <= 0:
             return now
         starts = [at.BALL, *(at.CARS + car * at.CAR_SIZE for car in range(self.cars))]
         if first + 1 < len(self.states) and not self._breaks[first]:
@@ -85,7 +85,7 @@ class Pitch:
                 now[c + at.HX], now[c + at.HY] = now[c + at.HX] / length, now[c + at.HY] / length
                 now[c + at.BOOSTING] = self.states[first + 1][c + at.BOOSTING]
             return now
-        seconds = min(share * self.step_seconds, 0.6)
+        seconds = min((share + beyond) * self.step_seconds, 0.6)
         for c in starts:
             coasting = (1 - math.exp(-3 * seconds)) / 3
             now[c + at.X] += now[c + at.VX] * coasting
@@ -93,15 +93,15 @@ class Pitch:
             _keep_in(now, c, BALL if c == at.BALL else float(at.CAR_RADIUS))
         return now
 
-    def paint(self, step: float, shown: float = 0.0) -> Image.Image:
-        """The pitch at a time; `shown` seconds is how long it has stood there, for what flickers."""
+    def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
+        """The pitch at a time, and so many steps beyond it where play is broken off."""
         picture = self._empty.copy()
-        now = self.between(step)
+        now = self.between(step, beyond)
         self._paint_pads(picture, now)
         self._paint_trail(picture, step, now)
         order = sorted(range(self.cars), key=lambda car: -now[at.CARS + car * at.CAR_SIZE + at.Y])
         for car in order:
-            self._paint_flame(picture, now, car, step + 7 * shown)
+            self._paint_flame(picture, now, car, step + beyond)
         for car in order:
             self._paint_car(picture, now, car)
         self._paint_ball(picture, now)
@@ -113,16 +113,13 @@ class Pitch:
         for pad in range(at.PADS):
             left, wait = now[at.PAD + pad], float(BIG_WAIT if pad < 2 else SMALL_WAIT)
             centre, reach = self.camera.at(*pad_place(pad)), pad_size(pad) * 2.6 * self.camera.scale
-            box = tuple(round(edge) for edge in around([centre], reach))
-            shine = 1.0 if left <= 0 else 0.0
-            if shine:
-                picture.paste(self._full.crop(box), box[:2])
-            else:
-                with Brush(picture, around([centre], reach)) as brush:
-                    share = 1 - left / wait
-                    brush.ring(
-                        centre, pad_size(pad) * self.camera.scale, faded(YELLOW, 0.55), 0.24 * self.camera.scale, share
-                    )
+            if left <= 0:
+                x, y, right, bottom = (round(edge) for edge in around([centre], reach))
+                picture.paste(self._full.crop((x, y, right, bottom)), (x, y))
+                continue
+            with Brush(picture, around([centre], reach)) as brush:
+                size, wide = pad_size(pad) * self.camera.scale, 0.24 * self.camera.scale
+                brush.ring(centre, size, faded(YELLOW, 0.55), wide, 1 - left / wait)
 
     def _paint_trail(self, picture: Image.Image, step: float, now: Array) -> None:
         """Where the ball came from, back to the last kick-off."""
@@ -224,9 +221,9 @@ class Pitch:
 def _keep_in(now: Array, c: int, radius: float) -> None:
     """What coasts on stays within walls and goals."""
     x, y = now[c + at.X], now[c + at.Y]
-    deep = LENGTH + (DEPTH if abs(y) < GOAL else 0.0) - radius
-    now[c + at.X] = max(-deep, min(deep, x))
-    wide = WIDTH if abs(x) < LENGTH else GOAL
+    scored = abs(x) > LENGTH - radius and abs(y) < GOAL + radius
+    deep, wide = (LENGTH + DEPTH, GOAL) if scored else (LENGTH, WIDTH)
+    now[c + at.X] = max(radius - deep, min(deep - radius, x))
     now[c + at.Y] = max(radius - wide, min(wide - radius, y))
 
 
@@ -239,6 +236,19 @@ def pad_place(pad: int) -> Point:
 def pad_size(pad: int) -> float:
     """The radius of a pad as it is drawn."""
     return 1.15 if pad < 2 else 0.6
+
+
+def labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Names of the columns of `state` and `clock`."""
+    cars = (widths["state"] - at.CARS) // at.CAR_SIZE
+    body = ("x", "y", "vx", "vy")
+    car = (*body, "hx", "hy", "spin", "boost", "throttle", "steer", "boosting", "drifting", "touch")
+    state = (*(f"ball.{name}" for name in body), "goal", *(f"pad.{pad}" for pad in range(at.PADS)))
+    clock = {at.TICKS_LEFT: "ticks_left", at.SCORE: "score.0", at.SCORE + 1: "score.1", at.OVERTIME: "overtime"}
+    return {
+        "state": (*state, *(f"car.{k}.{name}" for k in range(cars) for name in car)),
+        "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
+    }
 
 
 def outline() -> list[Point]:
@@ -311,7 +321,7 @@ def _draw_lines(brush: Brush, camera: Camera) -> None:
             near = side * (LENGTH - 9 + reach)
             strip = [(near, 14), (side * LENGTH, 14), (side * LENGTH, -14), (near, -14)]
             brush.polygon(camera.path(strip), faded(colour, 0.012))
-        area = [(side * LENGTH, 14.0), (side * (LENGTH - 9), 14.0), (side * (LENGTH - 9), -14.0), (side * LENGTH, -14.0)]
+        area = [(side * x, y) for x, y in ((LENGTH, 14.0), (LENGTH - 9, 14.0), (LENGTH - 9, -14.0), (LENGTH, -14.0))]
         brush.line(camera.path(rounded(area, 2.5, closed=False)), LINE, 0.2 * scale)
     brush.line(camera.path([(0, -WIDTH), (0, WIDTH)]), LINE, 0.2 * scale)
     brush.ring(camera.at(0, 0), 8 * scale, LINE, 0.2 * scale)
@@ -326,4 +336,3 @@ def _draw_pad(brush: Brush, camera: Camera, pad: int, there: bool) -> None:
         return
     brush.disc(centre, size, YELLOW)
     brush.disc((centre[0] - size * 0.18, centre[1] - size * 0.2), size * 0.5, faded(WHITE, 0.65))
-
