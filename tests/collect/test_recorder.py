@@ -165,8 +165,15 @@ class Turns:
         self._age = 0
         self._show(out)
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Never asked for."""
+
+    def seeds(self) -> Array:
+        """None has one."""
+        return np.full(self.envs, -1)
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
 
     def step(self, action: Array, out: Rows) -> None:
         """Pay, and give the turn to the other."""

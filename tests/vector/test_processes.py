@@ -38,7 +38,10 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
         vector.step(action, rows)
         if t == 5:
             vector.reset_envs([0, vector.envs - 1], rows)
+        if t == 9:
+            vector.reset_envs([vector.envs - 1, 1], rows, seeds=[7, 8])
         kept.append({field.name: getattr(rows, field.name).copy() for field in fields(Rows)})
+        kept[-1]["seeds"] = vector.seeds()
     return kept
 
 

@@ -257,6 +257,25 @@ def test_named_envs_are_reset_alone() -> None:
     assert rows.obs[:, 0].tolist() == [1, 0, 1]
 
 
+def test_episodes_can_be_begun_from_a_seed() -> None:
+    """The same seed gives the same episode in another env, and which seed began an episode is known."""
+    vector, rows = start(lambda: ToyEnv(length=3), 3, seed=4)
+    first = vector.seeds()
+    assert (first >= 0).all() and len(set(first.tolist())) == 3, "the first episodes are seeded"
+    for _ in range(3):
+        step(vector, rows)
+    assert vector.seeds().tolist() == [-1, -1, -1]
+    vector.reset_envs([2, 0], rows, seeds=[11, 11])
+    assert vector.seeds().tolist() == [11, -1, 11]
+    seen = []
+    for _ in range(2):
+        seen.append(rows.obs.copy())
+        step(vector, rows)
+    assert all(np.array_equal(obs[0], obs[2]) for obs in seen)
+    vector.reset_envs([1], rows, seeds=[-1])
+    assert vector.seeds().tolist() == [11, -1, 11], "below 0 is none"
+
+
 def test_close_twice() -> None:
     """Closing again does no harm."""
     vector, _ = start(Recorder)

@@ -100,7 +100,7 @@ class Actors:
         """The games that ended in rollout number `version`, whoever played them, in the order of time."""
         told, self._crew.told = self._crew.told, []
         self._crew.told = [one for one in told if one["rollout"] > version]
-        found = []
+        found: list[Any] = []
         for one in told:
             self.failed |= {int(player): fault for player, fault in one["failed"].items()}
             found += one["matches"] if one["rollout"] == version else []

@@ -43,7 +43,7 @@ class Match:
     @classmethod
     def hear(cls, told: Sequence[Any]) -> Match:
         """The inverse of `tell`."""
-        return cls(*told[:-2], own=tuple(told[-2]), theirs=tuple(told[-1]))
+        return cls(*[tuple(part) if isinstance(part, list) else part for part in told])
 
 
 def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:

@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from slipstream.core.errors import ConfigError
+
 Array = np.ndarray[Any, Any]
 
 
@@ -235,6 +237,16 @@ class EnvSpec:
         return len(set(self.teams)) > 1
 
 
+def check_tasks(spec: EnvSpec, tasks: Array) -> Array:
+    """The tasks [envs] of an assignment as numbers, each one that the environment has, or -1."""
+    given = np.asarray(tasks, np.int64).reshape(-1)
+    wrong = given[(given < -1) | (given >= len(spec.tasks))]
+    if len(wrong):
+        named = f"It has {', '.join(spec.tasks)}." if spec.tasks else "It has one kind of game only."
+        raise ConfigError(f"`{spec.name}` has no task number {wrong[0]}. {named}", "assign -1 for its target")
+    return given
+
+
 @dataclass
 class Rows:
     """Where one step of a vector writes its results: views into buffers that the collector owns.
@@ -291,7 +303,7 @@ class Vector(Protocol):
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Start the named environments anew, within this vector: writes their rows of `obs`, `active`, `mask`.
 
-        With `seeds`, all chance of the episode that begins follows from its seed.
+        With `seeds`, all chance of the episode that begins follows from its seed; -1: from the env's own next one.
         """
 
     def seeds(self) -> Array:

@@ -7,14 +7,19 @@ multipliers below 2**31, and therefore the same in Python, numba and on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
+from slipstream.core.errors import ConfigError
 
 MASK32 = 0xFFFFFFFF
 TO_UNIT = np.float32(1.0 / 16777216.0)
 HALF_STEP = np.float32(0.5 / 16777216.0)
+GAME_SEEDS = 1 << 48
+"""A native game's seed is below this: the key of an env << 16, plus the games before it."""
 
 
 @inlined
@@ -25,6 +30,18 @@ def mix(x: int) -> int:
     x = ((x ^ (x >> 15)) * 0x5A2D4C6B) & MASK32
     x = ((x ^ (x >> 14)) * 0x2C1B3C6D) & MASK32
     return x ^ (x >> 16)
+
+
+@inlined
+def game_key(game: int) -> int:
+    """Return the key of the one game that begins from this seed; seeds in a row give keys far apart."""
+    return mix(mix(game) ^ mix((game >> 32) + 0x1E3779B1))
+
+
+@inlined
+def next_game(game: int) -> int:
+    """Return the seed of the game that follows in the same env."""
+    return (game + 1) & (GAME_SEEDS - 1)
 
 
 @compiled
@@ -46,3 +63,13 @@ def make_streams(seed: int, purpose: str, first: int, rows: int) -> Array:
         entropy = np.random.SeedSequence([seed & (2**63 - 1), salt, first + row])
         streams[row, 0] = int(entropy.generate_state(1, np.uint32)[0])
     return streams
+
+
+def check_seeds(indices: Sequence[int], seeds: Sequence[int] | None) -> Sequence[int]:
+    """The seeds of native games that are to begin, -1 where the env's own next one is meant."""
+    if seeds is None:
+        return [-1] * len(indices)
+    for seed in seeds:
+        if not -1 <= seed < GAME_SEEDS:
+            raise ConfigError(f"A game cannot begin from seed {seed}.", f"give a seed from 0 to {GAME_SEEDS - 1}.")
+    return seeds

@@ -72,8 +72,9 @@ class Collector(Protocol):
 
     lag: int
 
-    failed: dict[int, str]
-    """Frozen players that failed, and how."""
+    @property
+    def failed(self) -> dict[int, str]:
+        """Frozen players that failed, and how."""
 
     def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
@@ -116,6 +117,10 @@ class Parts:
     batch: int
     gate: Gate | None = None
 
+    def publish(self, version: int) -> None:
+        """Hand the newest weights over as this version, with the seats of the games that begin under it."""
+        self.collector.publish(version, self.learner.pack, self.matches.seats, self.matches.newcomers())
+
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
     """The environment of a run."""
@@ -142,7 +147,7 @@ def build(
     batch = check_batch(settings, envs, spec.agents)
     learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
     game, _ = parse(choice.name)
-    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+    curriculum = make_curriculum(settings.curriculum, spec.tasks, getattr(game, "stages", ()))
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
     collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)

@@ -31,13 +31,13 @@ from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
 from slipstream.runs.display import Display
 from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
-from slipstream.runs.metrics import Metrics, rewind
+from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
 from slipstream.runs.signals import Wishes, heeded
 from slipstream.settings import Settings
 
 NEED_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
-Against = Callable[[RunDir, EnvSpec, Design], Opponents]
+Against = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponents]
 """Makes those whom a run plays."""
 
 
@@ -82,14 +82,14 @@ def begin(
     if compile.COLD:
         print("Compiling the kernels, once for this version; it takes about a minute.", file=sys.stderr, flush=True)
     place = RunDir(run or default_path(choice.name))
-    parts = build(choice, settings, opponents=partial(opponents, place) if opponents else None)
+    parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
     try:
         RunDir.create(place.path)
         check_space(place.path, NEED_BYTES)
         with lock(place):
             write_text(place.config, dump(resolved, choice.name))
             write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
-            parts.collector.publish(0, parts.learner.pack, parts.matches.seats, parts.matches.newcomers())
+            parts.publish(0)
             parts.collector.start(0, None)
             return _drive(parts, settings, place, Position(), began)
     finally:
@@ -112,10 +112,11 @@ def go_on(
             _remember_steps(place, steps)
         choice = _rechoose(name, settings, run, modules, factory, terms or {})
         _check_unfinished(settings, checkpoint, run)
-        against = partial(opponents, place) if opponents else None
+        against = partial(opponents, place, settings, choice) if opponents else None
         parts = build(choice, settings, before=checkpoint.state["plan"], opponents=against)
         try:
             rewind(place, checkpoint.steps)
+            rewind_lines(place.events, checkpoint.steps)
             if not parts.spec.exact:
                 print(
                     f"`{choice.name}` cannot be put back exactly: its environments start new episodes. Weights, "
@@ -171,8 +172,10 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
             try:
                 for progress in loop:
                     start_seconds = start_seconds or time.perf_counter() - began
-                    for notice in progress.notices:
-                        display.message(notice)
+                    events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
+                    record_events(run, position.steps, events)
+                    for _, text in events:
+                        display.message(text)
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
                     _obey_keys(display, wishes)
             finally:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.learn.build import Parts
+from slipstream.learn.matches import Event
 from slipstream.learn.state import Position, capture
 from slipstream.runs import system
 from slipstream.runs.checkpoint import Saver
@@ -30,6 +31,7 @@ class Progress:
     """Steps and seconds since the end of the first iteration."""
     row: dict[str, Any] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 Evaluate = Callable[[int], tuple[float, dict[str, Any]]]
@@ -53,6 +55,8 @@ def iterate(
         score, result = evaluate(0)
         parts.gate.judge(score, result, learner.engine)
         metrics.append({"steps": 0, **result})
+    if not position.version:
+        matches.advance(0, learner.pack)
     while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
         before = position.steps
         with profile(before) if before and _due(every.profile, before - parts.batch, before) else spans("iteration"):
@@ -71,7 +75,8 @@ def iterate(
         position.start = collector.snapshot(position.version)
         row |= matches.advance(position.steps, learner.pack)
         position.whole = True
-        collector.publish(position.version, learner.pack, matches.draw(), matches.newcomers())
+        matches.draw()
+        parts.publish(position.version)
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)
         if _due(every.gradients, before, position.steps):
@@ -85,7 +90,7 @@ def iterate(
             row |= result
             if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
                 learner.notices.append(said)
-                collector.publish(position.version, learner.pack, matches.seats)
+                parts.publish(position.version)
             if position.best is None or score >= position.best:
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)
@@ -104,7 +109,8 @@ def iterate(
             if evaluating or _due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
         progress.row = row
-        progress.notices = [*learner.notices, *matches.drain(), *collector.drain_faults()]
+        progress.events = matches.drain()
+        progress.notices = [*learner.notices, *collector.drain_faults()]
         progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()
         yield progress

@@ -14,8 +14,11 @@ from slipstream.collect.seats import PLAYER, SELF, SIDE, TASK, Match, still_seat
 from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.errors import ConfigError
 from slipstream.core.stats import mean_interval
-from slipstream.learn.curriculum import Curriculum, Result
+from slipstream.learn.curriculum import Curriculum
+from slipstream.learn.tasks import Result, Scores
 
+Event = tuple[str, str]
+"""A kind (`curriculum`, `snapshot`, `promotion`, `retired` ...) and a sentence."""
 WINDOW = 100
 """Finished games that the means of behaviours are taken over."""
 
@@ -32,10 +35,14 @@ class Opponents(Protocol):
 
     sampled: bool
     """Whether frozen players draw their actions instead of taking the likeliest."""
-    notices: list[str]
+    events: list[Event]
+    """What happened since somebody asked."""
 
     def join(self, roll: Roll) -> None:
         """Enter the players that are there from the start."""
+
+    def address(self, name: str) -> str:
+        """Where to load a player from."""
 
     def draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
         """The player and the learning side of each of a number of games to come."""
@@ -62,7 +69,7 @@ class Still:
     sampled = False
 
     def __init__(self, opponent: str | None, spec: EnvSpec, envs: int) -> None:
-        self.notices: list[str] = []
+        self.events: list[Event] = []
         self._opponent = opponent
         self._seats = still_seats(spec, envs, opponent is not None)
 
@@ -70,6 +77,10 @@ class Still:
         """Enter the one agent, if there is one."""
         if self._opponent is not None:
             self._seats[:, PLAYER] = roll.enlist(self._opponent)
+
+    def address(self, name: str) -> str:
+        """Its name says it."""
+        return name
 
     def draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
         """The same seats as ever."""
@@ -102,7 +113,7 @@ class Matches:
     ) -> None:
         self.players: list[str] = []
         self.opponents, self.curriculum = opponents, curriculum
-        self.notices: list[str] = []
+        self.events: list[Event] = []
         self._spec, self._envs = spec, envs
         self._random = np.random.Generator(np.random.PCG64([seed, 0x3EA7]))
         self._told = 0
@@ -112,6 +123,7 @@ class Matches:
         self._games = 0
         opponents.join(self)
         self._tasks, self._rivals = self._lessons()
+        self._scores = Scores(len(self._tasks), spec.competitive)
         self.previous = self.seats = self._first()
 
     def enlist(self, name: str) -> int:
@@ -121,9 +133,9 @@ class Matches:
         return self.players.index(name)
 
     def newcomers(self) -> list[str]:
-        """Players whom the collector has not heard of."""
+        """Where the collector finds the players whom it has not heard of."""
         since, self._told = self._told, len(self.players)
-        return self.players[since:]
+        return [self.opponents.address(name) for name in self.players[since:]]
 
     def draw(self) -> Array:
         """The seats [envs, 3] of the games that begin in the next rollout."""
@@ -153,7 +165,8 @@ class Matches:
                 self._games += 1
         if self.curriculum is not None:
             results = [self._result(match, steps) for match in matches]
-            self.notices += self.curriculum.update([one for one in results if one is not None], steps)
+            said = self.curriculum.update([one for one in results if one is not None], steps)
+            self.events += [("curriculum", text) for text in said]
 
     def advance(self, steps: int, pack: Array) -> dict[str, Any]:
         """An iteration is done; return what is to be logged."""
@@ -163,12 +176,12 @@ class Matches:
             row[f"behaviour/{name}"] = mean_interval(seen[:, column].tolist())[0]
         return row | (self.curriculum.metrics() if self.curriculum is not None else {})
 
-    def drain(self) -> list[str]:
-        """What is to be said: decisions of the curriculum and of the league."""
-        said = [*self.notices, *self.opponents.notices]
-        self.notices.clear()
-        self.opponents.notices.clear()
-        return said
+    def drain(self) -> list[Event]:
+        """What happened since the last call: decisions of the curriculum and of the league."""
+        events = [*self.events, *self.opponents.events]
+        self.events.clear()
+        self.opponents.events.clear()
+        return events
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """All that a resumed run needs."""
@@ -178,6 +191,7 @@ class Matches:
             "players": list(self.players), "random": self._random.bit_generator.state, "games": self._games,
             "retired": sorted(self._retired), "opponents": state,
             "curriculum": self.curriculum.describe() if self.curriculum is not None else None,
+            "scores": self._scores.describe(),
         }  # fmt: skip
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
@@ -190,6 +204,7 @@ class Matches:
         self.opponents.restore(arrays, state["opponents"])
         if self.curriculum is not None and state["curriculum"] is not None:
             self.curriculum.restore(state["curriculum"])
+            self._scores.restore(state["scores"])
 
     def _first(self) -> Array:
         seats = still_seats(self._spec, self._envs, False)
@@ -206,9 +221,10 @@ class Matches:
     def _result(self, match: Match, steps: int) -> Result | None:
         """A game as the curriculum sees it; none of its own where the task is not among its."""
         same = self._tasks == match.task
-        fits = same & (self._rivals == match.player) if (same & (self._rivals == match.player)).any() else (
-            same & (self._rivals == SELF)
-        )  # fmt: skip
+        fits = same & (self._rivals == match.player)
+        fits = fits if fits.any() else same & (self._rivals == SELF)
         if not fits.any():
             return None
-        return Result(int(np.flatnonzero(fits)[0]), (match.outcome + 1) / 2, match.gain, match.value, steps)
+        task = int(np.flatnonzero(fits)[0])
+        success = self._scores.success(task, match.outcome, match.gain)
+        return Result(task, success, match.gain, match.value, steps)

@@ -90,7 +90,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     version = int(state["version"])
     if previous is not None:
         parts.collector.publish(version - 1, previous, matches.previous)
-    parts.collector.publish(version, parts.learner.pack, matches.seats, matches.newcomers())
+    parts.publish(version)
     parts.collector.start(version, checkpoint.groups["envs"])
     return Position(
         checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]

@@ -73,6 +73,21 @@ class RunDir:
         return self.path / "games.jsonl"
 
     @property
+    def events(self) -> Path:
+        """Decisions and faults, one per line, with the steps at which they fell."""
+        return self.path / "events.jsonl"
+
+    @property
+    def pool(self) -> Path:
+        """The frozen copies of a league, a run directory of its own."""
+        return self.path / "pool"
+
+    @property
+    def replays(self) -> Path:
+        """Games to look at."""
+        return self.path / "replays"
+
+    @property
     def traces(self) -> Path:
         """Profiler traces."""
         return self.path / "traces"

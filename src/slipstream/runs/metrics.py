@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,21 +139,34 @@ def rewind(run: RunDir, steps: int) -> int:
     The moved lines are on disk before metrics.jsonl is replaced; if that is interrupted, the next call finds them at
     the end of the discarded ones and does not add them twice.
     """
+    return rewind_lines(run.metrics, steps, run.discarded)
+
+
+def rewind_lines(path: Path, steps: int, discarded: Path | None = None) -> int:
+    """Take lines newer than `steps`, and torn ones, out of a file of JSON lines; returns how many."""
     try:
-        data = run.metrics.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return 0
     lines = [line for line in data.split(b"\n") if line]
     rows = [_parse(line) for line in lines]
     kept = [line for line, row in zip(lines, rows, strict=True) if row is not None and row["steps"] <= steps]
     moved = [line for line, row in zip(lines, rows, strict=True) if row is None or row["steps"] > steps]
-    if moved:
-        before = run.discarded.read_bytes() if run.discarded.exists() else b""
+    if moved and discarded is not None:
+        before = discarded.read_bytes() if discarded.exists() else b""
         added = b"".join(line + b"\n" for line in moved)
         if not before.endswith(added):
-            write_bytes(run.discarded, before + added)
-    write_bytes(run.metrics, b"".join(line + b"\n" for line in kept))
+            write_bytes(discarded, before + added)
+    write_bytes(path, b"".join(line + b"\n" for line in kept))
     return len(moved)
+
+
+def record_events(run: RunDir, steps: int, events: Sequence[tuple[str, str]]) -> None:
+    """Append what happened to events.jsonl; a disk that refuses loses a remark, not the run."""
+    lines = [json.dumps({"steps": steps, "kind": kind, "text": text}) + "\n" for kind, text in events]
+    if lines:
+        with contextlib.suppress(OSError), open(run.events, "a", encoding="utf-8") as file:
+            file.write("".join(lines))
 
 
 class TensorBoardMirror:

@@ -14,12 +14,12 @@ import numpy as np
 
 from slipstream.core.bell import Bell
 from slipstream.core.child import Answer, Requests, serve
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, empty_rows
+from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, check_tasks, empty_rows
 from slipstream.core.crew import Crew
 from slipstream.core.errors import MachineError
 from slipstream.core.slab import Field, Slab
 
-RESET, STEP, RESET_SOME = 0, 1, 2
+RESET, STEP, RESET_SOME, SEEDS, ASSIGN = range(5)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Processes:
         shapes["action"] = np.zeros((envs * spec.agents, spec.action.parts), spec.action.dtype)
         layout = {name: Field(array.shape, array.dtype.name) for name, array in shapes.items()}
         layout |= {"order": Field((1,), "int64"), "chosen": Field((envs,), "uint8")}
+        layout |= {"seeds": Field((envs,), "int64"), "tasks": Field((envs,), "int64")}
         self._slab = Slab(layout | {"progress": Field((workers, 2), "int64")})
         self._rows = Rows(**{field.name: self._slab[field.name] for field in fields(Rows)})
         self._filled = [(name, array) for name, array in vars(self._rows).items() if array.size]
@@ -78,11 +79,22 @@ class Processes:
         """Start every environment anew."""
         self._exchange(RESET, out)
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
-        """Start the named environments anew."""
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Start the named environments anew, each from its seed where there is one."""
         self._slab["chosen"][:] = 0
         self._slab["chosen"][list(indices)] = 1
+        self._slab["seeds"][list(indices)] = -1 if seeds is None else seeds
         self._exchange(RESET_SOME, out)
+
+    def seeds(self) -> Array:
+        """The seeds of all episodes that are being played."""
+        self._tell(SEEDS)
+        return self._slab["seeds"].copy()
+
+    def assign(self, tasks: Array) -> None:
+        """Say which task each env plays in the episodes that begin from now on."""
+        self._slab["tasks"][:] = check_tasks(self.spec, tasks)
+        self._tell(ASSIGN)
 
     def step(self, action: Array, out: Rows) -> None:
         """Step every environment; `out.terms` accumulates as in any vector."""
@@ -110,14 +122,18 @@ class Processes:
     def _exchange(self, order: int, out: Rows) -> None:
         if self.spec.terms:
             self._rows.terms[:] = out.terms
+        self._tell(order)
+        for name, filled in self._filled:
+            np.copyto(getattr(out, name), filled)
+
+    def _tell(self, order: int) -> None:
+        """Give all workers an order and wait until each has done it."""
         self._slab["order"][0] = order
         for call in self._calls:
             call.ring()
         for worker, reply in enumerate(self._replies):
             if not reply.wait(self._deadline_s):
                 self._crew.blame(worker)
-        for name, filled in self._filled:
-            np.copyto(getattr(out, name), filled)
 
     def _where(self, worker: int) -> str:
         steps, env = (int(n) for n in self._slab["progress"][worker])
@@ -133,17 +149,22 @@ def work(job: VectorJob, slab: Slab, requests: Requests, answer: Answer) -> None
     share = slice(job.first * agents, (job.first + job.envs) * agents)
     rows = Rows(**{field.name: slab[field.name][share] for field in fields(Rows)})
     action, order = slab["action"][share], slab["order"]
-    chosen = slab["chosen"][job.first : job.first + job.envs]
+    chosen, seeds, tasks = (slab[name][job.first : job.first + job.envs] for name in ("chosen", "seeds", "tasks"))
     call, reply = Bell(ear=job.ear), Bell(cord=job.cord)
     answer({"said": "ready"})
     while call.wait():
-        progress[0] += 1
+        progress[0] += order[0] < SEEDS
         if order[0] == STEP:
             vector.step(action, rows)
         elif order[0] == RESET:
             vector.reset(rows)
+        elif order[0] == RESET_SOME:
+            named = np.flatnonzero(chosen)
+            vector.reset_envs(named.tolist(), rows, seeds[named].tolist())
+        elif order[0] == SEEDS:
+            seeds[:] = vector.seeds()
         else:
-            vector.reset_envs(np.flatnonzero(chosen).tolist(), rows)
+            vector.assign(tasks)
         reply.ring()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
 from slipstream.core.errors import EnvFault
 
 
@@ -67,7 +67,9 @@ class Serial:
         self._repeat = repeat
         self._limit = bridge.time_limit if repeat == 1 and bridge.time_limit else sys.maxsize
         self._seeds: list[int | None] = list(seeds)
-        self._first_seeds = list(seeds)
+        self._named_seeds = list(seeds)
+        """The last seed that each env was given, from which a fault can be looked for."""
+        self._begun = np.full(self.envs, -1)
         self._steps = 0
         self._ends = [0] * self.envs
         """The step at which each env's time is over."""
@@ -81,9 +83,20 @@ class Serial:
         """Start every environment anew, seeded the first time."""
         self.reset_envs(range(self.envs), out)
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
-        """Start the named environments anew."""
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Start the named environments anew, each from its seed where there is one."""
+        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
+            if seed >= 0:
+                self._seeds[index] = self._named_seeds[index] = int(seed)
         self._guard(self._reset_envs, indices, out)
+
+    def seeds(self) -> Array:
+        """The seed of each episode that was begun by one, else -1."""
+        return self._begun.copy()
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
+        check_tasks(self.spec, tasks)
 
     def step(self, action: Array, out: Rows) -> None:
         """Step every environment once (or `repeat` times) and write the rows."""
@@ -126,7 +139,8 @@ class Serial:
         if isinstance(mover, Repeated):
             mover.begin()
         obs, _ = self._envs[index].reset(seed=self._seeds[index])
-        self._seeds[index] = None
+        seed, self._seeds[index] = self._seeds[index], None
+        self._begun[index] = -1 if seed is None else seed
         return obs
 
     def _mask(self, index: int, out: Rows) -> None:
@@ -174,4 +188,4 @@ class Serial:
             work(*args)
         except Exception as error:
             index = self._watch[1]
-            raise EnvFault(self.first + index, self._first_seeds[index], self._steps, traceback.format_exc()) from error
+            raise EnvFault(self.first + index, self._named_seeds[index], self._steps, traceback.format_exc()) from error

@@ -57,7 +57,7 @@ def test_a_lap_terminates_and_begins_the_next() -> None:
             assert out.outcome[env] == 1 and step > 150
             assert abs(out.final_obs[env, at.O_LEFT]) < 0.01 and out.final_obs[env, at.O_SPEED] > 0.2
             assert out.obs[env, at.O_LEFT] == 1 and out.obs[env, at.O_SPEED] == 0
-            assert not np.array_equal(game.tracks[env], old[env]) and game.clock[env, at.EPISODE] == 1
+            assert not np.array_equal(game.tracks[env], old[env]) and game.seeds()[env] & 0xFFFF == 1
         if ended.all():
             break
     assert ended.all()
@@ -103,7 +103,7 @@ def test_a_lap_from_anywhere_is_a_whole_lap() -> None:
     assert len(set(game.clock[:, at.START].tolist())) > 8
     for _ in range(800):
         scripted.act("expert", out.obs, "continuous", action)
-        before, episode = game.state.copy(), game.clock[:, at.EPISODE].copy()
+        before, episode = game.state.copy(), game.seeds() & 0xFFFF
         game.step(action, out)
         for env in np.flatnonzero(out.terminated & (episode == 0)):
             ended += 1
@@ -138,7 +138,7 @@ def test_snapshot_and_restore_replay_exactly() -> None:
     game.set_difficulty(0.8, 0.9)
     saved = game.snapshot()
     wanted = play(game, actions[75:], out)
-    assert game.clock[:, at.EPISODE].min() >= 3
+    assert (game.seeds() & 0xFFFF).min() >= 3
     for other in (game, Kart(16, seed=1, **settings)):  # type: ignore[arg-type]
         other.restore(saved)
         seen = play(other, actions[75:], empty_rows(game.spec, 16))
@@ -183,8 +183,31 @@ def test_reset_envs_starts_the_next_lap_of_some() -> None:
     game.state[2, : at.EASIEST] = np.nan
     game.reset_envs([2], out)
     assert np.isfinite(game.state).all() and out.obs[2, at.O_LEFT] == 1
-    assert game.clock[:, at.EPISODE].tolist() == [0, 0, 1, 0]
+    assert (game.seeds() & 0xFFFF).tolist() == [0, 0, 1, 0]
     assert np.array_equal(out.obs[[0, 1, 3]], before[[0, 1, 3]])
+
+
+def test_a_seed_begins_the_same_lap_anywhere() -> None:
+    """In another slot of another vector and after other laps the track, the start and the way on are the same."""
+    settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 3.0}
+    one, other = Kart(3, seed=1, **settings), Kart(5, seed=2, first=9, **settings)  # type: ignore[arg-type]
+    out, again = empty_rows(one.spec, 3), empty_rows(one.spec, 5)
+    actions = held_actions(160, 3)
+    play(one, actions[:75], out)
+    play(other, held_actions(30, 5), again)
+    seed = int(one.seeds()[1])
+    assert seed & 0xFFFF == 1, "this is the env's second lap"
+    one.reset_envs([1], out, seeds=[seed])
+    other.reset_envs([0, 4], again, seeds=[seed + 5, seed])
+    for action in actions:
+        for name in ("state", "clock", "tracks"):
+            assert np.array_equal(getattr(one, name)[1], getattr(other, name)[4])
+        assert np.array_equal(out.obs[1], again.obs[4])
+        one.step(action, out)
+        other.step(action[[0, 0, 0, 0, 1]], again)
+    assert one.seeds()[1] == other.seeds()[4] > seed, "the next laps follow"
+    other.reset_envs(range(5), again, seeds=range(5))
+    assert len(np.unique(other.state[:, at.LENGTH])) == 5, "small seeds differ"
 
 
 def test_difficulty_is_drawn_from_each_envs_range() -> None:

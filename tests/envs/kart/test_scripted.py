@@ -20,8 +20,8 @@ from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.profile import fastest_lap_seconds
 
 FROZEN = {
-    "expert": "bb82423c89ef5fefaca0041c37d70476a88d1d79fc530e573134e76e41576bee",
-    "cruiser": "3b6780bacd1080bb041f25ba8a7303d6e4acadce217fce085ba58b37721b9b8c",
+    "expert": "9a6fc421a5f89cff22f23dd565804bbbed0bc79e0332f2d6f4d73d04f1610dac",
+    "cruiser": "7f524526822578782afcfabe2286b0097aefbf191c8dca3baf8afb326aa5bb9e",
 }
 
 

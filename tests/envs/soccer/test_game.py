@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ def test_a_match_lasts_900_decisions_and_overtime_450() -> None:
         assert not out.truncated.any() and out.active.all()
     assert out.outcome.tolist() == [0] * 4
     assert (out.final_obs[:, at.O_CLOCK] == 0).all() and (out.final_obs[:, at.O_OVERTIME] == 1).all()
-    assert (out.obs[:, at.O_CLOCK] == 1).all() and game.clock[:, at.EPISODE].tolist() == [1, 1]
+    assert (out.obs[:, at.O_CLOCK] == 1).all() and (game.seeds() & 0xFFFF).tolist() == [1, 1]
     assert not np.array_equal(out.obs, first)
 
 
@@ -128,9 +130,51 @@ def test_reset_envs_starts_the_next_match_of_some() -> None:
     game.state[2] = np.nan
     game.reset_envs([2], out)
     assert np.isfinite(game.state).all() and (out.obs[4:6, at.O_CLOCK] == 1).all()
-    assert game.clock[:, at.EPISODE].tolist() == [0, 0, 1, 0]
+    assert (game.seeds() & 0xFFFF).tolist() == [0, 0, 1, 0]
     others = [0, 1, 2, 3, 6, 7]
     assert np.array_equal(out.obs[others], before[others])
+
+
+@pytest.mark.parametrize("team_size", [1, 3])
+def test_a_seed_begins_the_same_match_anywhere(team_size: int) -> None:
+    """In another slot of another vector and after other matches, goals and all, its states are the same to the bit."""
+    settings: dict[str, Any] = {"team_size": team_size, "match_seconds": 6.0, "random_starts": 0.5}
+    one, other = Soccer(3, seed=1, **settings), Soccer(5, seed=2, first=9, **settings)
+    out, again = empty_rows(one.spec, 3), empty_rows(one.spec, 5)
+    cars = 2 * team_size
+    actions = random_actions(200, 3 * cars)
+    play(one, actions[:140], out)
+    play(other, random_actions(101, 5 * cars), again)
+    seed = int(one.seeds()[1])
+    assert seed & 0xFFFF == 1, "this is the env's second match"
+    one.reset_envs([1], out, seeds=[seed])
+    other.reset_envs([0, 4], again, seeds=[seed + 5, seed])
+    assert other.seeds()[[0, 4]].tolist() == [seed + 5, seed]
+    ended = 0
+    for action in actions:
+        assert np.array_equal(one.state[1], other.state[4]) and np.array_equal(one.clock[1], other.clock[4])
+        assert np.array_equal(out.obs[cars : 2 * cars], again.obs[4 * cars :])
+        mine, theirs = action.copy(), np.zeros((5 * cars, 1), np.int32)
+        theirs[4 * cars :] = mine[cars : 2 * cars]
+        one.step(mine, out)
+        other.step(theirs, again)
+        ended += int(out.terminated[cars])
+    assert ended >= 1 and one.seeds()[1] == other.seeds()[4] == seed + ended, "the next matches follow"
+
+
+def test_small_seeds_are_far_apart() -> None:
+    """Seeds 0, 1, 2 ... begin different matches, as spread as any, and one that is too large is refused."""
+    game = Soccer(1000, random_starts=1.0)
+    out = empty_rows(game.spec, 1000)
+    game.reset_envs(range(1000), out, seeds=range(1000))
+    places = game.state[:, at.BALL]
+    assert len(np.unique(places)) > 990 and abs(places.mean()) < 1.5 and 12 < places.std() < 17
+    assert abs(np.corrcoef(places[:-1], places[1:])[0, 1]) < 0.1
+    assert 0.45 < (game.clock[:, at.KEY] & 1).mean() < 0.55, "who hits first is shared out"
+    with pytest.raises(ConfigError) as caught:
+        game.reset_envs([0], out, seeds=[2**48])
+    assert caught.value.message == "A game cannot begin from seed 281474976710656."
+    assert caught.value.hint == "give a seed from 0 to 281474976710655."
 
 
 def test_kick_offs_are_symmetric_and_varied() -> None:

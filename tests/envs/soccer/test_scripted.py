@@ -20,12 +20,12 @@ from slipstream.envs.soccer.actions import TABLE
 from slipstream.envs.soccer.game import Soccer
 
 FROZEN = {
-    "rule chaser": "913fa82e4d4a5fdaccab9541f81cd122fbf4b6334a4e69da83bfe41c8d1c11c8",
-    "rule keeper": "675bcb4ab210968f5a7ef86c2f68e3dc699ea2f4549c6cb9a35c6248da5eb111",
-    "keeper chaser": "98748568543f4085ace4ec3f988e7d945106668d5ea56e9c7f7940f144c53662",
-    "rule rule": "6656e614b44e78b4c98d3b4c33153cc6d6d6cfa937fe746f22dbd1a1688fee21",
-    "chaser chaser": "6a1be785dafd998c3149ffcddbcd9c26422279d2fa466df322e018182694d06e",
-    "keeper keeper": "83fc45e129061ce0fad7d1becb440cbb91ea674483c019cfd6c0d61cc54c9560",
+    "rule chaser": "576fffb87291062002b2970e3771182a2de29e1c68224378614ec5cb6628f965",
+    "rule keeper": "7a5e29989b4658057efbd56eddd727563e623310b23f1b4c0b4fbae1b2a7bad2",
+    "keeper chaser": "997b46cff807f7d40f5afc680c1024571a1cf37598f36a9a8852ec2691d26720",
+    "rule rule": "68ddd9399927ceb1f9934247105a8f875ff3957f92076183efd6fabcfe6c2a1d",
+    "chaser chaser": "d272d80114e1f84dab291d6b97befef749f198804791e47c9b449ecd872c894b",
+    "keeper keeper": "3862fb2ad60999a028b5f2dde6ce5d4c2a8c3c480ac64831d597ff69bad3ee3a",
 }
 
 

@@ -107,6 +107,25 @@ def test_reset_begins_the_same_first_episode(name: str) -> None:
 
 
 @names
+def test_a_seed_begins_the_same_game_anywhere(name: str) -> None:
+    """In another slot of another vector and after other games it shows and pays the same; another seed does not."""
+    one, other = made(name, 6, seed=5), made(name, 6, seed=7)
+    agents, moves = one.spec.agents, actions(one, 40)
+    out, again = empty_rows(one.spec, 6), empty_rows(one.spec, 6)
+    one.reset(out)
+    other.reset(again)
+    play(one, moves, out)
+    first = one.seeds()
+    one.reset_envs(range(6), out, first.tolist())
+    other.reset_envs(range(6), again, np.roll(first, 2).tolist())
+    assert np.array_equal(np.roll(out.obs, 2 * agents, axis=0), again.obs)
+    seen, theirs = play(one, moves, out), play(other, np.roll(moves, 2 * agents, axis=1), again)
+    assert same(seen, [{key: np.roll(a, -2 * agents, axis=0) for key, a in step.items()} for step in theirs])
+    one.reset_envs(range(6), out, range(6))
+    assert not same(seen, play(one, moves, out))
+
+
+@names
 def test_an_end_starts_the_next_episode_in_the_same_step(name: str) -> None:
     """After the last step `final_obs` is the look back and `obs` the next start, whatever the others do."""
     vector = made(name, 2)

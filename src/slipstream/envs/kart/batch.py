@@ -12,16 +12,13 @@ from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.kart.actions import decode
 from slipstream.envs.kart.layout import (
-    COUNTER,
     DECISIONS,
-    EPISODE,
     GRASS,
     LAPPED,
     OVER,
     PASSED,
     POINTS,
     RUNNING,
-    SEED,
     TICKS,
     TICKS_LEFT,
     TIMED_OUT,
@@ -31,7 +28,7 @@ from slipstream.envs.kart.observe import observe
 from slipstream.envs.kart.physics import tick
 from slipstream.envs.kart.rewards import value_terms
 from slipstream.envs.kart.starts import new_lap
-from slipstream.envs.soccer.chance import key
+from slipstream.envs.soccer.chance import first_game
 from slipstream.envs.soccer.physics import ZERO
 
 
@@ -94,7 +91,7 @@ def settle(
         if over != RUNNING:
             observe(s, own, track, final_obs[env])
             outcome[env] = 1 if over == LAPPED else -1
-            new_lap(s, own, track, scratch, limit_ticks, random_starts)
+            new_lap(s, own, -1, track, scratch, limit_ticks, random_starts)
         observe(s, own, track, obs[env])
 
 
@@ -107,10 +104,10 @@ def observe_all(state: Array, clock: Array, tracks: Array, obs: Array) -> None:
 
 @compiled
 def renew(
-    s: Array, clock: Array, track: Array, scratch: Array, limit_ticks: int, random_starts: Number, obs: Array
+    s: Array, clock: Array, game: int, track: Array, scratch: Array, limit_ticks: int, random_starts: Number, obs: Array
 ) -> None:
-    """Begin the next lap of one env and observe it."""
-    new_lap(s, clock, track, scratch, limit_ticks, random_starts)
+    """Begin the lap of this seed in one env, or its next one, and observe it."""
+    new_lap(s, clock, game, track, scratch, limit_ticks, random_starts)
     observe(s, clock, track, obs)
 
 
@@ -119,9 +116,6 @@ def begin(
     state: Array, clock: Array, tracks: Array, scratch: Array, seed: int, first: int, limit_ticks: int,
     random_starts: Number,
 ) -> None:  # fmt: skip
-    """Start every env from its own key: that of the run's seed and its global index."""
+    """Start every env with the first lap of the run's seed and its global index."""
     for env in range(state.shape[0]):
-        clock[env, SEED] = key(seed, first + env)
-        clock[env, COUNTER] = 0
-        clock[env, EPISODE] = -1
-        new_lap(state[env], clock[env], tracks[env], scratch, limit_ticks, random_starts)
+        new_lap(state[env], clock[env], first_game(seed, first + env), tracks[env], scratch, limit_ticks, random_starts)

@@ -8,13 +8,15 @@ from typing import Any
 import numba
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, vector_obs
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.streams import check_seeds
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
 from slipstream.envs.kart.layout import (
     CLOCK_SIZE,
     EASIEST,
+    GAME,
     HARDEST,
     OBS_SIZE,
     POINTS,
@@ -51,8 +53,8 @@ def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float
 class Kart:
     """`envs` laps against the clock; see `layout` for what a state holds.
 
-    The chance of env i comes from `seed`, from `first + i` and from how many laps it began only. Nothing is allocated
-    in a step.
+    The chance of a lap comes from its own seed only: that of env i's first lap follows from `seed` and `first + i`, and
+    each next one is one more. Nothing is allocated in a step.
     """
 
     def __init__(
@@ -120,11 +122,21 @@ class Kart:
         self.observe(out.obs)
         out.active[:] = 1
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
-        """Begin the next lap of the named envs at once."""
-        for env in indices:
-            batch.renew(self.state[env], self.clock[env], self.tracks[env], self._scratch, *self._rules, out.obs[env])
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Begin the next lap of the named envs at once, or the one of each seed."""
+        for env, game in zip(indices, check_seeds(indices, seeds), strict=True):
+            batch.renew(
+                self.state[env], self.clock[env], game, self.tracks[env], self._scratch, *self._rules, out.obs[env]
+            )  # fmt: skip
             out.active[env] = 1
+
+    def seeds(self) -> Array:
+        """The seed of every lap that is being driven."""
+        return self.clock[:, GAME].copy()
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of lap."""
+        check_tasks(self.spec, tasks)
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""

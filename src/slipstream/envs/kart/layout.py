@@ -55,9 +55,9 @@ START = 4
 """The point at which this lap began."""
 OVER = 5
 """RUNNING, or in the decision that ended the lap LAPPED or TIMED_OUT."""
-SEED, COUNTER = soccer.SEED, soccer.COUNTER
-"""The chance of this env, where soccer's draws look for it: a key, and how many numbers were drawn from it."""
-EPISODE, DECISIONS = 8, 9
+KEY, COUNTER, GAME = soccer.KEY, soccer.COUNTER, soccer.GAME
+"""The chance of this lap, where soccer's draws look for it: a key, how many numbers were drawn, and its seed."""
+DECISIONS = 9
 CLOCK_SIZE = 10
 RUNNING, LAPPED, TIMED_OUT = 0, 1, 2
 

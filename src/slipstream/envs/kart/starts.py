@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
+from slipstream.core.streams import game_key, next_game
 from slipstream.envs.kart.layout import (
+    COUNTER,
     DECISIONS,
     EASIEST,
-    EPISODE,
+    GAME,
     HX,
     HY,
+    KEY,
     OVER,
     PASSED,
     POINTS,
@@ -50,15 +53,19 @@ def place(s: Array, clock: Array, track: Array, point: int, offset: Number, slop
 
 
 @inlined
-def new_lap(s: Array, clock: Array, track: Array, scratch: Array, limit_ticks: int, random_starts: Number) -> None:
-    """Begin the next episode of an env, on a new track."""
+def new_lap(
+    s: Array, clock: Array, game: int, track: Array, scratch: Array, limit_ticks: int, random_starts: Number
+) -> None:
+    """Begin the lap of this seed, or, where it is below 0, the env's next one, on a new track."""
     for k in range(EASIEST):
         s[k] = ZERO
     clock[TICKS_LEFT] = limit_ticks
     clock[TICKS] = 0
     clock[OVER] = RUNNING
     clock[DECISIONS] = 0
-    clock[EPISODE] += 1
+    clock[GAME] = game if game >= 0 else next_game(clock[GAME])
+    clock[KEY] = game_key(clock[GAME])
+    clock[COUNTER] = 0
     draw_track(s, clock, track, scratch)
     if draw(clock) < random_starts:
         point = int(draw(clock) * F(POINTS))

@@ -15,10 +15,8 @@ from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.kart.layout import (
     BEND,
-    COUNTER,
     DIFFICULTY,
     EASIEST,
-    EPISODE,
     HARDEST,
     LENGTH,
     PER_METRE,
@@ -63,8 +61,6 @@ PASSES = 4
 """Of smoothing."""
 STRIDE = 6
 """Of those points, the ones that are compared with each other."""
-DRAWS = 256
-"""Numbers set aside for each episode: what one episode draws does not depend on the ones before."""
 
 FARTHER, ASIDE, ROUND, SPOT_X, SPOT_Y, UNIT_X, UNIT_Y, SPAN, LINE_X, LINE_Y, AT_X, AT_Y, GO_X, GO_Y, WAY = range(15)
 """Columns of the scratch table. Of a corner: what chance says of its distance, direction and roundness, where it is,
@@ -299,7 +295,6 @@ def widen(clock: Array, middle: Number, track: Array) -> None:
 @compiled
 def draw_track(s: Array, clock: Array, track: Array, scratch: Array) -> None:
     """Draw the track of this episode, as hard as chance has it within the env's range."""
-    clock[COUNTER] = clock[EPISODE] * DRAWS
     s[DIFFICULTY] = s[EASIEST] + (s[HARDEST] - s[EASIEST]) * draw(clock)
     hard = D(s[DIFFICULTY])
     radius, middle = RADIUS + TIGHTER * hard, BREADTH + NARROWER * hard

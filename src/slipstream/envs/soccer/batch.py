@@ -11,17 +11,16 @@ from collections.abc import Callable
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.actions import decode
-from slipstream.envs.soccer.chance import key, kick_off, new_match
+from slipstream.envs.soccer.chance import first_game, kick_off, new_match
 from slipstream.envs.soccer.layout import (
-    COUNTER,
     DECISIONS,
-    EPISODE,
+    GAME,
     GOAL,
+    KEY,
     KICKOFF,
     OVER,
     OVERTIME,
     SCORE,
-    SEED,
     TICKS_LEFT,
     TOUCH,
     F,
@@ -60,8 +59,8 @@ def decide(s: Array, clock: Array, repeat: int, overtime_ticks: int, team_size: 
     for car in range(cars):
         s[car_at(car) + TOUCH] = ZERO
     left = clock[TICKS_LEFT]
-    # Who hits first when both do at once changes with every kick-off, and differs from env to env: neither side gains.
-    last_first = (clock[SEED] + clock[EPISODE] + clock[SCORE] + clock[SCORE + 1]) & 1
+    # Who hits first when both do at once changes with every kick-off and from match to match: neither side gains.
+    last_first = (clock[KEY] + clock[GAME] + clock[SCORE] + clock[SCORE + 1]) & 1
     for k in range(repeat):
         tick(s, left - k, last_first, cars)
         if s[GOAL] != ZERO:
@@ -156,7 +155,7 @@ def settle(
             result = 1 if lead > 0 else (-1 if lead < 0 else 0)
             for car in range(cars):
                 outcome[first + car] = result if car < team_size else -result
-            new_match(s, own, team_size, match_ticks, random_starts)
+            new_match(s, own, -1, team_size, match_ticks, random_starts)
         elif own[KICKOFF] == 1:
             kick_off(s, own, team_size, random_starts)
         see(s, own, team_size, per_match, first, obs)
@@ -170,9 +169,11 @@ def observe_all(state: Array, clock: Array, team_size: int, match_ticks: int, ob
 
 
 @compiled
-def renew(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Number, obs: Array) -> None:
-    """Begin the next match of one env and observe it."""
-    new_match(s, clock, team_size, match_ticks, random_starts)
+def renew(
+    s: Array, clock: Array, game: int, team_size: int, match_ticks: int, random_starts: Number, obs: Array
+) -> None:
+    """Begin the match of this seed in one env, or its next one, and observe it."""
+    new_match(s, clock, game, team_size, match_ticks, random_starts)
     see(s, clock, team_size, F(1.0) / F(match_ticks), 0, obs)
 
 
@@ -180,9 +181,6 @@ def renew(s: Array, clock: Array, team_size: int, match_ticks: int, random_start
 def begin(
     state: Array, clock: Array, seed: int, first: int, team_size: int, match_ticks: int, random_starts: Number
 ) -> None:
-    """Start every env from its own key: that of the run's seed and its global index."""
+    """Start every env with the first match of the run's seed and its global index."""
     for env in range(state.shape[0]):
-        clock[env, SEED] = key(seed, first + env)
-        clock[env, COUNTER] = 0
-        clock[env, EPISODE] = -1
-        new_match(state[env], clock[env], team_size, match_ticks, random_starts)
+        new_match(state[env], clock[env], first_game(seed, first + env), team_size, match_ticks, random_starts)

@@ -1,13 +1,14 @@
 """Soccer's chance and where a game starts: a counter generator, kick-offs and random starts.
 
-A number is a hash of (key of the env, how many were drawn), both in the clock.
+A number is a hash of (key of the match, how many were drawn), both in the clock. The key follows from the seed of the
+match alone, so that a match can be begun again in any env, whatever was played there before.
 """
 
 from __future__ import annotations
 
 from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
-from slipstream.core.streams import mix
+from slipstream.core.streams import game_key, mix, next_game
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
@@ -15,10 +16,11 @@ from slipstream.envs.soccer.layout import (
     COUNTER,
     DECISIONS,
     DIAGONAL,
-    EPISODE,
+    GAME,
     GOAL,
     HX,
     HY,
+    KEY,
     KICKOFF,
     LENGTH,
     OVER,
@@ -26,7 +28,6 @@ from slipstream.envs.soccer.layout import (
     PAD,
     PADS,
     SCORE,
-    SEED,
     TICKS_LEFT,
     VX,
     VY,
@@ -45,17 +46,17 @@ UNIT = F(2.0**-24)
 
 
 @inlined
-def key(seed: int, index: int) -> int:
-    """Return the key of the env with this global index in the run with this seed."""
-    return mix(mix(mix(seed) ^ (seed >> 32)) + mix(index + 0x1E3779B1))
+def first_game(seed: int, index: int) -> int:
+    """Return the seed of the first game of the env with this global index in the run with this seed."""
+    return mix(mix(mix(seed) ^ (seed >> 32)) + mix(index + 0x1E3779B1)) << 16
 
 
 @inlined
 def draw(clock: Array) -> Number:
-    """Return the next number in [0, 1) of an env."""
+    """Return the next number in [0, 1) of a match."""
     counter = clock[COUNTER]
     clock[COUNTER] = counter + 1
-    return F(mix(mix(counter) ^ clock[SEED]) >> 8) * UNIT
+    return F(mix(mix(counter) ^ clock[KEY]) >> 8) * UNIT
 
 
 @inlined
@@ -139,13 +140,15 @@ def kick_off(s: Array, clock: Array, team_size: int, random_starts: Number) -> N
 
 
 @inlined
-def new_match(s: Array, clock: Array, team_size: int, match_ticks: int, random_starts: Number) -> None:
-    """Begin the next episode of an env."""
+def new_match(s: Array, clock: Array, game: int, team_size: int, match_ticks: int, random_starts: Number) -> None:
+    """Begin the match of this seed, or, where it is below 0, the env's next one."""
+    clock[GAME] = game if game >= 0 else next_game(clock[GAME])
+    clock[KEY] = game_key(clock[GAME])
+    clock[COUNTER] = 0
     clock[TICKS_LEFT] = match_ticks
     clock[SCORE] = 0
     clock[SCORE + 1] = 0
     clock[OVERTIME] = 0
     clock[OVER] = 0
     clock[DECISIONS] = 0
-    clock[EPISODE] += 1
     kick_off(s, clock, team_size, random_starts)

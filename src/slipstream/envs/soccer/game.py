@@ -8,11 +8,12 @@ from typing import Any
 import numba
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, vector_obs
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.streams import check_seeds
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
-from slipstream.envs.soccer.layout import CLOCK_SIZE, TICK_HZ, obs_size, state_size
+from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
 
 _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
@@ -21,7 +22,8 @@ _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_
 class Soccer:
     """`envs` matches of two teams of `team_size` cars; see `layout` for what a state holds.
 
-    The chance of match i comes from `seed` and from `first + i` only. Nothing is allocated in a step.
+    The chance of a match comes from its own seed only: that of env i's first match follows from `seed` and `first + i`,
+    and each next one is one more. Nothing is allocated in a step.
     """
 
     def __init__(
@@ -82,19 +84,28 @@ class Soccer:
         self.observe(out.obs)
         out.active[:] = 1
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
-        """Begin the next match of the named envs at once."""
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Begin the next match of the named envs at once, or the one of each seed."""
         cars = 2 * self._team_size
-        for env in indices:
+        for env, game in zip(indices, check_seeds(indices, seeds), strict=True):
             batch.renew(
                 self.state[env],
                 self.clock[env],
+                game,
                 self._team_size,
                 self._match_ticks,
                 self._random_starts,
                 out.obs[env * cars : (env + 1) * cars],
             )
             out.active[env * cars : (env + 1) * cars] = 1
+
+    def seeds(self) -> Array:
+        """The seed of every match that is being played."""
+        return self.clock[:, GAME].copy()
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of match."""
+        check_tasks(self.spec, tasks)
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""

@@ -62,9 +62,11 @@ KICKOFF = 4
 """1 while a kick-off is due: a goal was scored or overtime begins."""
 OVER = 5
 """1 in the decision that ended the match."""
-SEED, COUNTER = 6, 7
-"""The chance of this env: a key, and how many numbers were drawn from it."""
-EPISODE, DECISIONS = 8, 9
+KEY, COUNTER = 6, 7
+"""The chance of this match: a key, and how many numbers were drawn from it."""
+GAME = 8
+"""The seed of this match, from which its key is; that of the env's next match is one more."""
+DECISIONS = 9
 CLOCK_SIZE = 10
 
 # Columns of an observation, float32

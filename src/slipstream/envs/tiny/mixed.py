@@ -14,8 +14,8 @@ import numpy as np
 
 from slipstream.core.compile import compiled, inlined
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
-from slipstream.envs.tiny.pixels import LENGTH, brightest_quarter, paint, quarter_of, turn_of
-from slipstream.envs.tiny.scenes import KEY, Scenes, pick, share
+from slipstream.envs.tiny.pixels import LENGTH, brightest_quarter, paint, quarter_of
+from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, pick, share
 
 PARTS, OPTIONS = 3, 4
 SIDE, TOKENS, ABSENT = 12, 6, 255
@@ -76,7 +76,7 @@ def show(agents: int, clock: Array, chosen: Array, vectors: Array, rows: Array, 
         own = clock[row // agents]
         if chosen[row // agents] == 0:
             continue
-        key, turn = own[KEY], turn_of(own) * agents + row % agents
+        key, turn = own[KEY], own[AGE] * agents + row % agents
         largest = answer_of(key, turn, 1)
         for k in range(OPTIONS):
             number = share(key, turn, NUMBER + k)
@@ -95,7 +95,7 @@ def pay(agents: int, continuous: bool, clock: Array, action: Array, reward: Arra
     """Pay a third for each right answer, or for how close it is."""
     for row in range(action.shape[0]):
         own, right = clock[row // agents], 0.0
-        key, turn = own[KEY], turn_of(own) * agents + row % agents
+        key, turn = own[KEY], own[AGE] * agents + row % agents
         for part in range(PARTS):
             answer = answer_of(key, turn, part)
             if continuous:

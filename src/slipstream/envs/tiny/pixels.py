@@ -8,21 +8,15 @@ from __future__ import annotations
 from functools import partial
 from math import isqrt
 
-from slipstream.core.compile import Number, compiled, inlined
+from slipstream.core.compile import compiled, inlined
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
-from slipstream.envs.tiny.scenes import AGE, EPISODE, KEY, Scenes, draw, pick
+from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, draw, pick
 
 LENGTH = 8
 QUARTERS = 4
 BRIGHT, NOISE = 255, 63
 NOISE_PLACE = 64
 """The first of a turn's numbers that are noise; those before are for what the scene means."""
-
-
-@inlined
-def turn_of(clock: Array) -> Number:
-    """Number the scenes of an env: one for each age of each episode, the last look included."""
-    return clock[EPISODE] * (LENGTH + 1) + clock[AGE]
 
 
 @inlined
@@ -52,14 +46,14 @@ def show(side: int, clock: Array, chosen: Array, vectors: Array, rows: Array, ma
     """Paint the images."""
     for env in range(clock.shape[0]):
         if chosen[env] == 1:
-            paint(clock[env, KEY], turn_of(clock[env]), side, rows[env])
+            paint(clock[env, KEY], clock[env, AGE], side, rows[env])
 
 
 @compiled
 def pay(clock: Array, action: Array, reward: Array) -> None:
     """Pay for the right quarter."""
     for env in range(clock.shape[0]):
-        reward[env] = action[env, 0] == quarter_of(clock[env, KEY], turn_of(clock[env]))
+        reward[env] = action[env, 0] == quarter_of(clock[env, KEY], clock[env, AGE])
 
 
 def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> Scenes:

@@ -10,7 +10,7 @@ from functools import partial
 
 from slipstream.core.compile import compiled, inlined
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.envs.tiny.scenes import AGE, EPISODE, KEY, Scenes, pick
+from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, pick
 
 CUES = 2
 WAIT = CUES
@@ -20,7 +20,7 @@ WAIT = CUES
 @inlined
 def cue_of(clock: Array) -> int:
     """Return the cue of an env's episode."""
-    return pick(clock[KEY], clock[EPISODE], 0, CUES)
+    return pick(clock[KEY], 0, 0, CUES)
 
 
 @compiled

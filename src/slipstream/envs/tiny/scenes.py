@@ -1,4 +1,4 @@
-"""Games made of scenes, many at once: what is shown and what pays follow from an env's key, episode and age alone.
+"""Games made of scenes, many at once: what is shown and what pays follow from a game's key and its age alone.
 
 So three numbers are the whole state of an env, a snapshot is exact, and a scene can be shown as often as one likes.
 """
@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array, EnvSpec, Rows
-from slipstream.core.streams import mix
+from slipstream.core.compile import Number, compiled, inlined
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
+from slipstream.core.streams import check_seeds, game_key, mix, next_game
 
-KEY, EPISODE, AGE, CLOCK_SIZE = 0, 1, 2, 3
-"""The columns of a clock: the env's key, its episodes so far, and the steps of this one."""
+KEY, GAME, AGE, CLOCK_SIZE = 0, 1, 2, 3
+"""The columns of a clock: the game's key, the seed that it is from, and the steps so far."""
 UNIT = np.float32(2.0**-24)
 
 Show = Callable[[Array, Array, Array, Array, Array], None]
@@ -24,9 +24,9 @@ Pay = Callable[[Array, Array, Array], None]
 
 
 @inlined
-def key_of(seed: int, index: int) -> int:
-    """Return the key of the env with this global index in the run with this seed."""
-    return mix(mix(mix(seed) ^ (seed >> 32)) + mix(index + 0x3C6EF372))
+def first_game(seed: int, index: int) -> int:
+    """Return the seed of the first game of the env with this global index in the run with this seed."""
+    return mix(mix(mix(seed) ^ (seed >> 32)) + mix(index + 0x3C6EF372)) << 16
 
 
 @inlined
@@ -47,6 +47,15 @@ def share(key: int, turn: int, place: int) -> Number:
     return np.float32(draw(key, turn, place) >> 8) * UNIT
 
 
+@compiled
+def renew(clock: Array, chosen: Array, games: Array) -> None:
+    """Begin the games of these seeds in the chosen envs; below 0: the env's next one."""
+    for env in range(clock.shape[0]):
+        if chosen[env] == 1:
+            own = games[env] if games[env] >= 0 else next_game(clock[env, GAME])
+            clock[env, KEY], clock[env, GAME], clock[env, AGE] = game_key(own), own, 0
+
+
 class Scenes:
     """`envs` games of `length` steps each that end by termination; the chance of env i is that of `first + i`."""
 
@@ -55,7 +64,8 @@ class Scenes:
     ) -> None:
         self.spec, self.envs = spec, envs
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
-        self.clock[:, KEY] = [key_of(seed & (2**63 - 1), first + env) for env in range(envs)]
+        self._first_games = np.array([first_game(seed & (2**63 - 1), first + env) for env in range(envs)], np.int64)
+        self._next_games = np.full(envs, -1)
         self._length, self._show, self._pay = length, show, pay
         self._all = np.ones(envs, np.uint8)
         self._no_mask = np.zeros((envs * spec.agents, spec.action.options), np.uint8)
@@ -63,17 +73,25 @@ class Scenes:
 
     def reset(self, out: Rows) -> None:
         """Start every env anew, from the first episode of its seed."""
-        self.clock[:, EPISODE] = self.clock[:, AGE] = 0
+        renew(self.clock, self._all, self._first_games)
         self._write(self._all, out.obs, out.mask)
         out.active[:] = 1
 
-    def reset_envs(self, indices: Sequence[int], out: Rows) -> None:
-        """Begin the next episode of the named envs at once."""
-        chosen = np.zeros(self.envs, np.uint8)
-        chosen[list(indices)] = 1
-        self._renew(chosen)
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Begin the next game of the named envs at once, or the one of each seed."""
+        chosen, games = np.zeros(self.envs, np.uint8), np.full(self.envs, -1)
+        chosen[list(indices)], games[list(indices)] = 1, check_seeds(indices, seeds)
+        renew(self.clock, chosen, games)
         self._write(chosen, out.obs, out.mask)
         out.active[self._rows(chosen) == 1] = 1
+
+    def seeds(self) -> Array:
+        """The seed of every game that is being played."""
+        return self.clock[:, GAME].copy()
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
+        check_tasks(self.spec, tasks)
 
     def step(self, action: Array, out: Rows) -> None:
         """Pay for the actions and show the next scenes."""
@@ -86,7 +104,7 @@ class Scenes:
         out.active[:] = 1
         if over.any():
             self._write(over, out.final_obs, self._no_mask)
-            self._renew(over)
+            renew(self.clock, over, self._next_games)
         self._write(self._all, out.obs, out.mask)
 
     def snapshot(self) -> dict[str, Array]:
@@ -102,10 +120,6 @@ class Scenes:
 
     def _write(self, chosen: Array, obs: Array, mask: Array) -> None:
         self._show(self.clock, chosen, self.spec.obs.vectors(obs), obs, mask)
-
-    def _renew(self, chosen: Array) -> None:
-        self.clock[:, EPISODE] += chosen
-        self.clock[chosen == 1, AGE] = 0
 
     def _rows(self, chosen: Array) -> Array:
         return np.repeat(chosen, self.spec.agents)

@@ -1,0 +1,32 @@
+"""Compete: train by self-play in a league, and leave a ladder of who is how strong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slipstream.config import Resolved
+from slipstream.envs.registry import EnvChoice
+from slipstream.league.ladder import write_ladder
+from slipstream.league.season import Season
+from slipstream.learn.drive import Trained, begin, go_on
+from slipstream.runs.layout import RunDir
+
+
+def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> dict[str, Any]:
+    """Start a new league."""
+    return _facts(begin(choice, resolved, run, stage="compete", opponents=Season))
+
+
+def resume(
+    run: Path, steps: int | None = None, modules: tuple[str, ...] = (), terms: dict[str, Callable[..., float]] | None = None
+) -> dict[str, Any]:
+    """Go on with a league from its newest valid checkpoint; `steps` is the total."""
+    return _facts(go_on(run, steps, modules, terms=terms, opponents=Season))
+
+
+def _facts(trained: Trained) -> dict[str, Any]:
+    """The numbers of the end, and the ladder, which is computed anew from all games."""
+    run = RunDir.open(trained.run)
+    return trained.facts() | {"ladder": write_ladder(run)}
