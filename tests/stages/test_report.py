@@ -42,7 +42,8 @@ def whole(path: Path) -> RunDir:
         row = {
             "steps": 50_000 * (n + 1), "episode/return_mean": 8 * x + 0.4 * math.sin(n / 3), "episode/win_rate": win,
             "episode/return_low": 8 * x - 0.8, "episode/return_high": 8 * x + 0.9, "episode/win_rate_low": win - 0.07,
-            "episode/win_rate_high": min(1.0, win + 0.06), "ppo/entropy": 2.2 - 1.1 * x, "curriculum/stage": stage + 1.0,
+            "episode/win_rate_high": min(1.0, win + 0.06), "ppo/entropy": 2.2 - 1.1 * x,
+            "curriculum/stage": stage + 1.0,
             "time/env": 0.3 + 0.05 * x, "time/inference": 0.25, "time/learn": 0.35 - 0.05 * x, "time/other": 0.1,
             "time/steps_per_second": 120_000 + 3000 * math.sin(n), "time/seconds": 6.0 * (n + 1),
             "reward/goal": 0.002 + 0.006 * x, "reward/touch": 0.003, "reward/boost": -0.001 * x, "reward/ball": 0.002,
@@ -72,7 +73,8 @@ def whole(path: Path) -> RunDir:
         for mode in ("1v1", "3v3")
     ]
     one = {"games": 400, "wins": 340, "draws": 20, "losses": 40, "win_rate": 0.85, "win_rate_low": 0.81,
-           "win_rate_high": 0.88, "opponent_behaviour": {"goals": [0.6, 0.5, 0.7], "touches": [25.0, 24.0, 26.0]}}  # fmt: skip
+           "win_rate_high": 0.88,
+           "opponent_behaviour": {"goals": [0.6, 0.5, 0.7], "touches": [25.0, 24.0, 26.0]}}  # fmt: skip
     evaluation = {"agent": f"run:{path}@best", "behaviour": {"goals": [2.5, 2.3, 2.7], "touches": [20.1, 19.5, 20.9]},
                   "opponents": {"scripted:chaser": one, "scripted:rule": one}}  # fmt: skip
     story = {"seconds": {"record": 5.0, "clone": 16.0, "train": 260.0, "compete": 1200.0, "tournament": 24.0}}
@@ -86,9 +88,9 @@ def whole(path: Path) -> RunDir:
     ]
     (path / "ratings.csv").write_text("\n".join(lines) + "\n")
     events = [
-        {"steps": 2_000_000, "kind": "curriculum", "text": "stage 2 of 5: 1v1 vs scripted:rule (stage 1: success 0.71, at least 0.62 in 100 games)"},
+        {"steps": 2_000_000, "kind": "curriculum", "text": "stage 2 of 5: 1v1 (stage 1: success 0.71)"},
         {"steps": 3_000_000, "kind": "snapshot", "text": "copy 3 is in the pool"},
-        {"steps": 4_000_000, "kind": "curriculum", "text": "stage 3 of 5: 2v2 (stage 2: success 0.74, at least 0.65 in 100 games)"},
+        {"steps": 4_000_000, "kind": "curriculum", "text": "stage 3 of 5: 2v2 (stage 2: success 0.74)"},
         {"steps": 6_000_000, "kind": "promotion", "text": "copy 6 is the best: SPRT PASS after 412 games"},
         {"steps": 7_500_000, "kind": "alarm", "text": "shaped return rises while the win rate falls"},
         {"steps": 8_000_000, "kind": "retired", "text": "run:old@1 raised ValueError"},
@@ -143,7 +145,7 @@ def test_the_page_of_a_run_with_everything(tmp_path: Path) -> None:
     (picture,) = page.iter("img")
     assert picture.attrib["src"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
     text = run.report.read_text()
-    assert not re.search(r"https?:|<script|<link|@import|url\(|nan|inf(?!l|o)|None", text)
+    assert not re.search(r"https?:|<script|<link|@import|url\(|\bnan\b|\binf\b|\bNone\b", text)
 
 
 def test_the_headline(tmp_path: Path) -> None:
@@ -232,7 +234,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     report(run)
     tree(run)
     page = run.report.read_text()
-    assert "<script" not in page and "<b>" not in page.replace("<b>2</b>", "")
+    assert "<script" not in page and "<b>.replay" not in page
     assert page.count("&lt;script&gt;") > 8
 
 
