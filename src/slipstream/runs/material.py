@@ -60,7 +60,7 @@ def gather(run: RunDir) -> Material:
     steps = max([*steps_of(run), *(row["steps"] for row in rows[-1:])], default=0)
     files = {name: _json(path / f"{name}.json") for name in ("evaluation", "ladder", "rewards", "story", "provenance")}
     origin = files.pop("provenance")
-    return Material(run, steps, rows, origin=origin, events=_events(path), ratings=_ratings(path), **files)
+    return Material(run, steps, rows, origin=origin, events=_events(run), ratings=_ratings(path), **files)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -73,10 +73,10 @@ def _json(path: Path) -> dict[str, Any]:
     return loaded if isinstance(loaded, dict) else {}
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
+def _events(run: RunDir) -> list[dict[str, Any]]:
     """The lines of events.jsonl, oldest first; torn ones are left out."""
     try:
-        lines = (path / "events.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = run.events.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
     found = []

@@ -303,7 +303,7 @@ def _spread(value: Any) -> str:
 
 
 def _replays(seen: Material) -> str:
-    folder = seen.run.path / "replays"
+    folder = seen.run.replays
     if not folder.is_dir():
         return ""
     parts: list[str] = []
