@@ -209,11 +209,17 @@ def test_reward_shares(tmp_path: Path) -> None:
     report(run)
     words = said(section(run, "Rewards"))
     assert "goal +75.0 %" in words and "cost -25.0 %" in words
-    terms = {"goal": {"share": 0.6, "advantage_share": 0.5}, "cost": {"share": -0.4, "advantage_share": 0.5}}
-    (run.path / "rewards.json").write_text(json.dumps({"terms": terms}))
+    terms = {
+        "goal": {"return_share": 0.6, "advantage_share": 0.5, "per_game": 3.0},
+        "cost": {"return_share": 0.4, "advantage_share": 0.5, "per_game": -2.0},
+    }
+    sums = {name: {"mean": [0, 1], "low": [0, 0.5], "high": [0, 1.5]} for name in terms}
+    curves = {"unit": "seconds", "at": [0, 60], "terms": sums}
+    (run.path / "rewards.json").write_text(json.dumps({"terms": terms, "curves": curves}))
     report(run)
     words = said(section(run, "Rewards"))
     assert "Share of the return goal +60.0 % cost -40.0 %" in words and "Share of the advantage" in words
+    assert "Reward so far in a game" in words and "60 seconds" in words and "last quarter" not in words
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:

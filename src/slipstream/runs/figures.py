@@ -92,9 +92,9 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 def lines(
     series: Sequence[Line], marks: Sequence[Mark] = (), unit: str = "", held: bool = False, zero: bool = False,
-    width: int = WIDTH,
+    width: int = WIDTH, along: str = "steps",
 ) -> str:  # fmt: skip
-    """Lines over steps with their intervals as bands; nothing where no line has two points.
+    """Lines along an axis with their intervals as bands; nothing where no line has two points.
 
     With `held` a value holds until the next, with `zero` the axis begins there.
     """
@@ -102,7 +102,7 @@ def lines(
     if not drawn:
         return ""
     values = [v for line in drawn for _, *vs in line.points for v in vs if v is not None] + [0.0] * zero
-    plot = _Plot.around([p[0] for line in drawn for p in line.points], values, unit, width)
+    plot = _Plot.around([p[0] for line in drawn for p in line.points], values, unit, width, along)
     parts = [plot.axes(unit), plot.marks(marks)]
     for number_, line in enumerate(drawn):
         colour = f"c{number_ % COLOURS + 1}"
@@ -254,15 +254,16 @@ class _Plot:
     low: float
     high: float
     width: int = WIDTH
+    along: str = "steps"
 
     @classmethod
-    def around(cls, places: Sequence[float], values: Sequence[float], unit: str, width: int) -> _Plot:
+    def around(cls, places: Sequence[float], values: Sequence[float], unit: str, width: int, along: str) -> _Plot:
         """A plane that all points are on, with a little air; a flat line lies in the middle; a share ends at 1."""
         low, high = min(values), max(values)
         air = 0.06 * (high - low) or max(0.5, abs(high) * 0.1)
         floor = 0.0 if 0 <= low < 0.4 * high else low - air
         ceiling = 1.0 if unit == "%" and 0.9 < high <= 1 else high + air
-        return cls(min(places), max(places), floor, ceiling, width)
+        return cls(min(places), max(places), floor, ceiling, width, along)
 
     def x(self, place: float) -> float:
         """Pixels from the left."""
@@ -285,7 +286,7 @@ class _Plot:
             parts.append(_text(LEFT - 7, y + 4, _value(value, unit), "end", "dim"))
         places = [p for p in ticks(self.first, self.last, self.width // 110) if self.x(p) < self.width - RIGHT - 60]
         parts += [_text(self.x(place), HEIGHT - 6, number(place), "middle", "dim") for place in places]
-        parts.append(_text(self.width - RIGHT, HEIGHT - 6, f"{number(self.last)} steps", "end", "dim"))
+        parts.append(_text(self.width - RIGHT, HEIGHT - 6, f"{number(self.last)} {self.along}", "end", "dim"))
         return "".join(parts)
 
     def marks(self, marks: Sequence[Mark]) -> str:
@@ -294,7 +295,7 @@ class _Plot:
         for mark in marks:
             if self.first <= mark.at <= self.last:
                 x, kind = self.x(mark.at), html.escape(mark.kind, quote=True)
-                said = html.escape(f"{number(mark.at)} steps, {mark.kind}: {mark.text}")
+                said = html.escape(f"{number(mark.at)} {self.along}, {mark.kind}: {mark.text}")
                 parts.append(
                     f'<g class="mark {kind}"><title>{said}</title>'
                     f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
@@ -310,7 +311,7 @@ class _Plot:
         edges += [(self.x(a[0]) + self.x(b[0])) / 2 for a, b in pairwise(places)] + [self.x(places[-1][0])]
         parts = []
         for (place, *_), (left, right) in zip(places, pairwise(edges), strict=True):
-            said, circles = [f"{number(place)} steps"], []
+            said, circles = [f"{number(place)} {self.along}"], []
             for n, (line, by_place) in enumerate(zip(series, found, strict=True)):
                 if (point := by_place.get(place)) is not None:
                     head = f"{line.name}: " if len(series) > 1 else ""

@@ -240,23 +240,30 @@ def _aligned(seen: Material, prefix: str) -> list[Line]:
 
 
 def _rewards(seen: Material) -> str:
-    """Shares of the terms: from `rewards report` where that was made, else from the training's last quarter."""
-    told = {
-        str(name): one for name, one in (seen.rewards.get("terms") or {}).items() if isinstance(one, Mapping)
-    }  # fmt: skip
-    drawn = []
-    for key, caption in (("share", "Share of the return"), ("advantage_share", "Share of the advantage")):
-        shares = {name: value for name, one in told.items() if (value := number(one.get(key))) is not None}
-        drawn.append(figure(caption, _share_bars(shares)))
-    if not any(drawn):
-        means = {}
-        for line in seen.named("reward/"):
-            late = line.points[-max(1, len(line.points) // 4) :]
-            means[line.name] = math.fsum(point[1] for point in late) / len(late)
-        whole = math.fsum(abs(value) for value in means.values())
-        shares = {name: value / whole for name, value in means.items()} if whole else {}
-        drawn = [figure("Share of what was paid, in the last quarter of the training", _share_bars(shares))]
-    drawn.append(figure("Terms per step", figures.lines(seen.named("reward/")[: figures.COLOURS], seen.marks)))
+    """What the terms pay: from `rewards report` where that was made, and in training."""
+    terms, drawn = seen.rewards.get("terms") or {}, []
+    paid = {name: math.copysign(one["return_share"], one["per_game"]) for name, one in terms.items()}
+    drawn.append(figure("Share of the return", _share_bars(paid)))
+    swings = {name: one["advantage_share"] for name, one in terms.items()}
+    drawn.append(figure("Share of the advantage", _share_bars(swings)))
+    curves = seen.rewards.get("curves") or {}
+    sums = [
+        Line(name, list(zip(curves["at"], one["mean"], one["low"], one["high"], strict=True)))
+        for name, one in (curves.get("terms") or {}).items()
+        if paid.get(name)
+    ]
+    drawn.append(
+        figure("Reward so far in a game", figures.lines(sums[: figures.COLOURS], along=curves.get("unit", "")))
+    )
+    trained = seen.named("reward/")
+    if not terms:
+        late = {line.name: line.points[-max(1, len(line.points) // 4) :] for line in trained}
+        means = {name: math.fsum(point[1] for point in points) / len(points) for name, points in late.items()}
+        whole = math.fsum(abs(value) for value in means.values()) or 1.0
+        shares = _share_bars({name: value / whole for name, value in means.items()})
+        drawn.append(figure("Share of what was paid, in the last quarter of the training", shares))
+    live = [line for line in trained if any(point[1] for point in line.points)]
+    drawn.append(figure("In training, per step", figures.lines(live[: figures.COLOURS], seen.marks)))
     return grid(drawn)
 
 
