@@ -24,13 +24,14 @@ h2 { font-size: 1.15rem; margin: 3rem 0 .6rem; padding-top: 1rem; border-top: 1p
 h3 { font-size: .95rem; font-weight: 600; margin: 1.4rem 0 .3rem }
 p { margin: .4rem 0; max-width: 46rem } a { color: var(--c1) }
 .dim, th, figcaption { color: var(--dim) } .lead { font-size: 1.1rem; margin: 1rem 0 1.4rem }
-nav { margin: .8rem 0 0; font-size: .85rem } nav a { margin-right: 1rem; text-decoration: none }
+nav { margin: .8rem 0 0; font-size: .85rem } nav a { margin-right: 1rem; text-decoration: none; display: inline-block }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .8rem; margin: 1.2rem 0 0 }
 .tile { background: var(--card); border-radius: .6rem; padding: .7rem .9rem }
 .tile b { display: block; font-size: 1.25rem; font-weight: 600 } .tile span { font-size: .8rem; color: var(--dim) }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem 2rem }
 .small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)) }
-figure { margin: 0; min-width: 0 } figcaption { font-size: .85rem; margin-bottom: .2rem }
+figure { margin: 0; min-width: 0 } figure + .grid, figure + figure { margin-top: 1.2rem }
+ figcaption { font-size: .85rem; margin-bottom: .2rem }
 .scroll { overflow-x: auto } svg { display: block; width: 100%; height: auto; overflow: visible }
 .scroll svg { min-width: 40rem }
 table { border-collapse: collapse; font-size: .9rem } td, th { padding: .28rem 1.1rem .28rem 0; text-align: left;
