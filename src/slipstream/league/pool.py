@@ -41,7 +41,8 @@ class Pool:
 
     def __init__(self, decay: float = LeagueSettings().decay) -> None:
         self.decay = decay
-        self.players: list[Player] = []
+        self.players: dict[int, Player] = {}
+        """By id, oldest first; who is retired stays."""
         self.best: int | None = None
         """The id of the best copy so far, which is never retired for lack of room."""
         self._record: dict[tuple[str, int], Array] = {}
@@ -50,12 +51,12 @@ class Pool:
     @property
     def active(self) -> list[Player]:
         """Players that can be met, oldest first."""
-        return [player for player in self.players if not player.retired]
+        return [player for player in self.players.values() if not player.retired]
 
-    def add(self, name: str, kind: Kind = "main", steps: int = 0, learner: str = "") -> Player:
-        """Take in a player under a new id; a copy begins with its learner's skill."""
-        player = Player(len(self.players), name, kind, steps, learner)
-        self.players.append(player)
+    def add(self, id: int, name: str, kind: Kind = "main", steps: int = 0, learner: str = "") -> Player:
+        """Take in a player under an id that nobody had; a copy begins with its learner's skill."""
+        assert id >= 0 and id not in self.players
+        player = self.players[id] = Player(id, name, kind, steps, learner)
         if learner in self._skill:
             self._skill[str(player.id)] = self._skill[learner]
         return player
@@ -143,7 +144,7 @@ class Pool:
         return {
             "decay": self.decay,
             "best": self.best,
-            "players": [asdict(player) for player in self.players],
+            "players": [asdict(player) for player in self.players.values()],
             "record": [[*key, *values.tolist()] for key, values in self._record.items()],
             "skill": {name: list(skill) for name, skill in self._skill.items()},
         }
@@ -154,7 +155,7 @@ class Pool:
         try:
             pool = cls(told["decay"])
             pool.best = told["best"]
-            pool.players = [Player(**player) for player in told["players"]]
+            pool.players = {player["id"]: Player(**player) for player in told["players"]}
             pool._record = {(learner, id): np.array(counts, float) for learner, id, *counts in told["record"]}
             pool._skill = {name: (mu, sigma) for name, (mu, sigma) in told["skill"].items()}
         except (KeyError, TypeError, ValueError) as error:
