@@ -30,8 +30,8 @@ nav { margin: .8rem 0 0; font-size: .85rem } nav a { margin-right: 1rem; text-de
 .tile b { display: block; font-size: 1.25rem; font-weight: 600 } .tile span { font-size: .8rem; color: var(--dim) }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem 2rem }
 .small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)) }
-figure { margin: 0; min-width: 0 } figure + .grid, figure + figure { margin-top: 1.2rem }
- figcaption { font-size: .85rem; margin-bottom: .2rem }
+figure { margin: 0; min-width: 0 } section > figure + .grid, section > figure + figure { margin-top: 1.2rem }
+figcaption { font-size: .85rem; margin-bottom: .2rem }
 .scroll { overflow-x: auto } svg { display: block; width: 100%; height: auto; overflow: visible }
 .scroll svg { min-width: 40rem }
 table { border-collapse: collapse; font-size: .9rem } td, th { padding: .28rem 1.1rem .28rem 0; text-align: left;
