@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import re
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from slipstream.api import Run
 from slipstream.core.errors import CheckpointError
+from slipstream.league.ladder import GamesLog, game_line, write_ladder
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report
 
@@ -29,6 +32,30 @@ def directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> RunDir:
     for name, value in files.items():
         (run.path / f"{name}.json").write_text(value if isinstance(value, str) else json.dumps(value))
     return run
+
+
+def compete(run: RunDir) -> None:
+    """Play a league by chance, from known strengths, and rate it."""
+    strengths = {
+        "main@10000000": 1712,
+        "main@6000000": 1655,
+        "main@2000000": 1540,
+        "scripted:rule": 1500,
+        "scripted:chaser": 1310,
+    }
+    random = np.random.default_rng(0)
+    games = []
+    for mode in ("1v1", "3v3"):
+        for one, other in itertools.combinations(strengths, 2):
+            chance = 1 / (1 + 10 ** ((strengths[other] - strengths[one]) / 400))
+            for n, won in enumerate(random.random(200) < chance):
+                outcome = (1 if won else -1) * (-1 if n % 2 else 1)
+                agents = (other, one) if n % 2 else (one, other)
+                games.append(game_line("rating", "soccer", mode, "greedy", agents, outcome, seed=n // 2))
+    log = GamesLog(run)
+    log.append(games)
+    log.close()
+    write_ladder(run, pictures=False)
 
 
 def whole(path: Path) -> RunDir:
@@ -57,36 +84,16 @@ def whole(path: Path) -> RunDir:
             row |= {"evaluate/win_rate": win - 0.02, "evaluate/win_rate_low": win - 0.07, "evaluate/games": 200}
             row["evaluate/win_rate_high"] = min(1.0, win + 0.03)
         rows.append(row)
-    agents = [f"run:{path}@10000000", f"run:{path}@6000000", f"run:{path}@2000000", "scripted:rule", "scripted:chaser"]
-    ratings = [1712.0, 1655.0, 1540.0, 1500.0, 1310.0]
-    players = [
-        {"agent": a, "rating": r, "low": r - 22, "high": r + 24, "games": 800, "score": 0.8 - 0.15 * k,
-         "nash": (0.9, 0.1, 0.0, 0.0, 0.0)[k]} for k, (a, r) in enumerate(zip(agents, ratings, strict=True))
-    ]  # fmt: skip
-    score = [[None if a == b else 1 / (1 + 10 ** ((rb - ra) / 400)) for b, rb in enumerate(ratings)]
-             for a, ra in enumerate(ratings)]  # fmt: skip
-    games = [[0 if a == b else 200 for b in range(5)] for a in range(5)]
-    payoff = {"agents": agents, "score": score, "games": games}
-    says = "Who beats whom is almost transitive: ratings explain 97 % of the results."
-    tables = [
-        {"mode": mode, "play": "greedy", "anchor": "scripted:rule", "players": players, "payoff": payoff, "says": says}
-        for mode in ("1v1", "3v3")
-    ]
     one = {"games": 400, "wins": 340, "draws": 20, "losses": 40, "win_rate": 0.85, "win_rate_low": 0.81,
            "win_rate_high": 0.88,
            "opponent_behaviour": {"goals": [0.6, 0.5, 0.7], "touches": [25.0, 24.0, 26.0]}}  # fmt: skip
     evaluation = {"agent": f"run:{path}@best", "behaviour": {"goals": [2.5, 2.3, 2.7], "touches": [20.1, 19.5, 20.9]},
                   "opponents": {"scripted:chaser": one, "scripted:rule": one}}  # fmt: skip
     story = {"seconds": {"record": 5.0, "clone": 16.0, "train": 260.0, "compete": 1200.0, "tournament": 24.0}}
-    run = directory(path, rows, ladder={"tables": tables}, evaluation=evaluation, story=story,
+    run = directory(path, rows, evaluation=evaluation, story=story,
                     provenance={"env": "soccer", "cpu": "a processor", "cores": 2, "argv": ["slipstream", "run"],
                                 "versions": {"numpy": "2.0", "torch": "2.5"}})  # fmt: skip
-    lines = ["steps,agent,mode,play,rating,low,high"]
-    lines += [
-        f"{n * 10**6},run:{path}@{n}000000,1v1,greedy,{1300 + 40 * n},{1270 + 40 * n},{1330 + 40 * n}"
-        for n in range(1, 11)
-    ]
-    (path / "ratings.csv").write_text("\n".join(lines) + "\n")
+    compete(run)
     events = [
         {"steps": 2_000_000, "kind": "curriculum", "text": "stage 2 of 5: 1v1 (stage 1: success 0.71)"},
         {"steps": 3_000_000, "kind": "snapshot", "text": "copy 3 is in the pool"},
@@ -153,7 +160,9 @@ def test_the_headline(tmp_path: Path) -> None:
     run = whole(tmp_path / "league")
     report(run)
     header = said(tree(run).find("body/header"))
-    assert "Rated 1712 [1690, 1736] in 1v1 greedy: number 1 of 5." in header
+    first = json.loads((run.path / "ladder.json").read_text())["tables"][0]["players"][0]
+    rated = f"Rated {first['rating']:.0f} [{first['low']:.0f}, {first['high']:.0f}] in 1v1 greedy: number 1 of 5."
+    assert first["agent"] == "main@10000000" and rated in header
     assert "85.0 % [81.0, 88.0] of 400 games against scripted:rule." in header
     assert "4,000 games in the ladder" in header
 
@@ -162,13 +171,17 @@ def test_ladder_and_payoff(tmp_path: Path) -> None:
     """Players stand by rating with intervals and Nash shares; the map has score and games in every cell."""
     run = whole(tmp_path / "league")
     report(run)
-    ladder = section(run, "Ladder")
-    rows = [text.text for text in ladder.iter("text") if text.text and "@" in text.text]
-    assert rows[:3] == ["league@10000000", "league@6000000", "league@2000000"]
-    assert "1655 [1633, 1679]" in said(ladder) and "90%" in said(ladder)
-    assert "almost transitive" in said(ladder) and len(list(ladder.iter("circle"))) >= 10
+    ladder, told = section(run, "Ladder"), json.loads((run.path / "ladder.json").read_text())["tables"][0]
+    order = [player["agent"] for player in told["players"]]
+    assert [text.text for text in ladder.iter("text") if text.text in order][:5] == order
+    words = said(ladder)
+    for player in told["players"][:3]:
+        assert f"{player['rating']:.0f} [{player['low']:.0f}, {player['high']:.0f}]" in words
+    assert "1500 fixed" in words and told["circles"]["sentence"] in words
+    assert len(list(ladder.iter("circle"))) >= 10 and "Ratings over time" in words
     titles = [one.text or "" for one in section(run, "Who beats whom").iter("title")]
-    assert "scripted:rule against scripted:chaser: score 0.749 in 200 games" in titles
+    score = told["payoff"]["score"][0][1]
+    assert f"main@10000000 against {told['payoff']['agents'][1]}: score {score:.3f} in 200 games" in titles
 
 
 def test_many_players_are_cut(tmp_path: Path) -> None:

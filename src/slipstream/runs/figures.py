@@ -59,6 +59,8 @@ class Player:
     words: tuple[str, ...] = ()
     """What stands behind it, one text per column."""
     own: bool = False
+    full: str = ""
+    """The whole name, where that is a longer one."""
 
 
 def number(value: float | None) -> str:
@@ -202,7 +204,7 @@ def ladder(players: Sequence[Player], heads: Sequence[tuple[str, int]], anchor: 
     parts += [_text(end, 13, head, "end", "dim") for end, (head, _) in zip(ends, heads, strict=True)]
     for n, player in enumerate(players):
         y = 24 + ROW * n + ROW / 2
-        parts.append(_text(left - 14, y + 4, short(player.name), "end", "own" if player.own else "", player.name))
+        parts.append(_text(left - 14, y + 4, short(player.name), "end", "own" if player.own else "", player.full))
         if player.low is not None and player.high is not None:
             parts.append(
                 f'<line class="whisker c1" x1="{x(player.low):.1f}" x2="{x(player.high):.1f}" y1="{y}" y2="{y}"/>'
@@ -215,34 +217,33 @@ def ladder(players: Sequence[Player], heads: Sequence[tuple[str, int]], anchor: 
     return _svg(WIDE, height, parts)
 
 
-def heat(names: Sequence[str], score: Sequence[Sequence[float | None]], games: Sequence[Sequence[float]]) -> str:
+def heat(names: Sequence[str], score: Sequence[Sequence[float | None]], games: Sequence[Sequence[float | None]]) -> str:
     """A map of who scores how much against whom: rows against columns, with the games under each score."""
-    count = len(names)
-    if not count:
+    if not names:
         return ""
-    left, top = 220, 26
+    left, top, size = 220, 26, len(names)
     parts = []
     for n, name in enumerate(names):
         parts.append(_text(left + CELL * n + CELL / 2, top - 9, str(n + 1), "middle", "dim", name))
         parts.append(_text(left - 14, top + 40 * n + 24, f"{n + 1}  {short(name, 26)}", "end", title=name))
-    for a in range(count):
-        for b in range(count):
-            value = score[a][b]
+    for a in range(size):
+        for b in range(size):
+            value, count = score[a][b], games[a][b]
             place = f'x="{left + CELL * b}" y="{top + 40 * a}" width="{CELL - 2}" height="38" rx="3"'
-            if a == b or value is None or not games[a][b]:
+            if a == b or value is None or not count:
                 parts.append(f'<rect class="blank" {place}/>')
                 continue
             strength = min(1.0, abs(value - 0.5) * 2)
-            said = html.escape(f"{names[a]} against {names[b]}: score {value:.3f} in {games[a][b]:,.0f} games")
+            said = html.escape(f"{names[a]} against {names[b]}: score {value:.3f} in {count:,.0f} games")
             side = "won" if value >= 0.5 else "lost"
             parts.append(
                 f'<g><title>{said}</title><rect class="blank" {place}/>'
                 f'<rect class="{side}" {place} fill-opacity="{0.06 + 0.56 * strength:.2f}"/>'
                 + _text(left + CELL * b + CELL / 2 - 1, top + 40 * a + 18, f"{value:.2f}", "middle")
-                + _text(left + CELL * b + CELL / 2 - 1, top + 40 * a + 31, human_count(games[a][b]), "middle", "tiny")
+                + _text(left + CELL * b + CELL / 2 - 1, top + 40 * a + 31, human_count(count), "middle", "tiny")
                 + "</g>"
             )
-    return _svg(max(WIDTH, left + CELL * count + 8), top + 40 * count + 4, parts)
+    return _svg(max(WIDTH, left + CELL * size + 8), top + 40 * size + 4, parts)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ def _tables(seen: Material) -> list[dict[str, Any]]:
 
 
 def _is_own(seen: Material, agent: str) -> bool:
-    """Whether an agent is of this run."""
+    """Whether an agent is of this run: a copy in its own league, or named by its folder."""
+    if agent.startswith("main@"):
+        return True
     place = agent.removeprefix("run:").partition("@")[0]
     return agent.startswith("run:") and Path(place).name == seen.run.path.name
 
@@ -151,37 +153,54 @@ def _result(seen: Material) -> str:
 def _ladder(seen: Material) -> str:
     parts = []
     for told in _tables(seen):
-        title = ", ".join(str(told[key]) for key in ("mode", "play") if told.get(key))
-        heads = (("rating (95 %)", 140), ("games", 66), ("score", 66), ("Nash share", 82))
-        players = []
-        for one in _ranked(told):
-            score, nash = number(one.get("score")), number(one.get("nash"))
-            words = (
-                f"{one['rating']:.0f}{_range(one, '', 1, 0)}",
-                human_count(one.get("games") or 0),
-                "-" if score is None else f"{score:.2f}",
-                "-" if nash is None else f"{nash:.0%}",
-            )
-            low, high = number(one.get("low")), number(one.get("high"))
-            players.append(Player(one["agent"], float(one["rating"]), low, high, words, _is_own(seen, one["agent"])))
-        ends = {player.name: player.rating for player in players}
-        drawn = figures.ladder(players, heads, ends.get(str(told.get("anchor"))))
-        parts.append(figure(title or "all games", drawn, wide=True))
-        if told.get("says"):
-            parts.append(f"<p>{html.escape(str(told['says']))}</p>")
+        players = [_player(seen, one) for one in _ranked(told)]
+        heads = [("rating (95 %)", 140), ("games", 66), ("score", 66), ("stronger", 74), ("Nash", 60)]
+        fixed = {one["agent"]: float(one["rating"]) for one in told["players"]}.get(str(told.get("anchor")))
+        parts.append(figure(_title(told), figures.ladder(players, heads, fixed), wide=True))
+        circles, shown = told.get("circles") or {}, _short(told)
+        said = [told.get("note"), circles.get("sentence"), told.get("says")]
+        said += [
+            " > ".join(shown.get(name, name) for name in [*cycle, cycle[0]]) for cycle in circles.get("cycles", ())[:5]
+        ]
+        parts += [f"<p>{html.escape(str(sentence))}</p>" for sentence in said if sentence]
     drawn = figures.lines(_rating_lines(seen), seen.marks)
     parts.append(grid([figure("Ratings over time", drawn)]) if drawn else "")
-    note = '<p class="dim">Whiskers are 95 % intervals; the dashed line is the anchor, whose rating is fixed.</p>'
+    note = (
+        '<p class="dim">Whiskers are 95 % intervals; the dashed line is the anchor, whose rating is fixed. '
+        "Stronger: the likelihood of being stronger than the next. Nash: share in the best mixture of all.</p>"
+    )
     return "".join(parts) + note if any(parts) else ""
 
 
+def _player(seen: Material, one: Mapping[str, Any]) -> Player:
+    low, high, score, nash, los = (number(one.get(key)) for key in ("low", "high", "score", "nash", "los"))
+    words = (
+        f"{one['rating']:.0f}{_range(one, '', 1, 0) if low != high else ' fixed'}",
+        human_count(one.get("games") or 0),
+        "-" if score is None else f"{score:.2f}",
+        "" if los is None else "> 99.9 %" if los > 0.999 else f"{100 * los:.1f} %",
+        "-" if nash is None else f"{100 * nash:.0f} %",
+    )
+    name, own = str(one.get("short") or one["agent"]), _is_own(seen, one["agent"])
+    return Player(name, float(one["rating"]), low, high, words, own, one["agent"])
+
+
+def _title(told: Mapping[str, Any]) -> str:
+    return ", ".join(str(told[key]) for key in ("mode", "play") if told.get(key)) or "all games"
+
+
+def _short(told: Mapping[str, Any]) -> dict[str, str]:
+    return {player["agent"]: str(player.get("short") or player["agent"]) for player in told["players"]}
+
+
 def _rating_lines(seen: Material) -> list[Line]:
-    """Ratings of this run's copies over steps, one line per mode and way of playing."""
+    """Ratings of versions over steps, one line for each kind, mode and way of playing."""
     found: dict[str, list[Point]] = {}
     for row in seen.ratings:
         steps, rating = number(row.get("steps")), number(row["rating"])
         if steps is not None and rating is not None:
-            name = ", ".join(str(row[key]) for key in ("mode", "play") if row.get(key)) or "rating"
+            kind = figures.short((row.get("agent") or "").partition("@")[0])
+            name = ", ".join(str(word) for word in (kind, row.get("mode"), row.get("play")) if word)
             found.setdefault(name, []).append((steps, rating, number(row.get("low")), number(row.get("high"))))
     return [Line(name, sorted(points, key=lambda point: point[0])) for name, points in found.items()]
 
@@ -194,10 +213,12 @@ def _payoff(seen: Material) -> str:
         names = list(payoff.get("agents", ()))
         kept = sorted(range(len(names)), key=lambda n: order.get(names[n], len(order)))[:MOST_PLAYERS]
         score, games = ([[payoff[key][a][b] for b in kept] for a in kept] for key in ("score", "games"))
-        title = ", ".join(str(told[key]) for key in ("mode", "play") if told.get(key)) or "all games"
+        title, shown = _title(told), _short(told)
         if len(names) > len(kept):
             title += f" (the first {len(kept)} of {len(names)})"
-        parts.append(figure(title, figures.heat([names[n] for n in kept], score, games), wide=True))
+        parts.append(
+            figure(title, figures.heat([shown.get(names[n], names[n]) for n in kept], score, games), wide=True)
+        )
     if not any(parts):
         return ""
     said = "How much of the points the row takes from the column, with the number of games. Blue: it takes more."
