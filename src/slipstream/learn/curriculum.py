@@ -361,7 +361,10 @@ def _judge(kind: str, tasks: int) -> Judge:
 def make_curriculum(
     settings: CurriculumSettings, spec_tasks: tuple[str, ...], stages: tuple[str, ...] = ()
 ) -> Curriculum | None:
-    """The curriculum that is asked for, over `curriculum.tasks` or the game's own stages or tasks; none for `none`."""
+    """The curriculum that is asked for, or None for `none`.
+
+    It is over `curriculum.tasks`; unset, over those of the game's stages that this env has tasks for, or all its tasks.
+    """
     if settings.kind == "none":
         return None
     if not spec_tasks:
@@ -377,7 +380,8 @@ def make_curriculum(
             )
         tasks = parse_tasks(settings.tasks or spec_tasks, spec_tasks)
         return Mixture(tasks, settings.uniform, settings.kind, _judge(settings.kind, len(tasks)))
-    tasks = parse_tasks(settings.tasks or stages or spec_tasks, spec_tasks)
+    own = tuple(stage for stage in stages if stage.partition(" vs ")[0] in spec_tasks)
+    tasks = parse_tasks(settings.tasks or own or spec_tasks, spec_tasks)
     if settings.stage is not None and settings.stage > len(tasks):
         raise ConfigError(
             f"curriculum.stage = {settings.stage}, but there are {len(tasks)} stages.",
