@@ -15,7 +15,7 @@ from slipstream.core.errors import SlipstreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
-    "run", "record", "demos", "clone", "train", "resume", "evaluate", "envs", "agents", "convert", "doctor"
+    "run", "record", "demos", "clone", "train", "resume", "evaluate", "rewards", "envs", "agents", "convert", "doctor"
 )  # fmt: skip
 
 
