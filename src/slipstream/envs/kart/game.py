@@ -166,8 +166,8 @@ class Kart:
 
     def snapshot(self) -> dict[str, Array]:
         """Copy state, clock and tracks, and the sizes of reward terms if they are normalised: there is nothing else."""
-        whole = {"state": self.state.copy(), "clock": self.clock.copy(), "tracks": self.tracks.copy()}
-        return whole | self.payout.snapshot()
+        whole = {name: getattr(self, name).copy() for name in ("state", "clock", "tracks")}
+        return {**whole, **self.payout.snapshot()}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from a snapshot."""

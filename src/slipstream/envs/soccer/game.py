@@ -155,7 +155,7 @@ class Soccer:
 
     def snapshot(self) -> dict[str, Array]:
         """Copy `state` and `clock`, and the sizes of reward terms if they are normalised: there is nothing else."""
-        return {"state": self.state.copy(), "clock": self.clock.copy()} | self.payout.snapshot()
+        return {"state": self.state.copy(), "clock": self.clock.copy(), **self.payout.snapshot()}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from a snapshot."""
