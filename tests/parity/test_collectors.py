@@ -31,7 +31,7 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
     parts = build(choose_env(env, settings), settings)
     made = []
     try:
-        parts.collector.publish(0, parts.learner.pack)
+        parts.publish(0)
         parts.collector.start(0, None)
         steps = 0
         for version in range(count):
@@ -39,7 +39,7 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
             made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
             samples, _ = parts.learner.update(rollout, steps)
             steps += samples
-            parts.collector.publish(version + 1, parts.learner.pack)
+            parts.publish(version + 1)
     finally:
         parts.collector.close()
     return made
