@@ -18,7 +18,7 @@ from slipstream.core.errors import ConfigError, DemoError
 from slipstream.core.streams import make_streams
 from slipstream.envs.events import happened
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.views import labels
+from slipstream.envs.views import labels, pace
 from slipstream.runs.replays import Event, Facts, Replay, write
 from slipstream.settings import EnvSettings
 
@@ -48,7 +48,7 @@ class Tape:
 
     def seen(self) -> dict[str, Array]:
         """What there is to write down before a step."""
-        own = {STATE + name: array[0] for name, array in self.state.items() if array.ndim > 1}
+        own = {STATE + name: np.array(array[0]) for name, array in self.state.items()}
         if not self.spec.exact:
             own = {"obs": self.spec.obs.vectors(self.rows.obs).copy()}
         return own | {"active": self.rows.active.copy()}
@@ -59,7 +59,7 @@ class Tape:
         self.rows.terms[:] = 0
         self.vector.step(action, self.rows)
         self.state = self.vector.snapshot()
-        told = happened(self.spec.name, before, self.state, self.rows, self.last_touch) if self.spec.exact else []
+        told = happened(self.spec, before, self.state, self.rows, self.last_touch) if self.spec.exact else []
         events = [Event(self.steps, kind, agent) for kind, agent in told]
         sides = sorted(set(self.spec.teams))
         for event in events:
@@ -113,14 +113,13 @@ def tape(
 ) -> None:  # fmt: skip
     """Play a game again and write it as a replay; `seat` asks the players for values too, `names` are for people."""
     assert played.actions is not None
-    names, columns, events = names or {}, dict[str, list[Array]](), list[Event]()
+    columns, events = dict[str, list[Array]](), list[Event]()
     with contextlib.closing(Tape(choice, played.fixture)) as game:
         table = Table(game, seat) if seat is not None else None
         for action in played.actions:
-            values = table.act() if table is not None else None
             seen = game.seen() | {"action": action}
-            if values is not None and not np.isnan(values).all():
-                seen["value"] = values
+            if table is not None:
+                seen["value"] = table.act()
             events += game.step(action)
             seen |= {"reward": game.rows.reward.copy(), "terms": game.rows.terms.copy()}
             for name, array in seen.items():
@@ -130,33 +129,34 @@ def tape(
                 f"The game of seed {played.fixture.seed} did not end as it did when it was first played.",
                 "an env that draws chance of its own cannot be replayed",
             )
-        spec, score = game.spec, game.score
-    if "value" in columns and len(columns["value"]) < played.length:
-        del columns["value"]
-    soccer = spec.name.partition(":")[0] == "soccer"
-    facts = Facts(
+        told = labels(game.spec.name, game.state) if game.spec.exact else {}
+    arrays = {name: np.stack(rows) for name, rows in columns.items()}
+    if "value" in arrays and np.isnan(arrays["value"]).all():
+        del arrays["value"]
+    facts = _facts(game, played, arrays, names or {})
+    facts = facts.model_copy(update={"events": tuple(events), "kind": kind, "steps": steps})
+    write(path, facts, arrays, {STATE + name: words for name, words in told.items()})
+
+
+def _facts(game: Tape, played: Played, arrays: Mapping[str, Array], names: Mapping[str, str]) -> Facts:
+    """Who played what, and how it ended."""
+    spec, choice, fixture = game.spec, game.choice, played.fixture
+    counted = tuple(map(float, game.score)) if spec.name.partition(":")[0] == "soccer" else None
+    return Facts(
         env=choice.name,
-        settings={"env": game.choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
-        task=played.fixture.task,
-        seed=played.fixture.seed,
-        players=tuple(names.get(name, name) for name in played.fixture.players),
+        settings={"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
+        task=fixture.task,
+        seed=fixture.seed,
+        players=tuple(names.get(name, name) for name in fixture.players),
         teams=spec.teams,
         outcome=played.outcome,
-        score=goals(played) or (tuple(map(float, score)) if soccer else None),
+        score=goals(played) or counted,
         length=played.length,
-        step_seconds=spec.step_seconds,
+        step_seconds=pace(spec.name, arrays.get(STATE + "clock", np.zeros((0, 0))), spec.step_seconds),
         returns=played.returns,
         behaviour=played.behaviour,
         terms=spec.terms,
-        events=tuple(events),
-        kind=kind,
-        steps=steps,
     )
-    told = labels(spec.name, game.state) if spec.exact else {}
-    write(
-        path, facts, {name: np.stack(rows) for name, rows in columns.items()},
-        {STATE + name: names for name, names in told.items()},
-    )  # fmt: skip
 
 
 def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
@@ -168,6 +168,9 @@ def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
     choice = EnvChoice(facts.env, settings, modules=modules)
     actions = replay.read("action")
     with contextlib.closing(Tape(choice, Fixture(facts.players, facts.seed, facts.task))) as game:
+        missing = set(game.seen()) - set(replay.names)
+        if missing:
+            raise DemoError(f"{replay.path} does not hold {', '.join(sorted(missing))}.", _older(facts))
         stored = {name: replay.read(name) for name in game.seen()}
         for step in range(facts.length):
             for name, array in game.seen().items():
@@ -176,11 +179,15 @@ def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
                     raise DemoError(
                         f"{replay.path} differs from the same game played again: {_place(replay, name, kept, array)} "
                         f"at step {step:,} of {facts.length:,}.",
-                        f"it was written by slipstream {facts.version}; the game has changed since",
+                        _older(facts),
                     )
             game.step(actions[step])
         if not game.over:
             raise DemoError(f"{replay.path} goes on when it is played again, and ended when it was written.")
+
+
+def _older(facts: Facts) -> str:
+    return f"it was written by slipstream {facts.version}; the game has changed since"
 
 
 def _place(replay: Replay, name: str, kept: Array, array: Array) -> str:

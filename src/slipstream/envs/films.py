@@ -324,7 +324,7 @@ def key_moments(film: Film) -> list[tuple[float, str]]:
         if len(found) >= CELLS:
             break
         if all(abs(step - other) * film.seconds > 1.0 for other in found):
-            found[step] = float(step), "kick-off" if step == 0 and film.score(0) else ""
+            found[step] = float(step), "start" if step == 0 else ""
     return [found[step] for step in sorted(found)]
 
 

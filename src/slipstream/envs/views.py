@@ -47,6 +47,15 @@ def draw(env: str, snapshot: Mapping[str, Array], size: tuple[int, int] = SIZE) 
     return None if scene is None else np.asarray(scene.paint(0.0))
 
 
+def pace(env: str, clocks: Array, usual: float) -> float:
+    """Seconds that a step of this game takes, from its clocks [steps, columns]: some tasks have longer ones."""
+    place = SCENES.get(env.partition(":")[0])
+    if place is None or len(clocks) < 2:
+        return usual
+    at: Any = import_module(place[0]).at
+    return float(clocks[0, at.TICKS_LEFT] - clocks[1, at.TICKS_LEFT]) / float(at.TICK_HZ)
+
+
 def labels(env: str, snapshot: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
     """Names of the columns of a snapshot's arrays, for games that have names for them."""
     place = SCENES.get(env.partition(":")[0])

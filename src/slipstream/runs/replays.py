@@ -38,7 +38,7 @@ EVERY = 256
 _START = struct.Struct("<III")
 _MOST = 1 << 26
 """Bytes that a header may have: one that claims more is not believed."""
-_TYPES = ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8")
+_TYPES = ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 _PLAIN = ConfigDict(frozen=True, extra="forbid")
 
 

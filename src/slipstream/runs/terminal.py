@@ -68,14 +68,21 @@ class Terminal:
         self._fd = sys.stdin.fileno()
         self._saved = termios.tcgetattr(self._fd)
         self._pressed: dict[str, float] = {}
+        self._size, self._shown = (0, 0), list[str]()
         tty.setcbreak(self._fd)
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
     def show(self, frame: Array | None, lines: list[str]) -> None:
-        """Draw from the top left corner on."""
-        columns, rows = os.get_terminal_size(sys.stderr.fileno())
+        """Draw from the top left corner on; only lines that changed are sent."""
+        size = columns, rows = os.get_terminal_size(sys.stderr.fileno())
+        if size != self._size:
+            self._size, self._shown = size, []
         drawn = [] if frame is None else half_blocks(frame, max(columns, 8), max(rows - len(lines) - 1, 4))
-        self._write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in [*drawn, *lines]) + "\x1b[J")
+        new = [*drawn, *lines]
+        old = [*self._shown, *[None] * len(new)]
+        text = "".join(f"\x1b[{k + 1};1H{line}\x1b[K" for k, line in enumerate(new) if line != old[k])
+        self._write(text if len(new) == len(self._shown) else f"{text}\x1b[{len(new) + 1};1H\x1b[J")
+        self._shown = new
 
     def presses(self, seconds: float) -> list[str]:
         """The keys that are pressed from now on, until the time is over or one of them is q."""

@@ -16,6 +16,7 @@ from typing import Any
 from PIL import Image
 
 from slipstream.core.errors import ConfigError, MachineError
+from slipstream.envs.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
 from slipstream.envs.films import Film, sheet, short_name
 from slipstream.runs.replays import Event, Replay
 
@@ -23,6 +24,8 @@ SIZE, SMALL = (960, 540), (640, 360)
 """Pixels of a video and of an animation, unless said."""
 FPS, SLOW_FPS = 60.0, 20.0
 """Pictures a second of a video and of an animation, unless said."""
+GROUND = (23, 37, 52)
+"""What most of a picture is, about."""
 Progress = Callable[[int, int], None]
 
 
@@ -96,9 +99,8 @@ def told(replay: Replay) -> list[str]:
         lines.append(f"{names[0]}: return {facts.returns[0]:.4g}" if facts.returns else names[0])
     pace = f", {about['seconds']:.1f} s" if facts.step_seconds else ""
     trained = f" after {facts.steps:,} steps of training" if facts.steps is not None else ""
-    lines.append(
-        f"{facts.length:,} decisions{pace}, seed {facts.seed}" + (f", {facts.kind}{trained}" * bool(facts.kind))
-    )
+    why = f", {facts.kind}{trained}" if facts.kind else ""
+    lines.append(f"{facts.length:,} decisions{pace}, seed {facts.seed}{why}")
     for kind, numbers in about["counts"].items():
         lines.append(f"{kind}: " + ", ".join(f"{n} {name}" for n, name in zip(numbers, names, strict=True)))
     for event in facts.events:
@@ -126,7 +128,7 @@ def save_gif(replay: Replay, path: Path, cut: Cut, on_progress: Progress) -> int
     delay = max(2, round(100 / fps))  # a GIF counts in hundredths of a second
     frames = _frames(replay, cut, cut.size or SMALL, 100 / delay, on_progress)
     first = next(frames)
-    palette = first.quantize(128, Image.Quantize.MEDIANCUT)
+    palette = _palette(first)
     count = 1
 
     def following() -> Iterator[Image.Image]:
@@ -140,6 +142,17 @@ def save_gif(replay: Replay, path: Path, cut: Cut, on_progress: Progress) -> int
             temporary, "GIF", save_all=True, append_images=following(), duration=10 * delay, loop=0
         )
     return count
+
+
+def _palette(frame: Image.Image) -> Image.Image:
+    """The colours of a picture, and all the ways from its ground to what stands out in later ones."""
+    found = frame.quantize(128, Image.Quantize.MEDIANCUT).getpalette() or []
+    bright = (BLUE, ORANGE, YELLOW, WHITE)
+    ways = [(start, end, step) for start in (PAGE, GROUND) for end in bright for step in range(1, 16)]
+    ramps = [part for start, end, step in ways for part in blended(start, end, step / 15)]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*found[: 3 * 128], *ramps])
+    return palette
 
 
 def save_mp4(replay: Replay, path: Path, cut: Cut, on_progress: Progress) -> int:

@@ -55,7 +55,7 @@ class Pitch:
         self.step_seconds = step_seconds or 1 / 15
         self.camera, self._empty, self._full = _ground(*size)
         self._size = size
-        self.cars = (self.states.shape[1] - at.CARS) // at.CAR_SIZE
+        self.cars = at.cars_in(arrays["state"][0])
         marks = self.clocks[:, [at.SCORE, at.SCORE + 1, at.OVERTIME, at.GAME]]
         self._breaks = (np.diff(marks, axis=0) != 0).any(axis=1)
 
@@ -87,10 +87,7 @@ class Pitch:
             return now
         seconds = min((share + beyond) * self.step_seconds, 0.6)
         for c in starts:
-            coasting = (1 - math.exp(-3 * seconds)) / 3
-            now[c + at.X] += now[c + at.VX] * coasting
-            now[c + at.Y] += now[c + at.VY] * coasting
-            _keep_in(now, c, BALL if c == at.BALL else float(at.CAR_RADIUS))
+            _coast(now, c, (1 - math.exp(-3 * seconds)) / 3, BALL if c == at.BALL else float(at.CAR_RADIUS))
         return now
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
@@ -218,13 +215,15 @@ class Pitch:
         return self.camera.path(turned(shape, (now[c + at.X], now[c + at.Y]), heading))
 
 
-def _keep_in(now: Array, c: int, radius: float) -> None:
-    """What coasts on stays within walls and goals."""
-    x, y = now[c + at.X], now[c + at.Y]
-    scored = abs(x) > LENGTH - radius and abs(y) < GOAL + radius
+def _coast(now: Array, c: int, seconds: float, radius: float) -> None:
+    """Move a body on, within walls; one that crosses a goal line between the posts goes into the goal, and stays."""
+    x, y, vx, vy = (float(now[c + column]) for column in (at.X, at.Y, at.VX, at.VY))
+    ahead, sideways = x + vx * seconds, y + vy * seconds
+    crossing = y + vy * max(0.0, (LENGTH - abs(x)) / abs(vx)) if vx else y
+    scored = abs(ahead) > LENGTH - radius and abs(crossing) < GOAL
     deep, wide = (LENGTH + DEPTH, GOAL) if scored else (LENGTH, WIDTH)
-    now[c + at.X] = max(radius - deep, min(deep - radius, x))
-    now[c + at.Y] = max(radius - wide, min(wide - radius, y))
+    now[c + at.X] = max(radius - deep, min(deep - radius, ahead))
+    now[c + at.Y] = max(radius - wide, min(wide - radius, sideways))
 
 
 def pad_place(pad: int) -> Point:
