@@ -217,11 +217,12 @@ def test_behaviours_are_compared(tmp_path: Path) -> None:
 
 def test_reward_shares(tmp_path: Path) -> None:
     """Without a report on rewards, what was paid late in training is shared out; signs are kept."""
-    rows = [{"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0} for n in range(1, 21)]
+    rows = [{"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0, "reward/win": 0.0}
+            for n in range(1, 21)]  # fmt: skip
     run = directory(tmp_path / "r", rows)
     report(run)
     words = said(section(run, "Rewards"))
-    assert "goal +75.0 %" in words and "cost -25.0 %" in words
+    assert "goal +75.0 %" in words and "cost -25.0 %" in words and "cancels out): win." in words
     terms = {
         "goal": {"return_share": 0.6, "advantage_share": 0.5, "per_game": 3.0},
         "cost": {"return_share": 0.4, "advantage_share": 0.5, "per_game": -2.0},

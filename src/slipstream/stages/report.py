@@ -285,7 +285,9 @@ def _rewards(seen: Material) -> str:
         drawn.append(figure("Share of what was paid, in the last quarter of the training", shares))
     live = [line for line in trained if any(point[1] for point in line.points)]
     drawn.append(figure("In training, per step", figures.lines(live[: figures.COLOURS], seen.marks)))
-    return grid(drawn)
+    still = [line.name for line in trained if line not in live]
+    said = "0 throughout (in self-play, what one side gains and the other loses cancels out): " + ", ".join(still)
+    return grid(drawn) + (f'<p class="dim">{html.escape(said)}.</p>' if still and any(drawn) else "")
 
 
 def _share_bars(shares: Mapping[str, float]) -> str:
