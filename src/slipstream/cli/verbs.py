@@ -68,7 +68,7 @@ def train(
     from slipstream.stages.train import train as do
 
     facts = do(choice, resolved, place).facts()
-    tell(facts, as_json, _trained(facts))
+    tell(facts, as_json, trained(facts))
     leave(facts)
 
 
@@ -81,15 +81,21 @@ def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import stage_of
 
-    if stage_of(RunDir.open(run)) == "clone":
+    stage = stage_of(RunDir.open(run))
+    if stage == "clone":
         from slipstream.cli.clone import go_on
 
         go_on(run, as_json)
         return
+    if stage == "compete":
+        from slipstream.cli.compete import go_on as compete_on
+
+        compete_on(run, steps, modules, as_json)
+        return
     from slipstream.stages.train import resume as do
 
     facts = do(run, steps, modules).facts()
-    tell(facts, as_json, _trained(facts))
+    tell(facts, as_json, trained(facts))
     leave(facts)
 
 
@@ -174,7 +180,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
     from slipstream.learn.build import build
 
     parts = build(choice, resolved.settings)
-    parts.collector.close()
+    parts.close()
     rows = parts.plan.rows()
     facts = {
         "env": choice.name,
@@ -182,14 +188,17 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "obs": parts.spec.obs.width,
         "batch": parts.batch,
         "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.pack).values()),
+        "gamma": parts.schedules.now(parts.learner.section, 0).gamma,
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
     lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += parts.learner.notices
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
 
-def _trained(facts: dict[str, Any]) -> str:
+def trained(facts: dict[str, Any]) -> str:
+    """The end of a training in words."""
     mean = facts["mean_return"]
     lines = [
         f"{facts['steps']:,} steps in {facts['seconds']:.1f} s ({facts['steps_per_second']:,.0f} steps/s after "
@@ -226,7 +235,7 @@ def _story(facts: dict[str, Any]) -> str:
     if "evaluate" in facts:
         parts += [*_headline(facts["evaluate"]), _evaluated(facts["evaluate"]), ""]
     if "train" in facts:
-        parts.append(_trained(facts["train"]))
+        parts.append(trained(facts["train"]))
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
     if "times" in facts:

@@ -46,6 +46,8 @@ class EnvChoice:
     """Makes a Python environment that has no name."""
     terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """A user's own reward terms."""
+    gamma: float = 0.99
+    """The learner's discount per step, by which potentials are paid; `rewards.half_life` goes before it."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
         "action_repeat": choice.env.action_repeat or 4,
         "actions": choice.env.actions,
         "random_starts": choice.env.random_starts,
-        "mode": choice.rewards.mode,
-        "weights": choice.rewards.weights,
+        "rewards": choice.rewards,
+        "gamma": choice.gamma,
         "extra_terms": choice.terms,
     }
 
