@@ -14,8 +14,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from slipstream.agents.specs import load_agent
 from slipstream.api import Run
+from slipstream.collect.games import Fixture, play_fixtures
+from slipstream.collect.tapes import tape
 from slipstream.core.errors import CheckpointError
+from slipstream.envs.registry import EnvChoice
 from slipstream.league.ladder import GamesLog, game_line, write_ladder
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report
@@ -213,6 +217,19 @@ def test_behaviours_are_compared(tmp_path: Path) -> None:
     behaviour = said(section(run, "Behaviour"))
     assert "league@best scripted:chaser scripted:rule" in behaviour
     assert "goals 2.5 [2.3, 2.7] 0.6 [0.5, 0.7]" in behaviour
+
+
+def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
+    """A replay says who played and how it ended; a damaged one says that."""
+    run = whole(tmp_path / "league")
+    rule = "scripted:rule"
+    (played,) = play_fixtures(
+        EnvChoice("soccer"), load_agent, [Fixture((rule, "scripted:chaser"), 1)], keep_actions=True
+    )
+    tape(EnvChoice("soccer"), played, run.replays / "best-3-0.replay", kind="best")
+    report(run)
+    words = said(section(run, "Replays"))
+    assert "best-3-0.replay scripted:rule - scripted:chaser, " in words and "game 1.replay 2kB, damaged" in words
 
 
 def test_reward_shares(tmp_path: Path) -> None:
