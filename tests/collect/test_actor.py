@@ -11,6 +11,7 @@ import pytest
 from slipstream.collect.actor import Actor
 from slipstream.collect.guard import all_finite
 from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
+from slipstream.collect.seats import Roster, still_seats
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
@@ -19,15 +20,21 @@ from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
 
 
+def no_player(name: str) -> Any:
+    """Nobody is asked for."""
+    raise AssertionError(name)
+
+
 def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     """Fill one rollout with a new policy."""
     spec = vector.spec
     design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
-    actor = Actor(vector, design, seed=0, first=first)
+    actor = Actor(vector, design, seed=0, roster=Roster(no_player), first=first)
     actor.acting.load(design.first_pack(0))
-    actor.reset()
+    seats = still_seats(spec, vector.envs, False)
+    actor.reset(seats)
     rollout = empty_rollout(spec, design, steps, vector.envs)
-    actor.fill(rollout)
+    actor.fill(rollout, seats)
     return rollout, actor
 
 
@@ -146,8 +153,10 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
 
     spec = vector.spec
     design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
-    actor = Actor(vector, design, seed=0, opponent=load_agent("scripted:chaser", spec, choice))
-    actor.reset()
+    actor = Actor(vector, design, seed=0, roster=Roster(lambda name: load_agent(name, spec, choice)))
+    actor.roster.add(["scripted:chaser"])
+    seats = still_seats(spec, 2, True)
+    actor.reset(seats)
     rollout = empty_rollout(spec, design, 5, 2)
-    actor.fill(rollout)
+    actor.fill(rollout, seats)
     assert rollout.active.tolist() == [[1, 0, 0, 1]] * 6

@@ -130,7 +130,7 @@ def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second env seats the agent on the other side, and outcomes are told from the agent's side."""
     made: list[Duel] = []
 
-    def make(choice: Any, envs: int, seed: int = 0) -> Duel:
+    def make(choice: Any, envs: int) -> Duel:
         made.append(Duel(envs))
         return made[-1]
 
@@ -138,7 +138,7 @@ def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     strong = play(EnvChoice("duel"), lambda *_: Always(2), lambda *_: Always(0), 6, seed=0, envs=2)
     assert strong.outcomes == [1] * 6
     assert strong.returns == [1.0] * 6
-    assert made[0].seen[0][:, 0].tolist() == [2, 0, 0, 2]
+    assert made[1].seen[0][:, 0].tolist() == [2, 0, 0, 2]
     weak = play(EnvChoice("duel"), lambda *_: Always(0), lambda *_: Always(2), 6, seed=0, envs=2)
     assert weak.outcomes == [-1] * 6
     even = play(EnvChoice("duel"), lambda *_: Always(1), lambda *_: Always(1), 6, seed=0, envs=2)

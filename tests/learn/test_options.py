@@ -30,7 +30,7 @@ def make(env: Any = ToyEnv, **more: Any) -> Parts:
     name = env if isinstance(env, str) else "python:Test"
     settings = configure(name, flags=SMALL | more).settings
     parts = build(choose_env(name, settings, factory=None if isinstance(env, str) else env), settings)
-    parts.collector.publish(0, parts.learner.pack)
+    parts.publish(0)
     parts.collector.start(0, None)
     return parts
 
@@ -40,7 +40,7 @@ def train(parts: Parts, iterations: int) -> list[dict[str, Any]]:
     rows = []
     for version in range(iterations):
         rows.append(parts.learner.update(parts.collector.collect(version), 0)[1])
-        parts.collector.publish(version + 1, parts.learner.pack)
+        parts.publish(version + 1)
     return rows
 
 
@@ -168,7 +168,7 @@ def test_rewards_are_centred() -> None:
         means.append(float(rollout.reward.mean()))
         centre = means[0] if version == 0 else centre + 0.25 * (means[-1] - centre)
         assert row["ppo/reward_centre"] == pytest.approx(centre, rel=1e-5)
-        parts.collector.publish(version + 1, parts.learner.pack)
+        parts.publish(version + 1)
     last, value = parts.learner._batch.advantage.reshape(32, 4)[31], rollout.value[31:]
     ends = rollout.terminated[31] == 0
     wanted = rollout.reward[31] - centre + 0.99 * value[1] * ends - value[0]
@@ -227,7 +227,7 @@ def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
     )  # fmt: skip
     agent = parts.learner.anchor.agent
     parts.learner.pack[:] = agent.pack
-    parts.collector.publish(0, parts.learner.pack)
+    parts.publish(0)
     assert [row["ppo/reference_kl"] for row in train(parts, 3)] == pytest.approx([0, 0, 0], abs=1e-7)
 
 
@@ -259,7 +259,7 @@ def test_dormant_units_are_counted(engine: str) -> None:
     named["trunk.layers.0.bias"][:] = 1.0
     named["trunk.layers.0.bias"][[3, 7]] = -100.0
     parts.learner.engine.restore(parts.learner.engine.snapshot() | {f"weight/{k}": v for k, v in named.items()})
-    parts.collector.publish(0, parts.learner.pack)
+    parts.publish(0)
     train(parts, 1)
     assert parts.learner.dormant() == {"dormant/trunk.0": 2 / 16, "dormant/share": 2 / 16}
 

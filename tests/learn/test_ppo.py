@@ -28,7 +28,7 @@ def make(factory: Callable[[], Any], **more: Any) -> Parts:
     """Build a small local learner on an env."""
     settings = configure("python:Test", flags=SMALL | more).settings
     parts = build(choose_env("python:Test", settings, factory=factory), settings)
-    parts.collector.publish(0, parts.learner.pack)
+    parts.publish(0)
     parts.collector.start(0, None)
     return parts
 
@@ -111,7 +111,7 @@ def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -
         assert row["ppo/clip_fraction"] == 0
         moved = {name: 1.1 * array for name, array in learner.engine.snapshot().items() if name.startswith("weight/")}
         learner.engine.restore(learner.engine.snapshot() | moved)
-        parts.collector.publish(version + 1, learner.pack)
+        parts.publish(version + 1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -163,7 +163,7 @@ def test_normalisers_live_in_the_snapshot() -> None:
     for version in range(3):
         samples, _ = learner.update(parts.collector.collect(version), steps)
         steps += samples
-        parts.collector.publish(version + 1, learner.pack)
+        parts.publish(version + 1)
     arrays, state = learner.snapshot()
     assert {"obs.count", "obs.mean", "obs.variance", "return.count", "return.mean", "return.variance"} <= arrays.keys()
     assert arrays["obs.count"][0] == steps
@@ -184,7 +184,7 @@ def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
         rollout = parts.collector.collect(version)
         seen.append(rollout.obs[:-1].reshape(-1, 4).copy())
         parts.learner.update(rollout, 0)
-        parts.collector.publish(version + 1, parts.learner.pack)
+        parts.publish(version + 1)
     _, mean, scale = parts.design.split_pack(parts.learner.pack)
     assert np.allclose(mean, np.concatenate(seen).mean(axis=0), atol=1e-5)
     assert np.allclose(scale, 1 / np.concatenate(seen).std(axis=0), atol=1e-4)

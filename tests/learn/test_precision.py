@@ -36,7 +36,7 @@ def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any)
     """Build the parts of a small run, ready to collect."""
     settings = configure(env, flags=SMALL | more).settings
     parts = build(choose_env(env, settings), settings, before)
-    parts.collector.publish(0, parts.learner.pack)
+    parts.publish(0)
     parts.collector.start(0, None)
     return parts
 
@@ -98,7 +98,7 @@ def test_pixels_are_learned_in_either_precision(precision: str) -> None:
         rollout = parts.collector.collect(version)
         paid.append(float(rollout.reward.mean()))
         parts.learner.update(rollout, version * 1024)
-        parts.collector.publish(version + 1, parts.learner.pack)
+        parts.publish(version + 1)
     assert paid[0] < 0.5 and paid[-1] > 0.85, paid
 
 

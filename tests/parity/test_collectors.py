@@ -31,7 +31,7 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
     parts = build(choose_env(env, settings), settings)
     made = []
     try:
-        parts.collector.publish(0, parts.learner.pack)
+        parts.publish(0)
         parts.collector.start(0, None)
         steps = 0
         for version in range(count):
@@ -39,7 +39,7 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
             made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
             samples, _ = parts.learner.update(rollout, steps)
             steps += samples
-            parts.collector.publish(version + 1, parts.learner.pack)
+            parts.publish(version + 1)
     finally:
         parts.collector.close()
     return made
@@ -56,6 +56,7 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
         ("gymnasium:Pendulum-v1", {"plan__workers": 2, "plan__lag": 1}),
         ("soccer", {"plan__workers": 3, "policy__memory": "lstm", "policy__memory_size": 12}),
         ("recall:masked", {"plan__workers": 2, "policy__memory": "gru", "policy__memory_size": 12, "plan__lag": 1}),
+        ("soccer:2v2", {"plan__workers": 2, "rewards": {"normalise": True, "potential": True, "team_spirit": 0.5}}),
         (
             "mixed:team",
             {"plan__workers": 1, "policy__memory": "lstm", "policy__memory_size": 12, "policy__features": 16},

@@ -37,7 +37,7 @@ def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> 
     flags = {"policy__shared": shared} | SMALL | GAMES[game] | {"policy__memory": memory}
     settings = configure(game, flags=flags | {"policy__image": "impala" if shared else "nature"}).settings
     parts = build(choose_env(game, settings), settings)
-    parts.collector.publish(0, parts.learner.pack)
+    parts.publish(0)
     parts.collector.start(0, None)
     for version in range(3):
         rollout = parts.collector.collect(version)
@@ -47,7 +47,7 @@ def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> 
         assert np.allclose(seen.value, rollout.value[:-1].reshape(-1), atol=1e-5)
         _, row = parts.learner.update(rollout, 0)
         assert np.isfinite(row["loss/policy"]) and row["ppo/updates"] == len(rollout.logp.reshape(-1)) // 32
-        parts.collector.publish(version + 1, parts.learner.pack)
+        parts.publish(version + 1)
     assert rollout.terminated.any() or rollout.truncated.any(), "episodes end inside the sequences"
 
 

@@ -43,8 +43,8 @@ class Match:
     @classmethod
     def hear(cls, told: Sequence[Any]) -> Match:
         """The inverse of `tell`."""
-        *numbers, own, theirs = told
-        return cls(*numbers, tuple(own), tuple(theirs))
+        parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in told]
+        return cls(*parts)
 
 
 def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:

@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.core.contracts import Array, Vector, choose_target
 from slipstream.core.errors import ConfigError, EnvError, did_you_mean
 from slipstream.settings import EnvSettings, RewardSettings
+
+if TYPE_CHECKING:
+    from slipstream.envs.rewards import Scheme
 
 Scripted = Callable[[Array, str, Array], None]
 """Writes actions for observations [rows, obs], given the kind of action asked for."""
@@ -70,6 +73,8 @@ class Game:
     """The scripted player that `run` records and clones first."""
     stages: tuple[str, ...] = ()
     """The curriculum's own stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant has those of its tasks."""
+    scheme: Callable[[], Scheme] | None = None
+    """What the game says about its reward terms."""
 
 
 def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
@@ -103,6 +108,14 @@ def _scripted(game: str, name: str) -> Scripted:
     return act
 
 
+def _scheme(game: str) -> Callable[[], Scheme]:
+    def load() -> Scheme:
+        found: Scheme = importlib.import_module(f"slipstream.envs.{game}.rewards").SCHEME
+        return found
+
+    return load
+
+
 SOCCER = Game(
     summary="car soccer, 1v1 to 3v3: boost, drift, bounce, score",
     variants=("1v1", "2v2", "3v3", "mixed"),
@@ -119,6 +132,7 @@ SOCCER = Game(
         "3v3 vs scripted:rule",
         "3v3",
     ),
+    scheme=_scheme("soccer"),
 )
 
 
@@ -140,6 +154,7 @@ KART = Game(
     preset="kart",
     expert="scripted:expert",
     stages=("level 1", "level 2", "level 3", "level 4", "level 5"),
+    scheme=_scheme("kart"),
 )
 
 

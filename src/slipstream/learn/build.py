@@ -22,6 +22,7 @@ from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
+from slipstream.learn.alarm import Alarm
 from slipstream.learn.anchor import make_anchor
 from slipstream.learn.batch import Engine
 from slipstream.learn.curriculum import make_curriculum
@@ -116,7 +117,17 @@ class Parts:
     matches: Matches
     collector: Collector
     batch: int
+    alarm: Alarm
     gate: Gate | None = None
+
+    def publish(self, version: int) -> None:
+        """Hand the newest weights over as this version, with the seats of the games that begin under it."""
+        self.collector.publish(version, self.learner.pack, self.matches.seats, self.matches.newcomers())
+
+    def close(self) -> None:
+        """End everything that was started."""
+        self.collector.close()
+        self.matches.opponents.close()
 
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
@@ -173,13 +184,14 @@ def build(
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game, _ = parse(choice.name)
-    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+    curriculum = make_curriculum(settings.curriculum, spec.tasks, getattr(game, "stages", ()))
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
     collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)
     episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
+    alarm = Alarm(steady=curriculum is None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
-    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, gate)
+    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate)
 
 
 def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field]]:

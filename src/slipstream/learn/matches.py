@@ -26,6 +26,8 @@ WINDOW = 100
 class Roll(Protocol):
     """Where players are entered."""
 
+    players: list[str]
+
     def enlist(self, name: str) -> int:
         """The number of a player, who may be new."""
 
@@ -35,6 +37,10 @@ class Opponents(Protocol):
 
     sampled: bool
     """Whether frozen players draw their actions instead of taking the likeliest."""
+    promotes: bool
+    """Whether they, and not evaluations, say which checkpoint is the best."""
+    promotion: dict[str, Any] | None
+    """Why the policy is the best so far, if it has just been found to be."""
     events: list[Event]
     """What happened since somebody asked."""
 
@@ -62,11 +68,15 @@ class Opponents(Protocol):
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
         """Put back what `snapshot` gave."""
 
+    def close(self) -> None:
+        """End everything that was started."""
+
 
 class Still:
     """Always the same: the learner itself, or one agent with the sides alternating from env to env."""
 
-    sampled = False
+    sampled = promotes = False
+    promotion: dict[str, Any] | None = None
 
     def __init__(self, opponent: str | None, spec: EnvSpec, envs: int) -> None:
         self.events: list[Event] = []
@@ -103,6 +113,9 @@ class Still:
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
         """Nothing changes."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 class Matches:

@@ -59,6 +59,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "seen": dict(parts.schedules.seen),
             "learner": state,
             "matches": matches,
+            "alarm": parts.alarm.describe(),
             "gate": parts.gate.describe() if parts.gate is not None else None,
         },
     )
@@ -82,6 +83,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     for name, array in parts.episodes.arrays().items():
         array[:] = learner[name]
     parts.schedules.seen.update(state["seen"])
+    parts.alarm.restore(state["alarm"])
     if parts.gate is not None and state["gate"]:
         parts.gate.restore(state["gate"], checkpoint.groups.get("gate", {}))
     matches = parts.matches
@@ -90,7 +92,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     version = int(state["version"])
     if previous is not None:
         parts.collector.publish(version - 1, previous, matches.previous)
-    parts.collector.publish(version, parts.learner.pack, matches.seats, matches.newcomers())
+    parts.publish(version)
     parts.collector.start(version, checkpoint.groups["envs"])
     return Position(
         checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]

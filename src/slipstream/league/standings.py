@@ -1,0 +1,108 @@
+"""Ladders for the terminal: who is how strong and how sure that is, who beats whom, in lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+WIDE = 14
+"""Players whose payoffs are shown to each other in a terminal; the file has all."""
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Names with as much of their paths as tells them apart: run:/a/b/c@best is `c@best`, unless another is, too."""
+    parts = {name: _parts(name) for name in names}
+    shown = dict.fromkeys(names, 1)
+    while True:
+        texts = {name: "/".join(parts[name][-shown[name] :]) for name in names}
+        taken = list(texts.values())
+        longer = [name for name in names if taken.count(texts[name]) > 1 and shown[name] < len(parts[name])]
+        if not longer:
+            return {name: name if taken.count(texts[name]) > 1 else texts[name] for name in names}
+        for name in longer:
+            shown[name] += 1
+
+
+def _parts(name: str) -> list[str]:
+    """The folders of a path behind `run:`; other names are one part."""
+    head, _, rest = name.partition(":")
+    return [part for part in PurePath(rest).parts if part != "/"] or [name] if head == "run" else [name]
+
+
+def steps_of(agent: str) -> int | None:
+    """The steps in `run:DIR@STEPS` or `main@STEPS`; none where an agent is not a version of something."""
+    _, at, steps = agent.rpartition("@")
+    return int(steps) if at and steps.isdigit() else None
+
+
+def ladder_text(tables: Sequence[Mapping[str, Any]]) -> str:
+    """All tables, one below the other."""
+    return "\n\n".join(table_text(one) for one in tables) if tables else "No games have been played that can be rated."
+
+
+def table_text(one: Mapping[str, Any]) -> str:
+    """One table: the ladder with intervals, the payoff, who surely beats whom, and whether strength goes in circles."""
+    players = one["players"]
+    where = " ".join(part for part in (one["env"], one["mode"], one["play"]) if part)
+    lines = [f"{where}: {one['games']:,} games, {one['draw_share']:.0%} drawn; {_fixed(one)}"]
+    width = max(5, *(len(player["short"]) for player in players))
+    head = (
+        f"{'':>3} {'agent':<{width}} {'rating':>6} {'95 %':^13} {'games':>6} {'score':>6} {'stronger':>9} {'Nash':>5}"
+    )
+    lines += [head, *(_row(rank, player, width) for rank, player in enumerate(players, 1))]
+    if any(not player["connected"] for player in players):
+        lines.append("no interval: no games lead from the anchor to this player")
+    lines += ["stronger: the likelihood of being stronger than the next; Nash: share in the best mixture of all"]
+    lines += ["", *_payoff(one)] if len(players) <= WIDE else []
+    lines += ["", *_beats(one), one["circles"]["sentence"]]
+    lines += [" > ".join([*_short(one, cycle), *_short(one, cycle[:1])]) for cycle in one["circles"]["cycles"][:5]]
+    return "\n".join(lines)
+
+
+def _fixed(one: Mapping[str, Any]) -> str:
+    return one["note"] or f"{one['anchor']} is fixed at {one['anchor_rating']:g}"
+
+
+def _row(rank: int, player: Mapping[str, Any], width: int) -> str:
+    if player["low"] is None:
+        span = ""
+    else:
+        span = f"{player['low']:.0f} to {player['high']:.0f}" if player["high"] > player["low"] else "fixed"
+    los = "" if player["los"] is None else _percent(player["los"])
+    return (
+        f"{rank:>3} {player['short']:<{width}} {player['rating']:>6.0f} {span:^13} {player['games']:>6,} "
+        f"{player['score']:>6.1%} {los:>9} {player['nash']:>5.0%}"
+    )
+
+
+def _percent(share: float) -> str:
+    """A likelihood that is never told as certain."""
+    return ">99.9%" if share > 0.999 else "<0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def _payoff(one: Mapping[str, Any]) -> list[str]:
+    """Each row's score in per cent against each column's player."""
+    shown = [player["short"] for player in one["players"]]
+    width = max(len(name) for name in shown)
+    lines = [f"{'score in % against':<{width + 4}}" + "".join(f"{rank:>5}" for rank in range(1, len(shown) + 1))]
+    for rank, (name, row) in enumerate(zip(shown, one["payoff"]["score"], strict=True), 1):
+        cells = "".join(f"{'.' if cell is None else f'{100 * cell:.0f}':>5}" for cell in row)
+        lines.append(f"{rank:>3} {name:<{max(width, 14)}}" + cells)
+    return lines
+
+
+def _beats(one: Mapping[str, Any]) -> list[str]:
+    """Whom each player surely beats."""
+    lines = []
+    shown = [player["short"] for player in one["players"]]
+    for name, beats in zip(shown, one["payoff"]["beats"], strict=True):
+        beaten = [other for other, beaten in zip(shown, beats, strict=True) if beaten]
+        if beaten:
+            lines.append(f"{name} beats {', '.join(beaten)}")
+    return lines
+
+
+def _short(one: Mapping[str, Any], agents: Sequence[str]) -> list[str]:
+    shown = {player["agent"]: player["short"] for player in one["players"]}
+    return [shown[agent] for agent in agents]

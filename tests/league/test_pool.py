@@ -1,0 +1,169 @@
+"""The pool: records that fade, copies taken on proof, room for the useful, and a memory that is exact."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from slipstream.core.errors import CheckpointError
+from slipstream.league.matchmaking import MU, SIGMA
+from slipstream.league.pool import LIVE, Pool
+from slipstream.settings import LeagueSettings
+
+SETTINGS = LeagueSettings(snapshot=1000)
+
+
+def play(pool: Pool, player: int, outcomes: str, learner: str = "main") -> None:
+    """Note results written as w, d and l."""
+    for letter in outcomes:
+        pool.result(learner, player, "ldw".index(letter) - 1)
+
+
+def filled(copies: int = 3) -> Pool:
+    """One anchor and some copies of the main agent."""
+    pool = Pool()
+    pool.add(0, "scripted:rule", "anchor")
+    for number in range(copies):
+        pool.add(number + 1, f"run:x@{number}", steps=number, learner="main")
+    return pool
+
+
+def test_results_fade() -> None:
+    """Each result of a pair takes 0.5 % off what that pair had, and off nobody else's."""
+    pool = filled()
+    play(pool, 1, "wdl")
+    play(pool, 2, "w")
+    assert pool.record("main", 1) == pytest.approx((0.995**2, 0.995, 1 + 0.995 + 0.995**2))
+    assert pool.record("main", 2) == (1, 0, 1)
+    assert pool.record("main", 3) == (0, 0, 0) and pool.record("other", 1) == (0, 0, 0)
+
+
+def test_ids_are_never_used_again() -> None:
+    """A retired player keeps its id, its record and the reason; nobody else can have it."""
+    pool = filled()
+    play(pool, 2, "ww")
+    pool.retire(2, "its file is damaged")
+    assert [player.id for player in pool.active] == [0, 1, 3]
+    assert pool.players[2].retired and pool.players[2].why == "its file is damaged"
+    with pytest.raises(AssertionError):
+        pool.add(2, "run:x@9")
+    assert pool.record("main", 2)[2] > 0
+
+
+def test_a_copy_begins_with_the_skill_of_its_learner() -> None:
+    """Who was met and beaten is known to be weaker; a copy is what it is a copy of."""
+    pool = filled()
+    play(pool, 0, "wwwww")
+    copy = pool.add(9, "run:x@5", learner="main")
+    assert pool.skill("main")[0] > MU > pool.skill(0)[0]
+    assert pool.skill(copy.id) == pool.skill("main")
+    assert pool.skill(1) == (MU, SIGMA)
+
+
+def test_no_copy_by_luck() -> None:
+    """A record of 5 to 0 against everybody is no proof of 70 %; 30 to 0 is."""
+    pool = filled(2)
+    for player in pool.active:
+        play(pool, player.id, "wwwww")
+    assert not pool.ready("main", 1500, SETTINGS)
+    for player in pool.active:
+        play(pool, player.id, "w" * 25)
+    assert pool.ready("main", 1500, SETTINGS)
+    assert not pool.ready("main", 999, SETTINGS)
+
+
+def test_a_player_never_met_holds_a_copy_back() -> None:
+    """Everybody must have been beaten, until it is time anyhow; who is retired does not count."""
+    pool = filled(2)
+    for player in (0, 1):
+        play(pool, player, "w" * 60)
+    assert not pool.ready("main", 1999, SETTINGS)
+    assert pool.ready("main", 2000, SETTINGS)
+    pool.retire(2, "gone")
+    assert pool.ready("main", 1000, SETTINGS)
+
+
+def test_an_empty_pool_proves_nothing() -> None:
+    """Without opponents there is no early copy, only the one that is due."""
+    assert not Pool().ready("main", 1500, SETTINGS)
+    assert Pool().ready("main", 2000, SETTINGS)
+    assert Pool().chances("main", SETTINGS) == (1.0, {})
+
+
+def test_exploiters_are_ready_by_their_own_targets() -> None:
+    """A main exploiter must surely beat the main agent as it is; a league exploiter the whole pool."""
+    pool = filled(1)
+    play(pool, LIVE, "w" * 60, "exploiter")
+    assert pool.ready("exploiter", 1000, SETTINGS, "main_exploiter")
+    assert not pool.ready("exploiter", 1000, SETTINGS, "league_exploiter")
+    for player in (0, 1):
+        play(pool, player, "w" * 60, "exploiter")
+    assert pool.ready("exploiter", 1000, SETTINGS, "league_exploiter")
+    assert pool.skill("main")[0] < MU
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2, 5])
+def test_verification_works_for_any_number_of_copies(copies: int) -> None:
+    """No number of own copies, none and one included, breaks the choice of opponents."""
+    pool = filled(copies)
+    for player in pool.active:
+        play(pool, player.id, "l" * 40)
+    for kind in ("main", "main_exploiter", "league_exploiter"):
+        alone, each = pool.chances("main", SETTINGS, kind)
+        assert alone + sum(each.values()) == pytest.approx(1)
+
+
+def test_a_main_exploiter_turns_to_the_copies_of_the_main_agent() -> None:
+    """Hopeless against the main agent, it meets the main agent's copies, not the anchors or its own."""
+    pool = filled(2)
+    pool.add(3, "run:y@1", "main_exploiter", learner="exploiter")
+    assert pool.chances("exploiter", SETTINGS, "main_exploiter")[0] == 1
+    play(pool, LIVE, "l" * 50, "exploiter")
+    alone, each = pool.chances("exploiter", SETTINGS, "main_exploiter")
+    assert alone == 0 and each == pytest.approx({0: 0, 1: 0.5, 2: 0.5, 3: 0})
+
+
+def test_the_least_useful_goes() -> None:
+    """The one that is beaten most often, but never an anchor, the best, the newest or an exploiter."""
+    pool = filled(4)
+    spy = pool.add(7, "run:y@1", "main_exploiter", learner="exploiter")
+    newest = pool.add(8, "run:x@9", learner="main")
+    for player in pool.active:
+        play(pool, player.id, "w" * 50)
+    play(pool, 3, "l")
+    pool.best = 1
+    gone = pool.retire_surplus(5)
+    assert [player.id for player in gone] == [2]
+    assert pool.players[2].why == "the least useful of 6 players in a pool for 5"
+    assert [player.id for player in pool.retire_surplus(3)] == [4, 3]
+    assert [player.id for player in pool.active] == [0, 1, spy.id, newest.id]
+    assert [player.id for player in pool.retire_surplus(1)] == [spy.id]
+    assert [player.id for player in pool.active] == [0, 1, newest.id]
+    assert pool.retire_surplus(2) == []
+
+
+def test_a_restored_pool_goes_on_exactly() -> None:
+    """Through JSON and back, everything is bit for bit what it was, and what follows too."""
+    random = np.random.default_rng(0)
+    pool = filled(3)
+    pool.best = 2
+    for outcome, player in zip(random.integers(-1, 2, 200), random.integers(-1, 4, 200), strict=True):
+        pool.result("main" if player >= 0 else "exploiter", int(player), int(outcome))
+    pool.retire(1, "old")
+    other = Pool.restore(json.loads(json.dumps(pool.describe())))
+    for one in (pool, other):
+        play(one, 2, "wdlw")
+        one.add(4, "run:x@77", learner="main")
+        one.retire_surplus(2)
+    assert other.describe() == pool.describe()
+    assert other.chances("main", SETTINGS) == pool.chances("main", SETTINGS)
+
+
+def test_a_damaged_pool_is_refused() -> None:
+    """What is missing is named."""
+    told = filled().describe()
+    del told["record"]
+    with pytest.raises(CheckpointError, match=r"pool in this checkpoint cannot be read: KeyError\('record'\)"):
+        Pool.restore(told)
