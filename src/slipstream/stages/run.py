@@ -19,10 +19,10 @@ from slipstream.envs.registry import EnvChoice, parse
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
-from slipstream.settings import Settings
-from slipstream.stages import clone as cloning
 from slipstream.runs.replays import Replay
+from slipstream.settings import Settings
 from slipstream.stages import STORY
+from slipstream.stages import clone as cloning
 from slipstream.stages import compete as competing
 from slipstream.stages import train as training
 from slipstream.stages.evaluate import evaluate
