@@ -13,6 +13,7 @@ _HOMES = {
     "train": "slipstream.api",
     "record": "slipstream.api",
     "clone": "slipstream.api",
+    "compete": "slipstream.api",
     "resume": "slipstream.api",
     "evaluate": "slipstream.api",
     "load_agent": "slipstream.api",

@@ -27,6 +27,7 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
 from slipstream.stages import clone as cloning
+from slipstream.stages import compete as competing
 from slipstream.stages import evaluate as evaluation
 from slipstream.stages import record as recording
 from slipstream.stages import train as training
@@ -122,6 +123,17 @@ def train(
     return Run(result.run, result.facts())
 
 
+def compete(
+    env: str, *, run: str | Path | None = None, preset: str | None = None, config: str | Path | None = None,
+    terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+) -> Run:  # fmt: skip
+    """Train by self-play in a league; settings as `league__snapshot=...`. The ladder is in the run's facts."""
+    resolved = configure(env, preset=preset, config=Path(config) if config else None, flags=settings)
+    choice = choose_env(env, resolved.settings, terms=dict(terms or {}))
+    facts = competing.compete(choice, resolved, Path(run) if run else None)
+    return Run(Path(facts["run"]), facts)
+
+
 def resume(
     run: str | Path, *, steps: int | None = None, env: Callable[[], Any] | None = None,
     terms: Mapping[str, Callable[..., float]] | None = None,
@@ -132,6 +144,9 @@ def resume(
         settings = read_config(place)[0]
         cloned = cloning.resume(place.path, settings, _say, lambda done, total: None)
         return Run(cloned.run, cloned.facts())
+    if stage_of(place) == "compete":
+        facts = competing.resume(place.path, steps, terms=dict(terms or {}))
+        return Run(place.path, facts)
     result = training.resume(Path(run), steps, factory=env, terms=dict(terms or {}))
     return Run(result.run, result.facts())
 
@@ -224,5 +239,5 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 
 __all__ = [
-    "EnvChoice", "Run", "clone", "configure", "evaluate", "load_agent", "make_vector", "record", "resume", "train"
+    "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume", "train"
 ]  # fmt: skip

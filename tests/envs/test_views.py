@@ -1,4 +1,4 @@
-"""Games from above: what stands where, in which colour."""
+"""Games from above: what stands where, in which colour, and what columns are called."""
 
 from __future__ import annotations
 
@@ -7,46 +7,67 @@ import pytest
 
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Array
+from slipstream.envs.canvas import BLUE, ORANGE, WHITE
+from slipstream.envs.kart.drawing import ASPHALT
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.layout import BALL, CARS, HX, HY, X, Y
-from slipstream.envs.views import ASPHALT, BLUE, GRASS, ORANGE, WHITE, draw, paint
+from slipstream.envs.views import SIZE, draw, labels, pace
 
 
-def has(frame: Array, colour: tuple[int, int, int]) -> Array:
-    """Where a colour is."""
-    return (frame == colour).all(axis=-1)
-
-
-def test_discs_stand_where_they_are_put() -> None:
-    """x goes to the right and y upwards from the centre."""
-    frame = paint([(3.0, 1.0, 0.5, WHITE)], (1.0, 0.0), (4.0, 2.0))
-    assert frame.shape == (120, 240, 3)
-    rows, columns = np.nonzero(has(frame, WHITE))
-    assert rows.mean() == pytest.approx(120 * (2 - 1) / 4, abs=1)
-    assert columns.mean() == pytest.approx(240 * (4 + 2) / 8, abs=1)
-    assert has(frame, GRASS).sum() == 240 * 120 - len(rows)
+def near(frame: Array, colour: tuple[int, ...], within: int = 30) -> Array:
+    """Where a colour is, or one that is close to it."""
+    return (np.abs(frame.astype(int) - colour[:3]).max(axis=-1)) < within
 
 
 def test_soccer() -> None:
-    """Both teams and the ball are seen, the ball where the state says."""
+    """The ball and the first car are where the state says: x to the right, y upwards."""
     state = make_vector(EnvChoice("soccer"), 1).snapshot()
     state["state"][0, [BALL + X, BALL + Y]] = (21.0, 10.0)
     state["state"][0, [CARS + X, CARS + Y, CARS + HX, CARS + HY]] = (-21.0, -10.0, 1.0, 0.0)
     frame = draw("soccer", state)
-    assert frame is not None
-    height, width, _ = frame.shape
-    rows, columns = np.nonzero(has(frame, WHITE))
-    right = columns > width / 2 + 20
-    assert rows[right].mean() < height / 2 < rows[columns < width / 2 - 20].mean()
-    assert has(frame, BLUE)[height // 2 :, : width // 2].any()
-    assert has(frame, ORANGE).any()
+    assert frame is not None and frame.shape == (SIZE[1], SIZE[0], 3) and frame.dtype == np.uint8
+    scale = min(SIZE[0] / 2 / 43.5, SIZE[1] / 2 / 26.5)
+    rows, columns = np.nonzero(near(frame, WHITE, 20))
+    assert np.median(columns) == pytest.approx(SIZE[0] / 2 + 21 * scale, abs=4)
+    assert np.median(rows) == pytest.approx(SIZE[1] / 2 - 10 * scale, abs=4)
+    pitch = near(frame, BLUE)
+    pitch[:, : round(SIZE[0] / 2 - 34 * scale)] = False
+    rows, columns = np.nonzero(pitch)
+    assert np.median(columns) == pytest.approx(SIZE[0] / 2 - 21 * scale, abs=4)
+    assert np.median(rows) == pytest.approx(SIZE[1] / 2 + 10 * scale, abs=4)
+    assert near(frame, ORANGE).any()
 
 
 def test_kart() -> None:
-    """The kart is in the middle, on asphalt; other games have no picture."""
-    frame = draw("kart", make_vector(EnvChoice("kart"), 1).snapshot())
+    """A kart at rest is in the middle, on asphalt; other games have no picture."""
+    frame = draw("kart:easy", make_vector(EnvChoice("kart:easy"), 1).snapshot())
     assert frame is not None
-    height, width, _ = frame.shape
-    assert has(frame, BLUE)[height // 2 - 2 : height // 2 + 3, width // 2 - 2 : width // 2 + 3].any()
-    assert has(frame, ASPHALT).sum() > 500
+    middle = frame[SIZE[1] // 2 - 8 : SIZE[1] // 2 + 8, SIZE[0] // 2 - 8 : SIZE[0] // 2 + 8]
+    assert near(middle, BLUE).any()
+    assert near(frame, ASPHALT, 4).sum() > 5000
     assert draw("recall", {}) is None
+
+
+@pytest.mark.parametrize("env", ["soccer", "soccer:3v3", "kart"])
+def test_columns_have_names(env: str) -> None:
+    """Every column of the state is named, once."""
+    snapshot = make_vector(EnvChoice(env), 1).snapshot()
+    told = labels(env, snapshot)
+    assert len(set(told["state"])) == len(told["state"]) == snapshot["state"].shape[1]
+    assert len(told["clock"]) == snapshot["clock"].shape[1] and told["clock"][0] == "ticks_left"
+    assert labels("recall", {}) == {}
+
+
+def test_names_mean_the_columns() -> None:
+    """The column that is called the second car's x is it."""
+    snapshot = make_vector(EnvChoice("soccer"), 1).snapshot()
+    place = labels("soccer", snapshot)["state"].index("car.1.x")
+    assert place == CARS + 13 + X and snapshot["state"][0, place] > 0 > snapshot["state"][0, CARS + X]
+
+
+def test_the_pace_of_a_game() -> None:
+    """Ticks between two clocks, over 60; games without a clock keep their own."""
+    clocks = np.zeros((2, 10), np.int64)
+    clocks[:, 0] = 3600, 3592
+    assert pace("soccer", clocks, 0.5) == pytest.approx(8 / 60)
+    assert pace("recall", clocks, 0.5) == pace("soccer", clocks[:1], 0.5) == 0.5

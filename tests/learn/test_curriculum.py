@@ -66,8 +66,8 @@ def test_what_cannot_be_used_is_said() -> None:
 
 
 def test_where_the_tasks_come_from() -> None:
-    """The settings' tasks go first, then a game's own stages (for `staged`), then its tasks."""
-    stages = ("a vs scripted:easy", "b")
+    """The settings' tasks go first, then a game's own stages (for `staged`) that this env can play, then its tasks."""
+    stages = ("a vs scripted:easy", "b", "elsewhere vs scripted:easy")
     for kind, tasks, expected in (
         ("staged", (), ["a vs scripted:easy", "b"]),
         ("staged", ("c", "a"), ["c", "a"]),

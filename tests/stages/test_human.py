@@ -1,4 +1,4 @@
-"""A person's games: keys become actions, frames become text, and whole episodes come out of a real terminal."""
+"""A person's games: keys become actions, and whole episodes come out of a real terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slipstream.envs.kart.actions import TABLE as KART_TABLE
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.actions import SPECS as SOCCER
 from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
-from slipstream.stages.human import Keyboard, Window, choose, drive, half_blocks, permitted, read_keys
+from slipstream.stages.human import Keyboard, Window, choose, drive, permitted
 
 MODULE = """
 import gymnasium, numpy as np
@@ -55,12 +55,6 @@ class Lamp(gymnasium.Env):
 
 gymnasium.register("Lamp-v0", Lamp)
 """
-
-
-def test_keys_of_a_terminal() -> None:
-    """Arrows in both of their spellings, letters, space and digits, several at once; what is unknown is dropped."""
-    assert read_keys("\x1b[A\x1bOD w1Q") == ["up", "left", "space", "up", "1", "q"]
-    assert read_keys("\x1b[Zx") == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -103,20 +97,6 @@ def test_other_games() -> None:
     masked = ActionSpec("discrete", (3,), masked=True)
     assert permitted(np.array([0]), np.array([0, 0, 1]), masked).tolist() == [2]
     assert permitted(np.array([1]), np.array([0, 1, 1]), masked).tolist() == [1]
-
-
-def test_frames_as_text() -> None:
-    """Each character is two pixels; the picture keeps its shape and fits."""
-    frame = np.zeros((4, 4, 3), np.uint8)
-    frame[0] = (255, 0, 0)
-    frame[3] = (0, 0, 255)
-    lines = half_blocks(frame, 80, 2)
-    assert lines == [
-        "\x1b[38;2;255;0;0;48;2;0;0;0m▀▀▀▀\x1b[0m",
-        "\x1b[38;2;0;0;0;48;2;0;0;255m▀▀▀▀\x1b[0m",
-    ]
-    wide = half_blocks(np.zeros((100, 400, 3), np.uint8), 40, 30)
-    assert [line.count("▀") for line in wide] == [40] * 5
 
 
 def test_what_nobody_can_play() -> None:

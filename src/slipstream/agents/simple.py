@@ -76,6 +76,11 @@ class BatchAgent:
             states[rows] = self.memory(len(rows))
         out[rows], streams[rows] = chosen, chances
 
+    @property
+    def values(self) -> Array | None:
+        """What it expected of each row that acted last, indexed by row; None: it has no idea."""
+        return None
+
     def memory(self, rows: int) -> Array:
         """No states: nothing is remembered."""
         return np.zeros((rows, 0), np.float32)

@@ -82,6 +82,11 @@ class TrainedAgent(BatchAgent):
             bound(chosen, self._low, self._high, self.design.squashed, chosen)
             out[rows] = chosen
 
+    @property
+    def values(self) -> Array | None:
+        """What it expected of each row that acted last, indexed by row; None: it has no idea."""
+        return self._unused[1] if self.design.value else None
+
     def memory(self, rows: int) -> Array:
         """The states in use; another number of rows starts anew."""
         if len(self._states) != rows:

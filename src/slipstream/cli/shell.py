@@ -15,8 +15,8 @@ from slipstream.core.errors import SlipstreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
-    "run", "record", "demos", "clone", "train", "resume", "evaluate", "tournament", "envs", "agents", "convert",
-    "doctor",
+    "run", "record", "demos", "clone", "train", "compete", "resume", "evaluate", "tournament", "watch", "replay",
+    "rewards", "report", "envs", "agents", "convert", "doctor",
 )  # fmt: skip
 
 

@@ -9,21 +9,19 @@ import click
 
 from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, shared, tell, text
 from slipstream.core.errors import SlipstreamError
-
-STAGES = ("record", "clone", "train", "evaluate", "report")
-
+from slipstream.stages import STORY
 
 @main.command()
 @click.argument("env")
 @click.option(
-    "--skip", multiple=True, metavar="STAGE", help="Leave a stage out: record, clone, train, evaluate, report."
+    "--skip", multiple=True, metavar="STAGE", help=f"Leave a stage out: {', '.join(STORY)}."
 )
 @configurable
 @shared
 def run(
     env: str, skip: tuple[str, ...], place: Path | None, as_json: bool, modules: tuple[str, ...], **flags: Any
 ) -> None:
-    """The whole story: record an expert, clone it, train on from there, evaluate, report.
+    """The whole story: record an expert, clone it, train on from there, compete in a league, evaluate, report.
 
     The same command with --run DIR goes on where it was stopped.
     """
@@ -33,10 +31,10 @@ def run(
     with Bar("progress") as bar:
         facts = tell_story(
             choice, lambda more: settle(env, modules, flags | more)[1], place, skip,
-            lambda line: click.echo(f"== {line}" if line.partition(":")[0] in STAGES else line, err=True), bar.show,
+            lambda line: click.echo(f"== {line}" if line.partition(":")[0] in STORY else line, err=True), bar.show,
         )  # fmt: skip
     tell(facts, as_json, _story(facts))
-    for name in ("record", "clone", "train"):
+    for name in ("record", "clone", "train", "compete"):
         leave(facts.get(name, {}))
 
 
@@ -68,7 +66,7 @@ def train(
     from slipstream.stages.train import train as do
 
     facts = do(choice, resolved, place).facts()
-    tell(facts, as_json, _trained(facts))
+    tell(facts, as_json, trained(facts))
     leave(facts)
 
 
@@ -81,15 +79,21 @@ def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import stage_of
 
-    if stage_of(RunDir.open(run)) == "clone":
+    stage = stage_of(RunDir.open(run))
+    if stage == "clone":
         from slipstream.cli.clone import go_on
 
         go_on(run, as_json)
         return
+    if stage == "compete":
+        from slipstream.cli.compete import go_on as compete_on
+
+        compete_on(run, steps, modules, as_json)
+        return
     from slipstream.stages.train import resume as do
 
     facts = do(run, steps, modules).facts()
-    tell(facts, as_json, _trained(facts))
+    tell(facts, as_json, trained(facts))
     leave(facts)
 
 
@@ -182,14 +186,17 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "obs": parts.spec.obs.width,
         "batch": parts.batch,
         "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.pack).values()),
+        "gamma": parts.schedules.now(parts.learner.section, 0).gamma,
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
     lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += parts.learner.notices
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
 
-def _trained(facts: dict[str, Any]) -> str:
+def trained(facts: dict[str, Any]) -> str:
+    """The end of a training in words."""
     mean = facts["mean_return"]
     lines = [
         f"{facts['steps']:,} steps in {facts['seconds']:.1f} s ({facts['steps_per_second']:,.0f} steps/s after "
@@ -225,8 +232,12 @@ def _story(facts: dict[str, Any]) -> str:
     parts = []
     if "evaluate" in facts:
         parts += [*_headline(facts["evaluate"]), _evaluated(facts["evaluate"]), ""]
+    if "tournament" in facts:
+        from slipstream.league.standings import ladder_text
+
+        parts += [ladder_text(facts["tournament"]["tables"]), ""]
     if "train" in facts:
-        parts.append(_trained(facts["train"]))
+        parts.append(trained(facts["train"]))
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
     if "times" in facts:

@@ -92,7 +92,7 @@ class _Hall:
         self._tolerant = tolerant
         self._sides = sorted(set(spec.teams))
         self._side_of = np.array([self._sides.index(team) for team in spec.teams])
-        self._tasks = np.array([_task(fixture, spec) for fixture in fixtures], np.int64)
+        self._tasks = np.array([task_number(fixture, spec) for fixture in fixtures], np.int64)
         rows = vector.envs * spec.agents
         self._rows = empty_rows(spec, vector.envs)
         self._action = np.zeros((rows, spec.action.parts), spec.action.dtype)
@@ -258,7 +258,7 @@ class _Hall:
         return there if there.any() else self._side_of == side
 
 
-def _task(fixture: Fixture, spec: EnvSpec) -> int:
+def task_number(fixture: Fixture, spec: EnvSpec) -> int:
     """The number of a game's task; a pair, which has one seed, has one task."""
     if not fixture.task:
         return spec.tasks.index(spec.target[fixture.seed % len(spec.target)]) if spec.target else -1

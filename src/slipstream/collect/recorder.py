@@ -470,7 +470,8 @@ def rechoose(origin: dict[str, Any]) -> EnvChoice:
     """The environment that a shard was recorded in, with its settings."""
     try:
         told = origin["settings"]
-        return EnvChoice(origin["env"], EnvSettings(**told["env"]), RewardSettings(**told["rewards"]))
+        settings = EnvSettings(**told["env"]), RewardSettings(**told["rewards"])
+        return EnvChoice(origin["env"], *settings, gamma=told.get("gamma", EnvChoice.gamma))
     except (KeyError, TypeError, ValueError) as error:
         raise DemoError(
             f"The shard does not say in which env it was recorded: {error!r}.", "pass choice=EnvChoice(...)"

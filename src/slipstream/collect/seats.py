@@ -43,7 +43,8 @@ class Match:
     @classmethod
     def hear(cls, told: Sequence[Any]) -> Match:
         """The inverse of `tell`."""
-        return cls(*[tuple(part) if isinstance(part, list) else part for part in told])
+        parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in told]
+        return cls(*parts)
 
 
 def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:

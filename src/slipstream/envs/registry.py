@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.core.contracts import Array, Vector
 from slipstream.core.errors import ConfigError, EnvError, did_you_mean
 from slipstream.settings import EnvSettings, RewardSettings
+
+if TYPE_CHECKING:
+    from slipstream.envs.rewards import Scheme
 
 Scripted = Callable[[Array, str, Array], None]
 """Writes actions for observations [rows, obs], given the kind of action asked for."""
@@ -46,6 +49,8 @@ class EnvChoice:
     """Makes a Python environment that has no name."""
     terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """A user's own reward terms."""
+    gamma: float = 0.99
+    """The learner's discount per step, by which potentials are paid; `rewards.half_life` goes before it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,10 @@ class Game:
     """The preset that holds the game's own defaults."""
     expert: str = ""
     """The scripted player that `run` records and clones first."""
+    stages: tuple[str, ...] = ()
+    """The curriculum's own stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant has those of its tasks."""
+    scheme: Callable[[], Scheme] | None = None
+    """What the game says about its reward terms."""
 
 
 def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
@@ -76,8 +85,8 @@ def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
         "action_repeat": choice.env.action_repeat or 4,
         "actions": choice.env.actions,
         "random_starts": choice.env.random_starts,
-        "mode": choice.rewards.mode,
-        "weights": choice.rewards.weights,
+        "rewards": choice.rewards,
+        "gamma": choice.gamma,
         "extra_terms": choice.terms,
     }
 
@@ -97,6 +106,14 @@ def _scripted(game: str, name: str) -> Scripted:
     return act
 
 
+def _scheme(game: str) -> Callable[[], Scheme]:
+    def load() -> Scheme:
+        found: Scheme = importlib.import_module(f"slipstream.envs.{game}.rewards").SCHEME
+        return found
+
+    return load
+
+
 SOCCER = Game(
     summary="car soccer, 1v1 to 3v3: boost, drift, bounce, score",
     variants=("1v1", "2v2", "3v3"),
@@ -106,6 +123,7 @@ SOCCER = Game(
     opponents=("scripted:chaser", "scripted:rule"),
     preset="soccer",
     expert="scripted:rule",
+    scheme=_scheme("soccer"),
 )
 
 
@@ -126,6 +144,7 @@ KART = Game(
     scripted={name: _scripted("kart", name) for name in ("expert", "cruiser")},
     preset="kart",
     expert="scripted:expert",
+    scheme=_scheme("kart"),
 )
 
 

@@ -55,7 +55,8 @@ class Pool:
 
     def add(self, id: int, name: str, kind: Kind = "main", steps: int = 0, learner: str = "") -> Player:
         """Take in a player under an id that nobody had; a copy begins with its learner's skill."""
-        assert id >= 0 and id not in self.players
+        assert id >= 0
+        assert id not in self.players
         player = self.players[id] = Player(id, name, kind, steps, learner)
         if learner in self._skill:
             self._skill[str(player.id)] = self._skill[learner]
@@ -77,6 +78,10 @@ class Pool:
         """Wins, draws and games, faded, of a learner against a player."""
         wins, draws, games = self._record.get((learner, player), np.zeros(3))
         return float(wins), float(draws), float(games)
+
+    def forget(self, learner: str) -> None:
+        """A learner begins anew: its results say nothing about what it will be."""
+        self._record = {key: counts for key, counts in self._record.items() if key[0] != learner}
 
     def skill(self, who: str | int) -> tuple[float, float]:
         """Skill (mu, sigma) of a learner by name or a player by id: for matchmaking, the ladder has the ratings."""

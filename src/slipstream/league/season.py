@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.errors import ConfigError, SlipstreamError
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.league.exploiters import SPARRING, Exploiter
-from slipstream.league.ladder import GamesLog, ladder
+from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
 from slipstream.learn.matches import Event, Roll
@@ -118,6 +119,8 @@ class Season:
         """Freeze a copy when one is due, rate it and test whether it is the best so far."""
         league, took = self._settings.league, steps - self._steps
         self.promotion, self._steps = None, steps
+        if steps == 0:
+            self._rate_anchors()
         if steps == 0 or self.pool.ready(MAIN, steps - self._frozen_at, league):
             self._frozen_at = steps
             self._promote(self._freeze(MAIN, "main", steps, pack, steps), steps)
@@ -140,7 +143,8 @@ class Season:
             named, exploiters[exploiter.name] = exploiter.snapshot()
             arrays |= {f"{exploiter.name}/{name}": array for name, array in named.items()}
         return arrays, {
-            "exploiters": exploiters, "debt": self._debt, "visits": self._visits, "pool": self.pool.describe(), "resident": list(self._resident), "turn": self._turn,
+            "exploiters": exploiters, "debt": self._debt, "visits": self._visits, "pool": self.pool.describe(),
+            "resident": list(self._resident), "turn": self._turn,
             "frozen_at": self._frozen_at, "shown": dict(self._shown), "steps": self._steps,
         }  # fmt: skip
 
@@ -154,7 +158,7 @@ class Season:
             own = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith(f"{exploiter.name}/")}
             exploiter.restore(own, state["exploiters"][exploiter.name])
         self._log.rewind(int(state["steps"]))
-        self._rated = [game for game in self._log.read() if game["kind"] != "train"]
+        self._rated = [game for game in self._log.read()[0] if game["kind"] != "train"]
 
     def close(self) -> None:
         """End the exploiters' workers."""
@@ -233,13 +237,23 @@ class Season:
         chosen = [player for player in self.pool.active if player.kind == "anchor"]
         some = random.permutation(len(others))[: league.rating_opponents]
         chosen += [others[place] for place in sorted(some.tolist())]
+        self._meet([(copy.name, other.name) for other in chosen], steps)
+        self._show(copy)
+
+    def _rate_anchors(self) -> None:
+        """Let the anchors play each other, so that everything else is measured by one scale."""
+        names = [player.name for player in self.pool.active]
+        self._meet(list(itertools.combinations(names, 2)), 0)
+
+    def _meet(self, couples: Sequence[tuple[str, str]], steps: int) -> None:
+        """Rating games between some players in every mode that counts, greedily and by chance."""
+        games = self._settings.league.rating_games
         for play in PLAYS:
             fixtures: list[Fixture] = []
-            for number, other in enumerate(chosen):
+            for number, (one, other) in enumerate(couples):
                 for task in self._spec.target or ("",):
-                    fixtures += paired(copy.name, other.name, league.rating_games, steps * 31 + number, task)
+                    fixtures += paired(one, other, games, steps * 31 + number, task)
             self._play(fixtures, play, "rating", steps)
-        self._show(copy)
 
     def _promote(self, copy: Player, steps: int) -> None:
         """Test on pairs of games whether a new copy is better than the best so far; the first one is the best."""
@@ -283,14 +297,14 @@ class Season:
                 for player in at_fault:
                     self._retire(player, game.fault)
             else:
-                lines.append(game_line(game, self._choice.name, self._spec, play, kind, steps))
+                lines.append(played_line(game, self._choice.name, self._spec, play, kind, steps))
         self._log.append(lines)
         self._rated += lines
         return played
 
     def _show(self, copy: Player) -> None:
         """Rate everybody anew from all games, and keep the newest copy's numbers for the log."""
-        for table in ladder(self._rated)["tables"]:
+        for table in ladder(self._rated):
             for player in table["players"]:
                 if player["agent"] == copy.name:
                     name = "/".join(filter(None, ("league/rating", table["mode"], table["play"])))
@@ -306,21 +320,30 @@ class Season:
             if match.side == 1:
                 agents, outcome, score = agents[::-1], -outcome, score[::-1] if score else None
             task = self._spec.tasks[match.task] if match.task >= 0 else mode_of(self._spec)
-            lines.append({
-                "kind": "train", "env": self._choice.name, "mode": task, "play": "sampled", "agents": agents,
-                "seed": match.seed, "outcome": outcome, "score": score, "length": match.length, "steps": own_steps if learner == MAIN else self._steps,
-            })  # fmt: skip
+            lines.append(
+                game_line(
+                    "train",
+                    self._choice.name,
+                    task,
+                    "sampled",
+                    agents,
+                    outcome,
+                    seed=match.seed,
+                    score=score,
+                    length=match.length,
+                    steps=own_steps if learner == MAIN else self._steps,
+                )
+            )
         self._log.append(lines)
 
 
-def game_line(game: Played, env: str, spec: EnvSpec, play: str, kind: str, steps: int | None) -> dict[str, Any]:
+def played_line(game: Played, env: str, spec: EnvSpec, play: str, kind: str, steps: int | None) -> dict[str, Any]:
     """A game of frozen players, as the log holds it."""
     own, theirs = (tuple(side.values()) for side in game.behaviour)
-    return {
-        "kind": kind, "env": env, "mode": game.fixture.task or mode_of(spec), "play": play,
-        "agents": list(game.fixture.players), "seed": game.fixture.seed, "outcome": game.outcome,
-        "score": _score(spec, own, theirs), "length": game.length, "steps": steps,
-    }  # fmt: skip
+    return game_line(
+        kind, env, game.fixture.task or mode_of(spec), play, game.fixture.players, game.outcome,
+        seed=game.fixture.seed, score=_score(spec, own, theirs), length=game.length, steps=steps,
+    )  # fmt: skip
 
 
 def mode_of(spec: EnvSpec) -> str:

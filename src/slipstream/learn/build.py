@@ -21,6 +21,8 @@ from slipstream.core.errors import ConfigError
 from slipstream.core.plan import Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.envs.rewards import discount
+from slipstream.learn.alarm import Alarm
 from slipstream.learn.anchor import make_anchor
 from slipstream.learn.batch import Engine
 from slipstream.learn.curriculum import make_curriculum
@@ -115,6 +117,7 @@ class Parts:
     matches: Matches
     collector: Collector
     batch: int
+    alarm: Alarm
     gate: Gate | None = None
 
     def publish(self, version: int) -> None:
@@ -129,7 +132,33 @@ class Parts:
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
     """The environment of a run."""
-    return EnvChoice(name, settings.env, settings.rewards, **more)
+    gamma = getattr(settings, settings.algorithm).gamma
+    return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, **more)
+
+
+def settle_discount(settings: Settings, step_seconds: float, env: str) -> Settings:
+    """The settings with the discounts that `rewards.half_life` stands for, where it is given."""
+    rewards = settings.rewards
+    if rewards.potential and f"{settings.algorithm}.gamma" in settings.schedules:
+        raise ConfigError(
+            f"`rewards.potential` pays by one discount, and `{settings.algorithm}.gamma` has a schedule.",
+            "drop one of the two",
+        )
+    if rewards.half_life is None:
+        return settings
+    gamma = {"gamma": discount(rewards, step_seconds, 0.0, env)}
+    return settings.model_copy(
+        update={"ppo": settings.ppo.model_copy(update=gamma), "sac": settings.sac.model_copy(update=gamma)}
+    )
+
+
+def told_discount(settings: Settings, step_seconds: float) -> str:
+    """What `rewards.half_life` makes of the discount, in words; empty without one."""
+    half_life, gamma = settings.rewards.half_life, getattr(settings, settings.algorithm).gamma
+    if half_life is None:
+        return ""
+    why = f"rewards.half_life: {half_life:g} s in steps of {step_seconds:.3g} s"
+    return f"{settings.algorithm}.gamma = {gamma:.6g}  ({why})"
 
 
 def build(
@@ -137,8 +166,9 @@ def build(
     opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
 ) -> Parts:  # fmt: skip
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
-    schedules = Schedules(settings)
     spec, design, memory, fields = look(choice, settings)
+    settings = settle_discount(settings, spec.step_seconds, choice.name)
+    schedules = Schedules(settings)
     if (settings.opponent or opponents) and not spec.competitive:
         raise nobody_to_play(spec)
     replay = settings.algorithm == "sac"
@@ -151,14 +181,17 @@ def build(
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
     learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
+    if said := told_discount(settings, spec.step_seconds):
+        learner.notices.append(said)
     game, _ = parse(choice.name)
     curriculum = make_curriculum(settings.curriculum, spec.tasks, getattr(game, "stages", ()))
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
     collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)
     episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
+    alarm = Alarm(steady=curriculum is None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
-    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, gate)
+    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate)
 
 
 def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field]]:

@@ -32,7 +32,7 @@ MOST_CHANCE = 0.75
 """The largest success that is put down to chance."""
 RANK_POWER = 10.0
 STALE = 0.1
-"""Share of the levels' weight that goes by how long they were not drawn."""
+"""Share of the levels' weight that goes by how long they were not played."""
 CLEAR = 1.1
 """How much larger than the old favourite's a task's share must be for it to be called the new one."""
 
@@ -170,7 +170,7 @@ class Judge(Protocol):
         """Take in a game."""
 
     def weights(self, tally: Tally, age: Array) -> Array:
-        """Weights [tasks], NaN where it is too early to say; `age` [tasks] is in draws since each was last drawn."""
+        """Weights [tasks], NaN where it is too early to say; `age` [tasks] counts games since its last."""
 
     def arrays(self) -> dict[str, Array]:
         """The state by name, as it stands (not copied)."""
@@ -183,21 +183,20 @@ class Mixture:
         self.tasks = tasks
         self._uniform, self._kind, self._judge = uniform, kind, judge
         self._tally = Tally(len(tasks))
-        self._last = np.full(len(tasks), -1, np.int64)
-        self._clock = np.zeros(1, np.int64)
+        self._drawn = np.zeros(len(tasks), np.int64)
+        self._age = np.zeros(len(tasks), np.int64)
         self._favourite = np.full(1, -1, np.int64)
 
     def sample(self, count: int, random: np.random.Generator) -> Array:
         """Draw tasks: first those that were never drawn, then by their shares."""
-        untried = np.flatnonzero(self._last < 0)[:count].astype(np.int32)
+        untried = np.flatnonzero(self._drawn == 0)[:count].astype(np.int32)
         drawn = np.concatenate([untried, draw(self.shares(), count - len(untried), random)])
-        self._last[drawn] = self._clock[0] + np.arange(count)
-        self._clock[0] += count
+        self._drawn += np.bincount(drawn, minlength=len(self.tasks))
         return drawn
 
     def shares(self) -> Array:
         """The probability [tasks] of every task; one that cannot be judged yet is taken for the best."""
-        weights = self._judge.weights(self._tally, self._clock[0] - 1 - self._last)
+        weights = self._judge.weights(self._tally, self._age)
         known = ~np.isnan(weights)
         weights[~known] = weights[known].max() if weights[known].any() else 1.0
         if not weights.any():
@@ -210,6 +209,8 @@ class Mixture:
         for result in results:
             self._tally.add(result)
             self._judge.add(result)
+            self._age += 1
+            self._age[result.task] = 0
         if not (self._tally.results > 0).all():
             return []
         shares = self.shares()
@@ -225,7 +226,7 @@ class Mixture:
 
     def describe(self) -> dict[str, Any]:
         """The state as JSON holds it, exactly."""
-        parts = {self._kind: self._judge.arrays(), "tally": self._tally.arrays(), "drawn": self._drawn()}
+        parts = {self._kind: self._judge.arrays(), "tally": self._tally.arrays(), "mixture": self._state()}
         return _named(self.tasks) | {name: _lists(arrays) for name, arrays in parts.items()}
 
     def restore(self, told: Mapping[str, Any]) -> None:
@@ -233,10 +234,10 @@ class Mixture:
         _check_same(self.tasks, told, self._kind)
         _put_back(self._judge.arrays(), told[self._kind])
         _put_back(self._tally.arrays(), told["tally"])
-        _put_back(self._drawn(), told["drawn"])
+        _put_back(self._state(), told["mixture"])
 
-    def _drawn(self) -> dict[str, Array]:
-        return {"last": self._last, "clock": self._clock, "favourite": self._favourite}
+    def _state(self) -> dict[str, Array]:
+        return {"drawn": self._drawn, "age": self._age, "favourite": self._favourite}
 
 
 class Progress:
@@ -294,7 +295,7 @@ class Progress:
 
 
 class Levels:
-    """Prioritised levels: by the rank of |return - value|, a little by how long a level was not drawn (PLR)."""
+    """Prioritised levels: by the rank of |return - value|, a little by how long a level was not played (PLR)."""
 
     def __init__(self, tasks: int) -> None:
         self._surprise, self._games = np.zeros(tasks), np.zeros(tasks, np.int64)
@@ -360,7 +361,10 @@ def _judge(kind: str, tasks: int) -> Judge:
 def make_curriculum(
     settings: CurriculumSettings, spec_tasks: tuple[str, ...], stages: tuple[str, ...] = ()
 ) -> Curriculum | None:
-    """The curriculum that is asked for, over `curriculum.tasks` or the game's own stages or tasks; none for `none`."""
+    """The curriculum that is asked for, or None for `none`.
+
+    It is over `curriculum.tasks`; unset, over those of the game's stages that this env has tasks for, or all its tasks.
+    """
     if settings.kind == "none":
         return None
     if not spec_tasks:
@@ -376,7 +380,8 @@ def make_curriculum(
             )
         tasks = parse_tasks(settings.tasks or spec_tasks, spec_tasks)
         return Mixture(tasks, settings.uniform, settings.kind, _judge(settings.kind, len(tasks)))
-    tasks = parse_tasks(settings.tasks or stages or spec_tasks, spec_tasks)
+    own = tuple(stage for stage in stages if stage.partition(" vs ")[0] in spec_tasks)
+    tasks = parse_tasks(settings.tasks or own or spec_tasks, spec_tasks)
     if settings.stage is not None and settings.stage > len(tasks):
         raise ConfigError(
             f"curriculum.stage = {settings.stage}, but there are {len(tasks)} stages.",

@@ -16,14 +16,15 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import TrainedAgent
-from slipstream.collect.games import play
+from slipstream.collect.games import Games, Played, play
+from slipstream.collect.tapes import keep
 from slipstream.config import Resolved, dump
 from slipstream.core import compile
-from slipstream.core.contracts import EnvSpec
+from slipstream.core.contracts import Agent, EnvSpec
 from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.learn.build import Parts, build, choose_env
-from slipstream.learn.loop import Progress, iterate
+from slipstream.learn.loop import Progress, due, iterate
 from slipstream.learn.matches import Opponents
 from slipstream.learn.state import Position, capture, restore
 from slipstream.models.design import Design
@@ -37,6 +38,8 @@ from slipstream.settings import Settings
 
 NEED_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
+REPLAY_GAMES = 16
+"""Games of which the best, worst, closest and lost ones are kept."""
 Against = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponents]
 """Makes those whom a run plays."""
 
@@ -170,7 +173,11 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
                 "plan: " + ", ".join(f"{name[5:]} {now} ({why})" for name, _, now, why in parts.plan.rows())
             )
             try:
+                before = position.steps
                 for progress in loop:
+                    if due(settings.every.replay, before, position.steps):
+                        progress.events.append(("replay", _keep_replays(parts, settings, run, position.steps)))
+                    before = position.steps
                     start_seconds = start_seconds or time.perf_counter() - began
                     events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
                     record_events(run, position.steps, events)
@@ -205,21 +212,48 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
     )
 
 
-def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
-    """Evaluation games on seeds of their own, so that they disturb nothing."""
+def _measure(parts: Parts, settings: Settings, games: int, steps: int, keep: list[Played] | None = None) -> Games:
+    """Games of the policy as it is against the reference, on seeds of their own, so that they disturb nothing."""
+    against = _reference(parts, settings)
+    agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+    versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
+    seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
+    envs = settings.evaluation.envs
+    return play(parts.choice, lambda *_: agent, versus, games, seed=seed, envs=envs, keep=keep)
+
+
+def _reference(parts: Parts, settings: Settings) -> str:
     game, _ = parse(parts.choice.name)
-    against = settings.evaluation.opponent or (game.reference if game is not None else "")
+    return settings.evaluation.opponent or (game.reference if game is not None else "")
+
+
+def _keep_replays(parts: Parts, settings: Settings, run: RunDir, steps: int) -> str:
+    """Keep the games worth a look of some that are played now."""
+    played: list[Played] = []
+    _measure(parts, settings, REPLAY_GAMES, steps, played)
+    agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+    against = _reference(parts, settings)
+
+    def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
+        return agent if name == "agent" else load_agent(against, spec, choice)
+
+    names = {"agent": f"run:{run.path}@{steps}", "opponent": against}
+    kept = keep(parts.choice, played, "agent", run.replays, steps=steps, seat=seat, names=names)
+    return f"Replays kept: {', '.join(path.name for path in kept)}."
+
+
+def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
+    """What evaluates the policy as it is after so many steps."""
+    against = _reference(parts, settings)
 
     def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
-        agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
-        versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
-        seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
-        wanted = settings.evaluation
-        games = play(parts.choice, lambda *_: agent, versus, wanted.games, seed=seed, envs=wanted.envs)
-        result = games.summary()
+        result = _measure(parts, settings, settings.evaluation.games, steps).summary()
+        behaviour = result.pop("behaviour")
+        result.pop("opponent_behaviour")
+        result |= {f"behaviour/{name}": mean for name, (mean, _, _) in behaviour.items()}
         score = result["score"] if parts.spec.competitive else result["mean_return"]
         named = {f"evaluate/{key}": value for key, value in result.items() if value is not None}
-        return score, named | ({"evaluate/opponent": against} if versus else {})
+        return score, named | ({"evaluate/opponent": against} if parts.spec.competitive else {})
 
     return evaluate
 

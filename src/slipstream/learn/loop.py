@@ -59,7 +59,7 @@ def iterate(
         matches.advance(0, learner.pack)
     while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
         before = position.steps
-        with profile(before) if before and _due(every.profile, before - parts.batch, before) else spans("iteration"):
+        with profile(before) if before and due(every.profile, before - parts.batch, before) else spans("iteration"):
             with spans("collect"):
                 rollout = collector.collect(position.version)
             previous = learner.pack.copy() if collector.lag else None
@@ -79,11 +79,11 @@ def iterate(
         parts.publish(position.version)
         row |= {"iteration": position.version, "lag": collector.lag}
         row |= episodes.metrics() | _terms(parts, rollout, samples)
-        if _due(every.gradients, before, position.steps):
+        if due(every.gradients, before, position.steps):
             row |= learner.gradient_statistics()
-        if _due(every.dormant, before, position.steps):
+        if due(every.dormant, before, position.steps):
             row |= learner.dormant()
-        best, evaluating = matches.opponents.promotion, _due(every.evaluate, before, position.steps)
+        best, evaluating = matches.opponents.promotion, due(every.evaluate, before, position.steps)
         if evaluating:
             with spans("evaluate"):
                 score, result = evaluate(position.steps)
@@ -94,7 +94,7 @@ def iterate(
             if not matches.opponents.promotes and (position.best is None or score >= position.best):
                 position.best, best = score, {"score": score, **result}
         parts.schedules.see(row)
-        if _due(every.system, before, position.steps):
+        if due(every.system, before, position.steps):
             load = system.sample()
         now = time.perf_counter()
         progress.seconds = now - began
@@ -103,13 +103,15 @@ def iterate(
             first_steps, first_at = position.steps, now
         row |= load | _clocks(progress, position, spans, collector.seconds())
         with spans("save"):
-            if best or wishes.save or _due(every.checkpoint, before, position.steps):
+            if best or wishes.save or due(every.checkpoint, before, position.steps):
                 saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=wishes.save)
                 wishes.save = False
-            if evaluating or _due(every.log, before, position.steps):
+            progress.events = matches.drain()
+            if evaluating or due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
+                said = parts.alarm.see({"steps": position.steps, **row})
+                progress.events += [("alarm", said)] if said else []
         progress.row = row
-        progress.events = matches.drain()
         progress.notices = [*learner.notices, *collector.drain_faults()]
         progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()
@@ -122,7 +124,7 @@ def _finished(settings: Settings, position: Position, seconds: float) -> bool:
     return settings.minutes is not None and position.seconds + seconds >= settings.minutes * 60
 
 
-def _due(every: int, before: int, now: int) -> bool:
+def due(every: int, before: int, now: int) -> bool:
     """Whether a mark was passed between two step counts; never where the interval is 0."""
     return every > 0 and now // every > before // every
 

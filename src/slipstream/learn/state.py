@@ -59,6 +59,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "seen": dict(parts.schedules.seen),
             "learner": state,
             "matches": matches,
+            "alarm": parts.alarm.describe(),
             "gate": parts.gate.describe() if parts.gate is not None else None,
         },
     )
@@ -82,6 +83,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     for name, array in parts.episodes.arrays().items():
         array[:] = learner[name]
     parts.schedules.seen.update(state["seen"])
+    parts.alarm.restore(state["alarm"])
     if parts.gate is not None and state["gate"]:
         parts.gate.restore(state["gate"], checkpoint.groups.get("gate", {}))
     matches = parts.matches

@@ -22,6 +22,7 @@ from slipstream.demos.edit import split
 from slipstream.demos.pictures import Panel, plot
 from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
+from slipstream.envs.rewards import discount
 from slipstream.learn.build import choose_env, make_engine, needs_torch
 from slipstream.learn.cloning import Cloner, facts_of
 from slipstream.learn.dagger import expert_of, play_round
@@ -161,7 +162,8 @@ def _make(
         needs_torch=needs_torch(settings, design), before=before,
     )  # fmt: skip
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
-    gamma = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
+    given = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
+    gamma = discount(settings.rewards, demos.schema.step_seconds, given, demos.schema.env)
     statistics = measure(train, gamma)
     cloner = Cloner(wanted, design, pack, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed)
     return cloner, plan.applied()

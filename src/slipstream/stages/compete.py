@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.config import Resolved
+from slipstream.core.errors import ConfigError
 from slipstream.envs.registry import EnvChoice
 from slipstream.league.ladder import write_ladder
 from slipstream.league.season import Season
@@ -16,6 +17,11 @@ from slipstream.runs.layout import RunDir
 
 def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> dict[str, Any]:
     """Start a new league."""
+    if resolved.settings.opponent:
+        raise ConfigError(
+            f"A league chooses its own opponents: `opponent` = {resolved.settings.opponent} has no place in it.",
+            f"let it be an anchor: --set 'league.anchors=[{resolved.settings.opponent}]'",
+        )
     return _facts(begin(choice, resolved, run, stage="compete", opponents=Season))
 
 

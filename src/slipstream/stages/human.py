@@ -7,9 +7,7 @@ first number, down and up the second. q ends the recording; a game that is not o
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import sys
 import time
 from collections.abc import Iterable
@@ -19,39 +17,22 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from slipstream.agents.simple import BatchAgent
 from slipstream.core.contracts import ActionSpec, Array, Vector
-from slipstream.core.errors import ConfigError, EnvError, MachineError
+from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.views import draw
 from slipstream.runs.signals import Wishes
+from slipstream.runs.terminal import LETTERS, Terminal
 
 FPS = 15.0
 """The pace of a game that has none of its own."""
-HOLD_S = 0.3
-"""How long a key counts as held: terminals tell of presses only, and repeat the last key alone."""
-ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
-LETTERS = {" ": "space", "w": "up", "s": "down", "a": "left", "d": "right"}
 AXES = {"throttle": ("up", "down"), "steer": ("left", "right"), "boost": ("space", ""), "drift": ("x", "")}
 """The keys that push each control up and down."""
 CONTROLS = {"soccer": ("throttle", "steer", "boost", "drift"), "kart": ("steer", "throttle")}
 """What the columns of a game's action table are."""
-
-
-def read_keys(text: str) -> list[str]:
-    """The keys behind what a terminal sends."""
-    keys, at = [], 0
-    while at < len(text):
-        if text[at] == "\x1b" and text[at + 1 : at + 2] in ("[", "O"):
-            keys.append(ARROWS.get(text[at + 2 : at + 3], ""))
-            at += 3
-        else:
-            keys.append(LETTERS.get(text[at].lower(), text[at].lower()))
-            at += 1
-    return [key for key in keys if key]
 
 
 def pushed(keys: Iterable[str], more: str, less: str) -> float:
@@ -92,74 +73,6 @@ def permitted(chosen: Array, mask: Array, action: ActionSpec) -> Array:
     if action.masked and action.kind == "discrete" and not mask[chosen[0]]:
         return np.array([int(mask.argmax())], np.int32)
     return chosen
-
-
-def half_blocks(frame: Array, columns: int, rows: int) -> list[str]:
-    """A frame as lines of coloured characters, each of which is two pixels, one above the other."""
-    scale = min(columns / frame.shape[1], 2 * rows / frame.shape[0])
-    width, height = max(1, int(frame.shape[1] * scale)), max(2, int(frame.shape[0] * scale) // 2 * 2)
-    small = np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BOX))
-    lines = []
-    for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
-        line, last = "", None
-        for colours in zip(upper, lower, strict=True):
-            (r, g, b), (below_r, below_g, below_b) = colours
-            line += "▀" if colours == last else f"\x1b[38;2;{r};{g};{b};48;2;{below_r};{below_g};{below_b}m▀"
-            last = colours
-        lines.append(f"{line}\x1b[0m")
-    return lines
-
-
-class Terminal:
-    """A terminal, drawn on stderr."""
-
-    def __init__(self) -> None:
-        if sys.platform == "win32" or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise MachineError(
-                "There is no terminal here to play in.", "run it in one, or install pygame where there is a display"
-            )
-        import termios
-        import tty
-
-        self._fd = sys.stdin.fileno()
-        self._saved = termios.tcgetattr(self._fd)
-        self._pressed: dict[str, float] = {}
-        tty.setcbreak(self._fd)
-        self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
-
-    def show(self, frame: Array | None, lines: list[str]) -> None:
-        """Draw from the top left corner on."""
-        columns, rows = os.get_terminal_size(sys.stderr.fileno())
-        drawn = [] if frame is None else half_blocks(frame, max(columns, 8), max(rows - len(lines) - 1, 4))
-        self._write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in [*drawn, *lines]) + "\x1b[J")
-
-    def wait(self, seconds: float) -> list[str]:
-        """Read keys; each counts as held for a while."""
-        limit = time.monotonic() + seconds
-        while select.select([self._fd], [], [], max(0.0, limit - time.monotonic()))[0]:
-            try:
-                data = os.read(self._fd, 256).decode("latin-1") or "q"
-            except OSError:  # the terminal is gone
-                data = "q"
-            for key in read_keys(data):
-                self._pressed.pop(key, None)
-                self._pressed[key] = time.monotonic()
-            if "q" in self._pressed:
-                break
-        return [key for key, pressed in self._pressed.items() if limit - pressed < HOLD_S]
-
-    def close(self) -> None:
-        """Put the terminal back."""
-        import termios
-
-        self._write("\x1b[?25h\x1b[?1049l")
-        with contextlib.suppress(termios.error):
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            sys.stderr.buffer.write(text.encode())
-            sys.stderr.flush()
 
 
 class Window:

@@ -151,7 +151,9 @@ def _shares(order: Order, count: int, out: Path, name: str, schema: Schema) -> l
         "recording": name, "agent": order.agent, "opponent": order.opponent, "expert": order.expert,
         "env": choice.name, "seed": order.seed, "sampled": order.sampled, "episodes": order.games,
         "envs": order.envs, "workers": count,
-        "settings": {"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
+        "settings": {
+            "env": choice.env.model_dump(), "rewards": choice.rewards.model_dump(), "gamma": choice.gamma
+        },
     }  # fmt: skip
     limit = machine.memory_bytes() // 2 // count
     edges = [worker * order.envs // count for worker in range(count + 1)]

@@ -277,7 +277,6 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
         ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
         ({"limit_seconds": 0.0}, "`env.match_seconds` = 0.0 is out of range."),
         ({"actions": "continous"}, "`env.actions` = `continous` is unknown. Did you mean `continuous`?"),
-        ({"mode": "dens"}, "`rewards.mode` = `dens` is unknown. Did you mean `dense`?"),
         ({"variant": "eazy"}, "`variant` = `eazy` is unknown. Did you mean `easy`?"),
         ({"difficulty": (0.5, 0.1)}, "A difficulty from 0.5 to 0.1 is out of range."),
     ],

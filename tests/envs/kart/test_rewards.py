@@ -12,14 +12,16 @@ from slipstream.core.errors import ConfigError
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.game import Kart
-from slipstream.envs.kart.rewards import TERMS, WEIGHTS
+from slipstream.envs.kart.rewards import SCHEME, TERMS, WEIGHTS
+from slipstream.settings import RewardSettings
 
-ONES = dict.fromkeys(TERMS, 1.0)
+ONES = RewardSettings(weights=dict.fromkeys(TERMS, 1.0))
+SPARSE = RewardSettings(mode="sparse")
 
 
 def totals(player: str, repeat: int = 4, envs: int = 20) -> tuple[Array, Array]:
     """Return each term's sum over the first lap of each env [envs, terms], and the steps that it took."""
-    game = Kart(envs, weights=ONES, seed=12, action_repeat=repeat)
+    game = Kart(envs, rewards=ONES, seed=12, action_repeat=repeat)
     out, action = empty_rows(game.spec, envs), np.zeros((envs, 2), np.float32)
     game.reset(out)
     sums, steps, driving = np.zeros((envs, len(TERMS))), np.zeros(envs, int), np.ones(envs, bool)
@@ -53,7 +55,7 @@ def test_faster_is_better() -> None:
 
 def test_driving_back_takes_off_what_driving_on_gave() -> None:
     """Forward and back again sums to the place in the end, and going nowhere earns nothing but the time's cost."""
-    game = Kart(8, weights=ONES, random_starts=1.0)
+    game = Kart(8, rewards=ONES, random_starts=1.0)
     out = empty_rows(game.spec, 8)
     for throttle in (1.0, -1.0, 1.0, -1.0):
         for _ in range(30):
@@ -64,7 +66,7 @@ def test_driving_back_takes_off_what_driving_on_gave() -> None:
 
 def test_grass_costs_its_seconds() -> None:
     """A car that stands on grass for a second pays one second of off_track."""
-    game = Kart(2, weights=ONES)
+    game = Kart(2, rewards=ONES)
     out = empty_rows(game.spec, 2)
     track = game.tracks[0]
     game.state[0, at.X : at.Y + 1] += (track[0, at.WIDE] + 1) * track[0, [at.TY, at.TX]] * [-1, 1]
@@ -76,7 +78,7 @@ def test_grass_costs_its_seconds() -> None:
 
 def test_smooth_is_the_square_of_the_change() -> None:
     """Controls that jump from (0, 0) to (0.5, -1) cost 1.25 once, and holding them costs nothing."""
-    game = Kart(1, weights=ONES)
+    game = Kart(1, rewards=ONES)
     out = empty_rows(game.spec, 1)
     for _ in range(3):
         game.step(np.array([[0.5, -1.0]], np.float32), out)
@@ -96,10 +98,39 @@ def test_reward_is_the_weighted_sum_of_its_terms() -> None:
 
 def test_sparse_counts_laps_and_time_only() -> None:
     """In sparse mode nothing but the lap and its time counts, and a weight given by hand wins over the mode."""
-    sparse = dict(zip(TERMS, Kart(1, mode="sparse").weights.tolist(), strict=True))
+    sparse = dict(zip(TERMS, Kart(1, rewards=SPARSE).payout.weights.tolist(), strict=True))
     assert sparse == pytest.approx({name: WEIGHTS["sparse"].get(name, 0.0) for name in TERMS})
     assert sparse["progress"] == 0 and sparse["finish"] > 0
-    assert Kart(1, mode="sparse", weights={"smooth": 0.5}).weights[TERMS.index("smooth")] == 0.5
+    mended = RewardSettings(mode="sparse", weights={"smooth": 0.5})
+    assert Kart(1, rewards=mended).payout.weights[TERMS.index("smooth")] == 0.5
+
+
+def test_every_term_is_in_one_group() -> None:
+    """No term is left out of the groups, and none is in two."""
+    assert sorted(name for held in SCHEME.groups.values() for name in held) == sorted(TERMS)
+
+
+@pytest.mark.parametrize("limit_seconds", [60.0, 4.0])
+def test_shaped_progress_telescopes_over_a_lap(limit_seconds: float) -> None:
+    """Discounted, it sums to all that was left at first, less gamma^T times what is left of a lap that is cut off."""
+    gamma, envs = 0.97, 12
+    rewards = RewardSettings(weights={"progress": 2.0}, potential=True)
+    game = Kart(envs, rewards=rewards, gamma=gamma, random_starts=0.5, limit_seconds=limit_seconds, seed=3)
+    out, action = empty_rows(game.spec, envs), np.zeros((envs, 2), np.float32)
+    game.reset(out)
+    first, sums, finished = game.state[:, at.DONE].copy(), np.zeros(envs), np.zeros(envs, int)
+    for t in range(600):
+        scripted.act("expert", out.obs, "continuous", action)
+        out.terms[:] = 0
+        game.step(action, out)
+        running = finished == 0
+        sums[running] += gamma**t * out.terms[running, TERMS.index("progress")]
+        for env in np.flatnonzero(running & ((out.terminated | out.truncated) > 0)):
+            finished[env] = t + 1
+            last = -out.final_obs[env, at.O_LEFT] if out.truncated[env] else 0.0
+            assert sums[env] == pytest.approx(2 * (gamma ** (t + 1) * last - (first[env] - 1)), abs=1e-5)
+            assert out.truncated[env] == (limit_seconds < 10)
+    assert (finished > 0).all()
 
 
 def pace(before: Array, after: Array, clock: Array) -> float:
@@ -109,7 +140,8 @@ def pace(before: Array, after: Array, clock: Array) -> float:
 
 def test_a_users_term_is_compiled_and_logged() -> None:
     """A plain function becomes a term with its own name, weight and column, and sees the state before a new lap."""
-    game = Kart(2, extra_terms={"pace": pace}, weights={"pace": 2.0}, limit_seconds=0.1, action_repeat=6)
+    rewards = RewardSettings(weights={"pace": 2.0})
+    game = Kart(2, extra_terms={"pace": pace}, rewards=rewards, limit_seconds=0.1, action_repeat=6)
     assert game.spec.terms == (*TERMS, "pace")
     out = empty_rows(game.spec, 2)
     game.state[:, at.VX] = 5.0
@@ -121,7 +153,7 @@ def test_a_users_term_is_compiled_and_logged() -> None:
 def test_wrong_weights_and_terms_are_config_errors() -> None:
     """An unknown weight, a taken name and a function that cannot be compiled are said with a hint."""
     with pytest.raises(ConfigError) as caught:
-        Kart(1, weights={"finnish": 1.0})
+        Kart(1, rewards=RewardSettings(weights={"finnish": 1.0}))
     assert caught.value.message == "Unknown setting `rewards.weights.finnish`. Did you mean `rewards.weights.finish`?"
     with pytest.raises(ConfigError, match="Reward term `time` is built in"):
         Kart(1, extra_terms={"time": pace})

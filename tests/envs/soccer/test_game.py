@@ -203,7 +203,6 @@ def test_random_starts_spread_over_the_arena() -> None:
         ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
         ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
         ({"actions": "discreet"}, "`env.actions` = `discreet` is unknown. Did you mean `discrete`?"),
-        ({"mode": "dens"}, "`rewards.mode` = `dens` is unknown. Did you mean `dense`?"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:

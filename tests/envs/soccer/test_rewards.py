@@ -10,16 +10,19 @@ import pytest
 from slipstream.core.contracts import Array, Rows, empty_rows
 from slipstream.core.errors import ConfigError
 from slipstream.envs.soccer import layout as at
+from slipstream.envs.soccer import scripted
 from slipstream.envs.soccer.game import Soccer
-from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
+from slipstream.envs.soccer.rewards import SCHEME, TERMS, WEIGHTS
+from slipstream.settings import RewardSettings
 
 COAST = 7
-ONES = dict.fromkeys(TERMS, 1.0)
+ONES = RewardSettings(weights=dict.fromkeys(TERMS, 1.0))
+SPARSE = RewardSettings(mode="sparse")
 
 
 def still(**settings: object) -> tuple[Soccer, Array, Rows]:
     """Return a game of one env with both cars at rest near their corners and every weight 1."""
-    game = Soccer(1, **({"weights": ONES} | settings))  # type: ignore[arg-type]
+    game = Soccer(1, **({"rewards": ONES} | settings))  # type: ignore[arg-type]
     s = game.state[0]
     for k, sign in enumerate((-1, 1)):
         c = at.CARS + k * at.CAR_SIZE
@@ -123,10 +126,110 @@ def test_reward_is_the_weighted_sum_of_its_terms() -> None:
 
 def test_sparse_counts_goals_and_wins_only() -> None:
     """In sparse mode nothing but goals and the result is rewarded, and a weight given by hand wins over the mode."""
-    assert dict(zip(TERMS, Soccer(1, mode="sparse").weights.tolist(), strict=True)) == {
+    assert dict(zip(TERMS, Soccer(1, rewards=SPARSE).payout.weights.tolist(), strict=True)) == {
         name: WEIGHTS["sparse"].get(name, 0.0) for name in TERMS
     }
-    assert Soccer(1, mode="sparse", weights={"touch": 0.5}).weights[TERMS.index("touch")] == 0.5
+    mended = RewardSettings(mode="sparse", weights={"touch": 0.5})
+    assert Soccer(1, rewards=mended).payout.weights[TERMS.index("touch")] == 0.5
+
+
+def test_every_term_is_in_one_group() -> None:
+    """No term is left out of the groups, and none is in two."""
+    assert sorted(name for held in SCHEME.groups.values() for name in held) == sorted(TERMS)
+
+
+def test_aim_is_the_balls_speed_towards_the_goal() -> None:
+    """A ball at 30 units/s straight at the goal of team 1 is half the fastest for team 0, and its loss for team 1."""
+    game, s, out = still()
+    s[at.BALL : at.BALL + 4] = (0, 0, 30, 0)
+    aim = coast(game, out)[:, TERMS.index("aim")]
+    assert aim == pytest.approx([float(s[at.VX]) / 60, -float(s[at.VX]) / 60]) and aim[0] > 0.48
+
+
+@pytest.mark.parametrize(("speed", "saved"), [(-30.0, 1), (-4.0, 0), (8.0, 0)])
+def test_a_save_turns_away_a_ball_that_would_have_rolled_in(speed: float, saved: int) -> None:
+    """Only a hit counts, and only if the ball was on its way into the own goal and fast enough to get there."""
+    game, s, out = still()
+    s[at.BALL : at.BALL + 4] = (-20, 0, speed, 0)
+    s[at.CARS : at.CARS + 8] = (-25, 0, 36, 0, 1, 0, 0, 0)
+    terms = coast(game, out, 3)
+    assert terms[0, TERMS.index("touch")] > 0
+    assert terms[:, TERMS.index("save")].tolist() == [saved, 0]
+
+
+def test_waste_idling_and_conceding_cost() -> None:
+    """Fuel burnt at top speed, standing still and the others' goal are paid for; the first two only by who does it."""
+    game, s, out = still(actions="continuous")
+    s[at.CARS : at.CARS + 8] = (-20, 15, 39, 0, 1, 0, 0, 1)
+    game.step(np.array([[1, 0, 1, -1], [0, 0, -1, -1]], np.float32), out)
+    assert out.terms[:, TERMS.index("boost_waste")] == pytest.approx([-4 / 180, 0], abs=1e-6)
+    assert out.terms[:, TERMS.index("idle")].tolist() == [0, -1]
+    game, s, out = still()
+    s[at.BALL : at.BALL + 4] = (37, 0, 40, 0)
+    assert coast(game, out)[:, TERMS.index("concede")].tolist() == [0, -1]
+
+
+def test_goal_side_is_between_the_ball_and_the_own_goal() -> None:
+    """A car behind the ball has it, one that was passed has not."""
+    game, s, out = still()
+    s[at.BALL : at.BALL + 4] = (28, 0, 0, 0)
+    assert coast(game, out)[:, TERMS.index("goal_side")].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("team_size", [1, 2])
+def test_shaped_returns_telescope_over_whole_matches(team_size: int) -> None:
+    """In matches really played, goals and kick-offs anywhere included, the discounted sum is minus the first potential.
+
+    Potentials are written out here once more, from the states that the decisions saw.
+    """
+    gamma, envs, cars = 0.98, 8, 2 * team_size
+    names = ("ball_to_goal", "car_to_ball")
+    rewards = RewardSettings(weights={"ball_to_goal": 0.6, "car_to_ball": 0.1}, potential=True)
+    game = Soccer(
+        envs, team_size=team_size, rewards=rewards, gamma=gamma, random_starts=0.5, match_seconds=20.0, seed=5
+    )
+    out, action = empty_rows(game.spec, envs), np.zeros((envs * cars, 1), np.int32)
+
+    def potentials() -> Array:
+        x, y = game.state[:, at.X].astype(float), game.state[:, at.Y].astype(float)
+        place = (np.hypot(x + 36, y) - np.hypot(x - 36, y)) / 72
+        found = np.zeros((envs, cars, 2))
+        for car in range(cars):
+            c = at.CARS + car * at.CAR_SIZE
+            found[:, car, 0] = 0.6 * place * (1 if car < team_size else -1)
+            found[:, car, 1] = -0.1 * np.hypot(game.state[:, c] - x, game.state[:, c + 1] - y) / 36
+        return found.reshape(envs * cars, 2)
+
+    game.reset(out)
+    first, sums, goals = potentials(), np.zeros((envs * cars, 2)), 0
+    playing = np.ones(envs * cars, bool)
+    columns = [TERMS.index(name) for name in names]
+    for t in range(600):
+        scripted.act("rule", out.obs, "discrete", action)
+        out.terms[:] = 0
+        game.step(action, out)
+        sums[playing] += gamma**t * out.terms[playing][:, columns]
+        goals += int((out.terms[playing, TERMS.index("goal")] != 0).sum())
+        playing &= out.terminated == 0
+        if t == 50:
+            assert sums == pytest.approx(gamma**51 * potentials() - first, abs=1e-5)
+    assert not playing.any() and goals >= 4
+    assert sums == pytest.approx(-first, abs=1e-5)
+
+
+def test_potentials_leave_the_other_terms_alone() -> None:
+    """The same games pay the same goals, wins and touches with and without; only the terms with potentials differ."""
+    sums = []
+    for potential in (False, True):
+        game = Soccer(8, rewards=RewardSettings(potential=potential), random_starts=1.0)
+        out, action = empty_rows(game.spec, 8), np.zeros((16, 1), np.int32)
+        game.reset(out)
+        for _ in range(200):
+            scripted.act("rule", out.obs, "discrete", action)
+            game.step(action, out)
+        sums.append(out.terms.copy())
+    same = (sums[0] == sums[1]).all(axis=0)
+    assert [name for name, kept in zip(TERMS, same, strict=True) if not kept] == ["ball_to_goal", "car_to_ball"]
 
 
 def ball_speed(before: Array, after: Array, clock: Array, car: int, team_size: int) -> float:
@@ -141,7 +244,8 @@ def never(before: Array, after: Array, clock: Array, car: int, team_size: int) -
 
 def test_a_users_term_is_compiled_and_logged() -> None:
     """A plain function becomes a term with its own name, weight and column."""
-    game, s, out = still(extra_terms={"ball_speed": ball_speed}, weights={"ball_speed": 2.0})
+    rewards = RewardSettings(weights={"ball_speed": 2.0})
+    game, s, out = still(extra_terms={"ball_speed": ball_speed}, rewards=rewards)
     assert game.spec.terms == (*TERMS, "ball_speed")
     s[at.BALL : at.BALL + 4] = (0, 0, 30, 0)
     terms = coast(game, out)
@@ -174,7 +278,7 @@ def test_nan_of_a_users_term_stays_in_its_envs() -> None:
 def test_wrong_weights_and_terms_are_config_errors() -> None:
     """An unknown weight, a taken name and a function that cannot be compiled are said with a hint."""
     with pytest.raises(ConfigError) as caught:
-        Soccer(1, weights={"tuch": 1.0})
+        Soccer(1, rewards=RewardSettings(weights={"tuch": 1.0}))
     assert caught.value.message == "Unknown setting `rewards.weights.tuch`. Did you mean `rewards.weights.touch`?"
     with pytest.raises(ConfigError, match="Reward term `touch` is built in"):
         Soccer(1, extra_terms={"touch": ball_speed})

@@ -1,7 +1,7 @@
 """Kart's kernels: the scalar functions looped over a batch of environments.
 
-A step is `advance` (decode, ticks, built-in reward terms), then the user's terms if there are any, then `settle` (sum,
-ends, new tracks, observations): a user's term sees the state before a new lap.
+A step is `advance` (decode, ticks, built-in reward terms), then the user's terms and potentials if there are any, then
+`settle` (ends, new tracks, observations): terms see the state before a new lap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slipstream.envs.kart.layout import (
 )
 from slipstream.envs.kart.observe import observe
 from slipstream.envs.kart.physics import tick
-from slipstream.envs.kart.rewards import value_terms
+from slipstream.envs.kart.rewards import shape_terms, value_terms
 from slipstream.envs.kart.starts import new_lap
 from slipstream.envs.soccer.chance import first_game
 from slipstream.envs.soccer.physics import ZERO
@@ -52,7 +52,7 @@ def decide(s: Array, clock: Array, track: Array, repeat: int) -> None:
 @compiled
 def advance(
     state: Array, before: Array, clock: Array, tracks: Array, action: Array, kind: int, table: Array, repeat: int,
-    weights: Array, values: Array,
+    values: Array,
 ) -> None:  # fmt: skip
     """Step every env by one decision and value its built-in terms into `values` [envs, terms]."""
     for env in range(state.shape[0]):
@@ -61,30 +61,30 @@ def advance(
             old[k] = s[k]
         decode(action, env, kind, table, s)
         decide(s, own, tracks[env], repeat)
-        value_terms(old, s, own, weights, values[env])
+        value_terms(old, s, own, values[env])
 
 
-def value_user_term(
-    term: Callable[..., Number], before: Array, state: Array, clock: Array, weight: Number, values: Array
-) -> None:
+def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
     """Write one user's term into its column; what is not finite is masked and named by whoever collects."""
     for env in range(state.shape[0]):
-        values[env] = weight * F(term(before[env], state[env], clock[env]))
+        values[env] = F(term(before[env], state[env], clock[env]))
+
+
+@compiled
+def shape(before: Array, state: Array, clock: Array, gamma: Number, values: Array) -> None:
+    """Write the terms that have a potential by it; only a lap that is done has none after it."""
+    for env in range(state.shape[0]):
+        shape_terms(before[env], state[env], ZERO if clock[env, OVER] == LAPPED else gamma, values[env])
 
 
 @compiled
 def settle(
-    state: Array, clock: Array, tracks: Array, scratch: Array, values: Array, limit_ticks: int, random_starts: Number,
-    obs: Array, reward: Array, terminated: Array, truncated: Array, outcome: Array, final_obs: Array, terms: Array,
+    state: Array, clock: Array, tracks: Array, scratch: Array, limit_ticks: int, random_starts: Number, obs: Array,
+    terminated: Array, truncated: Array, outcome: Array, final_obs: Array,
 ) -> None:  # fmt: skip
-    """Sum rewards, end laps, begin new ones and observe."""
+    """End laps, begin new ones and observe."""
     for env in range(state.shape[0]):
         s, own, track = state[env], clock[env], tracks[env]
-        total = ZERO
-        for k in range(values.shape[1]):
-            total += values[env, k]
-            terms[env, k] += values[env, k]
-        reward[env] = total
         over = own[OVER]
         terminated[env] = over == LAPPED
         truncated[env] = over == TIMED_OUT

@@ -24,8 +24,10 @@ from slipstream.envs.kart.layout import (
     TICK_HZ,
     TRACK_SIZE,
 )
-from slipstream.envs.kart.rewards import TERMS, WEIGHTS
+from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
+from slipstream.envs.rewards import Payout
+from slipstream.settings import RewardSettings
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
 """The difficulties of each variant."""
@@ -69,8 +71,8 @@ class Kart:
         action_repeat: int = 4,
         actions: str = "continuous",
         random_starts: float = 0.0,
-        mode: str = "dense",
-        weights: Mapping[str, float] | None = None,
+        rewards: RewardSettings | None = None,
+        gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         _check_range("plan.envs", envs, 1, np.inf)
@@ -78,7 +80,6 @@ class Kart:
         _check_range("env.action_repeat", action_repeat, 1, 60)
         _check_range("env.random_starts", random_starts, 0, 1)
         _check_name("env.actions", actions, KINDS)
-        _check_name("rewards.mode", mode, WEIGHTS)
         _check_name("variant", variant, RANGES)
         extra = dict(extra_terms or {})
         self.envs = envs
@@ -93,9 +94,12 @@ class Kart:
         self.state = np.zeros((envs, STATE_SIZE), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
         self.tracks = np.zeros((envs, POINTS, TRACK_SIZE), np.float32)
-        self.weights = _weights(mode, weights or {}, extra)  # [terms]
+        self.payout = Payout(
+            SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
+        )  # fmt: skip
         self._before = np.zeros_like(self.state)
-        self._values = np.zeros((envs, len(self.spec.terms)), np.float32)
+        self._acted = np.ones(envs, np.uint8)
         self._scratch = np.zeros(SCRATCH)
         self._terms = [_compiled_term(name, function) for name, function in extra.items()]
         self._seed, self._first = seed, first
@@ -119,6 +123,7 @@ class Kart:
     def reset(self, out: Rows) -> None:
         """Start every env anew, from the first lap of its seed."""
         self._begin()
+        self.payout.reset()
         self.observe(out.obs)
         out.active[:] = 1
 
@@ -144,27 +149,31 @@ class Kart:
 
     def step(self, action: Array, out: Rows) -> None:
         """Drive one decision of every lap."""
+        payout = self.payout
         batch.advance(
-            self.state, self._before, self.clock, self.tracks, action, self._kind, TABLE, self._repeat, self.weights,
-            self._values,
-        )  # fmt: skip
+            self.state, self._before, self.clock, self.tracks, action, self._kind, TABLE, self._repeat, payout.values
+        )
         for column, term in enumerate(self._terms, len(TERMS)):
-            values = self._values[:, column]
-            _value_user_term(term, self._before, self.state, self.clock, self.weights[column], values)
+            _value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
+        if payout.shaped:
+            batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
         batch.settle(
-            self.state, self.clock, self.tracks, self._scratch, self._values, *self._rules, out.obs, out.reward,
-            out.terminated, out.truncated, out.outcome, out.final_obs, out.terms,
+            self.state, self.clock, self.tracks, self._scratch, *self._rules, out.obs, out.terminated, out.truncated,
+            out.outcome, out.final_obs,
         )  # fmt: skip
+        payout.pay(self._acted, out.reward, out.terms)
         out.active[:] = 1
 
     def snapshot(self) -> dict[str, Array]:
-        """Copy state, clock and tracks: there is nothing else."""
-        return {"state": self.state.copy(), "clock": self.clock.copy(), "tracks": self.tracks.copy()}
+        """Copy state, clock and tracks, and the sizes of reward terms if they are normalised: there is nothing else."""
+        whole = {name: getattr(self, name).copy() for name in ("state", "clock", "tracks")}
+        return {**whole, **self.payout.snapshot()}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from a snapshot."""
         for name in ("state", "clock", "tracks"):
             getattr(self, name)[:] = state[name]
+        self.payout.restore(state)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -180,19 +189,6 @@ def _check_name(name: str, value: str, known: Sequence[str] | Mapping[str, Any])
         raise ConfigError(
             f"`{name}` = `{value}` is unknown.{did_you_mean(value, known)}", f"one of {', '.join(known)}."
         )
-
-
-def _weights(mode: str, given: Mapping[str, float], extra: Mapping[str, object]) -> Array:
-    chosen = dict.fromkeys(TERMS, 0.0) | WEIGHTS[mode]
-    taken = [name for name in extra if name in chosen]
-    if taken:
-        raise ConfigError(f"Reward term `{taken[0]}` is built in.", "give your own term another name.")
-    chosen |= dict.fromkeys(extra, 1.0)
-    unknown = [name for name in given if name not in chosen]
-    if unknown:
-        near = did_you_mean(unknown[0], chosen).replace("`", "`rewards.weights.", 1)
-        raise ConfigError(f"Unknown setting `rewards.weights.{unknown[0]}`.{near}", f"terms: {', '.join(chosen)}.")
-    return np.array(list((chosen | dict(given)).values()), np.float32)
 
 
 def _compiled_term(name: str, function: Callable[..., Any]) -> Any:

@@ -1,9 +1,12 @@
-"""Kart's reward terms: scalar functions of one env's state before and after a decision, and their weights.
+"""Kart's reward terms: scalar functions of one env's state before and after a decision, their weights and groups.
 
 A term is `term(before, after, clock) -> float`: `before` and `after` are state rows (see `layout`), `clock` is that of
 after the decision, and no new lap has begun yet. A user's own term has the same form. Progress is a difference, so that
 it sums to one for a lap however it is driven, and driving back takes off what driving on gave; what then decides is the
 time that a lap takes.
+
+With `rewards.potential` progress is paid by a potential, minus the share of the lap that is left: gamma * after -
+before. After a lap that is done there is none; one that ran out of time is only cut off, and keeps what it had.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.kart.layout import DONE, GRASS, LAPPED, OVER, STEER, THROTTLE, TICKS, F
+from slipstream.envs.rewards import Scheme
 from slipstream.envs.soccer.physics import DT, ONE, ZERO
 
 TERMS = ("progress", "time", "off_track", "finish", "smooth")
@@ -21,6 +25,12 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "dense": {"progress": 10.0, "time": 0.1, "off_track": 0.5, "finish": 1.0},
 }
 """Default weights of each `rewards.mode`; a term that is not named has weight 0."""
+SCHEME = Scheme(
+    TERMS,
+    WEIGHTS,
+    groups={"sparse": ("time", "finish"), "progress": ("progress",), "penalties": ("off_track", "smooth")},
+    potentials=("progress",),
+)
 
 
 @inlined
@@ -55,10 +65,16 @@ def smooth(before: Array, after: Array, clock: Array) -> Number:
 
 
 @inlined
-def value_terms(before: Array, after: Array, clock: Array, weights: Array, values: Array) -> None:
-    """Write the weighted built-in terms of one car."""
-    values[T_PROGRESS] = weights[T_PROGRESS] * progress(before, after, clock)
-    values[T_TIME] = weights[T_TIME] * time(before, after, clock)
-    values[T_OFF_TRACK] = weights[T_OFF_TRACK] * off_track(before, after, clock)
-    values[T_FINISH] = weights[T_FINISH] * finish(before, after, clock)
-    values[T_SMOOTH] = weights[T_SMOOTH] * smooth(before, after, clock)
+def value_terms(before: Array, after: Array, clock: Array, values: Array) -> None:
+    """Write the values of the built-in terms of one car."""
+    values[T_PROGRESS] = progress(before, after, clock)
+    values[T_TIME] = time(before, after, clock)
+    values[T_OFF_TRACK] = off_track(before, after, clock)
+    values[T_FINISH] = finish(before, after, clock)
+    values[T_SMOOTH] = smooth(before, after, clock)
+
+
+@inlined
+def shape_terms(before: Array, after: Array, later: Number, values: Array) -> None:
+    """Write the term that has a potential by it; `later` is gamma, or 0 after the end."""
+    values[T_PROGRESS] = later * (after[DONE] - ONE) - (before[DONE] - ONE)

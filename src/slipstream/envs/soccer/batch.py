@@ -1,7 +1,8 @@
 """Soccer's kernels: the scalar functions looped over a batch of environments.
 
 A step is `advance` (decode, ticks, built-in reward terms), then the user's terms if there are any, then
-`settle` (sum, ends, kick-offs, observations): a user's term sees the state before any kick-off.
+`settle` (ends, kick-offs, observations): a user's term sees the state before any kick-off. Potentials are those of
+after it: `shape` comes last, before rewards are paid.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from slipstream.envs.soccer.layout import (
 )
 from slipstream.envs.soccer.observe import observe
 from slipstream.envs.soccer.physics import ZERO, car_at, tick
-from slipstream.envs.soccer.rewards import value_terms
+from slipstream.envs.soccer.rewards import shape_terms, value_more, value_terms
 
 
 @inlined
@@ -79,10 +80,9 @@ def advance(
     repeat: int,
     overtime_ticks: int,
     team_size: int,
-    weights: Array,
     values: Array,
 ) -> None:
-    """Step every env by one decision and value its built-in terms into `values` [rows, terms]."""
+    """Step every env by one decision and value its usual terms into `values` [rows, terms]."""
     cars = 2 * team_size
     for env in range(state.shape[0]):
         s, old, own = state[env], before[env], clock[env]
@@ -92,7 +92,16 @@ def advance(
             decode(action, env * cars + car, kind, table, s, car_at(car))
         decide(s, own, repeat, overtime_ticks, team_size)
         for car in range(cars):
-            value_terms(old, s, own, car, team_size, weights, values[env * cars + car])
+            value_terms(old, s, own, car, team_size, values[env * cars + car])
+
+
+@compiled
+def value_others(before: Array, state: Array, clock: Array, team_size: int, values: Array) -> None:
+    """Value the built-in terms that are seldom wanted."""
+    cars = 2 * team_size
+    for env in range(state.shape[0]):
+        for car in range(cars):
+            value_more(before[env], state[env], clock[env], car, team_size, values[env * cars + car])
 
 
 def value_user_term(
@@ -101,7 +110,6 @@ def value_user_term(
     state: Array,
     clock: Array,
     team_size: int,
-    weight: Number,
     values: Array,
     column: int,
 ) -> None:
@@ -109,8 +117,7 @@ def value_user_term(
     cars = 2 * team_size
     for env in range(state.shape[0]):
         for car in range(cars):
-            value = term(before[env], state[env], clock[env], car, team_size)
-            values[env * cars + car, column] = weight * F(value)
+            values[env * cars + car, column] = F(term(before[env], state[env], clock[env], car, team_size))
 
 
 @inlined
@@ -124,30 +131,21 @@ def see(s: Array, clock: Array, team_size: int, per_match: Number, first: int, o
 def settle(
     state: Array,
     clock: Array,
-    values: Array,
     team_size: int,
     match_ticks: int,
     random_starts: Number,
     obs: Array,
-    reward: Array,
     terminated: Array,
     outcome: Array,
     final_obs: Array,
-    terms: Array,
 ) -> None:
-    """Sum rewards, end matches, set kick-offs and observe."""
+    """End matches, set kick-offs and observe."""
     cars = 2 * team_size
     per_match = F(1.0) / F(match_ticks)
     for env in range(state.shape[0]):
         s, own, first = state[env], clock[env], env * cars
         over = own[OVER]
         for row in range(first, first + cars):
-            total = ZERO
-            for k in range(values.shape[1]):
-                value = values[row, k]
-                total += value
-                terms[row, k] += value
-            reward[row] = total
             terminated[row] = over
         if over == 1:
             see(s, own, team_size, per_match, first, final_obs)
@@ -159,6 +157,16 @@ def settle(
         elif own[KICKOFF] == 1:
             kick_off(s, own, team_size, random_starts)
         see(s, own, team_size, per_match, first, obs)
+
+
+@compiled
+def shape(before: Array, state: Array, terminated: Array, team_size: int, gamma: Number, values: Array) -> None:
+    """Write the terms that have a potential by it, from what each decision saw to what the next one sees."""
+    cars = 2 * team_size
+    for env in range(state.shape[0]):
+        later = ZERO if terminated[env * cars] else gamma
+        for car in range(cars):
+            shape_terms(before[env], state[env], later, car, team_size, values[env * cars + car])
 
 
 @compiled

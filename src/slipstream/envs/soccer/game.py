@@ -11,10 +11,12 @@ import numpy as np
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.core.streams import check_seeds
+from slipstream.envs.rewards import Payout
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, TICK_HZ, obs_size, state_size
-from slipstream.envs.soccer.rewards import TERMS, WEIGHTS
+from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
+from slipstream.settings import RewardSettings
 
 _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
 
@@ -37,31 +39,33 @@ class Soccer:
         action_repeat: int = 4,
         actions: str = "discrete",
         random_starts: float = 0.0,
-        mode: str = "dense",
-        weights: Mapping[str, float] | None = None,
+        rewards: RewardSettings | None = None,
+        gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         _check(envs, team_size, match_seconds, action_repeat, random_starts)
         _check_choice("env.actions", actions, KINDS)
-        _check_choice("rewards.mode", mode, tuple(WEIGHTS))
         extra = dict(extra_terms or {})
-        names = (*TERMS, *extra)
         self.envs = envs
         self.spec = EnvSpec(
             name="soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}",
             obs=vector_obs(obs_size(team_size)),
             action=SPECS[actions],
             teams=(0,) * team_size + (1,) * team_size,
-            terms=names,
+            terms=(*TERMS, *extra),
             exact=True,
             step_seconds=action_repeat / TICK_HZ,
         )
         self.state = np.zeros((envs, state_size(team_size)), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
-        self.weights = _weights(mode, weights or {}, extra)  # [terms]
+        self.payout = Payout(
+            SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
+        )  # fmt: skip
         self.steps = 0
         self._before = np.zeros_like(self.state)
-        self._values = np.zeros((envs * 2 * team_size, len(names)), np.float32)
+        self._more = bool(self.payout.weights[T_MORE : len(TERMS)].any())
+        self._acted = np.ones(envs * 2 * team_size, np.uint8)
         self._terms = [_compile(name, function) for name, function in extra.items()]
         self._team_size = team_size
         self._seed, self._first = seed, first
@@ -81,6 +85,7 @@ class Soccer:
         """Start every match anew, from the first one of its seed."""
         self.steps = 0
         self._begin()
+        self.payout.reset()
         self.observe(out.obs)
         out.active[:] = 1
 
@@ -113,6 +118,7 @@ class Soccer:
 
     def step(self, action: Array, out: Rows) -> None:
         """Play one decision of every match."""
+        payout = self.payout
         batch.advance(
             self.state,
             self._before,
@@ -123,39 +129,39 @@ class Soccer:
             self._repeat,
             self._overtime_ticks,
             self._team_size,
-            self.weights,
-            self._values,
+            payout.values,
         )
+        if self._more:
+            batch.value_others(self._before, self.state, self.clock, self._team_size, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
-            _value_user_term(
-                term, self._before, self.state, self.clock, self._team_size, self.weights[column], self._values, column
-            )
+            _value_user_term(term, self._before, self.state, self.clock, self._team_size, payout.values, column)
         batch.settle(
             self.state,
             self.clock,
-            self._values,
             self._team_size,
             self._match_ticks,
             self._random_starts,
             out.obs,
-            out.reward,
             out.terminated,
             out.outcome,
             out.final_obs,
-            out.terms,
         )
+        if payout.shaped:
+            batch.shape(self._before, self.state, out.terminated, self._team_size, payout.gamma, payout.values)
+        payout.pay(self._acted, out.reward, out.terms)
         out.truncated[:] = 0
         out.active[:] = 1
         self.steps += 1
 
     def snapshot(self) -> dict[str, Array]:
-        """Copy `state` and `clock`: there is nothing else."""
-        return {"state": self.state.copy(), "clock": self.clock.copy()}
+        """Copy `state` and `clock`, and the sizes of reward terms if they are normalised: there is nothing else."""
+        return {"state": self.state.copy(), "clock": self.clock.copy(), **self.payout.snapshot()}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from a snapshot."""
         self.state[:] = state["state"]
         self.clock[:] = state["clock"]
+        self.payout.restore(state)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -178,19 +184,6 @@ def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         near = did_you_mean(value, known)
         raise ConfigError(f"`{name}` = `{value}` is unknown.{near}", hint=f"one of {', '.join(known)}.")
-
-
-def _weights(mode: str, given: Mapping[str, float], extra: Mapping[str, object]) -> Array:
-    for name in extra:
-        if name in TERMS:
-            raise ConfigError(f"Reward term `{name}` is built in.", hint="give your own term another name.")
-    names = (*TERMS, *extra)
-    for name in given:
-        if name not in names:
-            near = did_you_mean(name, names).replace("`", "`rewards.weights.", 1)
-            raise ConfigError(f"Unknown setting `rewards.weights.{name}`.{near}", hint=f"terms: {', '.join(names)}.")
-    chosen = WEIGHTS[mode] | dict.fromkeys(extra, 1.0) | dict(given)
-    return np.array([chosen.get(name, 0.0) for name in names], np.float32)
 
 
 def _compile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

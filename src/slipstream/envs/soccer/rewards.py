@@ -1,39 +1,73 @@
-"""Soccer's reward terms: scalar functions of one env's state before and after a decision, and their weights.
+"""Soccer's reward terms: scalar functions of one env's state before and after a decision, their weights and groups.
 
 A term is `term(before, after, clock, car, team_size) -> float`: `before` and `after` are state rows (see
 `layout`), `clock` is that of after the decision, and no kick-off has been set yet. A user's own term has
 the same form. Progress terms are differences, so that going back and forth earns nothing and
-`action_repeat` does not change their sum.
+`action_repeat` does not change their sum; `aim`, `goal_side` and `idle` count once per decision.
+
+With `rewards.potential` the terms that have a potential are paid as gamma * potential(after) - potential(before).
+There `after` is what the next decision starts from, a kick-off included, and there is none after the end: so the
+discounted sum over a match is minus the potential it began with, whatever was played and however often it was kicked
+off.
 """
 
 from __future__ import annotations
 
 from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
+from slipstream.envs.rewards import Scheme
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_SPEED,
     BOOST,
+    BOOST_SPEED,
     GOAL,
+    GOAL_WIDTH,
     INV_LENGTH,
     LENGTH,
     OVER,
     SCORE,
     TOUCH,
+    VX,
+    VY,
+    F,
     X,
     Y,
 )
-from slipstream.envs.soccer.physics import HALF, ONE, TINY, ZERO, car_at, root
+from slipstream.envs.soccer.physics import BALL_DRAG, DT, HALF, ONE, TINY, ZERO, car_at, root
 
-TERMS = ("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain")
+TERMS = (
+    "goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain",
+    "aim", "save", "goal_side", "boost_waste", "concede", "idle",
+)  # fmt: skip
 T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
+T_AIM, T_SAVE, T_GOAL_SIDE, T_BOOST_WASTE, T_CONCEDE, T_IDLE = range(6, 12)
+T_MORE = T_AIM
+"""The first of the terms that have no weight by default, and are not computed without one."""
 INV_BALL_SPEED = ONE / BALL_SPEED
+REACH = DT / (ONE - BALL_DRAG)
+"""Seconds at its present speed that a rolling ball gets before it rests."""
+FAST = F(0.9) * BOOST_SPEED
+SLOW = ONE
 
 WEIGHTS: dict[str, dict[str, float]] = {
     "sparse": {"goal": 1.0, "win": 1.0},
     "dense": {"goal": 1.0, "win": 0.5, "touch": 0.1, "ball_to_goal": 0.6, "car_to_ball": 0.1, "boost_gain": 0.05},
 }
 """Default weights of each `rewards.mode`; a term that is not named has weight 0."""
+SCHEME = Scheme(
+    TERMS,
+    WEIGHTS,
+    groups={
+        "sparse": ("goal", "win"),
+        "ball": ("touch", "ball_to_goal"),
+        "goal": ("aim", "save"),
+        "positioning": ("car_to_ball", "goal_side"),
+        "boost": ("boost_gain", "boost_waste"),
+        "penalties": ("concede", "idle"),
+    },
+    potentials=("ball_to_goal", "car_to_ball"),
+)
 
 
 @inlined
@@ -93,13 +127,89 @@ def boost_gain(before: Array, after: Array, clock: Array, car: int, team_size: i
 
 
 @inlined
-def value_terms(
-    before: Array, after: Array, clock: Array, car: int, team_size: int, weights: Array, values: Array
-) -> None:
-    """Write the weighted built-in terms of one car."""
-    values[T_GOAL] = weights[T_GOAL] * goal(before, after, clock, car, team_size)
-    values[T_WIN] = weights[T_WIN] * win(before, after, clock, car, team_size)
-    values[T_TOUCH] = weights[T_TOUCH] * touch(before, after, clock, car, team_size)
-    values[T_BALL_TO_GOAL] = weights[T_BALL_TO_GOAL] * ball_to_goal(before, after, clock, car, team_size)
-    values[T_CAR_TO_BALL] = weights[T_CAR_TO_BALL] * car_to_ball(before, after, clock, car, team_size)
-    values[T_BOOST_GAIN] = weights[T_BOOST_GAIN] * boost_gain(before, after, clock, car, team_size)
+def aim(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+    """The ball's speed towards the goal that the car attacks, 1 = the fastest there is; below 0 on its way home."""
+    dx, dy = LENGTH * side(car, team_size) - after[BALL + X], -after[BALL + Y]
+    way = after[BALL + VX] * dx + after[BALL + VY] * dy
+    return way / max(root(dx * dx + dy * dy), TINY) * INV_BALL_SPEED
+
+
+@inlined
+def rolls_in(s: Array, line: Number) -> Number:
+    """Whether the ball, left alone, would roll over the goal line at x = LENGTH (1) or x = -LENGTH (-1)."""
+    speed, way = s[BALL + VX] * line, LENGTH - s[BALL + X] * line
+    if speed * REACH <= way:
+        return False
+    return abs(s[BALL + Y] + s[BALL + VY] * way / speed) < GOAL_WIDTH
+
+
+@inlined
+def save(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+    """1 for a hit that turns the ball away from the own goal when it would have rolled in."""
+    home = -side(car, team_size)
+    if after[car_at(car) + TOUCH] == ZERO or after[GOAL] != ZERO or not rolls_in(before, home):
+        return ZERO
+    return ZERO if rolls_in(after, home) else ONE
+
+
+@inlined
+def goal_side(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+    """1 while the car is nearer to its own goal line than the ball is."""
+    return ONE if (after[BALL + X] - after[car_at(car) + X]) * side(car, team_size) > ZERO else ZERO
+
+
+@inlined
+def boost_waste(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+    """Minus the fuel burnt when the car was close to its top speed already."""
+    c = car_at(car)
+    vx, vy = before[c + VX], before[c + VY]
+    return min(after[c + BOOST] - before[c + BOOST], ZERO) if vx * vx + vy * vy > FAST * FAST else ZERO
+
+
+@inlined
+def concede(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+    """-1 for a goal of the other team, on top of what `goal` takes off."""
+    return min(after[GOAL] * side(car, team_size), ZERO)
+
+
+@inlined
+def idle(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+    """-1 for a decision after which the car hardly moves."""
+    vx, vy = after[car_at(car) + VX], after[car_at(car) + VY]
+    return -ONE if vx * vx + vy * vy < SLOW * SLOW else ZERO
+
+
+@inlined
+def value_terms(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
+    """Write the values of the terms of one car that have a weight by default."""
+    values[T_GOAL] = goal(before, after, clock, car, team_size)
+    values[T_WIN] = win(before, after, clock, car, team_size)
+    values[T_TOUCH] = touch(before, after, clock, car, team_size)
+    values[T_BALL_TO_GOAL] = ball_to_goal(before, after, clock, car, team_size)
+    values[T_CAR_TO_BALL] = car_to_ball(before, after, clock, car, team_size)
+    values[T_BOOST_GAIN] = boost_gain(before, after, clock, car, team_size)
+
+
+@inlined
+def value_more(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
+    """Write the values of the other built-in terms of one car."""
+    values[T_AIM] = aim(before, after, clock, car, team_size)
+    values[T_SAVE] = save(before, after, clock, car, team_size)
+    values[T_GOAL_SIDE] = goal_side(before, after, clock, car, team_size)
+    values[T_BOOST_WASTE] = boost_waste(before, after, clock, car, team_size)
+    values[T_CONCEDE] = concede(before, after, clock, car, team_size)
+    values[T_IDLE] = idle(before, after, clock, car, team_size)
+
+
+@inlined
+def nearness(s: Array, car: int) -> Number:
+    """The potential of `car_to_ball`: minus the car's distance from the ball, in half lengths."""
+    dx, dy = s[BALL + X] - s[car_at(car) + X], s[BALL + Y] - s[car_at(car) + Y]
+    return -root(dx * dx + dy * dy) * INV_LENGTH
+
+
+@inlined
+def shape_terms(before: Array, after: Array, later: Number, car: int, team_size: int, values: Array) -> None:
+    """Write the terms that have a potential by it; `later` is gamma, or 0 after the end."""
+    values[T_BALL_TO_GOAL] = (later * ball_place(after) - ball_place(before)) * side(car, team_size)
+    values[T_CAR_TO_BALL] = later * nearness(after, car) - nearness(before, car)

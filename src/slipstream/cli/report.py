@@ -1,0 +1,21 @@
+"""The verb for looking back at a run: report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from slipstream.cli.shell import main, shared, tell
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@shared
+def report(run: Path, as_json: bool, modules: tuple[str, ...]) -> None:
+    """Make RUN's report.html anew: one page that opens anywhere, without a network."""
+    from slipstream.runs.layout import RunDir
+    from slipstream.stages.report import report as do
+
+    facts = do(RunDir.open(run))
+    tell(facts, as_json, f"{facts['report']}: {', '.join(facts['sections']).lower()}")

@@ -1,0 +1,233 @@
+"""Smooth shapes on pictures: discs, lines, rounded boxes, text, and from a game's lengths to pixels.
+
+A shape is drawn several times larger on the part of the picture that it touches, which is then shrunk: edges come out
+smooth, and what does not move costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+from slipstream.core.contracts import Array
+
+Point = tuple[float, float]
+Colour = tuple[int, ...]
+"""Red, green, blue, and how opaque it is if not wholly: 0 to 255 each."""
+PAGE, PANEL, RULE, DIM, INK = (11, 16, 26), (22, 31, 46), (46, 60, 82), (138, 152, 174), (234, 240, 248)
+BLUE, ORANGE, YELLOW, WHITE, BLACK = (64, 150, 255), (255, 148, 46), (255, 216, 96), (250, 252, 255), (4, 7, 12)
+SIDES = (BLUE, ORANGE)
+"""Told apart by people who see colours differently."""
+SMOOTH = 4
+"""How much larger shapes are drawn."""
+
+
+def faded(colour: Colour, share: float) -> Colour:
+    """A colour that covers only in part."""
+    return (*colour[:3], max(0, min(255, round(255 * share))))
+
+
+def blended(one: Colour, other: Colour, share: float) -> Colour:
+    """The way from one colour to another."""
+    share = max(0.0, min(1.0, share))
+    return tuple(round(a + (b - a) * share) for a, b in zip(one[:3], other[:3], strict=True))
+
+
+@dataclass(frozen=True)
+class Camera:
+    """From a game's lengths, y upwards, to pixels, y downwards."""
+
+    scale: float
+    """Pixels per unit of length."""
+    origin: Point
+    """The pixel at which (0, 0) lies."""
+
+    def at(self, x: float, y: float) -> Point:
+        """The pixel of a place."""
+        return self.origin[0] + x * self.scale, self.origin[1] - y * self.scale
+
+    def path(self, places: Iterable[Sequence[float]]) -> list[Point]:
+        """The pixels of places."""
+        return [self.at(x, y) for x, y in places]
+
+
+class Brush:
+    """Draws smooth shapes on a box (left, top, right, bottom) of a picture; done when its `with` block ends."""
+
+    def __init__(self, picture: Image.Image, box: tuple[float, float, float, float], smooth: int = SMOOTH) -> None:
+        left, top = max(0, math.floor(box[0])), max(0, math.floor(box[1]))
+        right, bottom = min(picture.width, math.ceil(box[2])), min(picture.height, math.ceil(box[3]))
+        self._picture, self._corner, self._smooth = picture, (left, top), smooth
+        self._seen = right > left and bottom > top
+        self._part = picture.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
+        if smooth > 1:
+            size = self._part.width * smooth, self._part.height * smooth
+            self._part = self._part.resize(size, Image.Resampling.NEAREST)
+        self._pen = ImageDraw.Draw(self._part, "RGBA")
+
+    def __enter__(self) -> Brush:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._seen and kind is None:
+            part = self._part.reduce(self._smooth) if self._smooth > 1 else self._part
+            self._picture.paste(part, self._corner)
+
+    def polygon(self, points: Iterable[Point], fill: Colour) -> None:
+        """A filled outline."""
+        self._pen.polygon(self._own(points), fill=fill)
+
+    def line(self, points: Sequence[Point], fill: Colour, width: float, closed: bool = False) -> None:
+        """A line with rounded corners, and ends if it is opaque."""
+        own = self._own([*points, *points[:2]] if closed else points)
+        self._pen.line(own, fill, max(1, round(width * self._smooth)), joint="curve")
+        if len(fill) == 3 and width * self._smooth > 3 and not closed:
+            for end in (own[0], own[-1]):
+                self._disc(end, width * self._smooth / 2, fill)
+
+    def disc(self, centre: Point, radius: float, fill: Colour) -> None:
+        """A filled circle."""
+        self._disc(self._own([centre])[0], radius * self._smooth, fill)
+
+    def ring(self, centre: Point, radius: float, fill: Colour, width: float, share: float = 1.0) -> None:
+        """A circle, or the part of one that begins at the top and goes clockwise."""
+        (x, y), reach = self._own([centre])[0], radius * self._smooth
+        box, thick = (x - reach, y - reach, x + reach, y + reach), max(1, round(width * self._smooth))
+        self._pen.arc(box, -90, -90 + 360 * share, fill, thick)
+
+    def box(self, edges: tuple[float, float, float, float], fill: Colour, radius: float = 0.0) -> None:
+        """A filled upright box, its corners rounded."""
+        (left, top), (right, bottom) = self._own([edges[:2], edges[2:]])
+        if right >= left + 1 and bottom >= top + 1:
+            self._pen.rounded_rectangle((left, top, right - 1, bottom - 1), radius * self._smooth, fill=fill)
+
+    def _own(self, points: Iterable[Point]) -> list[Point]:
+        left, top = self._corner
+        return [((x - left) * self._smooth, (y - top) * self._smooth) for x, y in points]
+
+    def _disc(self, centre: Point, radius: float, fill: Colour) -> None:
+        x, y = centre
+        self._pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
+
+
+def around(points: Iterable[Point], margin: float) -> tuple[float, float, float, float]:
+    """The box that holds some points and a margin."""
+    xs, ys = zip(*points, strict=True)
+    return min(xs) - margin, min(ys) - margin, max(xs) + margin, max(ys) + margin
+
+
+def rounded(points: Sequence[Point], radius: float, closed: bool = True, pieces: int = 5) -> list[Point]:
+    """An outline, or a line, whose corners are bends that begin at most `radius` before them."""
+    smooth: list[Point] = []
+    for place, corner in enumerate(points):
+        if not closed and place in (0, len(points) - 1):
+            smooth.append(corner)
+            continue
+        ends = []
+        for other in (points[place - 1], points[(place + 1) % len(points)]):
+            away = math.dist(corner, other)
+            share = min(radius / away, 0.5) if away else 0.0
+            ends.append((corner[0] + (other[0] - corner[0]) * share, corner[1] + (other[1] - corner[1]) * share))
+        for piece in range(pieces + 1):
+            t = piece / pieces
+            a, b, c = (1 - t) ** 2, 2 * t * (1 - t), t * t
+            smooth.append(
+                (
+                    a * ends[0][0] + b * corner[0] + c * ends[1][0],
+                    a * ends[0][1] + b * corner[1] + c * ends[1][1],
+                )
+            )
+    return smooth
+
+
+def turned(shape: Sequence[Point], at: Point, heading: Point) -> list[Point]:
+    """A shape, x ahead and y to the left, put at a place and turned to a heading."""
+    (hx, hy), (px, py) = heading, at
+    return [(px + x * hx - y * hy, py + x * hy + y * hx) for x, y in shape]
+
+
+def ribbon(points: Array, widths: Array) -> list[Point]:
+    """The outline of a line [points, 2] that is so wide, to each side, at each of its points."""
+    along = np.gradient(points, axis=0)
+    along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)
+    across = np.stack([-along[:, 1], along[:, 0]], axis=1) * widths[:, None]
+    outline: list[Point] = [*map(tuple, (points + across).tolist()), *map(tuple, (points - across).tolist()[::-1])]
+    return outline
+
+
+def veil(
+    picture: Image.Image, pieces: Sequence[tuple[Sequence[Point], float]], colour: Colour, blur: float = 0.0
+) -> None:
+    """Lay a colour over polygons, each with its own opacity; where they touch or overlap, the later one counts."""
+    box = around([point for points, _ in pieces for point in points], 2 + 3 * blur)
+    left, top = max(0, math.floor(box[0])), max(0, math.floor(box[1]))
+    right, bottom = min(picture.width, math.ceil(box[2])), min(picture.height, math.ceil(box[3]))
+    if right <= left or bottom <= top:
+        return
+    mask = Image.new("L", ((right - left) * 2, (bottom - top) * 2), 0)
+    pen = ImageDraw.Draw(mask)
+    for points, share in pieces:
+        pen.polygon([((x - left) * 2, (y - top) * 2) for x, y in points], fill=round(255 * share))
+    mask = mask.reduce(2)
+    if blur:
+        mask = mask.filter(ImageFilter.GaussianBlur(blur))
+    picture.paste(colour[:3], (left, top, right, bottom), mask)
+
+
+LONG, WIDE = 2.1, 1.4
+"""Half the length and half the width of a car."""
+_BODY = rounded([(-LONG, -WIDE), (LONG, -WIDE * 0.8), (LONG, WIDE * 0.8), (-LONG, WIDE)], 0.75)
+_PAINT = [(x * 0.93, y * 0.89) for x, y in _BODY]
+_GLASS = rounded([(0.05, -WIDE * 0.66), (1.0, -WIDE * 0.5), (1.0, WIDE * 0.5), (0.05, WIDE * 0.66)], 0.3)
+_TAIL = rounded([(-1.75, -WIDE * 0.62), (-0.75, -WIDE * 0.68), (-0.75, WIDE * 0.68), (-1.75, WIDE * 0.62)], 0.25)
+_NOSE = rounded([(1.45, -WIDE * 0.55), (LONG, -WIDE * 0.45), (LONG, WIDE * 0.45), (1.45, WIDE * 0.55)], 0.2)
+_WHEEL = rounded([(-0.5, -0.28), (0.5, -0.28), (0.5, 0.28), (-0.5, 0.28)], 0.2)
+
+
+def paint_car(
+    picture: Image.Image, camera: Camera, place: Point, heading: Point, colour: Colour, steer: float, size: float = 1.0
+) -> None:
+    """A car from above, its front wheels turned."""
+
+    def placed(shape: Sequence[Point]) -> list[Point]:
+        return camera.path(turned([(x * size, y * size) for x, y in shape], place, heading))
+
+    body, drop = placed(_BODY), 0.45 * size * camera.scale
+    with Brush(picture, around(body, 0.9 * size * camera.scale)) as brush:
+        brush.polygon([(x + drop * 0.6, y + drop) for x, y in body], faded(BLACK, 0.5))
+        for x in (-1.25, 1.25):
+            angle = 0.4 * steer if x > 0 else 0.0
+            for y in (-WIDE * 0.95, WIDE * 0.95):
+                brush.polygon(placed(turned(_WHEEL, (x, y), (math.cos(angle), math.sin(angle)))), BLACK)
+        brush.polygon(body, blended(colour, BLACK, 0.45))
+        brush.polygon(placed(_PAINT), colour)
+        brush.polygon(placed(_NOSE), blended(colour, WHITE, 0.6))
+        brush.polygon(placed(_GLASS), (14, 22, 36))
+        brush.polygon(placed(_TAIL), blended(colour, BLACK, 0.3))
+
+
+@lru_cache(maxsize=64)
+def font(size: int) -> Any:
+    """Pillow's own font."""
+    return ImageFont.load_default(max(size, 6))
+
+
+def write_text(
+    picture: Image.Image, at: Point, text: str, size: int, colour: Colour = INK, anchor: str = "lm", room: float = 0.0
+) -> None:
+    """Write a line of text, as much of it as there is room for (0: any)."""
+    pen = ImageDraw.Draw(picture, "RGBA")
+    if room and pen.textlength(text, font(size)) > room:
+        while text and pen.textlength(text + "...", font(size)) > room:
+            text = text[:-1]
+        text += "..."
+    pen.text((round(at[0]), round(at[1])), text, colour, font(size), anchor=anchor)

@@ -1,0 +1,337 @@
+"""Soccer from above: the pitch, cars, ball, boost pads and flames, between two decisions too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image, ImageChops, ImageDraw
+
+from slipstream.core.contracts import Array
+from slipstream.envs.canvas import (
+    BLACK,
+    BLUE,
+    DIM,
+    ORANGE,
+    PAGE,
+    PANEL,
+    SIDES,
+    WHITE,
+    YELLOW,
+    Brush,
+    Camera,
+    Point,
+    around,
+    blended,
+    faded,
+    paint_car,
+    ribbon,
+    rounded,
+    turned,
+    veil,
+    write_text,
+)
+from slipstream.envs.soccer import layout as at
+from slipstream.envs.soccer.physics import BIG_WAIT, SMALL_WAIT, pad_x, pad_y
+
+GRASS, STRIPE, LINE, WALL = (23, 37, 52), (27, 43, 60), (66, 90, 118), (120, 146, 180)
+LENGTH, WIDTH, GOAL, DEPTH = float(at.LENGTH), float(at.WIDTH), float(at.GOAL_WIDTH), float(at.GOAL_DEPTH)
+CORNER = float(at.DIAGONAL)
+LONG, BALL = float(at.CAR_LONG), float(at.BALL_RADIUS)
+REACH = LENGTH + DEPTH + 1.5, WIDTH + 1.5
+"""What is seen, to each side of the middle."""
+TRAIL_S = 0.55
+"""How long the ball's way stays in sight."""
+
+
+class Pitch:
+    """The picture of a match: `states` and `clocks` of consecutive decisions, drawn at any time between them."""
+
+    def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
+        self.states = np.asarray(arrays["state"], np.float64)
+        self.clocks = arrays["clock"]
+        self.step_seconds = step_seconds or 1 / 15
+        self.camera, self._empty, self._full = _ground(*size)
+        self._size = size
+        self.cars = at.cars_in(arrays["state"][0])
+        marks = self.clocks[:, [at.SCORE, at.SCORE + 1, at.OVERTIME, at.GAME]]
+        self._breaks = (np.diff(marks, axis=0) != 0).any(axis=1)
+
+    def score(self, step: float) -> tuple[int, int]:
+        """Goals of both sides."""
+        row = self.clocks[min(int(step), len(self.clocks) - 1)]
+        return int(row[at.SCORE]), int(row[at.SCORE + 1])
+
+    def clock(self, step: float) -> str:
+        """The time that is left."""
+        row = self.clocks[min(int(step), len(self.clocks) - 1)]
+        left = max(0, int(row[at.TICKS_LEFT])) / at.TICK_HZ
+        return f"{int(left) // 60}:{int(left) % 60:02d}" + ("  overtime" if row[at.OVERTIME] else "")
+
+    def between(self, step: float, beyond: float = 0.0) -> Array:
+        """The state at a time between decisions: halfway there, or, before a kick-off and at the end, further on."""
+        first = min(max(int(step), 0), len(self.states) - 1)
+        share = step - first
+        now: Array = self.states[first].copy()
+        if share + beyond <= 0:
+            return now
+        starts = [at.BALL, *(at.CARS + car * at.CAR_SIZE for car in range(self.cars))]
+        if first + 1 < len(self.states) and not self._breaks[first]:
+            now += (self.states[first + 1] - now) * min(share, 1.0)
+            for c in starts[1:]:
+                length = math.hypot(now[c + at.HX], now[c + at.HY]) or 1.0
+                now[c + at.HX], now[c + at.HY] = now[c + at.HX] / length, now[c + at.HY] / length
+                now[c + at.BOOSTING] = self.states[first + 1][c + at.BOOSTING]
+            return now
+        seconds = min((share + beyond) * self.step_seconds, 0.6)
+        for c in starts:
+            _coast(now, c, (1 - math.exp(-3 * seconds)) / 3, BALL if c == at.BALL else float(at.CAR_RADIUS))
+        return now
+
+    def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
+        """The pitch at a time, and so many steps beyond it where play is broken off."""
+        picture = self._empty.copy()
+        now = self.between(step, beyond)
+        self._paint_pads(picture, now)
+        self._paint_trail(picture, step, now)
+        order = sorted(range(self.cars), key=lambda car: -now[at.CARS + car * at.CAR_SIZE + at.Y])
+        for car in order:
+            self._paint_flame(picture, now, car, step + beyond)
+        for car in order:
+            self._paint_car(picture, now, car)
+        self._paint_ball(picture, now)
+        self._paint_tanks(picture, now)
+        return picture
+
+    def _paint_pads(self, picture: Image.Image, now: Array) -> None:
+        """Pads that are there shine; the others come back slowly."""
+        for pad in range(at.PADS):
+            left, wait = now[at.PAD + pad], float(BIG_WAIT if pad < 2 else SMALL_WAIT)
+            centre, reach = self.camera.at(*pad_place(pad)), pad_size(pad) * 2.6 * self.camera.scale
+            if left <= 0:
+                x, y, right, bottom = (round(edge) for edge in around([centre], reach))
+                picture.paste(self._full.crop((x, y, right, bottom)), (x, y))
+                continue
+            with Brush(picture, around([centre], reach)) as brush:
+                size, wide = pad_size(pad) * self.camera.scale, 0.24 * self.camera.scale
+                brush.ring(centre, size, faded(YELLOW, 0.55), wide, 1 - left / wait)
+
+    def _paint_trail(self, picture: Image.Image, step: float, now: Array) -> None:
+        """Where the ball came from, back to the last kick-off."""
+        first = int(max(0.0, step - TRAIL_S / self.step_seconds))
+        last = min(int(step), len(self.states) - 1)
+        broken = np.flatnonzero(self._breaks[first:last])
+        if len(broken):
+            first += int(broken[-1]) + 1
+        way = [*self.states[first : last + 1, : at.Y + 1].tolist(), now[: at.Y + 1].tolist()]
+        places = np.array([place for k, place in enumerate(way) if not k or math.dist(place, way[k - 1]) > 0.05])
+        if len(places) < 2:
+            return
+        pixels = np.array(self.camera.path(places.tolist()))
+        widths = np.linspace(0.1, BALL * 0.8, len(pixels)) * self.camera.scale
+        edge, last = ribbon(pixels, widths), len(pixels) - 1
+        pieces = []
+        for piece in range(last):
+            mirrored = len(edge) - 1 - piece
+            quad = [edge[piece], edge[piece + 1], edge[mirrored - 1], edge[mirrored]]
+            pieces.append((quad, 0.34 * ((piece + 1) / last) ** 2))
+        veil(picture, pieces, WHITE)
+
+    def _paint_flame(self, picture: Image.Image, now: Array, car: int, step: float) -> None:
+        """Boost burns behind a car, and flickers."""
+        c = at.CARS + car * at.CAR_SIZE
+        if now[c + at.BOOSTING] <= 0 or now[c + at.BOOST] <= 0.002:
+            return
+        heading = now[c + at.HX], now[c + at.HY]
+        flicker = 0.8 + 0.2 * math.sin(step * 9.1 + car * 2.3) * math.sin(step * 23.7 + car)
+        colour = SIDES[self.team(car)]
+        flames = (
+            (3.6, 1.05, faded(colour, 0.45)),
+            (2.5, 0.8, faded(blended(colour, YELLOW, 0.6), 0.75)),
+            (1.5, 0.45, WHITE),
+        )
+        whole = self._placed([(-LONG - 4.2, -1.3), (-LONG + 0.4, 1.3), (-LONG - 4.2, 1.3)], now, c, heading)
+        with Brush(picture, around(whole, 6)) as brush:
+            for length, wide, fill in flames:
+                tip = -LONG - length * flicker
+                shape = rounded([(-LONG + 0.5, -wide), (-LONG - 0.35 * length, -wide), (tip, 0.0),
+                                 (-LONG - 0.35 * length, wide), (-LONG + 0.5, wide)], 0.8)  # fmt: skip
+                brush.polygon(self._placed(shape, now, c, heading), fill)
+
+    def _paint_car(self, picture: Image.Image, now: Array, car: int) -> None:
+        c, mates = at.CARS + car * at.CAR_SIZE, self.cars // 2
+        colour = blended(SIDES[self.team(car)], WHITE, 0.32 * (car % mates) / max(mates - 1, 1))
+        place, heading = (now[c + at.X], now[c + at.Y]), (now[c + at.HX], now[c + at.HY])
+        paint_car(picture, self.camera, place, heading, colour, now[c + at.STEER])
+
+    def _paint_ball(self, picture: Image.Image, now: Array) -> None:
+        centre, radius = self.camera.at(now[at.X], now[at.Y]), BALL * self.camera.scale
+        with Brush(picture, around([centre], radius * 1.7)) as brush:
+            for reach, share in ((1.28, 0.16), (1.12, 0.3)):
+                brush.disc((centre[0] + radius * 0.16, centre[1] + radius * 0.3), radius * reach, faded(BLACK, share))
+            brush.disc(centre, radius, (150, 162, 182))
+            brush.disc((centre[0] - radius * 0.05, centre[1] - radius * 0.06), radius * 0.93, (222, 229, 239))
+            brush.disc((centre[0] - radius * 0.16, centre[1] - radius * 0.2), radius * 0.68, (243, 246, 251))
+            brush.disc((centre[0] - radius * 0.28, centre[1] - radius * 0.34), radius * 0.32, WHITE)
+            # The ball rolls: a seam that moves with the way it has gone.
+            for turn in range(3):
+                angle = (now[at.X] + now[at.Y]) / BALL * 0.5 + turn * 2 * math.pi / 3
+                spot = (
+                    centre[0] + math.cos(angle) * radius * 0.55,
+                    centre[1] + math.sin(angle) * radius * 0.55,
+                )
+                brush.disc(spot, radius * 0.13, faded((96, 112, 140), 0.55))
+
+    def _paint_tanks(self, picture: Image.Image, now: Array) -> None:
+        """How much boost each car has, beside the pitch if there is room."""
+        left, _ = self.camera.at(-REACH[0], 0)
+        unit = self._size[1] / 424
+        if left < 34 * unit:
+            return
+        mates, height, wide = self.cars // 2, self._size[1] * 0.42, 9 * unit
+        gap = min(24 * unit, (left - 10 * unit) / mates)
+        top = self._size[1] / 2 - height / 2
+        for car in range(self.cars):
+            place = left * 0.5 + ((car % mates) - (mates - 1) / 2) * gap
+            x = place if self.team(car) == 0 else self._size[0] - place
+            share = float(np.clip(now[at.CARS + car * at.CAR_SIZE + at.BOOST], 0, 1))
+            colour = SIDES[self.team(car)]
+            with Brush(picture, (x - wide, top - 2, x + wide, top + height + 2), 3) as brush:
+                brush.box((x - wide / 2, top, x + wide / 2, top + height), PANEL, wide / 2)
+                full = top + height * (1 - share)
+                if share > 0.01:
+                    brush.box((x - wide / 2, min(full, top + height - wide), x + wide / 2, top + height), colour,
+                              wide / 2)  # fmt: skip
+        for x in (left * 0.5, self._size[0] - left * 0.5):
+            write_text(picture, (x, top + height + 14 * unit), "boost", round(12 * unit), DIM, "mm")
+
+    def team(self, car: int) -> int:
+        """The side of a car."""
+        return 0 if car < self.cars // 2 else 1
+
+    def _placed(self, shape: list[Point], now: Array, c: int, heading: Point) -> list[Point]:
+        return self.camera.path(turned(shape, (now[c + at.X], now[c + at.Y]), heading))
+
+
+def _coast(now: Array, c: int, seconds: float, radius: float) -> None:
+    """Move a body on, within walls; one that crosses a goal line between the posts goes into the goal, and stays."""
+    x, y, vx, vy = (float(now[c + column]) for column in (at.X, at.Y, at.VX, at.VY))
+    ahead, sideways = x + vx * seconds, y + vy * seconds
+    crossing = y + vy * max(0.0, (LENGTH - abs(x)) / abs(vx)) if vx else y
+    scored = abs(ahead) > LENGTH - radius and abs(crossing) < GOAL
+    deep, wide = (LENGTH + DEPTH, GOAL) if scored else (LENGTH, WIDTH)
+    now[c + at.X] = max(radius - deep, min(deep - radius, ahead))
+    now[c + at.Y] = max(radius - wide, min(wide - radius, sideways))
+
+
+def pad_place(pad: int) -> Point:
+    """Where a pad lies."""
+    sign = 1 if pad % 2 == 0 else -1
+    return sign * float(pad_x(pad // 2)), sign * float(pad_y(pad // 2))
+
+
+def pad_size(pad: int) -> float:
+    """The radius of a pad as it is drawn."""
+    return 1.15 if pad < 2 else 0.6
+
+
+def labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Names of the columns of `state` and `clock`."""
+    cars = (widths["state"] - at.CARS) // at.CAR_SIZE
+    body = ("x", "y", "vx", "vy")
+    car = (*body, "hx", "hy", "spin", "boost", "throttle", "steer", "boosting", "drifting", "touch")
+    state = (*(f"ball.{name}" for name in body), "goal", *(f"pad.{pad}" for pad in range(at.PADS)))
+    clock = {at.TICKS_LEFT: "ticks_left", at.SCORE: "score.0", at.SCORE + 1: "score.1", at.OVERTIME: "overtime"}
+    return {
+        "state": (*state, *(f"car.{k}.{name}" for k in range(cars) for name in car)),
+        "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
+    }
+
+
+def outline() -> list[Point]:
+    """The wall, goals included."""
+    right = [(CORNER - WIDTH, WIDTH), (LENGTH, CORNER - LENGTH), (LENGTH, GOAL), (LENGTH + DEPTH, GOAL)]
+    right += [(x, -y) for x, y in right[::-1]]
+    return [*right, *((-x, -y) for x, y in right)]
+
+
+@lru_cache(maxsize=4)
+def _ground(width: int, height: int) -> tuple[Camera, Image.Image, Image.Image]:
+    """What never moves: the camera, the pitch with every pad taken, and with every pad there."""
+    scale = min(width / 2 / REACH[0], height / 2 / REACH[1])
+    camera = Camera(scale, (width / 2, height / 2))
+    smooth = 3
+    whole = (0, 0, width, height)
+    wall = camera.path(rounded(outline(), 1.6))
+    mask = Image.new("L", (width * smooth, height * smooth), 0)
+    ImageDraw.Draw(mask).polygon([(x * smooth, y * smooth) for x, y in wall], fill=255)
+    mask = mask.reduce(smooth)
+    floor = Image.new("RGB", (width, height), GRASS)
+    with Brush(floor, whole, 2) as brush:
+        for band in range(-6, 6, 2):
+            left, right = camera.at(band * 7.2, 0)[0], camera.at((band + 1) * 7.2, 0)[0]
+            brush.box((left, 0, right, height), STRIPE)
+        _draw_lines(brush, camera)
+    y, x = np.mgrid[0:height, 0:width]
+    light = np.hypot((x - width / 2) / (width / 2), (y - height / 2) / (height / 2))
+    shade = Image.fromarray((255 - 70 * np.clip(light, 0, 1) ** 2).astype(np.uint8))
+    floor = ImageChops.multiply(floor, Image.merge("RGB", (shade,) * 3))
+    page = Image.new("RGB", (width, height), PAGE)
+    veil(page, [(wall, 0.5)], WALL, blur=1.1 * scale)
+    page.paste(floor, mask=mask)
+    with Brush(page, whole, smooth) as brush:
+        brush.line(wall, WALL, 0.34 * scale, closed=True)
+        for side in (-1, 1):
+            posts = camera.path([(side * LENGTH, -GOAL), (side * LENGTH, GOAL)])
+            net = [(LENGTH, GOAL), (LENGTH + DEPTH, GOAL), (LENGTH + DEPTH, -GOAL), (LENGTH, -GOAL)]
+            colour = SIDES[0 if side < 0 else 1]
+            brush.line(posts, faded(colour, 0.35), 0.3 * scale)
+            brush.line(camera.path([(side * x, y) for x, y in rounded(net, 1.6, closed=False)]), colour, 0.42 * scale)
+            for post in posts:
+                brush.disc(post, 0.42 * scale, blended(colour, WHITE, 0.35))
+    full = page.copy()
+    for pad in range(at.PADS):
+        halo = [(math.cos(k / 6), math.sin(k / 6)) for k in range(38)]
+        spot = turned([(x * 1.5 * pad_size(pad), y * 1.5 * pad_size(pad)) for x, y in halo], pad_place(pad), (1.0, 0.0))
+        veil(full, [(camera.path(spot), 0.45)], YELLOW, blur=0.42 * pad_size(pad) * scale)
+    for picture, there in ((page, False), (full, True)):
+        with Brush(picture, whole, smooth) as brush:
+            for pad in range(at.PADS):
+                _draw_pad(brush, camera, pad, there)
+    return camera, page, full
+
+
+def _draw_lines(brush: Brush, camera: Camera) -> None:
+    """What is painted on the floor: halfway line, circle, boxes, the floor of the goals."""
+    scale = camera.scale
+    for side, colour in ((-1, BLUE), (1, ORANGE)):
+        goal = [(side * LENGTH, GOAL), (side * (LENGTH + DEPTH), GOAL),
+                (side * (LENGTH + DEPTH), -GOAL), (side * LENGTH, -GOAL)]  # fmt: skip
+        brush.polygon(camera.path(goal), faded(colour, 0.2))
+        for k in range(1, 6):
+            x = side * (LENGTH + k)
+            brush.line(camera.path([(x, -GOAL), (x, GOAL)]), faded(colour, 0.16), 0.09 * scale)
+        for k in range(-8, 9):
+            brush.line(camera.path([(side * LENGTH, k), (side * (LENGTH + DEPTH), k)]), faded(colour, 0.16),
+                       0.09 * scale)  # fmt: skip
+        for reach in range(8):
+            near = side * (LENGTH - 9 + reach)
+            strip = [(near, 14), (side * LENGTH, 14), (side * LENGTH, -14), (near, -14)]
+            brush.polygon(camera.path(strip), faded(colour, 0.012))
+        area = [(side * x, y) for x, y in ((LENGTH, 14.0), (LENGTH - 9, 14.0), (LENGTH - 9, -14.0), (LENGTH, -14.0))]
+        brush.line(camera.path(rounded(area, 2.5, closed=False)), LINE, 0.2 * scale)
+    brush.line(camera.path([(0, -WIDTH), (0, WIDTH)]), LINE, 0.2 * scale)
+    brush.ring(camera.at(0, 0), 8 * scale, LINE, 0.2 * scale)
+    brush.disc(camera.at(0, 0), 0.5 * scale, LINE)
+
+
+def _draw_pad(brush: Brush, camera: Camera, pad: int, there: bool) -> None:
+    centre, size = camera.at(*pad_place(pad)), pad_size(pad) * camera.scale
+    if not there:
+        brush.disc(centre, size, (30, 38, 48))
+        brush.ring(centre, size, (74, 76, 68), 0.16 * camera.scale)
+        return
+    brush.disc(centre, size, YELLOW)
+    brush.disc((centre[0] - size * 0.18, centre[1] - size * 0.2), size * 0.5, faded(WHITE, 0.65))

@@ -1,0 +1,108 @@
+"""What a run directory holds, read for people: metrics, evaluation, ladder, ratings, events, and what made it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.core.errors import CheckpointError
+from slipstream.runs.checkpoint import steps_of
+from slipstream.runs.figures import Line, Mark, Point
+from slipstream.runs.layout import RunDir
+from slipstream.runs.metrics import read
+
+KINDS = ("curriculum", "snapshot", "promotion", "retired", "alarm", "replay", "notice")
+"""Of events; the last two are not marked on curves."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run directory holds that a report shows; what is not there is empty."""
+
+    run: RunDir
+    steps: int
+    rows: list[dict[str, Any]]
+    evaluation: dict[str, Any]
+    ladder: dict[str, Any]
+    rewards: dict[str, Any]
+    story: dict[str, Any]
+    origin: dict[str, Any]
+    events: list[dict[str, Any]]
+    ratings: list[dict[str, str]]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The events, to be drawn on the curves."""
+        return [Mark(e["steps"], e["kind"], e["text"]) for e in self.events if e["kind"] not in KINDS[-2:]]
+
+    def points(self, key: str) -> list[Point]:
+        """A metric over steps, with its interval where it has one."""
+        stem = key.removesuffix("_mean")
+        return [
+            (row["steps"], row[key], row.get(f"{stem}_low"), row.get(f"{stem}_high"))
+            for row in self.rows
+            if row.get(key) is not None
+        ]
+
+    def named(self, prefix: str) -> list[Line]:
+        """Every metric under a prefix as a line, by the first appearance of its name."""
+        names = list(dict.fromkeys(key for row in self.rows for key in row if key.startswith(prefix)))
+        return [Line(name.removeprefix(prefix), self.points(name)) for name in names]
+
+
+def gather(run: RunDir) -> Material:
+    """Read all that there is."""
+    rows, path = read(run), run.path
+    steps = max([*steps_of(run), *(row["steps"] for row in rows[-1:])], default=0)
+    files = {name: _json(path / f"{name}.json") for name in ("evaluation", "ladder", "rewards", "story", "provenance")}
+    origin = files.pop("provenance")
+    return Material(run, steps, rows, origin=origin, events=_events(run), ratings=_ratings(path), **files)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}", "remove it and make it again") from error
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _events(run: RunDir) -> list[dict[str, Any]]:
+    """The lines of events.jsonl, oldest first; torn ones are left out."""
+    try:
+        lines = run.events.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and isinstance(told.get("steps"), int):
+            kind = told.get("kind") if told.get("kind") in KINDS else "notice"
+            found.append({"steps": told["steps"], "kind": kind, "text": str(told.get("text", ""))})
+    return sorted(found, key=lambda event: int(event["steps"]))
+
+
+def _ratings(path: Path) -> list[dict[str, str]]:
+    try:
+        with open(path / "ratings.csv", encoding="utf-8", newline="") as file:
+            return [row for row in csv.DictReader(file) if number(row.get("rating")) is not None]
+    except FileNotFoundError:
+        return []
+
+
+def number(text: Any) -> float | None:
+    """A finite number, or None."""
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,165 @@
+"""The way from raw values to rewards, step by step against arithmetic by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.core.contracts import Array, empty_rows
+from slipstream.core.errors import ConfigError
+from slipstream.envs.rewards import Payout, Scheme, discount, weigh
+from slipstream.envs.soccer.game import Soccer
+from slipstream.settings import RewardSettings
+
+SCHEME = Scheme(
+    ("goal", "near", "fast"),
+    {"sparse": {"goal": 1.0}, "dense": {"goal": 1.0, "near": 0.5, "fast": 0.25}},
+    {"sparse": ("goal",), "shaping": ("near", "fast")},
+    potentials=("near",),
+)
+
+
+def payout(teams: tuple[int, ...] = (0, 0, 1, 1), envs: int = 1, **settings: Any) -> Payout:
+    """The payout of a made-up game."""
+    rewards = RewardSettings(**settings)
+    return Payout(SCHEME, rewards, env="made-up", envs=envs, teams=teams, step_seconds=0.1, gamma=0.9)
+
+
+def paid(made: Payout, values: Any, acted: Any = None) -> tuple[Array, Array]:
+    """What one step of these values [rows, terms] pays: rewards and terms."""
+    made.values[:] = values
+    rows = len(made.values)
+    reward, terms = np.full(rows, 9.0, np.float32), np.zeros((rows, 3), np.float32)
+    made.pay(np.ones(rows, np.uint8) if acted is None else np.array(acted, np.uint8), reward, terms)
+    return reward, terms
+
+
+def test_weights_and_groups_multiply() -> None:
+    """A term's weight is its own times its group's factor, in each mode; a user's own terms have a group, too."""
+    assert weigh(SCHEME, RewardSettings()) == {"goal": 1.0, "near": 0.5, "fast": 0.25}
+    assert weigh(SCHEME, RewardSettings(groups={"shaping": 0.5}, weights={"near": 3.0})) == {
+        "goal": 1.0, "near": 1.5, "fast": 0.125
+    }  # fmt: skip
+    assert weigh(SCHEME, RewardSettings(mode="sparse")) == {"goal": 1.0, "near": 0.0, "fast": 0.0}
+    assert weigh(SCHEME, RewardSettings(groups={"own": 4.0}), ["mine"])["mine"] == 4.0
+
+
+def test_unknown_groups_are_config_errors() -> None:
+    """A group that is not there is said with the nearest one."""
+    with pytest.raises(ConfigError) as caught:
+        weigh(SCHEME, RewardSettings(groups={"shapin": 0.5}))
+    assert caught.value.message == "Unknown setting `rewards.groups.shapin`. Did you mean `rewards.groups.shaping`?"
+    assert caught.value.hint == "groups: sparse, shaping."
+    with pytest.raises(ConfigError, match=r"Unknown setting `rewards\.groups\.own`"):
+        weigh(SCHEME, RewardSettings(groups={"own": 0.5}))
+
+
+def test_the_reward_is_the_weighted_sum() -> None:
+    """Without anything else a row is paid weights times values, and terms add up over steps."""
+    reward, terms = paid(payout(), [[1, 2, 4], [0, 0, 0], [-1, 0, 0], [0, 1, 1]])
+    assert reward.tolist() == [3.0, 0.0, -1.0, 0.75]
+    assert terms[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_rows_that_did_not_act_get_nothing() -> None:
+    """Their values are not paid, and neither do they count in the means."""
+    made = payout(team_spirit=1.0, zero_sum=1.0)
+    reward, terms = paid(made, [[2, 0, 0], [8, 0, 0], [4, 0, 0], [6, 0, 0]], acted=[1, 0, 1, 1])
+    assert reward.tolist() == [2 - 5, 0, 5 - 2, 5 - 2] and terms[1].tolist() == [0, 0, 0]
+
+
+def test_team_spirit_and_zero_sum_by_hand() -> None:
+    """r = (1 - tau) r + tau mean(team), less z times the mean of the others; terms stay each row's own."""
+    values = [[2, 0, 0], [8, 0, 0], [4, 0, 0], [6, 0, 0]]
+    reward, terms = paid(payout(team_spirit=0.25), values)
+    assert reward == pytest.approx([0.75 * 2 + 0.25 * 5, 0.75 * 8 + 0.25 * 5, 0.75 * 4 + 0.25 * 5, 0.75 * 6 + 1.25])
+    assert terms[:, 0].tolist() == [2, 8, 4, 6]
+    assert paid(payout(zero_sum=0.5), values)[0] == pytest.approx([2 - 2.5, 8 - 2.5, 4 - 2.5, 6 - 2.5])
+    both = paid(payout(team_spirit=0.3, zero_sum=1.0), np.random.default_rng(0).normal(size=(4, 3)))[0]
+    assert both.sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_one_team_alone_is_not_set_against_itself() -> None:
+    """Where there are no others, nothing is taken off."""
+    assert paid(payout((0,), zero_sum=1.0), [[2, 2, 0]])[0].tolist() == [3.0]
+
+
+def test_normalising_divides_by_the_running_size_of_the_raw_value() -> None:
+    """After values 3 and 4 in one env the mean square is 12.5, whatever the weight; what decides the game stays."""
+    made = payout((0,), normalise=True)
+    assert paid(made, [[7, 3, 0]])[1].tolist() == [[7.0, 0.5, 0.0]]
+    assert paid(made, [[7, 4, -2]])[1][0] == pytest.approx([7.0, 0.5 * 4 / 12.5**0.5, -0.25 * 2 / 2**0.5])
+
+
+def test_rows_of_one_env_are_divided_alike_and_envs_apart() -> None:
+    """Both sides see the size that both sides' values give, and another env's values change nothing."""
+    made = payout((0, 1), envs=2, normalise=True)
+    terms = paid(made, [[0, 3, 0], [0, 4, 0], [0, 100, 0], [0, 100, 0]])[1]
+    assert terms[:, 1] == pytest.approx([0.5 * 3 / 12.5**0.5, 0.5 * 4 / 12.5**0.5, 0.5, 0.5])
+
+
+def test_nan_does_not_stay() -> None:
+    """A value that is not finite is passed on once, for the collector to name, and does not spoil the sizes."""
+    made = payout((0,), normalise=True, clip=10.0)
+    paid(made, [[0, 2, 0]])
+    assert np.isnan(paid(made, [[0, np.nan, 0]])[0]).all()
+    assert np.isfinite(paid(made, [[0, 2, 0]])[0]).all()
+
+
+def test_clipping_cuts_weighted_values() -> None:
+    """Each term is cut to the size given; what decides the game, and potentials, are not."""
+    values = [[7, 3, -40]]
+    assert paid(payout((0,), clip=1.0), values)[1].tolist() == [[7.0, 1.0, -1.0]]
+    assert paid(payout((0,), clip=1.0, potential=True), values)[1].tolist() == [[7.0, 1.5, -1.0]]
+
+
+def test_shaping_is_asked_for_only_where_it_is_paid() -> None:
+    """Potentials of weight 0 need not be computed."""
+    assert payout(potential=True).shaped and not payout().shaped
+    assert not payout(potential=True, groups={"shaping": 0.0}).shaped
+
+
+def test_a_half_life_is_a_discount() -> None:
+    """Half after 2 s in steps of 0.1 s is 0.5 ** (1 / 20) per step; an env that tells no time cannot have one."""
+    rewards = RewardSettings(half_life=2.0)
+    assert discount(rewards, 0.1, 0.99, "soccer") ** 20 == pytest.approx(0.5)
+    assert discount(RewardSettings(), 0.0, 0.97, "gymnasium:X") == 0.97
+    with pytest.raises(ConfigError) as caught:
+        discount(rewards, 0.0, 0.99, "gymnasium:CartPole-v1")
+    assert caught.value.message == (
+        "`rewards.half_life` = 2 s, but `gymnasium:CartPole-v1` does not say how long a step takes."
+    )
+    assert payout(half_life=0.1).gamma == 0.5
+
+
+NORMALISED = RewardSettings(normalise=True, team_spirit=0.5, zero_sum=1.0, clip=2.0)
+
+
+def play(game: Soccer, seed: int, steps: int) -> Array:
+    """Rewards [steps, rows] of random play, which depends on the seed and the step alone."""
+    out = empty_rows(game.spec, game.envs)
+    rewards = []
+    for step in range(steps):
+        drawn = np.random.default_rng([seed, step]).integers(0, 18, (64, 1)).astype(np.int32)
+        first = 4 * game._first  # type: ignore[attr-defined]
+        game.step(drawn[first : first + 4 * game.envs], out)
+        rewards.append(out.reward.copy())
+    return np.array(rewards)
+
+
+def test_a_snapshot_holds_the_sizes() -> None:
+    """A game that goes on from a snapshot pays, bit for bit, what the uninterrupted one does."""
+    games = [Soccer(4, team_size=2, random_starts=1.0, rewards=NORMALISED) for _ in range(2)]
+    play(games[0], 1, 80)
+    games[1].restore(games[0].snapshot())
+    assert (play(games[0], 2, 40) == play(games[1], 2, 40)).all()
+    assert games[0].snapshot()["moments"].shape == (4, 1 + len(games[0].spec.terms))
+
+
+def test_the_split_over_processes_changes_nothing() -> None:
+    """Four envs in one vector and in two are paid alike."""
+    whole = play(Soccer(4, team_size=2, random_starts=1.0, rewards=NORMALISED), 1, 60)
+    halves = [Soccer(2, team_size=2, random_starts=1.0, rewards=NORMALISED, first=first) for first in (0, 2)]
+    assert (whole == np.concatenate([play(game, 1, 60) for game in halves], axis=1)).all()

@@ -1,0 +1,146 @@
+"""A league on a small scale: seats by chance, copies frozen and rated, resumed exactly, broken players retired."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.api import Run, compete, evaluate, resume
+from slipstream.core.errors import ConfigError
+from slipstream.league.ladder import ladder
+from slipstream.runs.checkpoint import Checkpoint, find, load
+from slipstream.runs.layout import RunDir
+
+SMALL: dict[str, Any] = {
+    "preset": "smoke", "every__profile": 0, "every__evaluate": 0, "every__system": 0, "every__log": 64,
+    "every__checkpoint": 10**9, "env__match_seconds": 1.0, "league__snapshot": 256, "league__rating_games": 4,
+    "league__sprt_games": 8, "league__rating_opponents": 2, "league__pool": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def league(tmp_path: Path) -> Callable[..., Run]:
+    """Run a small league into a fresh folder."""
+
+    def make(name: str = "league", env: str = "soccer", **settings: Any) -> Run:
+        return compete(env, run=tmp_path / name, **(SMALL | settings))
+
+    return make
+
+
+def lines(run: Run, name: str = "games.jsonl") -> list[dict[str, Any]]:
+    """The lines of a file of the run."""
+    return [json.loads(line) for line in (Path(run.path) / name).read_text().splitlines()]
+
+
+def last(run: Run) -> Checkpoint:
+    """The newest checkpoint."""
+    return load(find(RunDir.open(Path(run.path))))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "local": {"plan__collector": "local"},
+    "lag 1, lstm": {
+        "plan__collector": "actors", "plan__workers": 2, "plan__lag": 1, "policy__memory": "lstm",
+        "policy__memory_size": 8,
+    },
+    "exploiters": {
+        "plan__collector": "local", "league__main_exploiters": 1, "league__league_exploiters": 1,
+        "league__exploiter_share": 0.5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_league_is_the_uninterrupted_one(case: str, league: Callable[..., Run]) -> None:
+    """Weights, pool, results, games, ratings and events are all the same, bit for bit."""
+    whole = league("whole", steps=2400, **CASES[case])
+    half = league("half", steps=1200, **CASES[case])
+    again = resume(half.path, steps=2400)
+    one, other = last(whole), last(again)
+    for group, arrays in one.groups.items():
+        assert arrays.keys() == other.groups[group].keys()
+        for name, array in arrays.items():
+            assert np.array_equal(array, other.groups[group][name]), f"{group}/{name} differs"
+    assert one.state | {"seconds": 0} == other.state | {"seconds": 0}
+    assert lines(whole) == lines(again)
+    assert lines(whole, "events.jsonl") == lines(again, "events.jsonl")
+    assert whole.facts["ladder"]["tables"] == again.facts["ladder"]["tables"]
+
+
+def test_every_game_is_logged_and_ratings_are_made_of_the_log(league: Callable[..., Run]) -> None:
+    """Games have agents with versions, seeds, sides, scores and lengths; those between frozen players are in pairs."""
+    run = league(steps=1500)
+    games = lines(run)
+    kinds = Counter(game["kind"] for game in games)
+    assert kinds["train"] > 30 and kinds["rating"] > 20
+    for game in games:
+        assert game["mode"] == "1v1"
+        first, second = game["score"]
+        assert np.sign(first - second) == game["outcome"]
+        assert game["length"] > 0 and game["seed"] >= 0
+        assert all(name.startswith(("scripted:", "main@")) for name in game["agents"])
+    rated = [game for game in games if game["kind"] == "rating"]
+    by_pair = Counter((game["seed"], game["play"], *sorted(game["agents"])) for game in rated)
+    assert set(by_pair.values()) == {2}, "each start is played from both sides"
+    assert ladder(games) == json.loads((Path(run.path) / "ladder.json").read_text())["tables"]
+    tables = {table["play"]: table for table in run.facts["ladder"]["tables"]}
+    assert set(tables) == {"greedy", "sampled"}
+    players = {player["agent"]: player for player in tables["greedy"]["players"]}
+    assert players["scripted:rule"]["rating"] == 1500
+    assert players["main@0"]["low"] < players["main@0"]["rating"] < players["main@0"]["high"]
+
+
+def test_the_side_that_did_not_ask_does_not_learn(league: Callable[..., Run]) -> None:
+    """Against frozen players one side's steps count, in self-play both sides': the agent asked for both."""
+    alone = league("alone", steps=600, league__matchmaking="latest", league__snapshot=10**6)
+    every = [row["iteration"] for row in alone.metrics()]
+    batch = alone.metrics()[-1]["steps"] / every[-1]
+    assert batch < 1.6 * 64, "4 envs x 16 steps, one side of two where the latest copy plays"
+
+
+def test_a_pool_keeps_its_size_and_copies_can_be_played(league: Callable[..., Run]) -> None:
+    """The least useful copy is retired beyond the cap; every copy is an agent by name."""
+    run = league(steps=4000, league__snapshot=200)
+    retired = [event for event in lines(run, "events.jsonl") if event["kind"] == "retired"]
+    assert retired and "the least useful of 4 players in a pool for 3" in retired[0]["text"]
+    assert "main@" in retired[0]["text"]
+    frozen = [event["text"].split()[0] for event in lines(run, "events.jsonl") if event["kind"] == "snapshot"]
+    assert len(frozen) >= 8
+    steps = frozen[-1].partition("@")[2]
+    result = evaluate(f"run:{run.path}/pool@{steps}", "soccer", opponent="random", games=4, env__match_seconds=1.0)
+    assert result["games"] == 4
+
+
+def test_a_broken_player_is_retired_and_the_league_goes_on(league: Callable[..., Run], tmp_path: Path) -> None:
+    """A copy whose file is damaged between two starts is retired with the reason."""
+    run = league(steps=1200)
+    state = last(run).state["matches"]["opponents"]
+    victims = [p for p in state["pool"]["players"] if p["kind"] == "main" and not p["retired"]]
+    for victim in victims:
+        file = Path(run.path) / "pool" / "checkpoints" / f"{victim['steps']:012d}" / "policy.safetensors"
+        file.write_bytes(file.read_bytes()[:-8] + b"damaged!")
+    again = resume(run.path, steps=2400)
+    told = [event["text"] for event in lines(again, "events.jsonl") if event["kind"] == "retired"]
+    assert any("main@" in text and ("sha256" in text or "damaged" in text or "changed" in text) for text in told), told
+    assert all(np.isfinite(p["rating"]) for table in again.facts["ladder"]["tables"] for p in table["players"])
+
+
+def test_a_league_needs_two_sides_and_no_opponent(tmp_path: Path) -> None:
+    """What cannot be is said before anything starts."""
+    with pytest.raises(ConfigError) as caught:
+        compete("soccer", run=tmp_path / "a", opponent="random", **SMALL)
+    assert "A league chooses its own opponents" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        compete("kart", run=tmp_path / "b", **SMALL)
+    assert "has one side" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        compete("soccer", run=tmp_path / "c", **(SMALL | {"league__anchors": ["scripted:rul"]}))
+    assert "league.anchors: `soccer` has no player `scripted:rul`." in str(caught.value)
+    assert not list(tmp_path.iterdir())
