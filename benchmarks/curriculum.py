@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,11 @@ sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from stats import table
 
-from record import ROOT, Record, dated
+from record import Record, call, dated
 from slipstream.core.stats import mean_interval, wilson
 
 ENV, TARGET, REFERENCE = "soccer:mixed", "env.target=[3v3]", "scripted:rule"
 WAYS = {"staged": ("curriculum.kind=staged",), "direct": ()}
-
-
-def call(*words: str) -> tuple[dict[str, Any], float]:
-    """Run a verb to its end: its facts and its wall-clock."""
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "slipstream.cli", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True,
-        cwd=ROOT,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
 
 
 def told(path: Path) -> list[dict[str, Any]]:

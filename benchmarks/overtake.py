@@ -28,7 +28,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from stats import table
 
-from record import ROOT, Record, dated
+from record import ROOT, Record, call, dated, pairs
 
 GOAL, GAMES, CAP_S = 0.70, 400, 1800.0
 UNGUARDED = (
@@ -36,21 +36,6 @@ UNGUARDED = (
 )  # fmt: skip
 HELD_OUT_SEED = 424_242
 LAPS = 256
-
-
-def call(*words: str) -> tuple[dict[str, Any], float]:
-    """Run a verb to its end: its facts and its wall-clock."""
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "slipstream.cli", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True,
-        cwd=ROOT,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
-
-
-def pairs(settings: tuple[str, ...]) -> list[str]:
-    """As the command line takes them."""
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 def evaluations(run: Path) -> list[dict[str, Any]]:

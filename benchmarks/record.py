@@ -9,6 +9,8 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,21 @@ def commit() -> str:
     return (git("rev-parse", "--verify", "-q", "HEAD") or "no commit") + (
         " dirty" if git("status", "--porcelain", "--untracked-files=no") else " clean"
     )
+
+
+def call(*words: str) -> tuple[dict[str, Any], float]:
+    """Run a verb of slipstream to its end: its facts and its wall-clock."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "slipstream.cli", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True,
+        cwd=ROOT,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
+
+
+def pairs(settings: Sequence[str]) -> list[str]:
+    """Settings as the command line takes them."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def dated(name: str) -> Path:

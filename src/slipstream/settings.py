@@ -337,6 +337,8 @@ class LeagueSettings(Section):
     """Games, at most, of the test whether a copy is better than the best so far."""
     sprt_elo: float = Field(35.0, gt=0)
     """How much better it is tested to be."""
+    steps: int = Field(2_000_000, ge=1)
+    """Steps that `run` spends on the league."""
 
 
 class PlanSettings(Section):

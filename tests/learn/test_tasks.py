@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from slipstream.core.errors import ConfigError
@@ -42,7 +43,9 @@ def test_success_in_games_of_two_sides() -> None:
 def test_success_is_the_goal_where_the_env_says_it() -> None:
     """In games of one side, the outcome 1 is success once an env has set one."""
     scores = Scores(1, competitive=False)
-    assert [scores.success(0, outcome, 9.0) for outcome in (0, 1, 0, -1)] == [0.5, 1.0, 0.0, 0.0]
+    outcomes = np.array([0, 1, 0, -1], np.int8)
+    assert [scores.success(0, outcome, 9.0) for outcome in outcomes] == [0.5, 1.0, 0.0, 0.0]
+    assert json.loads(json.dumps(scores.describe()))["reachable"] is True
 
 
 def test_success_is_to_be_better_than_at_first_where_it_does_not() -> None:

@@ -45,6 +45,11 @@ CASES: dict[str, dict[str, Any]] = {
         "ppo__epochs_max": 4,
         "ppo__centre_rewards": 0.1,
     },
+    "rewards": {
+        "plan__collector": "actors",
+        "plan__workers": 2,
+        "rewards": {"normalise": True, "potential": True, "clip": 3.0, "zero_sum": 1.0, "half_life": 2.0},
+    },
     "muon": {"plan__collector": "local", "ppo__optimiser": "muon", "ppo__contrast": 0.1},
 }
 WHOLE = {"every__log": 64, "every__evaluate": 512, "every__checkpoint": 10**9, "every__gradients": 256}

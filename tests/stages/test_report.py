@@ -14,8 +14,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from slipstream.agents.specs import load_agent
 from slipstream.api import Run
+from slipstream.collect.games import Fixture, play_fixtures
+from slipstream.collect.tapes import tape
 from slipstream.core.errors import CheckpointError
+from slipstream.envs.registry import EnvChoice
 from slipstream.league.ladder import GamesLog, game_line, write_ladder
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report
@@ -215,13 +219,27 @@ def test_behaviours_are_compared(tmp_path: Path) -> None:
     assert "goals 2.5 [2.3, 2.7] 0.6 [0.5, 0.7]" in behaviour
 
 
+def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
+    """A replay says who played and how it ended; a damaged one says that."""
+    run = whole(tmp_path / "league")
+    rule = "scripted:rule"
+    (played,) = play_fixtures(
+        EnvChoice("soccer"), load_agent, [Fixture((rule, "scripted:chaser"), 1)], keep_actions=True
+    )
+    tape(EnvChoice("soccer"), played, run.replays / "best-3-0.replay", kind="best")
+    report(run)
+    words = said(section(run, "Replays"))
+    assert "best-3-0.replay scripted:rule - scripted:chaser, " in words and "game 1.replay 2kB, damaged" in words
+
+
 def test_reward_shares(tmp_path: Path) -> None:
     """Without a report on rewards, what was paid late in training is shared out; signs are kept."""
-    rows = [{"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0} for n in range(1, 21)]
+    rows = [{"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0, "reward/win": 0.0}
+            for n in range(1, 21)]  # fmt: skip
     run = directory(tmp_path / "r", rows)
     report(run)
     words = said(section(run, "Rewards"))
-    assert "goal +75.0 %" in words and "cost -25.0 %" in words
+    assert "goal +75.0 %" in words and "cost -25.0 %" in words and "cancels out): win." in words
     terms = {
         "goal": {"return_share": 0.6, "advantage_share": 0.5, "per_game": 3.0},
         "cost": {"return_share": 0.4, "advantage_share": 0.5, "per_game": -2.0},

@@ -9,21 +9,19 @@ import click
 
 from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, shared, tell, text
 from slipstream.core.errors import SlipstreamError
-
-STAGES = ("record", "clone", "train", "evaluate", "report")
-
+from slipstream.stages import STORY
 
 @main.command()
 @click.argument("env")
 @click.option(
-    "--skip", multiple=True, metavar="STAGE", help="Leave a stage out: record, clone, train, evaluate, report."
+    "--skip", multiple=True, metavar="STAGE", help=f"Leave a stage out: {', '.join(STORY)}."
 )
 @configurable
 @shared
 def run(
     env: str, skip: tuple[str, ...], place: Path | None, as_json: bool, modules: tuple[str, ...], **flags: Any
 ) -> None:
-    """The whole story: record an expert, clone it, train on from there, evaluate, report.
+    """The whole story: record an expert, clone it, train on from there, compete in a league, evaluate, report.
 
     The same command with --run DIR goes on where it was stopped.
     """
@@ -33,10 +31,10 @@ def run(
     with Bar("progress") as bar:
         facts = tell_story(
             choice, lambda more: settle(env, modules, flags | more)[1], place, skip,
-            lambda line: click.echo(f"== {line}" if line.partition(":")[0] in STAGES else line, err=True), bar.show,
+            lambda line: click.echo(f"== {line}" if line.partition(":")[0] in STORY else line, err=True), bar.show,
         )  # fmt: skip
     tell(facts, as_json, _story(facts))
-    for name in ("record", "clone", "train"):
+    for name in ("record", "clone", "train", "compete"):
         leave(facts.get(name, {}))
 
 
@@ -234,6 +232,10 @@ def _story(facts: dict[str, Any]) -> str:
     parts = []
     if "evaluate" in facts:
         parts += [*_headline(facts["evaluate"]), _evaluated(facts["evaluate"]), ""]
+    if "tournament" in facts:
+        from slipstream.league.standings import ladder_text
+
+        parts += [ladder_text(facts["tournament"]["tables"]), ""]
     if "train" in facts:
         parts.append(trained(facts["train"]))
     if "report" in facts:

@@ -76,8 +76,8 @@ class Scores:
     def success(self, task: int, outcome: int, gain: float) -> float:
         """The success of a game of this task that ended with this outcome and return."""
         if self._competitive:
-            return (1 + outcome) / 2
-        self._reachable = self._reachable or outcome != 0
+            return float(1 + outcome) / 2
+        self._reachable = self._reachable or bool(outcome)
         if self._reachable:
             return float(outcome > 0)
         first = self._first[task]

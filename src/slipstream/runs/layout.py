@@ -178,6 +178,19 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file of ours; None where there is no such file."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is not valid JSON: {error}", "remove it, and what wrote it does so anew"
+        ) from error
+    return told if isinstance(told, dict) else None
+
+
 def write_json(path: Path, obj: Any) -> None:
     """Write `obj` as JSON so that a reader sees the old file or the new one, never a part."""
     write_text(path, json.dumps(plain(obj), indent=2, allow_nan=False) + "\n")

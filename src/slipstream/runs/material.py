@@ -15,8 +15,8 @@ from slipstream.runs.figures import Line, Mark, Point
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 
-KINDS = ("curriculum", "snapshot", "promotion", "retired", "alarm", "notice")
-"""Of events."""
+KINDS = ("curriculum", "snapshot", "promotion", "retired", "alarm", "replay", "notice")
+"""Of events; the last two are not marked on curves."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Material:
     @property
     def marks(self) -> list[Mark]:
         """The events, to be drawn on the curves."""
-        return [Mark(e["steps"], e["kind"], e["text"]) for e in self.events if e["kind"] != "notice"]
+        return [Mark(e["steps"], e["kind"], e["text"]) for e in self.events if e["kind"] not in KINDS[-2:]]
 
     def points(self, key: str) -> list[Point]:
         """A metric over steps, with its interval where it has one."""

@@ -64,7 +64,8 @@ text.own { font-weight: 700 }
   --c1: #0b6e99; --c2: #d1600a; --c3: #2a8c6a; --c4: #9c5c92; --c5: #c79a00; --c6: #5aa9d6; --c7: #7a7f87;
   --c8: #8a4b2a }
   body { font-size: 10.5pt; padding: 0; max-width: none } nav { display: none }
-  figure, .tile, tr { break-inside: avoid } h2, h3 { break-after: avoid } details > * { display: block } }
+  figure, .tile, tr { break-inside: avoid } h2, h3 { break-after: avoid } details::details-content {
+  content-visibility: visible; block-size: auto } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 

@@ -1,1 +1,4 @@
-"""Stages: what can be done, one verb per file; they meet only on disk."""
+"""The verbs: each turns settings into something on disk."""
+
+STORY = ("record", "clone", "train", "compete", "evaluate", "tournament", "report")
+"""What `run` does, in this order."""

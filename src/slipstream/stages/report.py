@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from slipstream.core.errors import DemoError
 from slipstream.runs import figures
 from slipstream.runs.display import human_count, human_time
 from slipstream.runs.figures import Line, Player, Point
 from slipstream.runs.layout import RunDir, write_text
 from slipstream.runs.material import Material, gather, number
 from slipstream.runs.pages import figure, grid, page, table, tiles
+from slipstream.runs.replays import Replay
 
 CURVES = (
     ("Win rate in evaluation", "evaluate/win_rate", "%"),
@@ -26,6 +28,7 @@ CURVES = (
     ("Entropy", "sac/entropy", ""),
     ("Temperature", "sac/temperature", ""),
 )
+WHERE = (("training", ""), ("evaluation", "evaluate/"))
 SPLIT = ("env", "inference", "learn", "other")
 SHOWN = ("time_utc", "cpu", "cores", "python", "slipstream", "versions", "git", "argv")
 MOST_BYTES = 8 * 2**20
@@ -285,7 +288,9 @@ def _rewards(seen: Material) -> str:
         drawn.append(figure("Share of what was paid, in the last quarter of the training", shares))
     live = [line for line in trained if any(point[1] for point in line.points)]
     drawn.append(figure("In training, per step", figures.lines(live[: figures.COLOURS], seen.marks)))
-    return grid(drawn)
+    still = [line.name for line in trained if line not in live]
+    said = "0 throughout (in self-play, what one side gains and the other loses cancels out): " + ", ".join(still)
+    return grid(drawn) + (f'<p class="dim">{html.escape(said)}.</p>' if still and any(drawn) else "")
 
 
 def _share_bars(shares: Mapping[str, float]) -> str:
@@ -299,11 +304,13 @@ def _behaviour(seen: Material) -> str:
     names = list(dict.fromkeys(name for means in agents.values() for name in means))
     rows = [[name, *(_spread(means.get(name)) for means in agents.values())] for name in names]
     heads = ["per game and player", *(figures.short(agent) for agent in agents)]
-    curves = [
-        figure(line.name, figures.lines([line], seen.marks, width=figures.NARROW)) for line in seen.named("behaviour/")
-    ]
+    over = list(dict.fromkeys(line.name for line in [*seen.named("behaviour/"), *seen.named("evaluate/behaviour/")]))
+    curves = []
+    for name in over:
+        both = [Line(f"in {word}", seen.points(f"{prefix}behaviour/{name}")) for word, prefix in WHERE]
+        curves.append(figure(name, figures.lines(both, seen.marks, width=figures.NARROW)))
     compared = f'<div class="scroll">{table(heads, rows, len(agents))}</div>' if rows else ""
-    return compared + (f"<h3>In training</h3>{grid(curves, small=True)}" if any(curves) else "")
+    return compared + (f"<h3>Over time</h3>{grid(curves, small=True)}" if any(curves) else "")
 
 
 def _behaving(seen: Material) -> dict[str, Mapping[str, Any]]:
@@ -343,10 +350,29 @@ def _replays(seen: Material) -> str:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     links = []
     for path in files:
-        place = path.relative_to(seen.run.path).as_posix()
-        size = human_count(path.stat().st_size)
-        links.append(f'<li><a href="./{quote(place)}">{html.escape(place)}</a> <span class="dim">{size}B</span></li>')
-    return "".join(parts) + (f"<ul>{''.join(links)}</ul>" if links else "")
+        place, said = path.relative_to(seen.run.path).as_posix(), html.escape(_game(path))
+        links.append(
+            f'<li><a href="./{quote(place)}">{html.escape(path.name)}</a> <span class="dim">{said}</span></li>'
+        )
+    listed = f"<ul>{''.join(links)}</ul>" if links else ""
+    if len(links) > 30:
+        listed = f"<details><summary>{len(links)} files</summary>{listed}</details>"
+    return "".join(parts) + listed
+
+
+def _game(path: Path) -> str:
+    """What a replay shows, in words; of other files only how large they are."""
+    size = f"{human_count(path.stat().st_size)}B"
+    try:
+        facts = Replay.open(path).facts if path.suffix == ".replay" else None
+    except DemoError:
+        return f"{size}, damaged"
+    if facts is None:
+        return size
+    names = [figures.short(name) for name in facts.players]
+    score = ":".join(f"{goals:g}" for goals in facts.score) if facts.score and len(names) > 1 else ""
+    when = human_time(facts.length * facts.step_seconds) if facts.step_seconds else f"{facts.length} steps"
+    return ", ".join(word for word in (" - ".join(names), score, facts.task, when, size) if word)
 
 
 def _time(seen: Material) -> str:

@@ -1,7 +1,7 @@
-"""The whole story of a game, stage after stage: record, clone, train, evaluate, report.
+"""The whole story of a game, stage after stage: record, clone, train, compete, evaluate, tournament, report.
 
-Stages meet on disk: demos in DIR/demos, the clone in DIR/clone, the training in DIR itself. What is done stands in
-DIR/story.json, so that the same command goes on where it was stopped.
+Stages meet on disk: demos in DIR/demos, the clone in DIR/clone, the training in DIR itself, the league in DIR/league.
+What is done stands in DIR/story.json, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
 from slipstream.settings import Settings
 from slipstream.stages import clone as cloning
+from slipstream.runs.replays import Replay
+from slipstream.stages import STORY
+from slipstream.stages import compete as competing
 from slipstream.stages import train as training
 from slipstream.stages.evaluate import evaluate
 from slipstream.stages.record import record
+from slipstream.stages.replay import Cut, save_png
 from slipstream.stages.report import report
+from slipstream.stages.tournament import tournament
 
-STAGES = ("record", "clone", "train", "evaluate", "report")
 Tell = Callable[[str], None]
 Show = Callable[[int, int], None]
 
@@ -46,14 +50,16 @@ class Story:
         self._game = game
         self._settings: Settings = configure({}).settings
         self.expert = self._settings.record.agent or (game.expert if game is not None else "")
-        self.stages = [name for name in STAGES if name not in skip and (self.expert or name not in STAGES[:2])]
+        absent = () if self.expert else ("record", "clone")
+        absent += () if game is not None and game.reference else ("compete", "tournament")
+        self.stages = [name for name in STORY if name not in skip and name not in absent]
         before = self._before()
         if not before and RunDir(place).holds_run and "train" in self.stages:
             raise ConfigError(
                 f"{place} holds a run that `run` did not begin.",
                 f"go on with it by `slipstream resume {place}`, skip what is done with --skip, or choose another --run",
             )
-        self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STAGES if n in before}
+        self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STORY if n in before}
         self._seconds: dict[str, float] = before.get("seconds", {})
 
     def _before(self) -> dict[str, Any]:
@@ -67,7 +73,7 @@ class Story:
     def run(self) -> dict[str, Any]:
         """Do every stage that is not done."""
         for name in self.stages:
-            if name in self.facts and name not in ("evaluate", "report") and not self._wants_more(name):
+            if name in self.facts and name not in ("evaluate", "tournament", "report") and not self._wants_more(name):
                 self.tell(f"{name}: done before")
                 continue
             self.tell(name)
@@ -112,16 +118,51 @@ class Story:
         resolved = self._configure({"start": f"run:{self.place / 'clone'}"} if cloned else {})
         return training.train(self.choice, resolved, self.place).facts()
 
+    def _compete(self) -> dict[str, Any]:
+        """Go on from the training in a league, or go on with that."""
+        place = self.place / "league"
+        if RunDir(place).holds_run:
+            return competing.resume(place, modules=self.choice.modules)
+        more = {"start": self._trained(), "steps": self._settings.league.steps, "minutes": None}
+        facts = competing.compete(self.choice, self._configure(more), place)
+        return {name: value for name, value in facts.items() if name != "ladder"}
+
+    def _trained(self) -> str:
+        """The agent that training left."""
+        return f"run:{self.place}" + ("@best" if read_best(RunDir.open(self.place)) else "")
+
+    def _agent(self) -> str:
+        """The agent that the story is about: the league's best, or what training left."""
+        league = self.place / "league"
+        if "compete" not in self.facts:
+            return self._trained()
+        return f"run:{league}" + ("@best" if read_best(RunDir.open(league)) else "")
+
     def _evaluate(self) -> dict[str, Any]:
         """Play the final games, and beside the expert where there is nobody to play against."""
         folder, wanted = RunDir.open(self.place), self._settings.evaluation
         opponents = [wanted.opponent] if wanted.opponent else list(self._game.opponents if self._game else ())
-        agent = f"run:{self.place}" + ("@best" if read_best(folder) else "")
         result = evaluate(
-            self.choice, agent, opponents, wanted.final_games, seed=self._settings.seed + 1_000_003, envs=wanted.envs,
-            on_progress=self._show, beside=None if opponents or not self.expert else self.expert,
+            self.choice, self._agent(), opponents, wanted.final_games, seed=self._settings.seed + 1_000_003,
+            envs=wanted.envs, on_progress=self._show, beside=None if opponents or not self.expert else self.expert,
         )  # fmt: skip
         write_json(folder.path / "evaluation.json", result)
+        return result
+
+    def _tournament(self) -> dict[str, Any]:
+        """Let everything that the story made play each other and the scripted players."""
+        assert self._game is not None
+        agents = [self._agent(), *([self._trained()] if "compete" in self.facts else [])]
+        agents += [f"run:{self.place / 'clone'}"] if "clone" in self.facts else []
+        agents += [f"scripted:{name}" for name in self._game.scripted]
+        games = max(2, self._settings.evaluation.final_games // 4 * 2)
+        result = tournament(
+            self.choice, agents, games, seed=self._settings.seed + 2_000_003, run=self.place,
+            on_progress=self._show, on_notice=self.tell,
+        )  # fmt: skip
+        best = [Path(path) for path in result["replays"] if "best" in Path(path).name]
+        if best:
+            save_png(Replay.open(best[0]), self.place / "replays" / "best.png", Cut())
         return result
 
     def _report(self) -> str:
@@ -137,9 +178,9 @@ def run(
     `configure` gives the settings with some more laid over them: those of the stages before.
     """
     for name in skip:
-        if name not in STAGES:
-            near = did_you_mean(name, STAGES)
-            raise ConfigError(f"There is no stage `{name}`.{near}", f"stages: {', '.join(STAGES)}")
+        if name not in STORY:
+            near = did_you_mean(name, STORY)
+            raise ConfigError(f"There is no stage `{name}`.{near}", f"stages: {', '.join(STORY)}")
     if place is None and "train" in skip:
         raise ConfigError("Without training there must be a run to go on from.", "name it: --run DIR")
     return Story(choice, configure, place or default_path(choice.name), skip, tell, on_progress).run()

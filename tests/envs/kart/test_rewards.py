@@ -112,7 +112,7 @@ def test_every_term_is_in_one_group() -> None:
 
 @pytest.mark.parametrize("limit_seconds", [60.0, 4.0])
 def test_shaped_progress_telescopes_over_a_lap(limit_seconds: float) -> None:
-    """Discounted, it sums to minus where the lap began; one that is cut off keeps gamma^T times where it came to."""
+    """Discounted, it sums to all that was left at first, less gamma^T times what is left of a lap that is cut off."""
     gamma, envs = 0.97, 12
     rewards = RewardSettings(weights={"progress": 2.0}, potential=True)
     game = Kart(envs, rewards=rewards, gamma=gamma, random_starts=0.5, limit_seconds=limit_seconds, seed=3)
@@ -127,8 +127,8 @@ def test_shaped_progress_telescopes_over_a_lap(limit_seconds: float) -> None:
         sums[running] += gamma**t * out.terms[running, TERMS.index("progress")]
         for env in np.flatnonzero(running & ((out.terminated | out.truncated) > 0)):
             finished[env] = t + 1
-            last = 1 - out.final_obs[env, at.O_LEFT] if out.truncated[env] else 0.0
-            assert sums[env] == pytest.approx(2 * (gamma ** (t + 1) * last - first[env]), abs=1e-5)
+            last = -out.final_obs[env, at.O_LEFT] if out.truncated[env] else 0.0
+            assert sums[env] == pytest.approx(2 * (gamma ** (t + 1) * last - (first[env] - 1)), abs=1e-5)
             assert out.truncated[env] == (limit_seconds < 10)
     assert (finished > 0).all()
 

@@ -5,8 +5,8 @@ after the decision, and no new lap has begun yet. A user's own term has the same
 it sums to one for a lap however it is driven, and driving back takes off what driving on gave; what then decides is the
 time that a lap takes.
 
-With `rewards.potential` progress is paid as gamma * after - before, where nothing is left of it after a lap that is
-done; a lap that ran out of time is only cut off, and keeps what it had.
+With `rewards.potential` progress is paid by a potential, minus the share of the lap that is left: gamma * after -
+before. After a lap that is done there is none; one that ran out of time is only cut off, and keeps what it had.
 """
 
 from __future__ import annotations
@@ -77,4 +77,4 @@ def value_terms(before: Array, after: Array, clock: Array, values: Array) -> Non
 @inlined
 def shape_terms(before: Array, after: Array, later: Number, values: Array) -> None:
     """Write the term that has a potential by it; `later` is gamma, or 0 after the end."""
-    values[T_PROGRESS] = later * after[DONE] - before[DONE]
+    values[T_PROGRESS] = later * (after[DONE] - ONE) - (before[DONE] - ONE)

@@ -135,7 +135,7 @@ def aim(before: Array, after: Array, clock: Array, car: int, team_size: int) -> 
 
 
 @inlined
-def rolls_in(s: Array, line: Number) -> bool:
+def rolls_in(s: Array, line: Number) -> Number:
     """Whether the ball, left alone, would roll over the goal line at x = LENGTH (1) or x = -LENGTH (-1)."""
     speed, way = s[BALL + VX] * line, LENGTH - s[BALL + X] * line
     if speed * REACH <= way:

@@ -1,0 +1,363 @@
+"""Report on rewards: what each term contributes, in demos or in games played, and which of them training needs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.agents.specs import load_agent
+from slipstream.collect.games import play
+from slipstream.collect.recorder import Order, Recorder, make_vectors, spread
+from slipstream.collect.vectors import make_vector
+from slipstream.config import Resolved
+from slipstream.core.contracts import Array
+from slipstream.core.errors import ConfigError, DemoError, did_you_mean
+from slipstream.core.stats import CONFIDENCE, mean_interval, t_quantile
+from slipstream.demos.format import Schema
+from slipstream.demos.reader import Demos
+from slipstream.demos.writer import Shard, prepare
+from slipstream.envs.registry import EnvChoice, known, parse
+from slipstream.envs.rewards import Scheme, weigh
+from slipstream.learn.drive import begin, go_on
+from slipstream.runs.checkpoint import steps_of
+from slipstream.runs.layout import RunDir, read_json, write_bytes, write_json
+from slipstream.settings import RewardSettings, Settings
+
+SPARSE, DENSE = 0.02, 0.5
+"""A term that is not 0 in fewer steps than this share is sparse, in more than that dense, and regional between them."""
+POINTS = 80
+"""Moments of a game that its curves are drawn at."""
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
+"""Okabe and Ito's colours, which the colour-blind can tell apart."""
+DASHES = ("-", "--", ":")
+NO_PICTURE = 'no picture without matplotlib: pip install "slipstream[view]"'
+FULL = "full"
+Tell = Callable[[int, int], None]
+
+
+def opponent_of(choice: EnvChoice, wanted: str | None) -> str | None:
+    """Whom an agent plays to be measured: the one wanted, or the game's reference; nobody where there is one side."""
+    with contextlib.closing(make_vector(choice, 1)) as vector:
+        if not vector.spec.competitive:
+            return None
+    game, _ = parse(choice.name)
+    found = wanted or (game.reference if game is not None else "")
+    if not found:
+        raise ConfigError(f"`{choice.name}` has two sides and no reference.", "set evaluation.opponent=AGENT")
+    return found
+
+
+@contextlib.contextmanager
+def played(
+    choice: EnvChoice, agent: str, opponent: str | None, games: int, *, seed: int = 0, tell: Tell | None = None
+) -> Iterator[Demos]:
+    """Games played now, as demos that are gone afterwards; a trained agent plays as it trains, by chance."""
+    _check_games(games)
+    with tempfile.TemporaryDirectory(prefix="slipstream-rewards-") as place:
+        with contextlib.closing(make_vector(choice, 1, seed=seed)) as probe:
+            spec = probe.spec
+            schema = Schema.of(choice.name, spec, probe.snapshot() if spec.exact else None)
+        folder = Path(place) / "demos"
+        prepare(folder, schema)
+        order = Order(choice, agent, opponent, games, spread(games, spec), seed, sampled=True)
+        player = load_agent(agent, spec, choice, True)
+        other = load_agent(opponent, spec, choice, True) if opponent else None
+        shard = Shard(folder, "played", schema, {"agent": agent, "opponent": opponent})
+        recorder = Recorder(order, make_vectors(order, 0, order.envs, np.zeros(3, np.int64)), player, other, shard)
+
+        def look() -> bool:
+            if tell is not None:
+                tell(recorder.games, games)
+            return False
+
+        try:
+            recorder.run(look)
+        finally:
+            recorder.close()
+            shard.close()
+        yield Demos.open(folder)
+
+
+def _check_games(games: int) -> None:
+    if games < 1:
+        raise ConfigError(f"{games} games tell nothing.", "give --games a positive number")
+
+
+def examine(demos: Demos, games: int | None, gamma: float, gae_lambda: float) -> dict[str, Any]:
+    """What each term contributes to the first `games` games (see `measure`), and its sum in the course of a game.
+
+    Where an env has no terms its reward is the only one. Episodes are those of single agents.
+    """
+    if games is not None:
+        _check_games(games)
+        demos = demos.pick(np.flatnonzero(demos.games < games))
+    if not len(demos):
+        raise DemoError(f"{demos.path} holds no whole episode.", "record some games first")
+    names = demos.schema.terms or ("reward",)
+    columns = [f"terms/{name}" for name in demos.schema.terms] or ["reward"]
+    episodes = []
+    for number in range(len(demos)):
+        values = demos.episode(number, columns)
+        episodes.append(np.stack([values[column] for column in columns], axis=1).astype(np.float64))
+    seconds = demos.schema.step_seconds
+    scheme = _scheme(demos.schema.env)
+    groups = {term: group for group, held in scheme.groups.items() for term in held} if scheme else {}
+    found = measure(episodes, gamma, gae_lambda, seconds)
+    mean, low, high = mean_interval([float(episode.sum()) for episode in episodes])
+    return {
+        "env": demos.schema.env,
+        "games": len(set(demos.games.tolist())),
+        "episodes": len(demos),
+        "steps": demos.steps,
+        "step_seconds": seconds or None,
+        "gamma": gamma,
+        "gae_lambda": gae_lambda,
+        "mean_return": mean,
+        "mean_return_low": low,
+        "mean_return_high": high,
+        "terms": {name: {"group": groups.get(name, "")} | one for name, one in zip(names, found, strict=True)},
+        "curves": _curves(episodes, names, seconds),
+    }
+
+
+def _scheme(env: str) -> Scheme | None:
+    game = parse(env)[0] if known(env) else None
+    return game.scheme() if game is not None and game.scheme is not None else None
+
+
+def measure(episodes: Sequence[Array], gamma: float, gae_lambda: float, seconds: float = 0.0) -> list[dict[str, Any]]:
+    """Facts about each term of episodes [steps, terms].
+
+    Its mean per game and per second, least and greatest value, density (share of steps where it is not 0), share of
+    the return (of all that is paid or taken), and share of the advantage: the term's own discounted future, by gamma
+    and lambda, less its mean, in absolute size. Both shares add up to 1 over the terms.
+    """
+    steps = np.concatenate(episodes)
+    sums = np.array([episode.sum(axis=0) for episode in episodes])
+    sizes = np.abs(steps).sum(axis=0)
+    future = np.concatenate([ahead(episode, gamma * gae_lambda) for episode in episodes])
+    swings = np.abs(future - future.mean(axis=0)).mean(axis=0)
+    facts = []
+    for k in range(steps.shape[1]):
+        mean, low, high = mean_interval(sums[:, k].tolist())
+        density = float((steps[:, k] != 0).mean())
+        one: dict[str, Any] = {"per_game": mean, "per_game_low": low, "per_game_high": high}
+        one["per_second"] = float(steps[:, k].mean()) / seconds if seconds else None
+        one |= {"min": float(steps[:, k].min()), "max": float(steps[:, k].max()), "density": density}
+        one["kind"] = (
+            "off" if not density else "sparse" if density < SPARSE else "dense" if density > DENSE else "regional"
+        )
+        one["return_share"] = float(sizes[k] / max(sizes.sum(), 1e-12))
+        one["advantage_share"] = float(swings[k] / max(swings.sum(), 1e-12))
+        facts.append(one)
+    return facts
+
+
+def ahead(values: Array, rate: float) -> Array:
+    """The discounted sum from each step to the end of an episode [steps, terms]."""
+    found, total = np.zeros_like(values), np.zeros(values.shape[1])
+    for t in range(len(values) - 1, -1, -1):
+        total = values[t] + rate * total
+        found[t] = total
+    return found
+
+
+def _curves(episodes: Sequence[Array], names: Sequence[str], seconds: float) -> dict[str, Any]:
+    """What each term has summed up to by moments of a game, with 95 % intervals; a game that is over keeps its sum."""
+    longest = max(len(episode) for episode in episodes)
+    moments = np.unique(np.linspace(0, longest, POINTS + 1).astype(int))
+    sums = np.zeros((len(episodes), len(moments), len(names)))
+    for number, episode in enumerate(episodes):
+        summed = np.concatenate([np.zeros((1, len(names))), np.cumsum(episode, axis=0)])
+        sums[number] = summed[np.minimum(moments, len(episode))]
+    mean, half = sums.mean(axis=0), np.zeros(sums.shape[1:])
+    if len(episodes) > 1:
+        factor = t_quantile(0.5 + CONFIDENCE / 2, len(episodes) - 1) / math.sqrt(len(episodes))
+        half = factor * sums.std(axis=0, ddof=1)
+    return {
+        "unit": "seconds" if seconds else "steps",
+        "at": (moments * (seconds or 1)).tolist(),
+        "terms": {
+            name: {
+                "mean": mean[:, k].tolist(),
+                "low": (mean - half)[:, k].tolist(),
+                "high": (mean + half)[:, k].tolist(),
+            }
+            for k, name in enumerate(names)
+        },
+    }
+
+
+def keep(facts: Mapping[str, Any], out: Path, draw: Callable[[Any, Mapping[str, Any]], None], name: str) -> Path | None:
+    """Write NAME.json and, where matplotlib is there, NAME.png into a folder; return where the picture is."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / f"{name}.json", facts)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(11, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure, facts)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_bytes(out / f"{name}.png", buffer.getvalue())
+    return out / f"{name}.png"
+
+
+def draw_report(figure: Any, facts: Mapping[str, Any]) -> None:
+    """The terms' sums over a game's time with their intervals, and their shares of return and advantage as bars."""
+    terms = {name: one for name, one in facts["terms"].items() if one["density"]} or facts["terms"]
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    curves = facts["curves"]
+    for k, name in enumerate(terms):
+        line, colour = curves["terms"][name], PALETTE[k % len(PALETTE)]
+        left.plot(curves["at"], line["mean"], color=colour, linestyle=DASHES[k // len(PALETTE) % 3], label=name)
+        left.fill_between(curves["at"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+    left.axhline(0, color="#888888", linewidth=0.6)
+    left.set_xlabel(f"{curves['unit']} of a game")
+    left.set_ylabel("reward so far")
+    left.legend(fontsize=8)
+    left.set_title(f"{facts['env']}: {facts['games']} games")
+    places = np.arange(len(terms))
+    for offset, key, colour in ((-0.2, "return", PALETTE[0]), (0.2, "advantage", PALETTE[1])):
+        shares = [one[f"{key}_share"] for one in terms.values()]
+        right.barh(places + offset, shares, 0.4, color=colour, label=f"share of {key}")
+    right.set_yticks(places, list(terms))
+    right.invert_yaxis()
+    right.legend(fontsize=8)
+
+
+def choose_terms(choice: EnvChoice, wanted: Sequence[str]) -> list[str]:
+    """The terms that an ablation drops, one at a time: those named, or all that have a weight and decide no game."""
+    scheme = _scheme(choice.name)
+    if scheme is None:
+        raise ConfigError(f"`{choice.name}` has no reward terms to drop.", "soccer and kart have some")
+    weights = weigh(scheme, choice.rewards, tuple(choice.terms))
+    live = [name for name, weight in weights.items() if weight]
+    for name in wanted:
+        if name not in live:
+            why = "has weight 0" if name in weights else "is not there"
+            raise ConfigError(f"Reward term `{name}` {why}.{did_you_mean(name, live)}", f"terms: {', '.join(live)}.")
+    chosen = list(wanted) or [name for name in live if name not in scheme.weights["sparse"]]
+    if not chosen:
+        raise ConfigError("No reward term with a weight is left to drop.", "name some: --terms a,b")
+    return chosen
+
+
+def ablate(
+    choice: EnvChoice, resolved: Resolved, place: Path, terms: Sequence[str], *, seeds: int, games: int,
+    say: Callable[[str], None], tell: Tell | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train with all terms and without each, from the same seeds, and compare how well they play.
+
+    Never by the return that is shaped: by games won against the reference, or, where there is one side, by what
+    `rewards.mode: sparse` pays. What is finished in the folder `place` is not done again.
+    """
+    _check_games(games)
+    if seeds < 1:
+        raise ConfigError(f"{seeds} seeds cannot be run.", "give --seeds a positive number")
+    settings = resolved.settings
+    dropped = choose_terms(choice, terms)
+    opponent = opponent_of(choice, settings.evaluation.opponent)
+    plan: dict[str, Any] = {"env": choice.name, "steps": settings.steps, "games": games, "opponent": opponent}
+    _check_place(place, plan)
+    variants = [FULL, *(f"without-{name}" for name in dropped)]
+    values: dict[str, list[float]] = {variant: [] for variant in variants}
+    for number in range(seeds * len(variants)):
+        seed, variant = settings.seed + number // len(variants), variants[number % len(variants)]
+        if tell is not None:
+            tell(number, seeds * len(variants))
+        say(f"{number + 1} of {seeds * len(variants)}: {variant.replace('-', ' ', 1)}, seed {seed}")
+        weights = settings.rewards.weights | ({variant.partition("-")[2]: 0.0} if variant != FULL else {})
+        rewards = settings.rewards.model_copy(update={"weights": weights})
+        update = {"rewards": rewards, "seed": seed, "every": settings.every.model_copy(update={"evaluate": 0})}
+        one = Resolved(settings.model_copy(update=update), resolved.origins)
+        folder = place / f"{variant}-seed{seed}"
+        value, stopped = _result(replace(choice, rewards=rewards), one, folder, games, opponent)
+        if stopped:
+            return plan | {"run": str(place), "stopped": stopped, "terms": {}}
+        values[variant].append(value)
+    facts = plan | {"run": str(place), "stopped": "", "seeds": seeds, "measure": "win_rate" if opponent else "return"}
+    facts |= {FULL: values[FULL], "full_mean": mean_interval(values[FULL])[0]}
+    return facts | {"terms": {name: verdict(values[FULL], values[f"without-{name}"]) for name in dropped}}
+
+
+def verdict(full: Sequence[float], without: Sequence[float]) -> dict[str, Any]:
+    """What a term is good for: the mean over seeds of what all terms reach beyond all but it, by Student's t."""
+    gain, low, high = mean_interval([a - b for a, b in zip(full, without, strict=True)])
+    word = "helps" if low > 0 else "hurts" if high < 0 else "no difference"
+    return {"verdict": word, "gain": gain, "gain_low": low, "gain_high": high, "without": list(without)}
+
+
+def _check_place(place: Path, plan: Mapping[str, Any]) -> None:
+    """See that a folder is new or holds the same ablation, and write down there what it is."""
+    before = read_json(place / "plan.json") or {}
+    for key, value in plan.items():
+        if before and before.get(key) != value:
+            raise ConfigError(
+                f"{place} holds an ablation with `{key}` = {before.get(key)}, not {value}.", "choose another --run DIR"
+            )
+    if not before and place.exists() and any(place.iterdir()):
+        raise ConfigError(f"{place} is not empty and holds no ablation.", "choose another --run DIR")
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / "plan.json", dict(plan))
+
+
+def _result(choice: EnvChoice, resolved: Resolved, folder: Path, games: int, opponent: str | None) -> tuple[float, str]:
+    """What one run of an ablation reaches, trained as far as it is not; and what stopped it, if anything did."""
+    settings, run = resolved.settings, RunDir(folder)
+    done = read_json(folder / "result.json")
+    if done is not None:
+        return float(done["value"]), ""
+    reached = max(steps_of(run), default=0) if run.holds_run else 0
+    if not reached:
+        shutil.rmtree(folder, ignore_errors=True)  # cut off before its first checkpoint
+        stopped = begin(choice, resolved, folder).stopped
+    elif reached < (settings.steps or 0):
+        stopped = go_on(folder, modules=choice.modules, terms=dict(choice.terms)).stopped
+    else:
+        stopped = ""
+    if stopped:
+        return math.nan, stopped
+    value = _value(choice, f"run:{folder}", settings, games, opponent)
+    write_json(folder / "result.json", {"value": value, "games": games, "opponent": opponent})
+    return value, ""
+
+
+def _value(choice: EnvChoice, agent: str, settings: Settings, games: int, opponent: str | None) -> float:
+    """The win rate of an agent, or its mean return in a game of one side, as the sparse rewards have it."""
+    plain = replace(choice, rewards=RewardSettings(mode="sparse"), terms={})
+    versus = (lambda spec, where: load_agent(opponent, spec, where)) if opponent else None
+    result = play(
+        plain, lambda spec, where: load_agent(agent, spec, where), versus, games, seed=settings.seed + 1_000_003,
+        envs=settings.evaluation.envs,
+    ).summary()  # fmt: skip
+    return float(result["win_rate"] if opponent else result["mean_return"])
+
+
+def draw_ablation(figure: Any, facts: Mapping[str, Any]) -> None:
+    """What each term adds, with its interval and its verdict."""
+    axes, terms = figure.subplots(), facts["terms"]
+    colours = {"helps": PALETTE[2], "hurts": PALETTE[3], "no difference": "#888888"}
+    for k, (name, one) in enumerate(terms.items()):
+        low, high = (one[end] if math.isfinite(one[end]) else one["gain"] for end in ("gain_low", "gain_high"))
+        errors = [[one["gain"] - low], [high - one["gain"]]]
+        axes.barh(k, one["gain"], 0.6, color=colours[one["verdict"]], xerr=errors, capsize=4)
+        axes.annotate(f" {name}: {one['verdict']}", (max(one["gain"], high, 0.0), k), va="center", fontsize=9)
+    axes.axvline(0, color="#000000", linewidth=0.8)
+    axes.set_yticks(range(len(terms)), list(terms))
+    axes.invert_yaxis()
+    axes.margins(x=0.25)
+    axes.set_xlabel(f"{facts['measure'].replace('_', ' ')} with all terms less that without it")
+    axes.set_title(f"{facts['env']}: {facts['seeds']} seeds of {facts['steps']:,} steps")
