@@ -50,8 +50,8 @@ class Story:
         self._game = game
         self._settings: Settings = configure({}).settings
         self.expert = self._settings.record.agent or (game.expert if game is not None else "")
-        absent = () if self.expert else ("record", "clone")
-        absent += () if game is not None and game.reference else ("compete", "tournament")
+        absent = [] if self.expert else ["record", "clone"]
+        absent += [] if game is not None and game.reference else ["compete", "tournament"]
         self.stages = [name for name in STORY if name not in skip and name not in absent]
         before = self._before()
         if not before and RunDir(place).holds_run and "train" in self.stages:
