@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from slipstream.agents.specs import load_agent, split_run
 from slipstream.collect.games import Fixture, Played, game_seed, play_fixtures
+from slipstream.collect.tapes import keep
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, EnvSpec
 from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
@@ -64,13 +65,22 @@ def tournament(
         hall.log.close()
         seconds = time.perf_counter() - start
         whole = write_ladder(folder, anchor)
+        replays = _keep_replays(choice, hall, folder, whole["tables"])
     return {
         "env": choice.name, "format": format, "seed": seed, "play": hall.play, "run": str(folder.path),
         "agents": entry.names, "retired": entry.retired, "games": hall.played, "seconds": seconds,
         "rounds": rounds, "logged": whole["logged"], "unreadable": whole["unreadable"], "tables": whole["tables"],
         "files": [str(folder.path / name) for name in ("games.jsonl", "ladder.json", "ratings.csv")]
         + whole["pictures"],
+        "replays": [str(path) for path in replays],
     }  # fmt: skip
+
+
+def _keep_replays(choice: EnvChoice, hall: _Hall, folder: RunDir, tables: Sequence[dict[str, Any]]) -> list[Path]:
+    """Keep the games of the strongest agent of this tournament that are worth a look."""
+    ranked = [player["agent"] for table in tables for player in table["players"]]
+    champion = next((name for name in ranked if name in hall.entry.names), "")
+    return keep(choice, hall.games, champion, folder.replays, seat=hall.seat)
 
 
 @dataclass
@@ -136,6 +146,7 @@ class _Hall:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:  # fmt: skip
         self.entry, self.log, self.played = entry, GamesLog(folder), 0
+        self.games: list[Played] = []
         self.play = "sampled" if sampled else "greedy"
         self._choice, self._spec, self._seed, self._sampled, self._envs = choice, spec, seed, sampled, envs
         self._on_progress = on_progress
@@ -155,6 +166,7 @@ class _Hall:
         for played in self._play_all(chunks):
             good = [self._line(game) for game in played if not game.fault]
             self.log.append(good)
+            self.games += [game for game in played if not game.fault]
             self._done |= {_key(line) for line in good}
             lines += good
             self.played += len(good)
@@ -198,9 +210,10 @@ class _Hall:
                 if self._on_progress is not None:
                     self._on_progress(self._ended, self._total)
 
-        return play_fixtures(self._choice, self._seat, chunk, envs=self._envs, on_progress=tell)
+        return play_fixtures(self._choice, self.seat, chunk, envs=self._envs, on_progress=tell)
 
-    def _seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
+    def seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
+        """The agent of a name."""
         return load_agent(name, spec, choice, self._sampled)
 
     def _line(self, game: Played) -> Line:
