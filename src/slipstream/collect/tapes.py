@@ -84,10 +84,8 @@ class Table:
         sides = sorted(set(spec.teams))
         if len(tape.fixture.players) != len(sides):
             count = "one side" if len(sides) == 1 else f"{len(sides)} sides"
-            raise ConfigError(
-                f"`{spec.name}` has {count}, but {len(tape.fixture.players)} agents were named.",
-                "name one agent for each side",
-            )
+            named = ", ".join(tape.fixture.players)
+            raise ConfigError(f"`{spec.name}` has {count}, but was given {named}.", "name one agent for each side")
         self._agents: list[Agent] = [seat(name, spec, tape.choice) for name in tape.fixture.players]
         self._rows = [np.flatnonzero([team == side for team in spec.teams]) for side in sides]
         self._memory = [np.zeros((spec.agents, agent.memory(0).shape[1]), np.float32) for agent in self._agents]
