@@ -359,6 +359,15 @@ def test_numbers_that_are_not_finite_are_left_out(fault: Any, what: str, at: int
     assert recorder.told() == [f"{what} was not finite in 3 episodes, first in env 0 at step {at} of game 6: left out."]
 
 
+def test_rows_without_a_player_have_no_episode(tmp_path: Path) -> None:
+    """Of a match of one against one in a game with room for six, two episodes are kept and nothing is left out."""
+    (recorder,) = play(tmp_path, EnvChoice("soccer:mixed", SHORT), "random", 3, envs=3)
+    records = Demos.open(tmp_path).episodes
+    agents = [sorted(records["agent"][records["game"] == game].tolist()) for game in range(3)]
+    assert agents == [[0, 3], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5]]
+    assert (recorder.games, recorder.dropped, recorder.told()) == (3, 0, [])
+
+
 def test_a_reward_term_is_named(tmp_path: Path) -> None:
     """A term of yours that is not finite is told by its name."""
 

@@ -335,7 +335,9 @@ class Recorder:
         env, agent = divmod(row, self._agents)
         game = self._first + env + int(self._shares[row] - self._left[row]) * self._order.envs
         columns = self._tape.cut(row, int(self._begun[row]))
-        if not columns or self._faulty(columns, env, game):
+        if not columns:  # nobody sat there
+            return
+        if self._faulty(columns, env, game):
             self.dropped += 1
             return
         starts = {f"start/{name}": array[env][None] for name, array in self._starts.items()}
