@@ -14,18 +14,22 @@ from typing import Any, Literal
 
 from slipstream.agents.specs import load_agent, split_run
 from slipstream.collect.games import Fixture, Played, game_seed, play_fixtures
+from slipstream.collect.tapes import keep, margin
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, EnvSpec
 from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.core.machine import cores
 from slipstream.envs.registry import EnvChoice
-from slipstream.league.ladder import ANCHOR, GamesLog, Line, game_line, write_ladder
+from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
+from slipstream.league.season import played_line
 from slipstream.runs.layout import RunDir, default_path, lock
 
 Format = Literal["round-robin", "gauntlet", "knockout"]
 CHUNK = 512
 """Games that a thread plays before they are logged."""
-REPLAYS = 20
+LIKELY = 6
+"""Games of each kind among which those that are kept as replays must be."""
+LEVEL = 20
 """Further pairs after a drawn knockout match, before the better seed goes on."""
 Say = Callable[[str], None]
 
@@ -33,6 +37,7 @@ Say = Callable[[str], None]
 def tournament(
     choice: EnvChoice, agents: Sequence[str], games: int, *, format: Format = "round-robin", seed: int = 0,
     sampled: bool = False, run: Path | None = None, envs: int = 256, anchor: str = ANCHOR,
+    replays: bool = True,
     on_progress: Callable[[int, int], None] | None = None, on_notice: Say | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Play `games` games between every two agents that the format brings together, and rate everybody.
@@ -64,13 +69,21 @@ def tournament(
         hall.log.close()
         seconds = time.perf_counter() - start
         whole = write_ladder(folder, anchor)
+        kept = hall.replays(winner) if (winner := _winner(whole["tables"], hall)) and replays else []
     return {
         "env": choice.name, "format": format, "seed": seed, "play": hall.play, "run": str(folder.path),
         "agents": entry.names, "retired": entry.retired, "games": hall.played, "seconds": seconds,
         "rounds": rounds, "logged": whole["logged"], "unreadable": whole["unreadable"], "tables": whole["tables"],
         "files": [str(folder.path / name) for name in ("games.jsonl", "ladder.json", "ratings.csv")]
         + whole["pictures"],
+        "winner": winner, "replays": [str(path) for path in kept],
     }  # fmt: skip
+
+
+def _winner(tables: Sequence[dict[str, Any]], hall: _Hall) -> str:
+    """The best rated of those that have just played."""
+    ranked = [player["agent"] for one in tables if one["play"] == hall.play for player in one["players"]]
+    return next((agent for agent in ranked if agent in hall.entry.names), "")
 
 
 @dataclass
@@ -137,7 +150,9 @@ class _Hall:
     ) -> None:  # fmt: skip
         self.entry, self.log, self.played = entry, GamesLog(folder), 0
         self.play = "sampled" if sampled else "greedy"
-        self._choice, self._spec, self._seed, self._sampled, self._envs = choice, spec, seed, sampled, envs
+        self._results: list[Played] = []
+        self._folder, self._choice, self._spec, self._seed = folder, choice, spec, seed
+        self._sampled, self._envs = sampled, envs
         self._on_progress = on_progress
         self._ended = self._total = 0
         self._turn = threading.Lock()
@@ -153,7 +168,9 @@ class _Hall:
         chunks = [fixtures[first : first + CHUNK] for first in range(0, len(fixtures), CHUNK)]
         lines = []
         for played in self._play_all(chunks):
-            good = [self._line(game) for game in played if not game.fault]
+            sound = [game for game in played if not game.fault]
+            good = [played_line(game, self._choice.name, self._spec, self.play, "tournament", None) for game in sound]
+            self._results += sound
             self.log.append(good)
             self._done |= {_key(line) for line in good}
             lines += good
@@ -203,12 +220,19 @@ class _Hall:
     def _seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return load_agent(name, spec, choice, self._sampled)
 
-    def _line(self, game: Played) -> Line:
-        goals = [side["goals"] for side in game.behaviour if "goals" in side]
-        return game_line(
-            "tournament", self._choice.name, game.fixture.task, self.play, game.fixture.players,
-            game.outcome, seed=game.fixture.seed, score=[round(x) for x in goals] or None, length=game.length,
-        )  # fmt: skip
+    def replays(self, agent: str) -> list[Path]:
+        """Keep the best, worst, closest and lost games of an agent: the few that may be these are played once more."""
+        games = [game for game in self._results if agent in game.fixture.players]
+        orders = (
+            lambda game: (-margin(game, agent), game.length),
+            lambda game: (margin(game, agent), game.length),
+            lambda game: (abs(margin(game, agent)), -game.length),
+            lambda game: (margin(game, agent) >= 0, -margin(game, agent), -game.length),
+        )
+        likely = {game.fixture: game for order in orders for game in sorted(games, key=order)[:LIKELY]}
+        again = play_fixtures(self._choice, self._seat, list(likely), envs=self._envs, keep_actions=True)
+        same = [game for game in again if game.outcome == likely[game.fixture].outcome]
+        return keep(self._choice, same, agent, self._folder.replays, seat=self._seat)
 
 
 def _key(line: Line) -> tuple[Any, ...]:
@@ -258,7 +282,7 @@ def _decide(hall: _Hall, pairs: list[tuple[str, str]], games: int) -> list[dict[
         retired = hall.entry.retired
         open_pairs = [
             pair for pair in open_pairs
-            if points[pair][0] == points[pair][1] and replays[pair] < REPLAYS and not set(pair) & set(retired)
+            if points[pair][0] == points[pair][1] and replays[pair] < LEVEL and not set(pair) & set(retired)
         ]  # fmt: skip
         for pair in open_pairs:
             replays[pair] += 1
