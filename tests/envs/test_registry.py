@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs import registry
-from slipstream.envs.registry import Game, games, import_modules, parse
+from slipstream.envs.registry import EnvChoice, Game, games, import_modules, parse
 
 
 def test_names_split_into_game_and_variant() -> None:
@@ -39,7 +39,7 @@ def test_names_split_into_game_and_variant() -> None:
         ),
         (
             "soccer:4v4",
-            "`soccer` has no variant `4v4`.\nhint: use one of: soccer:1v1, soccer:2v2, soccer:3v3",
+            "`soccer` has no variant `4v4`.\nhint: use one of: soccer:1v1, soccer:2v2, soccer:3v3, soccer:mixed",
         ),
     ],
 )
@@ -96,3 +96,15 @@ def test_modules_are_imported_from_the_current_folder(tmp_path: Path, monkeypatc
     assert str(caught.value) == (
         "--import not_there: No module named 'not_there'\nhint: name a module that Python finds from the current folder"
     )
+
+
+@pytest.mark.parametrize("name", ["soccer:mixed", "kart", "kart:hard"])
+def test_stages_are_of_the_games_own_tasks_and_players(name: str) -> None:
+    """Every stage names a task of the game, and the opponents are scripted players that it has."""
+    game, variant = parse(name)
+    assert game is not None
+    tasks = game.make(EnvChoice(name), variant, 1, 0, 0).spec.tasks
+    assert len(game.stages) == 5
+    for stage in game.stages:
+        task, _, opponent = stage.partition(" vs ")
+        assert task in tasks and (not opponent or opponent.partition(":")[2] in game.scripted)

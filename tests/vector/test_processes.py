@@ -38,6 +38,8 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
         vector.step(action, rows)
         if t == 5:
             vector.reset_envs([0, vector.envs - 1], rows)
+        if t == 7 and vector.spec.tasks:
+            vector.assign(np.arange(vector.envs) % (len(vector.spec.tasks) + 1) - 1)
         if t == 9:
             vector.reset_envs([vector.envs - 1, 1], rows, seeds=[7, 8])
         kept.append({field.name: getattr(rows, field.name).copy() for field in fields(Rows)})
@@ -45,7 +47,9 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "soccer", "pixels", "mixed:team", "recall:masked"])
+@pytest.mark.parametrize(
+    "env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "pixels", "mixed:team", "recall:masked"]
+)
 def test_processes_equal_serial(env: str) -> None:
     """Every array of every step is the same, bit for bit, with uneven shares."""
     one, other = make_vector(EnvChoice(env), 5, seed=3), split(EnvChoice(env), 5, seed=3)

@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
-from slipstream.core.errors import EnvFault
+from slipstream.core.errors import ConfigError, EnvError, EnvFault
 from slipstream.envs.registry import EnvChoice
 from slipstream.settings import EnvSettings
 from slipstream.testing import BrokenEnv, ToyEnv
@@ -274,6 +274,73 @@ def test_episodes_can_be_begun_from_a_seed() -> None:
     assert all(np.array_equal(obs[0], obs[2]) for obs in seen)
     vector.reset_envs([1], rows, seeds=[-1])
     assert vector.seeds().tolist() == [11, -1, 11], "below 0 is none"
+
+
+class Levels(Recorder):
+    """An env that declares its tasks."""
+
+    tasks = ("easy", "hard", "odd")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Note the task."""
+        self.played = [*getattr(self, "played", []), (options or {}).get("task")]
+        return super().reset(seed=seed)
+
+
+def levels(envs: list[Levels], **attributes: Any) -> Callable[[], Any]:
+    """Makes such envs, under a wrapper, and keeps them; the first is looked at only."""
+
+    def make() -> Any:
+        envs.append(Levels(length=2))
+        vars(envs[-1]).update(attributes)
+        return TimeLimit(envs[-1], 50)
+
+    return make
+
+
+def test_an_env_is_told_its_task_by_reset() -> None:
+    """Each episode begins with the task that was assigned last; without one, the target's in turn."""
+    envs: list[Levels] = []
+    vector, rows = start(levels(envs, target=("easy", "hard")), 3)
+    assert vector.spec.tasks == ("easy", "hard", "odd") and vector.spec.target == ("easy", "hard")
+    vector.assign(np.array([-1, 2, 2]))
+    step(vector, rows)
+    step(vector, rows)
+    vector.assign(np.array([1, -1, 2]))
+    vector.reset_envs([2, 1], rows)
+    assert [env.played for env in envs[1:]] == [["easy", "easy"], ["hard", "odd", "hard"], ["easy", "odd", "odd"]]
+
+
+def test_targets_of_an_env() -> None:
+    """Without a target it is all tasks; `env.target` chooses; one that is no task is named, whoever said it."""
+    assert start(levels([]))[0].spec.target == ("easy", "hard", "odd")
+    assert start(levels([], target="odd"))[0].spec.target == ("odd",)
+    assert start(lambda: Recorder())[0].spec.tasks == ()
+    assert start(levels([], tasks=np.arange(3)))[0].spec.tasks == (), "something else of that name"
+    with pytest.raises(EnvError) as caught:
+        start(levels([], target=("easy", "hrad")))
+    assert caught.value.message == "`target` of `python:Env` is ('easy', 'hrad'), but its tasks are easy, hard, odd."
+    chosen = EnvChoice("python:Env", EnvSettings(target=("odd",)), factory=levels([]))
+    assert make_vector(chosen, 1).spec.target == ("odd",)
+    for name, factory, message in (
+        ("python:Env", levels([]), "`env.target`: `python:Env` has no task `esay`. Did you mean `easy`?"),
+        ("recall", None, "`env.target`: `recall` has no task `esay`."),
+    ):
+        with pytest.raises(ConfigError) as wrong:
+            make_vector(EnvChoice(name, EnvSettings(target=("esay",)), factory=factory), 1)
+        assert wrong.value.message == message
+
+
+def test_a_task_that_is_not_there_is_named() -> None:
+    """A number beyond the tasks is an error, and an env without tasks takes -1 only."""
+    vector, _ = start(levels([]), 2)
+    with pytest.raises(ConfigError) as caught:
+        vector.assign(np.array([0, 3]))
+    assert caught.value.message == "`python:Env` has no task number 3. It has easy, hard, odd."
+    plain, _ = start(Recorder)
+    plain.assign(np.array([-1]))
+    with pytest.raises(ConfigError, match=r"has no task number 0\. It has one kind of game only\."):
+        plain.assign(np.array([0]))
 
 
 def test_close_twice() -> None:

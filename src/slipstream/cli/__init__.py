@@ -16,6 +16,16 @@ from slipstream.cli import (
 from slipstream.cli.shell import main
 
 __all__ = [
-    "clone", "compete", "convert", "demos", "main", "record", "replay", "report", "rewards", "tournament", "transfer",
+    "clone",
+    "compete",
+    "convert",
+    "demos",
+    "main",
+    "record",
+    "replay",
+    "report",
+    "rewards",
+    "tournament",
+    "transfer",
     "verbs",
-]  # fmt: skip
+]

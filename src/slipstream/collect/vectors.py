@@ -52,7 +52,7 @@ def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
 
     probe = make_whole()
     try:
-        spec = adapter.spec_of(probe, choice.name)
+        spec = adapter.spec_of(probe, choice.name, choice.env.target)
         _, limit = adapter.strip(probe)
         bridge = Bridge(
             make=make_bare,

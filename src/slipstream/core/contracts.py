@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from slipstream.core.errors import ConfigError
+from slipstream.core.errors import ConfigError, did_you_mean
 
 Array = np.ndarray[Any, Any]
 
@@ -245,6 +245,22 @@ def check_tasks(spec: EnvSpec, tasks: Array) -> Array:
         named = f"It has {', '.join(spec.tasks)}." if spec.tasks else "It has one kind of game only."
         raise ConfigError(f"`{spec.name}` has no task number {wrong[0]}. {named}", "assign -1 for its target")
     return given
+
+
+def choose_target(name: str, tasks: Sequence[str], own: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """The tasks that an environment of this name is measured on: those of `env.target`, else its own."""
+    for task in given:
+        if task not in tasks:
+            near = did_you_mean(task, tasks)
+            hint = f"tasks: {', '.join(tasks)}" if tasks else "it has one kind of game: leave env.target out"
+            raise ConfigError(f"`env.target`: `{name}` has no task `{task}`.{near}", hint)
+    return tuple(given) or tuple(own)
+
+
+def target_tasks(spec: EnvSpec, first: int, envs: int) -> Array:
+    """The number of the task [envs] that each env plays if it is given none: its target's in turn, by global index."""
+    numbers = [spec.tasks.index(task) for task in spec.target] or [-1]
+    return np.array([numbers[index % len(numbers)] for index in range(first, first + envs)], np.int64)
 
 
 @dataclass

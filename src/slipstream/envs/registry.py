@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from slipstream.core.contracts import Array, Vector
+from slipstream.core.contracts import Array, Vector, choose_target
 from slipstream.core.errors import ConfigError, EnvError, did_you_mean
 from slipstream.settings import EnvSettings, RewardSettings
 
@@ -85,6 +85,7 @@ def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
         "action_repeat": choice.env.action_repeat or 4,
         "actions": choice.env.actions,
         "random_starts": choice.env.random_starts,
+        "target": choice.env.target,
         "rewards": choice.rewards,
         "gamma": choice.gamma,
         "extra_terms": choice.terms,
@@ -94,9 +95,10 @@ def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
 def _make_soccer(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
     from slipstream.envs.soccer.game import Soccer
 
-    return Soccer(
-        envs, team_size=int(variant[0]), match_seconds=choice.env.match_seconds, **_driven(choice, first, seed)
-    )  # fmt: skip
+    mixed = variant == "mixed"
+    size = 3 if mixed else int(variant[0])
+    driven = _driven(choice, first, seed)
+    return Soccer(envs, team_size=size, mixed=mixed, match_seconds=choice.env.match_seconds, **driven)
 
 
 def _scripted(game: str, name: str) -> Scripted:
@@ -116,13 +118,20 @@ def _scheme(game: str) -> Callable[[], Scheme]:
 
 SOCCER = Game(
     summary="car soccer, 1v1 to 3v3: boost, drift, bounce, score",
-    variants=("1v1", "2v2", "3v3"),
+    variants=("1v1", "2v2", "3v3", "mixed"),
     make=_make_soccer,
     scripted={name: _scripted("soccer", name) for name in ("chaser", "keeper", "rule")},
     reference="scripted:rule",
     opponents=("scripted:chaser", "scripted:rule"),
     preset="soccer",
     expert="scripted:rule",
+    stages=(
+        "1v1 vs scripted:chaser",
+        "1v1 vs scripted:rule",
+        "2v2 vs scripted:rule",
+        "3v3 vs scripted:rule",
+        "3v3",
+    ),
     scheme=_scheme("soccer"),
 )
 
@@ -144,6 +153,7 @@ KART = Game(
     scripted={name: _scripted("kart", name) for name in ("expert", "cruiser")},
     preset="kart",
     expert="scripted:expert",
+    stages=("level 1", "level 2", "level 3", "level 4", "level 5"),
     scheme=_scheme("kart"),
 )
 
@@ -152,6 +162,7 @@ def _make_tiny(module: str) -> Callable[[EnvChoice, str, int, int, int], Vector]
     def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
         game = importlib.import_module(f"slipstream.envs.tiny.{module}")
         made: Vector = game.make(variant, envs, first=first, seed=seed)
+        choose_target(made.spec.name, made.spec.tasks, (), choice.env.target)
         return made
 
     return make

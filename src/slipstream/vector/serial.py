@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, target_tasks
 from slipstream.core.errors import EnvFault
 
 
@@ -70,6 +70,8 @@ class Serial:
         self._named_seeds = list(seeds)
         """The last seed that each env was given, from which a fault can be looked for."""
         self._begun = np.full(self.envs, -1)
+        self._given, self._targets = np.full(self.envs, -1), target_tasks(spec, first, self.envs)
+        """The task that each env was given, and the one that it has if it was given none."""
         self._steps = 0
         self._ends = [0] * self.envs
         """The step at which each env's time is over."""
@@ -95,8 +97,8 @@ class Serial:
         return self._begun.copy()
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
-        check_tasks(self.spec, tasks)
+        """Say which task each env is told by `reset(options={"task": name})` from its next episode on."""
+        self._given[:] = check_tasks(self.spec, tasks)
 
     def step(self, action: Array, out: Rows) -> None:
         """Step every environment once (or `repeat` times) and write the rows."""
@@ -138,10 +140,17 @@ class Serial:
         mover = self._movers[index]
         if isinstance(mover, Repeated):
             mover.begin()
-        obs, _ = self._envs[index].reset(seed=self._seeds[index])
+        obs, _ = self._envs[index].reset(seed=self._seeds[index], **self._options(index))
         seed, self._seeds[index] = self._seeds[index], None
         self._begun[index] = -1 if seed is None else seed
         return obs
+
+    def _options(self, index: int) -> dict[str, Any]:
+        """What an env that has tasks is told about its next episode."""
+        if not self.spec.tasks:
+            return {}
+        task = self._given[index] if self._given[index] >= 0 else self._targets[index]
+        return {"options": {"task": self.spec.tasks[task]}}
 
     def _mask(self, index: int, out: Rows) -> None:
         mask = self._masks[index]

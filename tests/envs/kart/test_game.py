@@ -223,6 +223,39 @@ def test_difficulty_is_drawn_from_each_envs_range() -> None:
     assert above.min() >= -1e-6 and above.max() <= 0.1 + 1e-6
 
 
+def test_tasks_are_levels_of_an_envs_range() -> None:
+    """Five equal parts of the variant's range, from the next lap on; -1 is the whole of it."""
+    game = Kart(500, difficulty=(0.5, 1.0), seed=3)
+    out = empty_rows(game.spec, 500)
+    assert game.spec.tasks == ("level 1", "level 2", "level 3", "level 4", "level 5") and game.spec.target == ()
+    wanted = np.arange(500) % 6 - 1
+    tracks = game.tracks.copy()
+    game.assign(wanted)
+    assert np.array_equal(game.tracks, tracks), "the present lap goes on"
+    game.reset_envs(range(500), out)
+    hard = (game.state[:, at.DIFFICULTY] - 0.5) / 0.5
+    for level in range(5):
+        band = hard[wanted == level]
+        assert level / 5 - 1e-6 <= band.min() < level / 5 + 0.05 and level / 5 + 0.15 < band.max() <= level / 5 + 0.2
+    assert hard[wanted == -1].min() < 0.1 and hard[wanted == -1].max() > 0.9
+    other = Kart(500, difficulty=(0.5, 1.0), seed=4)
+    other.restore(game.snapshot())
+    for vector in (game, other):
+        vector.reset_envs(range(500), out)
+    assert np.array_equal(game.tracks, other.tracks), "tasks are in the snapshot"
+
+
+def test_the_target_can_be_some_levels() -> None:
+    """`env.target` restricts what is driven without a task; a level that is not there is named."""
+    game = Kart(4, target=("level 5", "level 1"), first=1)
+    assert game.spec.target == ("level 5", "level 1")
+    assert (game.state[:, at.DIFFICULTY] >= 0.8).tolist() == [False, True, False, True]
+    with pytest.raises(ConfigError) as caught:
+        Kart(1, target=("level 6",))
+    assert caught.value.message.startswith("`env.target`: `kart` has no task `level 6`. Did you mean `level ")
+    assert caught.value.hint == "tasks: level 1, level 2, level 3, level 4, level 5"
+
+
 def made(name: str, **options: float) -> Kart:
     """Return the env that the registry makes of a name and options."""
     game, variant = parse(name)

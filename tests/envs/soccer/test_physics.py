@@ -22,10 +22,10 @@ given = np.load(sys.argv[1])
 envs = len(given["state"])
 game = Soccer(envs, team_size=int(given["team_size"]), random_starts=0.5)
 assert not hasattr(batch.advance, "py_func")
-game.restore({"state": given["state"], "clock": given["clock"]})
+game.restore(given)
 out = empty_rows(game.spec, envs)
 game.step(given["action"], out)
-np.savez(sys.argv[2], state=game.state, clock=game.clock, obs=out.obs, reward=out.reward, terms=out.terms)
+np.savez(sys.argv[2], obs=out.obs, reward=out.reward, terms=out.terms, told=out.behaviour, **game.snapshot())
 """
 
 
@@ -57,7 +57,7 @@ def compare(tmp_path: Path, envs: int, team_size: int) -> dict[str, float]:
     """Return the greatest difference between compiled and uncompiled, by name."""
     game = varied_states(envs, team_size)
     action = np.random.default_rng(1).integers(0, 18, (envs * 2 * team_size, 1)).astype(np.int32)
-    np.savez(tmp_path / "in.npz", state=game.state, clock=game.clock, action=action, team_size=team_size)
+    np.savez(tmp_path / "in.npz", action=action, team_size=team_size, **game.snapshot())
     subprocess.run(
         [sys.executable, "-c", ORACLE, str(tmp_path / "in.npz"), str(tmp_path / "out.npz")],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
@@ -67,7 +67,7 @@ def compare(tmp_path: Path, envs: int, team_size: int) -> dict[str, float]:
     compiled.restore(game.snapshot())
     out = empty_rows(compiled.spec, envs)
     compiled.step(action, out)
-    mine = {"state": compiled.state, "clock": compiled.clock, "obs": out.obs, "reward": out.reward, "terms": out.terms}
+    mine = {"obs": out.obs, "reward": out.reward, "terms": out.terms, "told": out.behaviour} | compiled.snapshot()
     theirs = np.load(tmp_path / "out.npz")
     return {name: float(np.abs(values - theirs[name]).max()) for name, values in mine.items()}
 

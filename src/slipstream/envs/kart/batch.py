@@ -11,6 +11,7 @@ from collections.abc import Callable
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.kart.actions import decode
+from slipstream.envs.kart.behaviour import conclude, count
 from slipstream.envs.kart.layout import (
     DECISIONS,
     GRASS,
@@ -28,7 +29,6 @@ from slipstream.envs.kart.observe import observe
 from slipstream.envs.kart.physics import tick
 from slipstream.envs.kart.rewards import shape_terms, value_terms
 from slipstream.envs.kart.starts import new_lap
-from slipstream.envs.soccer.chance import first_game
 from slipstream.envs.soccer.physics import ZERO
 
 
@@ -52,7 +52,7 @@ def decide(s: Array, clock: Array, track: Array, repeat: int) -> None:
 @compiled
 def advance(
     state: Array, before: Array, clock: Array, tracks: Array, action: Array, kind: int, table: Array, repeat: int,
-    values: Array,
+    sums: Array, values: Array,
 ) -> None:  # fmt: skip
     """Step every env by one decision and value its built-in terms into `values` [envs, terms]."""
     for env in range(state.shape[0]):
@@ -61,6 +61,7 @@ def advance(
             old[k] = s[k]
         decode(action, env, kind, table, s)
         decide(s, own, tracks[env], repeat)
+        count(s, own, sums[env])
         value_terms(old, s, own, values[env])
 
 
@@ -79,8 +80,9 @@ def shape(before: Array, state: Array, clock: Array, gamma: Number, values: Arra
 
 @compiled
 def settle(
-    state: Array, clock: Array, tracks: Array, scratch: Array, limit_ticks: int, random_starts: Number, obs: Array,
-    terminated: Array, truncated: Array, outcome: Array, final_obs: Array,
+    state: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, sums: Array, targets: Array,
+    limit_ticks: int, random_starts: Number, obs: Array, terminated: Array, truncated: Array, outcome: Array,
+    behaviour: Array, final_obs: Array,
 ) -> None:  # fmt: skip
     """End laps, begin new ones and observe."""
     for env in range(state.shape[0]):
@@ -91,7 +93,9 @@ def settle(
         if over != RUNNING:
             observe(s, own, track, final_obs[env])
             outcome[env] = 1 if over == LAPPED else -1
-            new_lap(s, own, -1, track, scratch, limit_ticks, random_starts)
+            conclude(s, own, limit_ticks, sums[env], behaviour[env])
+            level = tasks[env] if tasks[env] >= 0 else targets[env]
+            new_lap(s, own, -1, level, track, scratch, sums[env], limit_ticks, random_starts)
         observe(s, own, track, obs[env])
 
 
@@ -104,18 +108,13 @@ def observe_all(state: Array, clock: Array, tracks: Array, obs: Array) -> None:
 
 @compiled
 def renew(
-    s: Array, clock: Array, game: int, track: Array, scratch: Array, limit_ticks: int, random_starts: Number, obs: Array
-) -> None:
-    """Begin the lap of this seed in one env, or its next one, and observe it."""
-    new_lap(s, clock, game, track, scratch, limit_ticks, random_starts)
-    observe(s, clock, track, obs)
-
-
-@compiled
-def begin(
-    state: Array, clock: Array, tracks: Array, scratch: Array, seed: int, first: int, limit_ticks: int,
-    random_starts: Number,
+    chosen: Array, games: Array, state: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, sums: Array,
+    targets: Array, limit_ticks: int, random_starts: Number, obs: Array,
 ) -> None:  # fmt: skip
-    """Start every env with the first lap of the run's seed and its global index."""
-    for env in range(state.shape[0]):
-        new_lap(state[env], clock[env], first_game(seed, first + env), tracks[env], scratch, limit_ticks, random_starts)
+    """Begin a lap in each of the chosen envs, from these seeds or, below 0, the env's next one, and observe it."""
+    for k in range(chosen.shape[0]):
+        env = chosen[k]
+        s, own, track = state[env], clock[env], tracks[env]
+        level = tasks[env] if tasks[env] >= 0 else targets[env]
+        new_lap(s, own, games[k], level, track, scratch, sums[env], limit_ticks, random_starts)
+        observe(s, own, track, obs[env])

@@ -8,16 +8,18 @@ from typing import Any
 import numba
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, vector_obs
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.core.streams import check_seeds
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
+from slipstream.envs.kart.behaviour import BEHAVIOURS
 from slipstream.envs.kart.layout import (
     CLOCK_SIZE,
     EASIEST,
     GAME,
     HARDEST,
+    LEVELS,
     OBS_SIZE,
     POINTS,
     STATE_SIZE,
@@ -27,10 +29,13 @@ from slipstream.envs.kart.layout import (
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.rewards import Payout
+from slipstream.envs.soccer.chance import first_games
 from slipstream.settings import RewardSettings
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
 """The difficulties of each variant."""
+KEPT = ("state", "clock", "tracks", "tasks", "behaviour")
+"""The arrays of a snapshot."""
 _KEYS = ("difficulty", "difficulty_low", "difficulty_high")
 _compile = numba.njit(nogil=True, error_model="numpy")
 _value_user_term = _compile(batch.value_user_term)
@@ -71,6 +76,7 @@ class Kart:
         action_repeat: int = 4,
         actions: str = "continuous",
         random_starts: float = 0.0,
+        target: Sequence[str] = (),
         rewards: RewardSettings | None = None,
         gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
@@ -83,17 +89,26 @@ class Kart:
         _check_name("variant", variant, RANGES)
         extra = dict(extra_terms or {})
         self.envs = envs
+        name = "kart" if variant == "mixed" else f"kart:{variant}"
+        tasks = tuple(f"level {k + 1}" for k in range(LEVELS))
         self.spec = EnvSpec(
-            name="kart" if variant == "mixed" else f"kart:{variant}",
+            name=name,
             obs=vector_obs(OBS_SIZE),
             action=SPECS[actions],
             terms=(*TERMS, *extra),
             exact=True,
             step_seconds=action_repeat / TICK_HZ,
+            behaviours=BEHAVIOURS,
+            tasks=tasks,
+            target=choose_target(name, tasks, (), target),
         )
         self.state = np.zeros((envs, STATE_SIZE), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
         self.tracks = np.zeros((envs, POINTS, TRACK_SIZE), np.float32)
+        self.tasks = np.full(envs, -1)
+        """The task that each env was given; -1: its target, or the whole range where there is none."""
+        self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
+        """What was counted in the present lap."""
         self.payout = Payout(
             SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
             step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
@@ -105,12 +120,21 @@ class Kart:
         self._seed, self._first = seed, first
         self._kind = KINDS.index(actions)
         self._repeat = action_repeat
-        self._rules = max(round(limit_seconds * TICK_HZ), 1), np.float32(random_starts)
+        limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
+        self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(random_starts)
         self.set_difficulty(*difficulty)
-        self._begin()
+        self._begin(np.zeros((envs, OBS_SIZE), np.float32))
 
-    def _begin(self) -> None:
-        batch.begin(self.state, self.clock, self.tracks, self._scratch, self._seed, self._first, *self._rules)
+    def _begin(self, obs: Array) -> None:
+        games = np.zeros(self.envs, np.int64)
+        first_games(self._seed, self._first, games)
+        self._renew(np.arange(self.envs), games, obs)
+
+    def _renew(self, envs: Array, games: Array, obs: Array) -> None:
+        batch.renew(
+            envs, games, self.state, self.clock, self.tasks, self.tracks, self._scratch, self.behaviour, *self._rules,
+            obs,
+        )  # fmt: skip
 
     def set_difficulty(self, low: Array | float, high: Array | float) -> None:
         """Draw tracks from this range of difficulties, one for all envs or one for each, from the next lap on."""
@@ -122,26 +146,23 @@ class Kart:
 
     def reset(self, out: Rows) -> None:
         """Start every env anew, from the first lap of its seed."""
-        self._begin()
+        self._begin(out.obs)
         self.payout.reset()
-        self.observe(out.obs)
         out.active[:] = 1
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Begin the next lap of the named envs at once, or the one of each seed."""
-        for env, game in zip(indices, check_seeds(indices, seeds), strict=True):
-            batch.renew(
-                self.state[env], self.clock[env], game, self.tracks[env], self._scratch, *self._rules, out.obs[env]
-            )  # fmt: skip
-            out.active[env] = 1
+        games = np.array(check_seeds(indices, seeds), np.int64)
+        self._renew(np.array(indices, np.int64), games, out.obs)
+        out.active[list(indices)] = 1
 
     def seeds(self) -> Array:
         """The seed of every lap that is being driven."""
         return self.clock[:, GAME].copy()
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of lap."""
-        check_tasks(self.spec, tasks)
+        """Say which task each env has from its next lap on."""
+        self.tasks[:] = check_tasks(self.spec, tasks)
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
@@ -151,27 +172,27 @@ class Kart:
         """Drive one decision of every lap."""
         payout = self.payout
         batch.advance(
-            self.state, self._before, self.clock, self.tracks, action, self._kind, TABLE, self._repeat, payout.values
-        )
+            self.state, self._before, self.clock, self.tracks, action, self._kind, TABLE, self._repeat, self.behaviour,
+            payout.values,
+        )  # fmt: skip
         for column, term in enumerate(self._terms, len(TERMS)):
             _value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
         if payout.shaped:
             batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
         batch.settle(
-            self.state, self.clock, self.tracks, self._scratch, *self._rules, out.obs, out.terminated, out.truncated,
-            out.outcome, out.final_obs,
+            self.state, self.clock, self.tasks, self.tracks, self._scratch, self.behaviour, *self._rules, out.obs,
+            out.terminated, out.truncated, out.outcome, out.behaviour, out.final_obs,
         )  # fmt: skip
         payout.pay(self._acted, out.reward, out.terms)
         out.active[:] = 1
 
     def snapshot(self) -> dict[str, Array]:
-        """Copy state, clock and tracks, and the sizes of reward terms if they are normalised: there is nothing else."""
-        whole = {name: getattr(self, name).copy() for name in ("state", "clock", "tracks")}
-        return {**whole, **self.payout.snapshot()}
+        """Copy all there is: state, clock, track, task, what was counted, and the sizes of terms if normalised."""
+        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from a snapshot."""
-        for name in ("state", "clock", "tracks"):
+        for name in KEPT:
             getattr(self, name)[:] = state[name]
         self.payout.restore(state)
 

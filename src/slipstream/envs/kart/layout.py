@@ -15,6 +15,8 @@ F = soccer.F
 TICK_HZ = soccer.TICK_HZ
 POINTS = 192
 """Points of a centre line, at equal distances."""
+LEVELS = 5
+"""Tasks: so many equal parts of an env's range of difficulties."""
 VERGE = F(4.0)
 """Width of the grass on each side, up to the wall of tyres."""
 TOP_SPEED = F(33.0)

@@ -54,9 +54,12 @@ def place(s: Array, clock: Array, track: Array, point: int, offset: Number, slop
 
 @inlined
 def new_lap(
-    s: Array, clock: Array, game: int, track: Array, scratch: Array, limit_ticks: int, random_starts: Number
-) -> None:
-    """Begin the lap of this seed, or, where it is below 0, the env's next one, on a new track."""
+    s: Array, clock: Array, game: int, level: int, track: Array, scratch: Array, sums: Array, limit_ticks: int,
+    random_starts: Number,
+) -> None:  # fmt: skip
+    """Begin the lap of this seed, or, where it is below 0, the env's next one, on a new track of this level."""
+    for k in range(sums.shape[0]):
+        sums[k] = ZERO
     for k in range(EASIEST):
         s[k] = ZERO
     clock[TICKS_LEFT] = limit_ticks
@@ -66,7 +69,7 @@ def new_lap(
     clock[GAME] = game if game >= 0 else next_game(clock[GAME])
     clock[KEY] = game_key(clock[GAME])
     clock[COUNTER] = 0
-    draw_track(s, clock, track, scratch)
+    draw_track(s, clock, level, track, scratch)
     if draw(clock) < random_starts:
         point = int(draw(clock) * F(POINTS))
         offset = spread(clock, track[point, WIDE] * INSIDE)

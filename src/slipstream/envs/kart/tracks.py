@@ -19,6 +19,7 @@ from slipstream.envs.kart.layout import (
     EASIEST,
     HARDEST,
     LENGTH,
+    LEVELS,
     PER_METRE,
     POINTS,
     TX,
@@ -293,9 +294,12 @@ def widen(clock: Array, middle: Number, track: Array) -> None:
 
 
 @compiled
-def draw_track(s: Array, clock: Array, track: Array, scratch: Array) -> None:
-    """Draw the track of this episode, as hard as chance has it within the env's range."""
-    s[DIFFICULTY] = s[EASIEST] + (s[HARDEST] - s[EASIEST]) * draw(clock)
+def draw_track(s: Array, clock: Array, level: int, track: Array, scratch: Array) -> None:
+    """Draw the track of this episode, as hard as chance has it within the env's range, or within a level of that."""
+    part = draw(clock)
+    if level >= 0:
+        part = (F(level) + part) * F(1.0 / LEVELS)
+    s[DIFFICULTY] = s[EASIEST] + (s[HARDEST] - s[EASIEST]) * part
     hard = D(s[DIFFICULTY])
     radius, middle = RADIUS + TIGHTER * hard, BREADTH + NARROWER * hard
     gap = 2.0 * (middle * (1.0 + SWELL) + D(VERGE)) + BETWEEN

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.actions import decode
-from slipstream.envs.soccer.chance import first_game, kick_off, new_match
+from slipstream.envs.soccer.behaviour import conclude, count_cars
+from slipstream.envs.soccer.chance import kick_off, new_match
 from slipstream.envs.soccer.layout import (
     DECISIONS,
     GAME,
@@ -27,8 +28,9 @@ from slipstream.envs.soccer.layout import (
     F,
 )
 from slipstream.envs.soccer.observe import observe
-from slipstream.envs.soccer.physics import ZERO, car_at, tick
+from slipstream.envs.soccer.physics import ONE, ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import shape_terms, value_more, value_terms
+from slipstream.envs.soccer.tasks import GIVEN, PLAYED, REPEAT, SCATTERED, SIZE
 
 
 @inlined
@@ -69,126 +71,163 @@ def decide(s: Array, clock: Array, repeat: int, overtime_ticks: int, team_size: 
     count(s, clock, repeat, overtime_ticks)
 
 
-@compiled
-def advance(
-    state: Array,
-    before: Array,
-    clock: Array,
-    action: Array,
-    kind: int,
-    table: Array,
-    repeat: int,
-    overtime_ticks: int,
-    team_size: int,
-    values: Array,
-) -> None:
-    """Step every env by one decision and value its usual terms into `values` [rows, terms]."""
-    cars = 2 * team_size
-    for env in range(state.shape[0]):
-        s, old, own = state[env], before[env], clock[env]
-        for k in range(s.shape[0]):
-            old[k] = s[k]
-        for car in range(cars):
-            decode(action, env * cars + car, kind, table, s, car_at(car))
-        decide(s, own, repeat, overtime_ticks, team_size)
-        for car in range(cars):
-            value_terms(old, s, own, car, team_size, values[env * cars + car])
-
-
-@compiled
-def value_others(before: Array, state: Array, clock: Array, team_size: int, values: Array) -> None:
-    """Value the built-in terms that are seldom wanted."""
-    cars = 2 * team_size
-    for env in range(state.shape[0]):
-        for car in range(cars):
-            value_more(before[env], state[env], clock[env], car, team_size, values[env * cars + car])
-
-
-def value_user_term(
-    term: Callable[..., Number],
-    before: Array,
-    state: Array,
-    clock: Array,
-    team_size: int,
-    values: Array,
-    column: int,
-) -> None:
-    """Write one user's term for all rows; what is not finite is masked and named by whoever collects."""
-    cars = 2 * team_size
-    for env in range(state.shape[0]):
-        for car in range(cars):
-            values[env * cars + car, column] = F(term(before[env], state[env], clock[env], car, team_size))
+@inlined
+def row_of(env: int, car: int, team_size: int, slots: int) -> int:
+    """Return the row of a car: each team has `slots` rows, of which the first have a car."""
+    row = env * 2 * slots + car
+    return row if car < team_size else row + slots - team_size
 
 
 @inlined
-def see(s: Array, clock: Array, team_size: int, per_match: Number, first: int, obs: Array) -> None:
-    """Write the observations of all cars of one env."""
+def mark(rows: Array, env: int, team_size: int, slots: int) -> None:
+    """Write 1 for the rows of an env that have a car, 0 for the others."""
+    first = env * 2 * slots
+    for k in range(slots):
+        rows[first + k] = rows[first + slots + k] = k < team_size
+
+
+@compiled
+def advance(
+    state: Array, before: Array, clock: Array, tasks: Array, rules: Array, slots: int, action: Array, kind: int,
+    table: Array, overtime_ticks: int, sizes: Array, acted: Array, sums: Array, values: Array,
+) -> None:  # fmt: skip
+    """Step every env by one decision and value its usual terms into `values` [rows, terms].
+
+    How many cars a team had is kept in `sizes` [envs], and which rows had one in `acted`: what comes after needs both,
+    when the next match may have begun.
+    """
+    for env in range(state.shape[0]):
+        s, old, own, rule = state[env], before[env], clock[env], rules[tasks[env, PLAYED]]
+        size = sizes[env] = rule[SIZE]
+        for k in range(s.shape[0]):
+            old[k] = s[k]
+        mark(acted, env, size, slots)
+        for car in range(2 * size):
+            decode(action, row_of(env, car, size, slots), kind, table, s, car_at(car))
+        decide(s, own, rule[REPEAT], overtime_ticks, size)
+        count_cars(old, s, own, size, rule[REPEAT], sums[env])
+        for car in range(2 * size):
+            value_terms(old, s, own, car, size, values[row_of(env, car, size, slots)])
+
+
+@compiled
+def value_others(before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array) -> None:
+    """Value the built-in terms that are seldom wanted."""
+    for env in range(state.shape[0]):
+        size = sizes[env]
+        for car in range(2 * size):
+            value_more(before[env], state[env], clock[env], car, size, values[row_of(env, car, size, slots)])
+
+
+def value_user_term(
+    term: Callable[..., Number], before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array,
+    column: int,
+) -> None:  # fmt: skip
+    """Write one user's term for all rows; what is not finite is masked and named by whoever collects."""
+    for env in range(state.shape[0]):
+        size = sizes[env]
+        for car in range(2 * size):
+            value = term(before[env], state[env], clock[env], car, size)
+            values[row_of(env, car, size, slots), column] = F(value)
+
+
+@inlined
+def see(s: Array, clock: Array, env: int, team_size: int, slots: int, per_match: Number, obs: Array) -> None:
+    """Write the observations of all rows of one env; those without a car are zero."""
     for car in range(2 * team_size):
-        observe(s, clock, car, team_size, per_match, obs[first + car])
+        observe(s, clock, car, team_size, slots, per_match, obs[row_of(env, car, team_size, slots)])
+    if team_size < slots:
+        for k in range(2 * slots):
+            if k % slots >= team_size:
+                for column in range(obs.shape[1]):
+                    obs[env * 2 * slots + k, column] = ZERO
+
+
+@inlined
+def start(
+    s: Array, clock: Array, game: int, task: Array, sums: Array, rules: Array, target: int, match_ticks: int,
+    random_starts: Number,
+) -> None:  # fmt: skip
+    """Begin a match of the task that the env was given, from a seed or, below 0, from the env's next one."""
+    task[PLAYED] = task[GIVEN] if task[GIVEN] >= 0 else target
+    for car in range(sums.shape[0]):
+        for k in range(sums.shape[1]):
+            sums[car, k] = ZERO
+    rule = rules[task[PLAYED]]
+    for k in range(car_at(2 * rule[SIZE]), s.shape[0]):
+        s[k] = ZERO
+    new_match(s, clock, game, rule[SIZE], match_ticks, ONE if rule[SCATTERED] == 1 else random_starts)
+
+
+@inlined
+def tell(clock: Array, env: int, team_size: int, slots: int, sums: Array, outcome: Array, behaviour: Array) -> None:
+    """Write how the match of an env ended, and what was counted; rows without a car share their team's result."""
+    lead = clock[SCORE] - clock[SCORE + 1]
+    result = 1 if lead > 0 else (-1 if lead < 0 else 0)
+    for k in range(2 * slots):
+        outcome[env * 2 * slots + k] = result if k < slots else -result
+        if k % slots >= team_size:
+            for column in range(behaviour.shape[1]):
+                behaviour[env * 2 * slots + k, column] = ZERO
+    for car in range(2 * team_size):
+        conclude(clock, sums[car], car, team_size, behaviour[row_of(env, car, team_size, slots)])
 
 
 @compiled
 def settle(
-    state: Array,
-    clock: Array,
-    team_size: int,
-    match_ticks: int,
-    random_starts: Number,
-    obs: Array,
-    terminated: Array,
-    outcome: Array,
+    state: Array, clock: Array, tasks: Array, sums: Array, rules: Array, targets: Array, slots: int, match_ticks: int,
+    random_starts: Number, obs: Array, active: Array, terminated: Array, outcome: Array, behaviour: Array,
     final_obs: Array,
-) -> None:
+) -> None:  # fmt: skip
     """End matches, set kick-offs and observe."""
-    cars = 2 * team_size
     per_match = F(1.0) / F(match_ticks)
     for env in range(state.shape[0]):
-        s, own, first = state[env], clock[env], env * cars
-        over = own[OVER]
-        for row in range(first, first + cars):
-            terminated[row] = over
+        s, own = state[env], clock[env]
+        size, over = rules[tasks[env, PLAYED], SIZE], own[OVER]
         if over == 1:
-            see(s, own, team_size, per_match, first, final_obs)
-            lead = own[SCORE] - own[SCORE + 1]
-            result = 1 if lead > 0 else (-1 if lead < 0 else 0)
-            for car in range(cars):
-                outcome[first + car] = result if car < team_size else -result
-            new_match(s, own, -1, team_size, match_ticks, random_starts)
+            see(s, own, env, size, slots, per_match, final_obs)
+            tell(own, env, size, slots, sums[env], outcome, behaviour)
+            start(s, own, -1, tasks[env], sums[env], rules, targets[env], match_ticks, random_starts)
+            size = rules[tasks[env, PLAYED], SIZE]
         elif own[KICKOFF] == 1:
-            kick_off(s, own, team_size, random_starts)
-        see(s, own, team_size, per_match, first, obs)
+            kick_off(s, own, size, ONE if rules[tasks[env, PLAYED], SCATTERED] == 1 else random_starts)
+        for row in range(env * 2 * slots, (env + 1) * 2 * slots):
+            terminated[row] = over
+        mark(active, env, size, slots)
+        see(s, own, env, size, slots, per_match, obs)
 
 
 @compiled
-def shape(before: Array, state: Array, terminated: Array, team_size: int, gamma: Number, values: Array) -> None:
+def shape(
+    before: Array, state: Array, terminated: Array, sizes: Array, slots: int, gamma: Number, values: Array
+) -> None:
     """Write the terms that have a potential by it, from what each decision saw to what the next one sees."""
-    cars = 2 * team_size
     for env in range(state.shape[0]):
-        later = ZERO if terminated[env * cars] else gamma
-        for car in range(cars):
-            shape_terms(before[env], state[env], later, car, team_size, values[env * cars + car])
+        size = sizes[env]
+        later = ZERO if terminated[env * 2 * slots] else gamma
+        for car in range(2 * size):
+            shape_terms(before[env], state[env], later, car, size, values[row_of(env, car, size, slots)])
 
 
 @compiled
-def observe_all(state: Array, clock: Array, team_size: int, match_ticks: int, obs: Array) -> None:
+def observe_all(
+    state: Array, clock: Array, tasks: Array, rules: Array, slots: int, match_ticks: int, obs: Array
+) -> None:
     """Write the observations of every row."""
     for env in range(state.shape[0]):
-        see(state[env], clock[env], team_size, F(1.0) / F(match_ticks), env * 2 * team_size, obs)
+        see(state[env], clock[env], env, rules[tasks[env, PLAYED], SIZE], slots, F(1.0) / F(match_ticks), obs)
 
 
 @compiled
 def renew(
-    s: Array, clock: Array, game: int, team_size: int, match_ticks: int, random_starts: Number, obs: Array
-) -> None:
-    """Begin the match of this seed in one env, or its next one, and observe it."""
-    new_match(s, clock, game, team_size, match_ticks, random_starts)
-    see(s, clock, team_size, F(1.0) / F(match_ticks), 0, obs)
-
-
-@compiled
-def begin(
-    state: Array, clock: Array, seed: int, first: int, team_size: int, match_ticks: int, random_starts: Number
-) -> None:
-    """Start every env with the first match of the run's seed and its global index."""
-    for env in range(state.shape[0]):
-        new_match(state[env], clock[env], first_game(seed, first + env), team_size, match_ticks, random_starts)
+    chosen: Array, games: Array, state: Array, clock: Array, tasks: Array, sums: Array, rules: Array, targets: Array,
+    slots: int, match_ticks: int, random_starts: Number, obs: Array, active: Array,
+) -> None:  # fmt: skip
+    """Begin a match in each of the chosen envs, from these seeds or, below 0, the env's next one, and observe it."""
+    for k in range(chosen.shape[0]):
+        env = chosen[k]
+        s, own, task = state[env], clock[env], tasks[env]
+        start(s, own, games[k], task, sums[env], rules, targets[env], match_ticks, random_starts)
+        size = rules[task[PLAYED], SIZE]
+        see(s, own, env, size, slots, F(1.0) / F(match_ticks), obs)
+        mark(active, env, size, slots)

@@ -8,16 +8,21 @@ from typing import Any
 import numba
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, vector_obs
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.core.streams import check_seeds
 from slipstream.envs.rewards import Payout
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
-from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, TICK_HZ, obs_size, state_size
+from slipstream.envs.soccer.behaviour import BEHAVIOURS, SUMS
+from slipstream.envs.soccer.chance import first_games
+from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
+from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
 from slipstream.settings import RewardSettings
 
+KEPT = ("state", "clock", "tasks", "behaviour")
+"""The arrays of a snapshot."""
 _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
 
 
@@ -25,7 +30,9 @@ class Soccer:
     """`envs` matches of two teams of `team_size` cars; see `layout` for what a state holds.
 
     The chance of a match comes from its own seed only: that of env i's first match follows from `seed` and `first + i`,
-    and each next one is one more. Nothing is allocated in a step.
+    and each next one is one more. With `mixed` a match has one to three cars per team, as its task says: every env has
+    six rows, and those without a car are not active, see nothing, earn nothing, and end with the match. Nothing is
+    allocated in a step.
     """
 
     def __init__(
@@ -33,12 +40,14 @@ class Soccer:
         envs: int,
         *,
         team_size: int = 1,
+        mixed: bool = False,
         seed: int = 0,
         first: int = 0,
         match_seconds: float = 60.0,
         action_repeat: int = 4,
         actions: str = "discrete",
         random_starts: float = 0.0,
+        target: Sequence[str] = (),
         rewards: RewardSettings | None = None,
         gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
@@ -47,17 +56,14 @@ class Soccer:
         _check_choice("env.actions", actions, KINDS)
         extra = dict(extra_terms or {})
         self.envs = envs
-        self.spec = EnvSpec(
-            name="soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}",
-            obs=vector_obs(obs_size(team_size)),
-            action=SPECS[actions],
-            teams=(0,) * team_size + (1,) * team_size,
-            terms=(*TERMS, *extra),
-            exact=True,
-            step_seconds=action_repeat / TICK_HZ,
-        )
-        self.state = np.zeros((envs, state_size(team_size)), np.float32)
+        self.spec = _spec(team_size, mixed, actions, action_repeat, tuple(extra), target)
+        rows, slots = envs * self.spec.agents, self.spec.agents // 2
+        self.state = np.zeros((envs, state_size(slots)), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
+        self.tasks = np.full((envs, 2), -1)
+        """Of each env: the task that it was given, -1 for its target, and the one that it plays."""
+        self.behaviour = np.zeros((envs, 2 * slots, SUMS), np.float32)
+        """What was counted in the present match."""
         self.payout = Payout(
             SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
             step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
@@ -65,106 +71,106 @@ class Soccer:
         self.steps = 0
         self._before = np.zeros_like(self.state)
         self._more = bool(self.payout.weights[T_MORE : len(TERMS)].any())
-        self._acted = np.ones(envs * 2 * team_size, np.uint8)
+        self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
         self._terms = [_compile(name, function) for name, function in extra.items()]
-        self._team_size = team_size
-        self._seed, self._first = seed, first
+        self._seed, self._first, self._slots = seed, first, slots
         self._kind = KINDS.index(actions)
-        self._repeat = action_repeat
         self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
         self._overtime_ticks = self._match_ticks // 2
-        self._random_starts = np.float32(random_starts)
-        self._begin()
+        self._meaning = task_rules(self.spec.tasks, action_repeat)
+        targets = target_tasks(self.spec, first, envs)
+        self._rules = self._meaning, targets, slots, self._match_ticks, np.float32(random_starts)
+        self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._acted)
 
-    def _begin(self) -> None:
-        batch.begin(
-            self.state, self.clock, self._seed, self._first, self._team_size, self._match_ticks, self._random_starts
-        )
+    def _begin(self, obs: Array, active: Array) -> None:
+        games = np.zeros(self.envs, np.int64)
+        first_games(self._seed, self._first, games)
+        self._renew(np.arange(self.envs), games, obs, active)
+
+    def _renew(self, envs: Array, games: Array, obs: Array, active: Array) -> None:
+        batch.renew(
+            envs, games, self.state, self.clock, self.tasks, self.behaviour, *self._rules, obs, active
+        )  # fmt: skip
 
     def reset(self, out: Rows) -> None:
         """Start every match anew, from the first one of its seed."""
         self.steps = 0
-        self._begin()
         self.payout.reset()
-        self.observe(out.obs)
-        out.active[:] = 1
+        self._begin(out.obs, out.active)
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Begin the next match of the named envs at once, or the one of each seed."""
-        cars = 2 * self._team_size
-        for env, game in zip(indices, check_seeds(indices, seeds), strict=True):
-            batch.renew(
-                self.state[env],
-                self.clock[env],
-                game,
-                self._team_size,
-                self._match_ticks,
-                self._random_starts,
-                out.obs[env * cars : (env + 1) * cars],
-            )
-            out.active[env * cars : (env + 1) * cars] = 1
+        games = np.array(check_seeds(indices, seeds), np.int64)
+        self._renew(np.array(indices, np.int64), games, out.obs, out.active)
 
     def seeds(self) -> Array:
         """The seed of every match that is being played."""
         return self.clock[:, GAME].copy()
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of match."""
-        check_tasks(self.spec, tasks)
+        """Say which task each env plays from its next match on."""
+        self.tasks[:, GIVEN] = check_tasks(self.spec, tasks)
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
-        batch.observe_all(self.state, self.clock, self._team_size, self._match_ticks, obs)
+        batch.observe_all(self.state, self.clock, self.tasks, self._meaning, self._slots, self._match_ticks, obs)
 
     def step(self, action: Array, out: Rows) -> None:
         """Play one decision of every match."""
-        payout = self.payout
+        payout, before, state, clock = self.payout, self._before, self.state, self.clock
+        sizes, slots = self._sizes, self._slots
         batch.advance(
-            self.state,
-            self._before,
-            self.clock,
-            action,
-            self._kind,
-            TABLE,
-            self._repeat,
-            self._overtime_ticks,
-            self._team_size,
-            payout.values,
-        )
+            state, before, clock, self.tasks, self._meaning, slots, action, self._kind, TABLE, self._overtime_ticks,
+            sizes, self._acted, self.behaviour, payout.values,
+        )  # fmt: skip
         if self._more:
-            batch.value_others(self._before, self.state, self.clock, self._team_size, payout.values)
+            batch.value_others(before, state, clock, sizes, slots, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
-            _value_user_term(term, self._before, self.state, self.clock, self._team_size, payout.values, column)
+            _value_user_term(term, before, state, clock, sizes, slots, payout.values, column)
         batch.settle(
-            self.state,
-            self.clock,
-            self._team_size,
-            self._match_ticks,
-            self._random_starts,
-            out.obs,
-            out.terminated,
-            out.outcome,
-            out.final_obs,
-        )
+            state, clock, self.tasks, self.behaviour, *self._rules, out.obs, out.active, out.terminated, out.outcome,
+            out.behaviour, out.final_obs,
+        )  # fmt: skip
         if payout.shaped:
-            batch.shape(self._before, self.state, out.terminated, self._team_size, payout.gamma, payout.values)
+            batch.shape(before, state, out.terminated, sizes, slots, payout.gamma, payout.values)
         payout.pay(self._acted, out.reward, out.terms)
         out.truncated[:] = 0
-        out.active[:] = 1
         self.steps += 1
 
     def snapshot(self) -> dict[str, Array]:
-        """Copy `state` and `clock`, and the sizes of reward terms if they are normalised: there is nothing else."""
-        return {"state": self.state.copy(), "clock": self.clock.copy(), **self.payout.snapshot()}
+        """Copy all there is: state, clock, tasks, what was counted, and the sizes of terms if they are normalised."""
+        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
 
     def restore(self, state: dict[str, Array]) -> None:
         """Go on from a snapshot."""
-        self.state[:] = state["state"]
-        self.clock[:] = state["clock"]
+        for name in KEPT:
+            getattr(self, name)[:] = state[name]
         self.payout.restore(state)
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _spec(
+    team_size: int, mixed: bool, actions: str, action_repeat: int, extra: tuple[str, ...], target: Sequence[str]
+) -> EnvSpec:
+    """The facts about one variant."""
+    slots = SLOTS if mixed else team_size
+    sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
+    name = "soccer:mixed" if mixed else "soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}"
+    tasks = task_names(sizes)
+    return EnvSpec(
+        name=name,
+        obs=vector_obs(MIXED_OBS if mixed else obs_size(team_size)),
+        action=SPECS[actions],
+        teams=(0,) * slots + (1,) * slots,
+        terms=(*TERMS, *extra),
+        exact=True,
+        step_seconds=action_repeat / TICK_HZ,
+        behaviours=BEHAVIOURS,
+        tasks=tasks,
+        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
+    )
 
 
 def _check(envs: int, team_size: int, match_seconds: float, action_repeat: int, random_starts: float) -> None:

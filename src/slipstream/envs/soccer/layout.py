@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from slipstream.core.contracts import Array
+
 F = np.float32
 
 # The arena
@@ -91,6 +93,10 @@ O_NEAREST_PAD = 26  # nearest pad that is there, own frame, from the car, * NEAR
 O_PADS = 28  # 1 where a pad is there, else rising from 0 as it comes back
 O_OTHERS = O_PADS + PADS
 OTHER_SIZE = 8  # own frame: position * NEAR, velocity minus own / BOOST_SPEED, heading; boost; distance to ball * NEAR
+SLOTS = 3
+"""Cars per team that the mixed variant has room for."""
+O_PRESENT = O_OTHERS + (2 * SLOTS - 1) * OTHER_SIZE  # mixed only: 1 for each of the other cars that is there
+MIXED_OBS = O_PRESENT + 2 * SLOTS - 1
 
 NEAR = F(1.0 / 45.0)
 INV_LENGTH = F(1.0 / 36.0)
@@ -102,6 +108,12 @@ INV_SPIN = F(1.0 / 5.0)
 def state_size(team_size: int) -> int:
     """Columns of `state` for two teams of `team_size` cars."""
     return CARS + 2 * team_size * CAR_SIZE
+
+
+def cars_in(state: Array) -> int:
+    """Cars that play in an env with this state row; a mixed one has room for six, the absent ones being last."""
+    headings = state[CARS:].reshape(-1, CAR_SIZE)[:, HX : HY + 1]
+    return int(headings.any(axis=1).sum())
 
 
 def obs_size(team_size: int) -> int:

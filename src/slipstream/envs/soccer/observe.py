@@ -97,8 +97,18 @@ def observe_pads(s: Array, c: int, flip: int, out: Array) -> None:
 
 
 @inlined
-def observe(s: Array, clock: Array, car: int, team_size: int, per_match: Number, out: Array) -> None:
-    """Write the observation of one car; `per_match` is 1 / ticks of a match."""
+def mark_present(team_size: int, slots: int, out: Array, at: int) -> None:
+    """Make room for `slots` cars per team: nothing where others would be, and behind that who is there."""
+    for k in range(O_OTHERS, at):
+        out[k] = ZERO
+    for k in range(2 * slots - 1):
+        mate, opponent = k < team_size - 1, slots - 1 <= k < slots - 1 + team_size
+        out[at + k] = ONE if mate or opponent else ZERO
+
+
+@inlined
+def observe(s: Array, clock: Array, car: int, team_size: int, slots: int, per_match: Number, out: Array) -> None:
+    """Write the observation of one car; `per_match` is 1 / ticks of a match, `slots` the most cars of a team."""
     c = car_at(car)
     team = 0 if car < team_size else 1
     sign = ONE if team == 0 else -ONE
@@ -135,12 +145,16 @@ def observe(s: Array, clock: Array, car: int, team_size: int, per_match: Number,
     out[O_SHOT + 1] = (sy * hx - sx * hy) * inverse
     observe_pads(s, c, team, out)
 
+    last = O_OTHERS + (2 * slots - 1) * OTHER_SIZE
+    if out.shape[0] > last:
+        mark_present(team_size, slots, out, last)
     at = O_OTHERS
     mine = team * team_size
     for k in range(team_size):
         if mine + k != car:
             observe_other(s, c, car_at(mine + k), bx, by, out, at)
             at += OTHER_SIZE
+    at = O_OTHERS + (slots - 1) * OTHER_SIZE
     for k in range(team_size):
         observe_other(s, c, car_at(team_size - mine + k), bx, by, out, at)
         at += OTHER_SIZE

@@ -80,14 +80,14 @@ def go_to(o: Array, x: Number, y: Number, top: Number, kind: int, action: Array,
 
 
 @inlined
-def chaser(o: Array, others: int, kind: int, action: Array, row: int) -> None:
+def chaser(o: Array, kind: int, action: Array, row: int) -> None:
     """Drive at the ball, always, a little on the own side of it."""
     ahead, left = o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN
     steer_to(o, ahead, left, STROLL, kind, action, row)
 
 
 @inlined
-def keeper(o: Array, others: int, kind: int, action: Array, row: int) -> None:
+def keeper(o: Array, kind: int, action: Array, row: int) -> None:
     """Stay between the ball and the own goal, and clear a ball that comes near."""
     bx, by = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
     away = o[O_BALL_DISTANCE] * FAR
@@ -109,10 +109,12 @@ def keeper(o: Array, others: int, kind: int, action: Array, row: int) -> None:
 
 
 @inlined
-def soonest(o: Array, start: int, stop: int) -> Number:
-    """Return how soon the first of some other cars could be at the ball, in seconds."""
+def soonest(o: Array, start: int, stop: int, present: int) -> Number:
+    """Return how soon the first of some other cars could be at the ball, in seconds; those absent never are."""
     best = F(9.0)
     for k in range(start, stop):
+        if present > 0 and o[present + k] == ZERO:
+            continue
         at = O_OTHERS + k * OTHER_SIZE
         vx, vy = o[at + 2] + o[O_VELOCITY], o[at + 3] + o[O_VELOCITY + 1]
         speed = max(root(vx * vx + vy * vy) * BOOST_SPEED, IDLE)
@@ -136,7 +138,7 @@ def cosine(ax: Number, ay: Number, bx: Number, by: Number) -> Number:
 
 
 @inlined
-def rule(o: Array, others: int, kind: int, action: Array, row: int) -> None:
+def rule(o: Array, others: int, present: int, kind: int, action: Array, row: int) -> None:
     """Meet the ball where a hit sends it to the goal, else get behind it; fall back when beaten, refuel when free."""
     x, y = o[O_POSITION] * LENGTH, o[O_POSITION + 1] * WIDTH
     ball_x, ball_y = o[O_BALL_POSITION] * LENGTH, o[O_BALL_POSITION + 1] * WIDTH
@@ -144,7 +146,7 @@ def rule(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     pace = max(o[O_VELOCITY] * BOOST_SPEED + F(2.0), SLOW)
     mine = o[O_BALL_DISTANCE] * FAR / pace
     mates = (others - 1) // 2
-    contested = soonest(o, mates, others) < mine + MARGIN
+    contested = soonest(o, mates, others, present) < mine + MARGIN
 
     # Look ahead: where the ball will be, whether the car can be there, and where a hit would send the ball.
     best, time, mx, my, kx, ky = F(-9.0), ONE, ball_x, ball_y, ONE, ZERO
@@ -179,7 +181,7 @@ def rule(o: Array, others: int, kind: int, action: Array, row: int) -> None:
     pad_x, pad_y = o[O_NEAREST_PAD] * FAR, o[O_NEAREST_PAD + 1] * FAR
     if o[O_BOOST] < F(0.2) and mine > ONE and not contested and abs(pad_y) * F(3.0) < pad_x < F(7.0):
         steer_to(o, pad_x, pad_y, DRIVE_SPEED, kind, action, row)
-    elif soonest(o, 0, mates) < mine or (contested and dx < F(2.0) and not shoot):  # a mate has it, or beaten: guard
+    elif soonest(o, 0, mates, present) < mine or (contested and dx < F(2.0) and not shoot):  # a mate has it, or beaten
         bx, by = ball_x + ball_vx * WARY, ball_y + ball_vy * WARY
         go_to(o, max((bx + LENGTH) * RETREAT, F(3.0)) - LENGTH, by * RETREAT, BOOST_SPEED, kind, action, row)
     elif shoot:  # onto the line of the kick, then through the ball
@@ -195,22 +197,25 @@ def rule(o: Array, others: int, kind: int, action: Array, row: int) -> None:
 
 
 @compiled
-def act_rows(player: int, obs: Array, others: int, kind: int, action: Array) -> None:
-    """Let one player act for every row."""
+def act_rows(player: int, obs: Array, others: int, present: int, kind: int, action: Array) -> None:
+    """Let one player act for every row; a car that is absent has no heading, and does nothing."""
     for row in range(obs.shape[0]):
-        if player == CHASER:
-            chaser(obs[row], others, kind, action, row)
+        if obs[row, O_HEADING] == ZERO and obs[row, O_HEADING + 1] == ZERO:
+            encode(ZERO, ZERO, ZERO, ZERO, kind, action, row)
+        elif player == CHASER:
+            chaser(obs[row], kind, action, row)
         elif player == KEEPER:
-            keeper(obs[row], others, kind, action, row)
+            keeper(obs[row], kind, action, row)
         else:
-            rule(obs[row], others, kind, action, row)
+            rule(obs[row], others, present, kind, action, row)
 
 
 def act(name: str, obs: Array, spec_kind: str, out: Array) -> None:
-    """Write the actions [rows, parts] of a scripted player for observations [rows, obs] of any team size."""
+    """Write the actions [rows, parts] of a scripted player for observations [rows, obs] of any variant."""
     if name not in SCRIPTED:
         raise ConfigError(
             f"Unknown scripted player `{name}`.{did_you_mean(name, SCRIPTED)}", hint=f"one of {', '.join(SCRIPTED)}."
         )
     others = (obs.shape[1] - O_OTHERS) // OTHER_SIZE
-    act_rows(SCRIPTED.index(name), obs, others, KINDS.index(spec_kind), out)
+    last = O_OTHERS + others * OTHER_SIZE
+    act_rows(SCRIPTED.index(name), obs, others, last if obs.shape[1] > last else 0, KINDS.index(spec_kind), out)
