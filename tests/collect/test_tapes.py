@@ -229,5 +229,7 @@ def test_a_table_has_a_seat_for_each_side() -> None:
     """Too few or too many names are refused."""
     for sides in (("random",), ("random", "random", "random")):
         game = Tape(GAMES["soccer"], Fixture(sides, 1))
-        with pytest.raises(ConfigError, match=rf"`soccer` has 2 sides, but {len(sides)} agents were named"):
+        with pytest.raises(
+            ConfigError, match=rf"`soccer` has 2 sides, but was given {', '.join(sides)}.\nhint: name one agent"
+        ):
             Table(game, seat)

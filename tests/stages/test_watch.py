@@ -61,8 +61,8 @@ def test_games_of_one_side() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["random", "--env", "soccer"], "`soccer` has 2 sides, but 1 agents were named."),
-        (["random", "random", "--env", "kart"], "`kart` has one side, but 2 agents were named."),
+        (["random", "--env", "soccer"], "`soccer` has 2 sides, but was given random."),
+        (["random", "random", "--env", "kart"], "`kart` has one side, but was given random, random."),
         (["random", "random", "--env", "soccer", "--games", "0"], "0 games cannot be watched."),
         (["random", "random", "--env", "soccer", "--speed", "0"], "A speed of 0 cannot be played."),
         (["random", "scripted:nobody", "--env", "soccer"], "`soccer` has no player `scripted:nobody`."),
