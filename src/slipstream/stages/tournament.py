@@ -14,11 +14,7 @@ from typing import Any, Literal
 
 from slipstream.agents.specs import load_agent, split_run
 from slipstream.collect.games import Fixture, Played, game_seed, play_fixtures
-<<<<<<< HEAD
 from slipstream.collect.tapes import keep, margin
-=======
-from slipstream.collect.tapes import keep
->>>>>>> main
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, EnvSpec
 from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
@@ -73,18 +69,13 @@ def tournament(
         hall.log.close()
         seconds = time.perf_counter() - start
         whole = write_ladder(folder, anchor)
-<<<<<<< HEAD
         kept = hall.replays(winner) if (winner := _winner(whole["tables"], hall)) and replays else []
-=======
-        replays = _keep_replays(choice, hall, folder, whole["tables"])
->>>>>>> main
     return {
         "env": choice.name, "format": format, "seed": seed, "play": hall.play, "run": str(folder.path),
         "agents": entry.names, "retired": entry.retired, "games": hall.played, "seconds": seconds,
         "rounds": rounds, "logged": whole["logged"], "unreadable": whole["unreadable"], "tables": whole["tables"],
         "files": [str(folder.path / name) for name in ("games.jsonl", "ladder.json", "ratings.csv")]
         + whole["pictures"],
-<<<<<<< HEAD
         "winner": winner, "replays": [str(path) for path in kept],
     }  # fmt: skip
 
@@ -93,17 +84,6 @@ def _winner(tables: Sequence[dict[str, Any]], hall: _Hall) -> str:
     """The best rated of those that have just played."""
     ranked = [player["agent"] for one in tables if one["play"] == hall.play for player in one["players"]]
     return next((agent for agent in ranked if agent in hall.entry.names), "")
-=======
-        "replays": [str(path) for path in replays],
-    }  # fmt: skip
-
-
-def _keep_replays(choice: EnvChoice, hall: _Hall, folder: RunDir, tables: Sequence[dict[str, Any]]) -> list[Path]:
-    """Keep the games of the strongest agent of this tournament that are worth a look."""
-    ranked = [player["agent"] for table in tables for player in table["players"]]
-    champion = next((name for name in ranked if name in hall.entry.names), "")
-    return keep(choice, hall.games, champion, folder.replays, seat=hall.seat)
->>>>>>> main
 
 
 @dataclass
@@ -169,7 +149,6 @@ class _Hall:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:  # fmt: skip
         self.entry, self.log, self.played = entry, GamesLog(folder), 0
-        self.games: list[Played] = []
         self.play = "sampled" if sampled else "greedy"
         self._results: list[Played] = []
         self._folder, self._choice, self._spec, self._seed = folder, choice, spec, seed
@@ -193,7 +172,6 @@ class _Hall:
             good = [played_line(game, self._choice.name, self._spec, self.play, "tournament", None) for game in sound]
             self._results += sound
             self.log.append(good)
-            self.games += [game for game in played if not game.fault]
             self._done |= {_key(line) for line in good}
             lines += good
             self.played += len(good)
@@ -237,10 +215,9 @@ class _Hall:
                 if self._on_progress is not None:
                     self._on_progress(self._ended, self._total)
 
-        return play_fixtures(self._choice, self.seat, chunk, envs=self._envs, on_progress=tell)
+        return play_fixtures(self._choice, self._seat, chunk, envs=self._envs, on_progress=tell)
 
-    def seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
-        """The agent of a name."""
+    def _seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return load_agent(name, spec, choice, self._sampled)
 
     def replays(self, agent: str) -> list[Path]:
