@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from slipstream.agents.specs import load_agent, split_run
 from slipstream.collect.games import Fixture, Played, game_seed, play_fixtures
-from slipstream.collect.tapes import keep, margin
+from slipstream.collect.tapes import keep
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, EnvSpec
 from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
@@ -27,8 +27,6 @@ from slipstream.runs.layout import RunDir, default_path, lock
 Format = Literal["round-robin", "gauntlet", "knockout"]
 CHUNK = 512
 """Games that a thread plays before they are logged."""
-LIKELY = 6
-"""Games of each kind among which those that are kept as replays must be."""
 LEVEL = 20
 """Further pairs after a drawn knockout match, before the better seed goes on."""
 Say = Callable[[str], None]
@@ -37,8 +35,7 @@ Say = Callable[[str], None]
 def tournament(
     choice: EnvChoice, agents: Sequence[str], games: int, *, format: Format = "round-robin", seed: int = 0,
     sampled: bool = False, run: Path | None = None, envs: int = 256, anchor: str = ANCHOR,
-    replays: bool = True,
-    on_progress: Callable[[int, int], None] | None = None, on_notice: Say | None = None,
+    replays: bool = True, on_progress: Callable[[int, int], None] | None = None, on_notice: Say | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Play `games` games between every two agents that the format brings together, and rate everybody.
 
@@ -221,18 +218,8 @@ class _Hall:
         return load_agent(name, spec, choice, self._sampled)
 
     def replays(self, agent: str) -> list[Path]:
-        """Keep the best, worst, closest and lost games of an agent: the few that may be these are played once more."""
-        games = [game for game in self._results if agent in game.fixture.players]
-        orders = (
-            lambda game: (-margin(game, agent), game.length),
-            lambda game: (margin(game, agent), game.length),
-            lambda game: (abs(margin(game, agent)), -game.length),
-            lambda game: (margin(game, agent) >= 0, -margin(game, agent), -game.length),
-        )
-        likely = {game.fixture: game for order in orders for game in sorted(games, key=order)[:LIKELY]}
-        again = play_fixtures(self._choice, self._seat, list(likely), envs=self._envs, keep_actions=True)
-        same = [game for game in again if game.outcome == likely[game.fixture].outcome]
-        return keep(self._choice, same, agent, self._folder.replays, seat=self._seat)
+        """Keep the best, worst, closest and lost games of an agent."""
+        return keep(self._choice, self._results, agent, self._folder.replays, seat=self._seat)
 
 
 def _key(line: Line) -> tuple[Any, ...]:
