@@ -20,13 +20,14 @@ from slipstream.core.contracts import Agent, EnvSpec
 from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.core.machine import cores
 from slipstream.envs.registry import EnvChoice
-from slipstream.league.ladder import ANCHOR, GamesLog, Line, game_line, write_ladder
+from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
+from slipstream.league.season import played_line
 from slipstream.runs.layout import RunDir, default_path, lock
 
 Format = Literal["round-robin", "gauntlet", "knockout"]
 CHUNK = 512
 """Games that a thread plays before they are logged."""
-REPLAYS = 20
+LEVEL = 20
 """Further pairs after a drawn knockout match, before the better seed goes on."""
 Say = Callable[[str], None]
 
@@ -34,7 +35,7 @@ Say = Callable[[str], None]
 def tournament(
     choice: EnvChoice, agents: Sequence[str], games: int, *, format: Format = "round-robin", seed: int = 0,
     sampled: bool = False, run: Path | None = None, envs: int = 256, anchor: str = ANCHOR,
-    on_progress: Callable[[int, int], None] | None = None, on_notice: Say | None = None,
+    replays: bool = True, on_progress: Callable[[int, int], None] | None = None, on_notice: Say | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Play `games` games between every two agents that the format brings together, and rate everybody.
 
@@ -65,22 +66,21 @@ def tournament(
         hall.log.close()
         seconds = time.perf_counter() - start
         whole = write_ladder(folder, anchor)
-        replays = _keep_replays(choice, hall, folder, whole["tables"])
+        kept = hall.replays(winner) if (winner := _winner(whole["tables"], hall)) and replays else []
     return {
         "env": choice.name, "format": format, "seed": seed, "play": hall.play, "run": str(folder.path),
         "agents": entry.names, "retired": entry.retired, "games": hall.played, "seconds": seconds,
         "rounds": rounds, "logged": whole["logged"], "unreadable": whole["unreadable"], "tables": whole["tables"],
         "files": [str(folder.path / name) for name in ("games.jsonl", "ladder.json", "ratings.csv")]
         + whole["pictures"],
-        "replays": [str(path) for path in replays],
+        "winner": winner, "replays": [str(path) for path in kept],
     }  # fmt: skip
 
 
-def _keep_replays(choice: EnvChoice, hall: _Hall, folder: RunDir, tables: Sequence[dict[str, Any]]) -> list[Path]:
-    """Keep the games of the strongest agent of this tournament that are worth a look."""
-    ranked = [player["agent"] for table in tables for player in table["players"]]
-    champion = next((name for name in ranked if name in hall.entry.names), "")
-    return keep(choice, hall.games, champion, folder.replays, seat=hall.seat)
+def _winner(tables: Sequence[dict[str, Any]], hall: _Hall) -> str:
+    """The best rated of those that have just played."""
+    ranked = [player["agent"] for one in tables if one["play"] == hall.play for player in one["players"]]
+    return next((agent for agent in ranked if agent in hall.entry.names), "")
 
 
 @dataclass
@@ -146,9 +146,10 @@ class _Hall:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:  # fmt: skip
         self.entry, self.log, self.played = entry, GamesLog(folder), 0
-        self.games: list[Played] = []
         self.play = "sampled" if sampled else "greedy"
-        self._choice, self._spec, self._seed, self._sampled, self._envs = choice, spec, seed, sampled, envs
+        self._results: list[Played] = []
+        self._folder, self._choice, self._spec, self._seed = folder, choice, spec, seed
+        self._sampled, self._envs = sampled, envs
         self._on_progress = on_progress
         self._ended = self._total = 0
         self._turn = threading.Lock()
@@ -164,9 +165,10 @@ class _Hall:
         chunks = [fixtures[first : first + CHUNK] for first in range(0, len(fixtures), CHUNK)]
         lines = []
         for played in self._play_all(chunks):
-            good = [self._line(game) for game in played if not game.fault]
+            sound = [game for game in played if not game.fault]
+            good = [played_line(game, self._choice.name, self._spec, self.play, "tournament", None) for game in sound]
+            self._results += sound
             self.log.append(good)
-            self.games += [game for game in played if not game.fault]
             self._done |= {_key(line) for line in good}
             lines += good
             self.played += len(good)
@@ -210,18 +212,14 @@ class _Hall:
                 if self._on_progress is not None:
                     self._on_progress(self._ended, self._total)
 
-        return play_fixtures(self._choice, self.seat, chunk, envs=self._envs, on_progress=tell)
+        return play_fixtures(self._choice, self._seat, chunk, envs=self._envs, on_progress=tell)
 
-    def seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
-        """The agent of a name."""
+    def _seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return load_agent(name, spec, choice, self._sampled)
 
-    def _line(self, game: Played) -> Line:
-        goals = [side["goals"] for side in game.behaviour if "goals" in side]
-        return game_line(
-            "tournament", self._choice.name, game.fixture.task, self.play, game.fixture.players,
-            game.outcome, seed=game.fixture.seed, score=[round(x) for x in goals] or None, length=game.length,
-        )  # fmt: skip
+    def replays(self, agent: str) -> list[Path]:
+        """Keep the best, worst, closest and lost games of an agent."""
+        return keep(self._choice, self._results, agent, self._folder.replays, seat=self._seat)
 
 
 def _key(line: Line) -> tuple[Any, ...]:
@@ -271,7 +269,7 @@ def _decide(hall: _Hall, pairs: list[tuple[str, str]], games: int) -> list[dict[
         retired = hall.entry.retired
         open_pairs = [
             pair for pair in open_pairs
-            if points[pair][0] == points[pair][1] and replays[pair] < REPLAYS and not set(pair) & set(retired)
+            if points[pair][0] == points[pair][1] and replays[pair] < LEVEL and not set(pair) & set(retired)
         ]  # fmt: skip
         for pair in open_pairs:
             replays[pair] += 1
