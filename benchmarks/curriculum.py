@@ -1,8 +1,8 @@
 """Does a staged curriculum help? Soccer 3v3 in equal wall-clock, with and without the way over 1v1 and 2v2.
 
-    .venv/bin/python benchmarks/curriculum.py --minutes 10 [--seeds 3] [--games 200]
+    .venv/bin/python benchmarks/curriculum.py --minutes 10 [--seeds 3] [--games 200] [--jobs 6]
 
-For every seed two agents train from nothing for the same minutes, each alone on the machine: one through the game's own
+For every seed two agents train from nothing for the same minutes, each alone on its cores: one through the game's own
 stages, one on 3v3 from the start. Then all of them and `scripted:rule` play 3v3, everybody against everybody, in one
 ladder. What counts is the difference of the two ratings of a seed, with a 95 % interval over the seeds (Student's t).
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import queue
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ def told(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def trained(way: str, seed: int, folder: Path, minutes: float) -> dict[str, Any]:
+def trained(way: str, seed: int, folder: Path, minutes: float, pin: str) -> dict[str, Any]:
     """Train one agent, and say how far it came."""
     run = folder / f"{way}-{seed}"
     settings = [word for setting in (TARGET, "every.evaluate=0", *WAYS[way]) for word in ("--set", setting)]
-    facts, wall = call("train", ENV, "--run", str(run), "--seed", str(seed), "--minutes", str(minutes), *settings)
+    facts, wall = call(
+        "train", ENV, "--run", str(run), "--seed", str(seed), "--minutes", str(minutes), *settings, pin=pin
+    )
     rows = told(run / "metrics.jsonl")
     stages = [row["curriculum/stage"] for row in rows if "curriculum/stage" in row]
     moves = [event for event in told(run / "events.jsonl") if event["kind"] == "curriculum"]
@@ -108,6 +111,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="training of each agent")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--games", type=int, default=200, help="of every pair")
+    parser.add_argument("--jobs", type=int, default=1, help="agents that train at once, each pinned to two cores")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record = Record(options.out or dated("curriculum"))
@@ -115,12 +119,23 @@ def main() -> None:
     runs: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="slipstream-") as place:
         folder = Path(place)
-        for seed in range(options.seeds):
-            for way in WAYS:
-                os.sync()
-                record.load()
-                runs[f"{way}-{seed}"] = trained(way, seed, folder, options.minutes)
-                record.add({"work": "3v3", "contestant": way, "seed": seed, **runs[f"{way}-{seed}"]})
+        record.load()
+        free: queue.Queue[str] = queue.Queue()
+        for job in range(options.jobs):
+            free.put(f"{2 * job},{2 * job + 1}" if options.jobs > 1 else "")
+
+        def work(way: str, seed: int) -> dict[str, Any]:
+            pin = free.get()
+            try:
+                return trained(way, seed, folder, options.minutes, pin)
+            finally:
+                free.put(pin)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            kinds = [(way, seed) for seed in range(options.seeds) for way in WAYS]
+            for (way, seed), run in zip(kinds, pool.map(lambda kind: work(*kind), kinds), strict=True):
+                runs[f"{way}-{seed}"] = run
+                record.add({"work": "3v3", "contestant": way, "seed": seed, **run})
         record.load()
         players, met, wall = compared(folder, options.seeds, options.games)
         record.add({"work": "3v3", "contestant": "tournament", "seconds": wall, "players": players, "met": met})

@@ -94,12 +94,13 @@ def commit() -> str:
     )
 
 
-def call(*words: str) -> tuple[dict[str, Any], float]:
-    """Run a verb of slipstream to its end: its facts and its wall-clock."""
+def call(*words: str, pin: str = "") -> tuple[dict[str, Any], float]:
+    """Run a verb of slipstream to its end, on some cores only if said: its facts and its wall-clock."""
     began = time.perf_counter()
+    pinned = ["taskset", "-c", pin] if pin else []
     done = subprocess.run(
-        [sys.executable, "-m", "slipstream.cli", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True,
-        cwd=ROOT,
+        [*pinned, sys.executable, "-m", "slipstream.cli", *words, "--json"], stdout=subprocess.PIPE, text=True,
+        check=True, cwd=ROOT,
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
 

@@ -239,5 +239,6 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 
 __all__ = [
-    "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume", "train"
+    "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume",
+    "train",
 ]  # fmt: skip

@@ -62,7 +62,10 @@ def test_circles_are_told_from_ratings() -> None:
     """Rock, paper and scissors are all circle; players of plain strength are none beyond chance."""
     found = circles((1 + 0.6 * ROCK_PAPER_SCISSORS) / 2, np.full((3, 3), 100.0))
     assert found.share == pytest.approx(1) and not found.by_chance and found.cycles == [(0, 2, 1)]
-    assert found.sentence.startswith("100% of the differences go in circles, more than chance")
+    assert found.sentence == (
+        "Ratings leave 100% of the differences unexplained, more than chance: the payoff tells more; "
+        "1 circle of three, each surely beating the next."
+    )
     random = np.random.default_rng(1)
     strength = random.normal(size=8)
     chance = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))

@@ -38,7 +38,7 @@ def test_two_players_without_draws_are_a_logarithm_apart() -> None:
     fit = rate(np.array([[0, 10], [30, 0]]), np.zeros((2, 2)))
     assert fit.rating[0] == fit.low[0] == fit.high[0] == 1500
     assert fit.rating[1] - 1500 == pytest.approx(400 * math.log10(30.1 / 10.1))
-    assert fit.high[1] - fit.rating[1] == pytest.approx(1.959964 * ELO * math.sqrt(1 / 30.1 + 1 / 10.1), rel=1e-5)
+    assert fit.high[1] - fit.rating[1] == pytest.approx(1.959964 * ELO * math.sqrt(1 / 30.1 + 1 / 10.1), rel=0.02)
     assert fit.draw == 0
 
 
@@ -47,7 +47,24 @@ def test_draws_have_their_share() -> None:
     fit = rate(np.array([[0, 10], [10, 0]]), np.array([[0, 6], [6, 0]]), anchor_rating=0)
     assert fit.rating == pytest.approx([0, 0])
     assert fit.draw == pytest.approx(6 / (10 + PRIOR))
+    assert rate(np.array([[0, 10], [10, 0]]), np.array([[0, 60], [60, 0]])).draw == 2
     assert fit.expected() == pytest.approx(np.full((2, 2), 0.5))
+
+
+def test_draws_do_not_stretch_the_scale() -> None:
+    """However much is drawn, a rating a little higher means the score that it means without draws."""
+    for drawn in (0, 100, 10_000):
+        games = np.array([[0.0, 480], [520, 0]]) * 100
+        fit = rate(games, np.array([[0, drawn], [drawn, 0]]) * 100.0, prior=0.0)
+        points = (52_000 + drawn * 50) / (100_000 + drawn * 100)
+        assert fit.rating[1] - 1500 == pytest.approx(-400 * math.log10(1 / points - 1), rel=0.01)
+
+
+def test_a_player_who_never_loses_but_draws() -> None:
+    """90 wins and 10 draws are a score of 95 %, some 500 Elo, not the thousands that no loss in 100 might mean."""
+    fit = rate(np.array([[0, 0], [90, 0]]), np.array([[0, 10], [10, 0]]))
+    assert 1800 < fit.low[1] < fit.rating[1] < fit.high[1] < 2200
+    assert fit.superiority()[1, 0] > 0.999
 
 
 def test_the_maximum_is_one() -> None:
@@ -66,6 +83,8 @@ CASES = {
     "two players, many draws": ([0, 100], 1.5, 100, 0.0),
     "three players, 6 games": ([0, 100, 200], 0.5, 6, 0.0),
     "six players, 20 games": ([0, 50, 100, 150, -100, 30], 0.5, 20, 0.0),
+    "mostly draws": ([0, 40, 80], 6.0, 100, 0.0),
+    "one-sided with draws": ([0, 900], 2.0, 100, 0.0),
     "one-sided": ([0, 700], 0.1, 50, 0.0),
     "one-sided three": ([0, 700, 900], 0.1, 200, 0.0),
     "every pair the same game twice": ([0, 100, 200, 300], 0.3, 60, 1.0),
@@ -83,7 +102,7 @@ def test_intervals_hold(case: str) -> None:
     for _ in range(900):
         wins, draws, pairs = simulate(random, strength, nu, games, alike)
         fit = rate(wins, draws, pairs=pairs)
-        true = np.array(strength) - strength[0] + 1500
+        true = (np.array(strength) - strength[0]) * 2 / (2 + nu) + 1500
         inside.append(((fit.low <= true) & (true <= fit.high))[1:].mean())
     assert 0.92 <= np.mean(inside) <= 0.98, np.mean(inside)
 
@@ -101,8 +120,9 @@ def test_dispersion_of_few_games_is_drawn_to_independence() -> None:
     """A single pair, or none, says next to nothing about how alike games are."""
     one = np.zeros((2, 2, 5))
     one[0, 1, 4] = one[1, 0, 0] = 1
-    assert dispersion(np.array([[0, 2], [0, 0]]), np.zeros((2, 2)), one) == pytest.approx(np.ones((2, 2)), abs=0.01)
-    assert (dispersion(np.zeros((2, 2)), np.zeros((2, 2)), None) == 1).all()
+    nothing, even = np.zeros((2, 2)), np.full((2, 2), 0.25)
+    assert dispersion(np.array([[0, 2], [0, 0]]), nothing, even, one) == pytest.approx(np.ones((2, 2)), abs=0.2)
+    assert (dispersion(nothing, nothing, even, None) == 1).all()
 
 
 BREAKING = {
@@ -146,7 +166,7 @@ def test_likelihood_of_superiority() -> None:
     fit = rate(np.array([[0, 60], [40, 0]]), np.zeros((2, 2)))
     gap = math.log(60.1 / 40.1) / math.sqrt(1 / 60.1 + 1 / 40.1)
     likely = fit.superiority()
-    assert likely[0, 1] == pytest.approx(0.5 * math.erfc(-gap / math.sqrt(2)), abs=1e-6)
+    assert likely[0, 1] == pytest.approx(0.5 * math.erfc(-gap / math.sqrt(2)), abs=1e-3)
     assert likely[0, 1] + likely[1, 0] == pytest.approx(1) and likely[0, 0] == 0.5
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,24 @@ def test_one_sided_games_are_measured_by_sparse_rewards(tmp_path: Path) -> None:
     assert facts["measure"] == "return" and facts["opponent"] is None
     assert facts["full"] == pytest.approx([-0.1, -0.1], abs=0.01)
     assert facts["terms"]["progress"]["verdict"] == "no difference"
+
+
+def test_an_ablation_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stopped is said, and the same call trains on from the run's checkpoint and ends as if it never was."""
+    whole = ablate(tmp_path / "whole")
+    drive, runs = stage.begin, []
+
+    def interrupted(choice: EnvChoice, resolved: Any, run: Path) -> Any:
+        half = resolved.settings.model_copy(update={"steps": 64})
+        done = drive(choice, replace(resolved, settings=half), run)
+        text = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(text.replace("steps: 64 ", "steps: 128 "))
+        runs.append(run.name)
+        return replace(done, stopped="SIGTERM")
+
+    monkeypatch.setattr(stage, "begin", interrupted)
+    stopped = ablate(tmp_path / "cut")
+    assert stopped["stopped"] == "SIGTERM" and runs == ["full-seed0"]
+    monkeypatch.undo()
+    again = ablate(tmp_path / "cut")
+    assert again["full"] == whole["full"] and again["terms"] == whole["terms"]

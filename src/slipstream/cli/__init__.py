@@ -1,6 +1,31 @@
 """The command line: one subcommand per verb; reads argv, prints results, owns exit codes."""
 
-from slipstream.cli import clone, compete, convert, demos, record, replay, report, rewards, transfer, verbs
+from slipstream.cli import (
+    clone,
+    compete,
+    convert,
+    demos,
+    record,
+    replay,
+    report,
+    rewards,
+    tournament,
+    transfer,
+    verbs,
+)
 from slipstream.cli.shell import main
 
-__all__ = ["clone", "compete", "convert", "demos", "main", "record", "replay", "report", "rewards", "transfer", "verbs"]
+__all__ = [
+    "clone",
+    "compete",
+    "convert",
+    "demos",
+    "main",
+    "record",
+    "replay",
+    "report",
+    "rewards",
+    "tournament",
+    "transfer",
+    "verbs",
+]

@@ -87,6 +87,6 @@ def watch(
         choice, agents, games=games, seed=seed, speed=speed, sampled=sampled,
         say=lambda line: click.echo(line, err=as_json),
     )  # fmt: skip
-    won = [sum(one["outcome"] == (1 if one["players"][0] == agents[0] else -1) for one in facts["results"])]
-    text = f"{facts['games']} games" + (f", {agents[0]} won {won[0]}" if len(agents) > 1 else "")
-    tell(facts, as_json, text)
+    won = sum(one["outcome"] == (1 if one["players"][0] == agents[0] else -1) for one in facts["results"])
+    text = f"{facts['games']} game{'' if facts['games'] == 1 else 's'}"
+    tell(facts, as_json, text + (f", {agents[0]} won {won}" if len(agents) > 1 else ""))

@@ -117,13 +117,16 @@ def _report_lines(facts: dict[str, Any]) -> list[str]:
         f"{'term':<14}{'group':<13}{'per game':>10}{'per second':>12}{'min':>9}{'max':>9}{'density':>9}  {'':<9}"
         f"{'of return':>10}{'of advantage':>14}",
     ]
+    off = [name for name, one in facts["terms"].items() if one["kind"] == "off"]
     for name, one in facts["terms"].items():
+        if name in off:
+            continue
         rate = "" if one["per_second"] is None else f"{one['per_second']:.3g}"
         lines.append(
             f"{name:<14}{one['group']:<13}{one['per_game']:>10.3g}{rate:>12}{one['min']:>9.2g}{one['max']:>9.2g}"
             f"{one['density']:>9.1%}  {one['kind']:<9}{one['return_share']:>10.1%}{one['advantage_share']:>14.1%}"
         )
-    return lines
+    return [*lines, f"0 throughout: {', '.join(off)}"] if off else lines
 
 
 @rewards.command()
@@ -163,6 +166,7 @@ def ablate(
     if facts["stopped"]:
         tell(facts, as_json, f"not done; the same command goes on in {folder}")
         leave(facts)
+        return
     picture = keep(facts, folder, draw_ablation, "ablation")
     facts["picture"] = picture and str(picture)
     tell(facts, as_json, "\n".join([*_ablation_lines(facts), str(picture or NO_PICTURE)]))

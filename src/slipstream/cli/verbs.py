@@ -11,11 +11,10 @@ from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, 
 from slipstream.core.errors import SlipstreamError
 from slipstream.stages import STORY
 
+
 @main.command()
 @click.argument("env")
-@click.option(
-    "--skip", multiple=True, metavar="STAGE", help=f"Leave a stage out: {', '.join(STORY)}."
-)
+@click.option("--skip", multiple=True, metavar="STAGE", help=f"Leave a stage out: {', '.join(STORY)}.")
 @configurable
 @shared
 def run(

@@ -11,7 +11,7 @@ import numpy as np
 
 from slipstream.collect.guard import Guard
 from slipstream.collect.rollout import Rollout, sequence_starts
-from slipstream.collect.seats import TASK, Match, Roster, Table, unfit_action
+from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
 from slipstream.models.acting import bound, make_acting
@@ -80,7 +80,9 @@ class Actor:
                 env_action = self._env_action
                 bound(action, self._low, self._high, self.design.squashed, env_action)
             if table.others:
-                self._act_others(obs, mask, env_action, check=t == 0)
+                act_others(
+                    table, self.roster, obs, mask, self._other_streams, env_action, self._other_memory, check=t == 0
+                )
             if table.follows:
                 table.expect(rollout.value[t], rollout.active[t])
             acted = perf_counter()
@@ -157,23 +159,3 @@ class Actor:
             counted = [env for env in envs.tolist() if env not in broken and not table.void[env]]
             self.matches += [(t, table.result(env, rows, active)) for env in counted]
             table.begin(envs, wanted, self.vector.seeds())
-
-    def _act_others(self, obs: Array, mask: Array, action: Array, check: bool) -> None:
-        """Let every frozen player choose for all of its rows at once; where one fails, its games do not count."""
-        table, memory = self.table, self._other_memory
-        for player, rows in table.others.items():
-            agent = self.roster.get(player)
-            if agent is not None:
-                size = agent.memory(0).shape[1]
-                states = memory if size == memory.shape[1] else np.ascontiguousarray(memory[:, :size])
-                try:
-                    agent.act_rows(rows, obs, mask, self._other_streams, action, states)
-                except Exception as error:  # whatever a player does, the others play on
-                    self.roster.blame(player, f"raised {type(error).__name__}: {error}")
-                if states is not memory:
-                    memory[:, :size] = states
-                if check and (wrong := unfit_action(action[rows], table.spec)):
-                    self.roster.blame(player, wrong)
-            if player in self.roster.faults:
-                action[rows] = 0
-                table.void[rows // table.spec.agents] = 1

@@ -177,3 +177,28 @@ class Table:
             "seat": self.seat, "length": self.length, "gain": self.gain, "value": self.value, "seed": self.seed,
             "void": self.void,
         }  # fmt: skip
+
+
+def act_others(
+    table: Table, roster: Roster, obs: Array, mask: Array, streams: Array, action: Array, memory: Array, check: bool
+) -> None:
+    """Let every frozen player choose for all of its rows at once; where one fails, its games do not count.
+
+    `memory` [rows, size] is what they remember, the widest of them filling a row.
+    """
+    for player, rows in table.others.items():
+        agent = roster.get(player)
+        if agent is not None:
+            size = agent.memory(0).shape[1]
+            states = memory if size == memory.shape[1] else np.ascontiguousarray(memory[:, :size])
+            try:
+                agent.act_rows(rows, obs, mask, streams, action, states)
+            except Exception as error:  # whatever a player does, the others play on
+                roster.blame(player, f"raised {type(error).__name__}: {error}")
+            if states is not memory:
+                memory[:, :size] = states
+            if check and (wrong := unfit_action(action[rows], table.spec)):
+                roster.blame(player, wrong)
+        if player in roster.faults:
+            action[rows] = 0
+            table.void[rows // table.spec.agents] = 1

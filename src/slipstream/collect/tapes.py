@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.collect.games import Fixture, Played, Seat, task_number
+from slipstream.collect.games import Fixture, Played, Seat, play_fixtures, task_number
 from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, Array, EnvSpec, empty_rows
 from slipstream.core.errors import ConfigError, DemoError
@@ -84,10 +84,8 @@ class Table:
         sides = sorted(set(spec.teams))
         if len(tape.fixture.players) != len(sides):
             count = "one side" if len(sides) == 1 else f"{len(sides)} sides"
-            raise ConfigError(
-                f"`{spec.name}` has {count}, but {len(tape.fixture.players)} agents were named.",
-                "name one agent for each side",
-            )
+            named = ", ".join(tape.fixture.players)
+            raise ConfigError(f"`{spec.name}` has {count}, but was given {named}.", "name one agent for each side")
         self._agents: list[Agent] = [seat(name, spec, tape.choice) for name in tape.fixture.players]
         self._rows = [np.flatnonzero([team == side for team in spec.teams]) for side in sides]
         self._memory = [np.zeros((spec.agents, agent.memory(0).shape[1]), np.float32) for agent in self._agents]
@@ -221,7 +219,7 @@ def choose(played: Sequence[Played], agent: str, lost: int = 2) -> dict[str, Pla
     sides, the longest of those; lost, lost2, ...: those that were lost by the least. Games of one side have no more
     than a best and a worst.
     """
-    games = [one for one in played if agent in one.fixture.players and not one.fault and one.actions is not None]
+    games = [one for one in played if agent in one.fixture.players and not one.fault]
     sized = [(margin(one, agent), one.length, one) for one in games]
     found: dict[str, Played] = {}
 
@@ -244,9 +242,15 @@ def keep(
     choice: EnvChoice, played: Sequence[Played], agent: str, folder: Path, *, steps: int | None = None,
     seat: Seat | None = None, names: Mapping[str, str] | None = None, limit: int = LIMIT,
 ) -> list[Path]:  # fmt: skip
-    """Write the games worth a look into a folder, and remove the oldest of a kind beyond the limit."""
+    """Write the games worth a look into a folder, and remove the oldest of a kind beyond the limit.
+
+    All chance of a game follows from its seed: those whose actions were not kept are played once more.
+    """
     written = []
     for kind, one in choose(played, agent).items():
+        if one.actions is None:
+            assert seat is not None
+            (one,) = play_fixtures(choice, seat, [one.fixture], keep_actions=True, tolerant=False)
         path = folder / f"{file_name(one, agent, kind, steps, names or {})}.replay"
         tape(choice, one, path, seat=seat, names=names, kind=kind, steps=steps)
         written.append(path)

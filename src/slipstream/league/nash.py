@@ -147,4 +147,4 @@ def _sentence(share: float, by_chance: bool, cycles: int) -> str:
         return "Ratings tell the whole story: what they leave unexplained is no more than chance."
     if by_chance:
         return f"Ratings explain the results up to chance{loops}."
-    return f"{share:.0%} of the differences go in circles, more than chance: ratings do not tell who beats whom{loops}."
+    return f"Ratings leave {share:.0%} of the differences unexplained, more than chance: the payoff tells more{loops}."

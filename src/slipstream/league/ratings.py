@@ -2,7 +2,9 @@
 
 Davidson's model of draws: win, draw and loss of i against j have odds exp(u) : nu : exp(-u), with u half the difference
 of their strengths. It is a linear softmax, so its logarithm is concave in the strengths and log nu together: Newton's
-method finds the one maximum. Wins are to losses as 10^(difference / 400), and a player's points are all that counts.
+method finds the one maximum. Strengths are told in Elo so that a difference means the score that it means without
+draws, 1 / (1 + 10^(-difference / 400)). Near equality that holds for any nu, and everywhere for 0 and for 2, where a
+game is two half games; nu is held at 2 at most: beyond it a few draws among wins would stretch the scale without end.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from slipstream.core.contracts import Array
 from slipstream.core.stats import CONFIDENCE
 
 ELO = 400 / math.log(10)
-"""Elo points of one unit of strength."""
+"""Elo points of one unit of strength, where nothing is drawn."""
 PRIOR = 0.1
 """Wins and losses that every two players who met are taken to have had besides, so that nobody is infinitely strong."""
 PAIR_POINTS = np.arange(5) / 2
 """Points of a pair of games (same start, sides swapped): LL, LD, LW or DD, DW, WW."""
+MOST_DRAWS = 2.0
 SHRINK = 5.0
 """How much variance (twenty even games) one matchup must show to be believed half against all others together."""
 ITERATIONS = 100
@@ -38,7 +41,7 @@ class Ratings:
     group: Array  # [players] int: players of one group are joined by games
     covariance: Array  # [players, players] in Elo^2, relative to one player of each group
     draw: float
-    """Odds of a draw against win and loss together between equals, times two; 0 where nothing was drawn."""
+    """nu: the odds of a draw between equals against a win; 0 where nothing was drawn."""
     effective: Array  # [players, players] games of each two, counted as independent ones
 
     def superiority(self) -> Array:
@@ -52,7 +55,8 @@ class Ratings:
 
     def expected(self) -> Array:
         """The score [i, j] that i is expected to reach against j: wins and half the draws."""
-        wins, losses, _ = _chances((self.rating[:, None] - self.rating[None, :]) / ELO, self.draw)
+        gap = (self.rating[:, None] - self.rating[None, :]) / (ELO * _worth(self.draw))
+        wins, losses, _ = _chances(gap, self.draw)
         return (1 + wins - losses) / 2
 
 
@@ -72,13 +76,16 @@ def rate(
     group = _groups(met)
     fixed = _fixed(group, games, anchor)
     free = np.flatnonzero(~fixed)
-    drawn = bool(draws[met].sum() > 0)
-    wins, draws = np.where(met, wins + prior, 0.0), np.where(met, draws, 0.0)
-    strength, log_draw = _maximise(wins, draws, free, drawn)
-    draw = math.exp(log_draw) if drawn else 0.0
-    spread = dispersion(wins - prior * met, draws, pairs)
-    covariance = ELO**2 * _covariance(strength, draw, wins + wins.T + draws, spread, free)
-    rating = ELO * strength
+    more, drawn = np.where(met, wins + prior, 0.0), np.where(met, draws, 0.0)
+    strength, draw = _maximise(more, drawn, free, 1.0 if drawn.any() else 0.0)
+    fitted = 0 < draw < MOST_DRAWS
+    if draw > MOST_DRAWS:
+        strength, draw = _maximise(more, drawn, free, MOST_DRAWS, held=True)
+    win, loss, _ = _chances(strength[:, None] - strength[None, :], draw)
+    spread = dispersion(wins, draws, (win + loss - (win - loss) ** 2) / 4, pairs)
+    moving = np.append(free, len(wins)) if fitted else free
+    covariance = ELO**2 * _covariance(strength, draw, games + 2 * prior * met, spread, moving)
+    rating = ELO * _worth(draw) * strength
     for number in np.unique(group):
         inside = group == number
         rating[inside] += anchor_rating - (rating[anchor] if number == group[anchor] else rating[inside].mean())
@@ -88,29 +95,31 @@ def rate(
     return Ratings(rating, rating - half, rating + half, connected, group, covariance, draw, games / spread)
 
 
-def dispersion(wins: Array, draws: Array, pairs: Array | None) -> Array:
-    """The variance [i, j] of the points of i against j as a multiple of what independent games would have.
+def dispersion(wins: Array, draws: Array, variance: Array, pairs: Array | None) -> Array:
+    """How much the points of i against j vary [i, j], as a multiple of what the model says of independent games.
 
-    1 + the correlation of the games of a pair: estimated within each matchup, drawn towards that of all matchups.
+    Games of a pair are alike or opposite, and draws may be more or fewer than the model has: measured within each
+    matchup, around its own mean, and drawn towards what all matchups show together.
     """
     players = len(wins)
-    if pairs is None:
-        return np.ones((players, players))
-    pairs = np.asarray(pairs, float)
-    count = pairs.sum(axis=2)
-    safe = np.maximum(count, 1)
-    mean = (pairs @ PAIR_POINTS) / safe
-    between = (pairs * (PAIR_POINTS - mean[..., None]) ** 2).sum(axis=2) * safe / np.maximum(safe - 1, 1)
-    games = np.maximum(wins + wins.T + draws, 1)
-    rate = (wins + draws / 2) / games
-    single = np.maximum((wins + draws / 4) / games - rate**2, 0.0)
-    within = 2 * count * single * games / np.maximum(games - 1, 1)
+    pairs = np.zeros((players, players, 5)) if pairs is None else np.asarray(pairs, float)
+    games, couples = wins + wins.T + draws, pairs.sum(axis=2)
+    count, half = np.maximum(games, 1), np.maximum(couples, 1)
+    mean = (pairs @ PAIR_POINTS) / half
+    seen = (pairs * (PAIR_POINTS - mean[..., None]) ** 2).sum(axis=2) * half / np.maximum(half - 1, 1)
+    rate = (wins + draws / 2) / count
+    single = np.maximum((wins + draws / 4) / count - rate**2, 0.0) * count / np.maximum(count - 1, 1)
+    seen += np.maximum(games - 2 * couples, 0) * single
+    said = games * variance
     upper = np.triu_indices(players, 1)
-    everywhere = (between[upper].sum() + SHRINK) / (within[upper].sum() + SHRINK)
-    spread = np.clip((between + SHRINK * everywhere) / (within + SHRINK), 0.1, 2.0)
-    share = 2 * count / games
-    symmetric: Array = 1 + np.clip(share, 0, 1) * (spread - 1)
-    return (symmetric + symmetric.T) / 2
+    everywhere = (seen[upper].sum() + SHRINK) / (said[upper].sum() + SHRINK)
+    found: Array = np.clip((seen + SHRINK * everywhere) / (said + SHRINK), 0.1, 2.0)
+    return (found + found.T) / 2
+
+
+def _worth(draw: float) -> float:
+    """What a little strength adds to the score between equals, against what it adds where nothing is drawn."""
+    return 2 / (2 + draw)
 
 
 def _chances(gap: Array, draw: float) -> tuple[Array, Array, Array]:
@@ -152,14 +161,14 @@ def _information(win: Array, loss: Array, drawn: Array, games: Array) -> Array:
     return found
 
 
-def _maximise(wins: Array, draws: Array, free: Array, drawn: bool) -> tuple[Array, float]:
-    """Newton's method, with steps halved until the likelihood grows."""
+def _maximise(wins: Array, draws: Array, free: Array, draw: float, held: bool = False) -> tuple[Array, float]:
+    """Newton's method, with steps halved until the likelihood grows; nu is fitted too, unless it is held or 0."""
     players = len(wins)
     strength = np.zeros(players)
-    log_draw = 0.0 if drawn else -math.inf
-    moving = np.append(free, players) if drawn else free
+    log_draw = math.log(draw) if draw > 0 else -math.inf
+    moving = free if held or draw == 0 else np.append(free, players)
     if not len(moving):
-        return strength, log_draw
+        return strength, draw
     best = _likelihood(strength, log_draw, wins, draws)
     for _ in range(ITERATIONS):
         gradient, information = _slopes(strength, math.exp(log_draw), wins, draws)
@@ -178,22 +187,26 @@ def _maximise(wins: Array, draws: Array, free: Array, drawn: bool) -> tuple[Arra
         strength, log_draw, best = *tried, reached
         if np.abs(step).max() * share < 1e-10:
             break
-    return strength, log_draw
+    return strength, math.exp(log_draw)
 
 
-def _covariance(strength: Array, draw: float, games: Array, spread: Array, free: Array) -> Array:
-    """The inverse Hessian on both sides of the gradient's variance; it alone, where games are independent."""
+def _covariance(strength: Array, draw: float, games: Array, spread: Array, moving: Array) -> Array:
+    """Of strengths as they are told: the inverse Hessian on both sides of the gradient's variance.
+
+    Where games vary as the model says that is the inverse Hessian alone. If nu was fitted (the last of `moving`), what
+    a unit of strength is worth is as unsure as it.
+    """
     players = len(strength)
     win, loss, _ = _chances(strength[:, None] - strength[None, :], draw)
     drawn = np.maximum(1 - win - loss, 0.0)
-    moving = np.append(free, players) if draw > 0 else free
-    found = np.zeros((players, players))
-    if not len(free):
-        return found
+    if not len(moving):
+        return np.zeros((players, players))
     keep = np.ix_(moving, moving)
     inverse = np.linalg.inv(_information(win, loss, drawn, games)[keep])
-    whole = inverse @ _information(win, loss, drawn, games * spread)[keep] @ inverse
-    found[np.ix_(free, free)] = whole[: len(free), : len(free)]
+    whole = np.zeros((players + 1, players + 1))
+    whole[keep] = inverse @ _information(win, loss, drawn, games * spread)[keep] @ inverse
+    turn = np.hstack([np.eye(players), -strength[:, None] * draw / (2 + draw)]) * _worth(draw)
+    found: Array = turn @ whole @ turn.T
     return found
 
 

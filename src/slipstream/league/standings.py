@@ -84,11 +84,11 @@ def _percent(share: float) -> str:
 def _payoff(one: Mapping[str, Any]) -> list[str]:
     """Each row's score in per cent against each column's player."""
     shown = [player["short"] for player in one["players"]]
-    width = max(len(name) for name in shown)
+    width = max(14, *(len(name) for name in shown))
     lines = [f"{'score in % against':<{width + 4}}" + "".join(f"{rank:>5}" for rank in range(1, len(shown) + 1))]
     for rank, (name, row) in enumerate(zip(shown, one["payoff"]["score"], strict=True), 1):
         cells = "".join(f"{'.' if cell is None else f'{100 * cell:.0f}':>5}" for cell in row)
-        lines.append(f"{rank:>3} {name:<{max(width, 14)}}" + cells)
+        lines.append(f"{rank:>3} {name:<{width}}" + cells)
     return lines
 
 

@@ -184,7 +184,7 @@ def build(
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game, _ = parse(choice.name)
-    curriculum = make_curriculum(settings.curriculum, spec.tasks, getattr(game, "stages", ()))
+    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
     collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)

@@ -19,10 +19,10 @@ from slipstream.envs.registry import EnvChoice, parse
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
-from slipstream.settings import Settings
-from slipstream.stages import clone as cloning
 from slipstream.runs.replays import Replay
+from slipstream.settings import Settings
 from slipstream.stages import STORY
+from slipstream.stages import clone as cloning
 from slipstream.stages import compete as competing
 from slipstream.stages import train as training
 from slipstream.stages.evaluate import evaluate
@@ -50,8 +50,8 @@ class Story:
         self._game = game
         self._settings: Settings = configure({}).settings
         self.expert = self._settings.record.agent or (game.expert if game is not None else "")
-        absent = () if self.expert else ("record", "clone")
-        absent += () if game is not None and game.reference else ("compete", "tournament")
+        absent = [] if self.expert else ["record", "clone"]
+        absent += [] if game is not None and game.reference else ["compete", "tournament"]
         self.stages = [name for name in STORY if name not in skip and name not in absent]
         before = self._before()
         if not before and RunDir(place).holds_run and "train" in self.stages:

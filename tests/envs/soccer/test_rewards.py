@@ -176,34 +176,42 @@ def test_goal_side_is_between_the_ball_and_the_own_goal() -> None:
     assert coast(game, out)[:, TERMS.index("goal_side")].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("team_size", [1, 2])
-def test_shaped_returns_telescope_over_whole_matches(team_size: int) -> None:
+@pytest.mark.parametrize(("team_size", "mixed"), [(1, False), (2, False), (3, True)])
+def test_shaped_returns_telescope_over_whole_matches(team_size: int, mixed: bool) -> None:
     """In matches really played, goals and kick-offs anywhere included, the discounted sum is minus the first potential.
 
-    Potentials are written out here once more, from the states that the decisions saw.
+    Potentials are written out here once more, from the states that the decisions saw. Rows without a car earn nothing.
     """
-    gamma, envs, cars = 0.98, 8, 2 * team_size
-    names = ("ball_to_goal", "car_to_ball")
+    gamma, envs, rows = 0.98, 9, 2 * team_size
     rewards = RewardSettings(weights={"ball_to_goal": 0.6, "car_to_ball": 0.1}, potential=True)
     game = Soccer(
-        envs, team_size=team_size, rewards=rewards, gamma=gamma, random_starts=0.5, match_seconds=20.0, seed=5
+        envs,
+        team_size=team_size,
+        mixed=mixed,
+        rewards=rewards,
+        gamma=gamma,
+        random_starts=0.5,
+        match_seconds=20.0,
+        seed=5,
     )
-    out, action = empty_rows(game.spec, envs), np.zeros((envs * cars, 1), np.int32)
+    out, action = empty_rows(game.spec, envs), np.zeros((envs * rows, 1), np.int32)
+    game.reset(out)
+    acting = out.active.reshape(envs, rows) > 0
 
     def potentials() -> Array:
-        x, y = game.state[:, at.X].astype(float), game.state[:, at.Y].astype(float)
-        place = (np.hypot(x + 36, y) - np.hypot(x - 36, y)) / 72
-        found = np.zeros((envs, cars, 2))
-        for car in range(cars):
-            c = at.CARS + car * at.CAR_SIZE
-            found[:, car, 0] = 0.6 * place * (1 if car < team_size else -1)
-            found[:, car, 1] = -0.1 * np.hypot(game.state[:, c] - x, game.state[:, c + 1] - y) / 36
-        return found.reshape(envs * cars, 2)
+        found = np.zeros((envs, rows, 2))
+        for env, row in np.argwhere(acting):
+            state = game.state[env].astype(float)
+            side = 1 if row < team_size else -1
+            size = acting[env].sum() // 2
+            c = at.CARS + at.CAR_SIZE * (row if side == 1 else size + row - team_size)
+            place = (math.hypot(state[0] + 36, state[1]) - math.hypot(state[0] - 36, state[1])) / 72
+            found[env, row] = 0.6 * place * side, -0.1 * math.hypot(state[c] - state[0], state[c + 1] - state[1]) / 36
+        return found.reshape(envs * rows, 2)
 
-    game.reset(out)
-    first, sums, goals = potentials(), np.zeros((envs * cars, 2)), 0
-    playing = np.ones(envs * cars, bool)
-    columns = [TERMS.index(name) for name in names]
+    first, sums, goals = potentials(), np.zeros((envs * rows, 2)), 0
+    playing = np.ones(envs * rows, bool)
+    columns = [TERMS.index(name) for name in ("ball_to_goal", "car_to_ball")]
     for t in range(600):
         scripted.act("rule", out.obs, "discrete", action)
         out.terms[:] = 0
@@ -215,6 +223,7 @@ def test_shaped_returns_telescope_over_whole_matches(team_size: int) -> None:
             assert sums == pytest.approx(gamma**51 * potentials() - first, abs=1e-5)
     assert not playing.any() and goals >= 4
     assert sums == pytest.approx(-first, abs=1e-5)
+    assert acting.all() != mixed and (sums.reshape(envs, rows, 2)[~acting] == 0).all()
 
 
 def test_potentials_leave_the_other_terms_alone() -> None:

@@ -1,0 +1,200 @@
+"""The ladder: a log that survives anything, and tables that follow from it alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.core.errors import MachineError
+from slipstream.league import pictures
+from slipstream.league.ladder import GamesLog, count, game_line, ladder, table, write_ladder
+from slipstream.runs.layout import RunDir
+
+ONE, OTHER, THIRD = "scripted:rule", "run:a@100", "run:a@200"
+
+
+def line(one: str = ONE, other: str = OTHER, outcome: int = 1, **more: Any) -> dict[str, Any]:
+    """A game of 1v1, greedy, unless said otherwise."""
+    facts = {"kind": "tournament", "env": "soccer", "mode": "1v1", "play": "greedy"} | more
+    rest = {key: facts.pop(key) for key in ("seed", "steps", "score", "length") if key in facts}
+    return game_line(**facts, agents=(one, other), outcome=outcome, **rest)
+
+
+def season(games: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    """Pairs between three players, of whom the later are better."""
+    random, strength, lines = np.random.default_rng(seed), {ONE: 0.0, OTHER: 0.6, THIRD: 1.2}, []
+    for one, other in ((ONE, OTHER), (ONE, THIRD), (OTHER, THIRD)):
+        for number in range(games // 2):
+            for sides in ((one, other), (other, one)):
+                chance = 1 / (1 + np.exp(strength[sides[1]] - strength[sides[0]]))
+                lines.append(line(*sides, 1 if random.random() < chance else -1, seed=number))
+    return lines
+
+
+def test_games_are_appended_and_read(tmp_path: Path) -> None:
+    """Many lines at once, by several writers one after the other, come back as they were."""
+    log = GamesLog(RunDir(tmp_path))
+    assert log.read() == ([], 0)
+    log.append([line(seed=n, score=(2, 1), length=900) for n in range(3)])
+    GamesLog(RunDir(tmp_path)).append([line(outcome=0)])
+    games, unreadable = log.read()
+    assert unreadable == 0 and [game["seed"] for game in games] == [0, 1, 2, None]
+    assert games[0] == {
+        "kind": "tournament", "env": "soccer", "mode": "1v1", "play": "greedy", "agents": [ONE, OTHER], "seed": 0,
+        "outcome": 1, "score": [2, 1], "length": 900, "steps": None,
+    }  # fmt: skip
+
+
+def test_torn_lines_are_counted_and_spoil_nothing(tmp_path: Path) -> None:
+    """A crash in the middle of a line costs that line; what is written next stands on its own."""
+    log = GamesLog(RunDir(tmp_path))
+    log.append([line(seed=1), line(seed=2)])
+    data = log.path.read_bytes()
+    log.path.write_bytes(data[:-20])
+    GamesLog(RunDir(tmp_path)).append([line(seed=3)])
+    with open(log.path, "ab") as file:
+        file.write(b'{"agents": ["a"], "outcome": 1}\n{"agents": ["a", "b"], "outcome": 7}\nnull\n')
+    games, unreadable = log.read()
+    assert [game["seed"] for game in games] == [1, 3] and unreadable == 4
+
+
+def test_rewinding_drops_what_is_newer_than_a_checkpoint(tmp_path: Path) -> None:
+    """Newer games and torn lines go; older ones and those without steps stay."""
+    log = GamesLog(RunDir(tmp_path))
+    assert log.rewind(5) == 0
+    log.append([line(steps=10), line(steps=None), line(steps=20), line(steps=30)])
+    with open(log.path, "ab") as file:
+        file.write(b'{"agents"')
+    assert log.rewind(20) == 2
+    assert [game["steps"] for game in log.read()[0]] == [10, None, 20]
+    assert log.rewind(20) == 0
+
+
+def test_a_disk_that_refuses_loses_nothing(tmp_path: Path) -> None:
+    """Games wait until they can be written; closing says so if they never can."""
+    log = GamesLog(RunDir(tmp_path / "later"))
+    log.append([line(seed=1)])
+    with pytest.raises(MachineError, match=r"1 games could not be written to .*games\.jsonl: No such file"):
+        log.close()
+    (tmp_path / "later").mkdir()
+    log.append([line(seed=2)])
+    assert [game["seed"] for game in log.read()[0]] == [1, 2]
+
+
+def test_counting_by_hand() -> None:
+    """Wins, draws, pairs by points, and a game that is in the log twice."""
+    games = [
+        line("a", "b", 1, seed=1), line("b", "a", -1, seed=1), line("a", "b", 0, seed=2), line("b", "a", 1, seed=2),
+        line("a", "b", 0, seed=2), line("a", "b", -1, seed=None), line("a", "b", -1, seed=None),
+    ]  # fmt: skip
+    names, wins, draws, pairs, repeats = count(games)
+    assert names == ["a", "b"] and repeats == 1
+    assert wins.tolist() == [[0, 2], [3, 0]] and draws.tolist() == [[0, 1], [1, 0]]
+    assert pairs[0, 1].tolist() == [0, 1, 0, 0, 1] and pairs[1, 0].tolist() == [1, 0, 0, 1, 0]
+
+
+def test_a_table_has_all_there_is_to_say() -> None:
+    """Ratings in order with intervals around them, the anchor fixed, scores and payoffs that add up."""
+    found = table(season(200))
+    players = found["players"]
+    assert [player["agent"] for player in players] == [THIRD, OTHER, ONE]
+    assert players[2]["rating"] == players[2]["low"] == players[2]["high"] == 1500
+    assert all(player["low"] < player["rating"] < player["high"] for player in players[:2])
+    assert players[0]["los"] > 0.9 and players[2]["los"] is None and players[0]["nash"] == 1
+    assert found["games"] == 600 and all(player["games"] == 400 for player in players)
+    assert sum(player["score"] for player in players) == pytest.approx(1.5)
+    assert found["payoff"]["agents"] == [THIRD, OTHER, ONE]
+    assert found["payoff"]["score"][0][0] is None and found["payoff"]["games"][0][1] == 200
+    assert found["payoff"]["score"][0][2] + found["payoff"]["score"][2][0] == pytest.approx(1)
+    assert found["payoff"]["beats"][0][2] is True and found["payoff"]["beats"][2][0] is False
+    assert found["circles"]["by_chance"] and found["note"] == ""
+    json.dumps(found, allow_nan=False)
+
+
+def test_order_and_repeats_of_the_log_change_nothing() -> None:
+    """Ratings follow from the games alone: shuffled and doubled, the same log gives the same table."""
+    games = season()
+    shuffled = [games[i] for i in np.random.default_rng(1).permutation(len(games))]
+    twice = table([*shuffled, *games])
+    assert twice.pop("repeats") == len(games)
+    once = table(games)
+    assert once.pop("repeats") == 0
+    assert twice == once
+
+
+def test_tables_are_kept_apart() -> None:
+    """One for each mode and way of playing; games of training and against oneself are not rated."""
+    games = [*season(), line(mode="2v2"), line(play="sampled"), line(kind="train", mode="3v3"), line(ONE, ONE)]
+    tables = ladder(games)
+    assert [(one["mode"], one["play"], one["games"]) for one in tables] == [
+        ("1v1", "greedy", 120), ("1v1", "sampled", 1), ("2v2", "greedy", 1),
+    ]  # fmt: skip
+    assert ladder([]) == []
+
+
+def test_another_anchor_is_found_and_named() -> None:
+    """Where the anchor has not played, a scripted player is fixed instead, or who has played most."""
+    scripted = table([line("scripted:chaser", "x"), line("x", "y"), line("x", "y")])
+    assert scripted["anchor"] == "scripted:chaser"
+    assert scripted["note"] == "scripted:rule has not played here: scripted:chaser is fixed at 1500 instead."
+    assert table([line("x", "y"), line("x", "z")])["anchor"] == "x"
+    chosen = table([line("x", "y")], anchor="y", anchor_rating=1000)
+    assert chosen["anchor"] == "y" and chosen["players"][1]["rating"] == 1000
+
+
+def test_players_apart_from_the_anchor_have_no_interval() -> None:
+    """Two who met nobody else are told as such."""
+    found = table([line(), line("x", "y"), line("y", "x")])
+    apart = [player for player in found["players"] if player["agent"] in ("x", "y")]
+    assert all(player["low"] is None and not player["connected"] for player in apart)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("outcome", [1, 0, -1])
+def test_results_that_are_all_alike_stay_finite(outcome: int) -> None:
+    """One-sided or drawn throughout, every number of the table is one."""
+    found = table([line(*sides, outcome, seed=n) for n in range(50) for sides in ((ONE, OTHER), (ONE, THIRD))])
+    json.dumps(found, allow_nan=False)
+    assert all(player["low"] <= player["rating"] <= player["high"] for player in found["players"])
+
+
+def test_a_ladder_on_disk(tmp_path: Path) -> None:
+    """ladder.json, ratings.csv with the steps of each version, and pictures."""
+    pytest.importorskip("matplotlib")
+    run = RunDir(tmp_path)
+    GamesLog(run).append([*season(), line(kind="train", steps=5)])
+    with open(run.games, "ab") as file:
+        file.write(b"torn")
+    whole = write_ladder(run)
+    assert [Path(name).name for name in whole["pictures"]] == ["ladder.png", "payoff.png", "ratings.png"]
+    told = json.loads((tmp_path / "ladder.json").read_text())
+    assert told["format"] == 1 and told["logged"] == 121 and told["unreadable"] == 1
+    assert told["tables"] == whole["tables"]
+    rows = list(csv.DictReader((tmp_path / "ratings.csv").open()))
+    assert [(row["steps"], row["agent"]) for row in rows] == [("", ONE), ("100", OTHER), ("200", THIRD)]
+    assert float(rows[1]["low"]) < float(rows[1]["rating"]) < float(rows[1]["high"])
+    for name in ("ladder.png", "payoff.png", "ratings.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_empty_log_is_an_empty_ladder(tmp_path: Path) -> None:
+    """No games, no tables, no pictures, no error."""
+    whole = write_ladder(RunDir(tmp_path))
+    assert whole["tables"] == [] and whole["pictures"] == []
+    assert (tmp_path / "ratings.csv").read_text() == "steps,agent,mode,play,rating,low,high\n"
+
+
+def test_pictures_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the ladder is written all the same, and asking for pictures names the extra."""
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    run = RunDir(tmp_path)
+    GamesLog(run).append(season())
+    whole = write_ladder(run)
+    assert whole["pictures"] == [] and (tmp_path / "ladder.json").is_file()
+    with pytest.raises(MachineError, match=r"slipstream\[view\]"):
+        pictures.draw_ladder(tmp_path, whole["tables"])

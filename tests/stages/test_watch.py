@@ -1,0 +1,164 @@
+"""Live games: printed without a terminal, drawn and steered by keys in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.agents.specs import load_agent
+from slipstream.cli import main
+from slipstream.collect.games import Fixture, play_fixtures
+from slipstream.envs.registry import EnvChoice
+from slipstream.settings import EnvSettings
+
+
+def call(*words: str) -> Result:
+    """Run `slipstream watch` where there is no terminal."""
+    return CliRunner().invoke(main, ["watch", *words], catch_exceptions=False)
+
+
+def test_printed_without_a_terminal() -> None:
+    """Goals are lines with the score, each game ends with its result, and sides are swapped."""
+    done = call("scripted:rule", "random", "--env", "soccer", "--games", "2", "--set", "env.match_seconds=15")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any("goal  scripted:rule  " in line for line in lines)
+    endings = [line for line in lines if line.startswith("game ")]
+    assert endings[0].startswith("game 1 of 2: scripted:rule ") and endings[1].startswith("game 2 of 2: random ")
+    assert lines[-1] == "2 games, scripted:rule won 2"
+    assert "\x1b" not in done.stdout
+
+
+def test_as_json() -> None:
+    """One object on stdout, what happens on stderr, and the same games as are played elsewhere from the same seed."""
+    done = call("scripted:rule", "random", "--env", "soccer", "--json", "--set", "env.match_seconds=5")
+    facts = json.loads(done.stdout)
+    assert (facts["games"], facts["stopped"], facts["agents"]) == (1, "", ["scripted:rule", "random"])
+    (result,) = facts["results"]
+    choice = EnvChoice("soccer", EnvSettings(match_seconds=5))
+    (game,) = play_fixtures(choice, load_agent, [Fixture(("scripted:rule", "random"), result["seed"])])
+    assert (result["outcome"], result["length"]) == (game.outcome, game.length)
+    assert result["score"] == [side["goals"] for side in game.behaviour]
+    assert "game 1 of 1" in done.stderr
+
+
+def test_games_of_one_side() -> None:
+    """One agent for a kart and for any Gymnasium env."""
+    done = call("scripted:expert", "--env", "kart", "--set", "env.match_seconds=60")
+    assert done.exit_code == 0 and " s  lap  scripted:expert" in done.stdout
+    done = call("random", "--env", "gymnasium:CartPole-v1", "--games", "2")
+    assert done.exit_code == 0 and "game 2 of 2: random, " in done.stdout and "return" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["random", "--env", "soccer"], "`soccer` has 2 sides, but was given random."),
+        (["random", "random", "--env", "kart"], "`kart` has one side, but was given random, random."),
+        (["random", "random", "--env", "soccer", "--games", "0"], "0 games cannot be watched."),
+        (["random", "random", "--env", "soccer", "--speed", "0"], "A speed of 0 cannot be played."),
+        (["random", "scripted:nobody", "--env", "soccer"], "`soccer` has no player `scripted:nobody`."),
+    ],
+)
+def test_what_cannot_be_watched(words: list[str], said: str) -> None:
+    """Wrong numbers and names are refused."""
+    done = call(*words)
+    assert done.exit_code == 2 and said in done.stderr
+
+
+class Watcher:
+    """`slipstream watch` in a pseudo-terminal, and what it draws there."""
+
+    def __init__(self, *words: str) -> None:
+        import fcntl
+        import pty
+        import struct
+        import termios
+
+        self._end, self._other = pty.openpty()
+        fcntl.ioctl(self._other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._before = termios.tcgetattr(self._other)
+        command = [sys.executable, "-m", "slipstream.cli", "watch", "--json", *words]
+        self._process = subprocess.Popen(command, stdin=self._other, stdout=subprocess.PIPE, stderr=self._other)
+        self.screen = ""
+
+    def wait_for(self, text: str) -> None:
+        """Read the screen until it shows something new."""
+        limit, start = time.monotonic() + 60, len(self.screen)
+        while text not in self.screen[start:]:
+            assert time.monotonic() < limit and self._process.poll() is None, self.screen[-2000:]
+            if select.select([self._end], [], [], 0.1)[0]:
+                self.screen += os.read(self._end, 65536).decode(errors="replace")
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        os.write(self._end, key.encode())
+
+    def finish(self) -> dict[str, object]:
+        """Wait for the end; the terminal is as it was."""
+        import termios
+
+        limit = time.monotonic() + 30
+        while self._process.poll() is None and time.monotonic() < limit:
+            if select.select([self._end], [], [], 0.1)[0]:
+                self.screen += os.read(self._end, 65536).decode(errors="replace")
+        stdout, _ = self._process.communicate(timeout=5)
+        assert self._process.returncode == 0 and termios.tcgetattr(self._other) == self._before
+        facts: dict[str, object] = json.loads(stdout)
+        return facts
+
+    def close(self) -> None:
+        """End whatever is left."""
+        self._process.kill()
+        self._process.communicate()
+        os.close(self._end)
+        os.close(self._other)
+
+
+@pytest.fixture
+def watchers() -> Iterator[list[Watcher]]:
+    """Watchers that are gone when the test is over."""
+    found: list[Watcher] = []
+    yield found
+    for watcher in found:
+        watcher.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
+def test_keys(watchers: list[Watcher]) -> None:
+    """The game is drawn; space pauses it, + makes it faster, - slower, and q leaves, with the terminal as before."""
+    watcher = Watcher("scripted:rule", "scripted:chaser", "--env", "soccer")
+    watchers.append(watcher)
+    watcher.wait_for("▀")
+    watcher.wait_for("0:5")
+    watcher.press(" ")
+    watcher.wait_for("paused")
+    watcher.press(" +")
+    watcher.wait_for("1.5x")
+    watcher.press("--")
+    watcher.wait_for("0.67x")
+    watcher.press("q")
+    facts = watcher.finish()
+    assert (facts["games"], facts["stopped"]) == (0, "quit")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
+def test_real_time_and_numbers(watchers: list[Watcher]) -> None:
+    """A game without a drawing shows its numbers, at 15 steps a second times the speed."""
+    began = time.monotonic()
+    watcher = Watcher("random", "--env", "gymnasium:CartPole-v1", "--speed", "2", "--games", "3")
+    watchers.append(watcher)
+    watcher.wait_for("return ")
+    facts = watcher.finish()
+    assert facts["games"] == 3 and isinstance(facts["results"], list)
+    steps = sum(result["length"] for result in facts["results"])
+    assert time.monotonic() - began >= 0.9 * steps / 30
+    assert "▀" not in watcher.screen and "game 3 of 3" in watcher.screen
