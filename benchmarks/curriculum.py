@@ -54,6 +54,7 @@ def compared(folder: Path, seeds: int, games: int) -> tuple[dict[str, dict[str, 
     """One ladder of everybody: players by name, scores of the two ways against each other by seed, and its time."""
     agents = {f"run:{folder / f'{way}-{seed}'}": f"{way}-{seed}" for seed in range(seeds) for way in WAYS}
     words = ["tournament", *agents, REFERENCE, "--env", ENV, "--games", str(games), "--set", TARGET]
+    words += ["--run", str(folder / "tournament")]
     facts, wall = call(*words)
     (ladder,) = facts["tables"]
 
@@ -84,7 +85,8 @@ def page(
     games = sum(count for _, _, count in met)
     score = sum(rate * count for _, rate, count in met) / games
     score_low, score_high = wilson(score * games, games)
-    verdict = "not met: the interval holds 0" if low <= 0 <= high else "met" if low > 0 else "not met: it is lower"
+    verdict = "met" if low > 0 else "not met: it is lower" if high < 0 else "not met: the interval holds 0"
+    verdict = verdict if len(met) > 1 else "not known: one seed has no interval"
     lines = [[seed, f"{gain:+.0f}", f"{rate:.3f}"] for gain, (seed, rate, _) in zip(gains, met, strict=True)]
     moves = [
         [name, f"{move['steps']:,}", move["text"]] for name, run in runs.items() for move in run["moves"]

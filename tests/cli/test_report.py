@@ -20,6 +20,14 @@ def test_a_report_is_made(trained: Run) -> None:
     assert facts["report"] == str(place) and place.is_file() and "Curves" in facts["sections"]
 
 
+def test_a_tournament_has_a_report(tmp_path: Path) -> None:
+    """A folder with a ladder and nothing else will do."""
+    players = [{"agent": "a", "rating": 1500.0}, {"agent": "b", "rating": 1400.0}]
+    (tmp_path / "ladder.json").write_text(json.dumps({"tables": [{"players": players}]}))
+    facts = json.loads(CliRunner().invoke(main, ["report", str(tmp_path), "--json"]).stdout)
+    assert facts["sections"] == ["Ladder"] and (tmp_path / "report.html").is_file()
+
+
 def test_no_run_no_report(tmp_path: Path) -> None:
     """A folder that holds no run is an error that says so."""
     done = CliRunner().invoke(main, ["report", str(tmp_path / "none")])

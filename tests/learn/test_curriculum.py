@@ -98,11 +98,11 @@ def test_too_few_games_decide_nothing() -> None:
 
 
 def test_a_second_look_asks_for_more() -> None:
-    """What is enough at first (70 of 100) is not at the second look, for which 72 are: 1 - 0.05 / 2."""
-    lost = [result(0, 0.0)] * 100
+    """What is enough at first (70 of 100) is not after a near miss, which asks for 1 - 0.05 / 2; losses are none."""
+    lost, missed = [result(0, 0.0)] * 5000, [result(0, float(n < 65)) for n in range(100)]
     for won in (70, 71, 72, 73):
         curriculum = made("staged")
-        assert curriculum.update(lost, 0) == []
+        assert curriculum.update([*lost, *missed], 0) == []
         told = curriculum.update([result(0, float(n < won)) for n in range(100)], 0)
         assert bool(told) == (wilson(won, 100, 0.975)[0] > 0.6)
     assert wilson(70, 100, 0.975)[0] < 0.6 < wilson(73, 100, 0.975)[0]
@@ -175,7 +175,7 @@ def test_luck_is_not_success() -> None:
     for _ in range(200):
         curriculum = made("staged")
         lucky += bool(curriculum.update([outcomes[won] for won in (random.random(10_000) < 0.55).astype(int)], 0))
-    assert wilson(lucky, 200)[0] < 0.05 and lucky <= 6
+    assert lucky / 200 < 0.05
     late = made("staged")
     weak = [outcomes[won] for won in (random.random(10_000) < 0.5).astype(int)]
     assert late.update(weak, 0) == [] and late.update([outcomes[1]] * 100, 0)

@@ -13,9 +13,9 @@ from slipstream.cli.shell import main, shared, tell
 @click.argument("run", type=click.Path(path_type=Path))
 @shared
 def report(run: Path, as_json: bool, modules: tuple[str, ...]) -> None:
-    """Make RUN's report.html anew: one page that opens anywhere, without a network."""
+    """Make the report.html of RUN anew, a run or a tournament: one page that opens anywhere, without a network."""
     from slipstream.runs.layout import RunDir
     from slipstream.stages.report import report as do
 
-    facts = do(RunDir.open(run))
+    facts = do(RunDir(run) if (run / "ladder.json").is_file() else RunDir.open(run))
     tell(facts, as_json, f"{facts['report']}: {', '.join(facts['sections']).lower()}")

@@ -85,8 +85,8 @@ class Tally:
 class Staged:
     """One task after the other; a share of the games is of the stages before, so that they are not forgotten.
 
-    The games of a stage are judged `episodes` at a time. Success may wander above the threshold by luck if one only
-    looks often enough, so the k-th look at a stage asks for a confidence of 1 - 0.05 / k.
+    The games of a stage are judged `episodes` at a time. Who looks often enough sees any luck once, so the k-th time
+    that the success of a stage is itself beyond a threshold, its bound is one of a confidence of 1 - 0.05 / k.
     """
 
     def __init__(self, tasks: tuple[Task, ...], settings: CurriculumSettings) -> None:
@@ -116,7 +116,7 @@ class Staged:
         for result in results:
             self._tally.add(result)
             if result.task == self._stage and self._settings.stage is None:
-                self._won += result.success
+                self._won += float(result.success)
                 self._games += 1
                 if self._games == self._settings.episodes:
                     told += self._judge(steps)
@@ -127,12 +127,14 @@ class Staged:
 
     def _judge(self, steps: int) -> list[str]:
         """Move, or begin the next window."""
-        self._looks += 1
         games, rate = self._games, self._won / self._games
-        low, high = wilson(self._won, games, 1 - (1 - CONFIDENCE) / self._looks)
-        if low > self._settings.advance and self._stage + 1 < len(self.tasks):
+        up = rate > self._settings.advance and self._stage + 1 < len(self.tasks)
+        down = rate < self._settings.demote and self._stage > 0
+        self._looks += int(up or down)
+        low, high = wilson(self._won, games, 1 - (1 - CONFIDENCE) / max(1, self._looks))
+        if up and low > self._settings.advance:
             return [self._move(1, steps, f"success {rate:.2f}, at least {low:.2f} in {games} games")]
-        if high < self._settings.demote and self._stage:
+        if down and high < self._settings.demote:
             return [self._move(-1, steps, f"success {rate:.2f}, at most {high:.2f} in {games} games")]
         self._won, self._games = 0.0, 0
         return []
