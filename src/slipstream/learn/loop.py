@@ -46,8 +46,7 @@ def iterate(
 
     Everything that is logged falls on step counts, so that a resumed run writes what an uninterrupted one does.
     """
-    collector, learner, episodes, every = parts.collector, parts.learner, parts.episodes, settings.every
-    matches = parts.matches
+    collector, learner, matches, every = parts.collector, parts.learner, parts.matches, settings.every
     spans, began, load = Spans(), time.perf_counter(), {}
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
@@ -67,7 +66,7 @@ def iterate(
             learner.now = parts.schedules.now(learner.section, before)
             with spans("learn"):
                 samples, row = learner.update(rollout, before)
-        episodes.add(rollout)
+        parts.episodes.add(rollout)
         position.steps += samples
         matches.see(collector.matches(position.version), collector.failed, position.steps)
         position.version += 1
@@ -78,7 +77,7 @@ def iterate(
         matches.draw()
         parts.publish(position.version)
         row |= {"iteration": position.version, "lag": collector.lag}
-        row |= episodes.metrics() | _terms(parts, rollout, samples)
+        row |= parts.episodes.metrics() | _terms(parts, rollout, samples)
         if due(every.gradients, before, position.steps):
             row |= learner.gradient_statistics()
         if due(every.dormant, before, position.steps):
@@ -101,7 +100,10 @@ def iterate(
         progress.measured = (position.steps - first_steps, now - first_at) if first_steps else (0, 0.0)
         if not first_steps:
             first_steps, first_at = position.steps, now
-        row |= load | _clocks(progress, position, spans, collector.seconds())
+        steps, seconds = progress.measured
+        rate = steps / seconds if seconds else 0.0
+        row |= load | {"time/seconds": position.seconds + progress.seconds, "time/steps_per_second": rate}
+        row |= spans.shares(progress.seconds, collector.seconds())
         with spans("save"):
             if best or wishes.save or due(every.checkpoint, before, position.steps):
                 saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=wishes.save)
@@ -136,21 +138,3 @@ def _terms(parts: Parts, rollout: Any, samples: int) -> dict[str, float]:
     acting = rollout.active[: rollout.steps].any(axis=0)
     sums = rollout.terms[acting].sum(axis=0, dtype=np.float64)
     return {f"reward/{name}": float(x) / max(1, samples) for name, x in zip(parts.spec.terms, sums, strict=True)}
-
-
-def _clocks(progress: Progress, position: Position, spans: Spans, collecting: tuple[float, float]) -> dict[str, float]:
-    """Everything that depends on the clock; the time in collecting is shared out between env and inference."""
-    steps, seconds = progress.measured
-    totals = spans.totals()
-    wall = max(progress.seconds, 1e-9)
-    waited, in_env, in_policy = totals.get("collect", 0.0), *collecting
-    share = in_env / max(in_env + in_policy, 1e-9)
-    learn = totals.get("learn", 0.0)
-    return {
-        "time/seconds": position.seconds + progress.seconds,
-        "time/steps_per_second": steps / seconds if seconds else 0.0,
-        "time/env": waited * share / wall,
-        "time/inference": waited * (1 - share) / wall,
-        "time/learn": learn / wall,
-        "time/other": max(0.0, 1.0 - (waited + learn) / wall),
-    }

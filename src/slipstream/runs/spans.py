@@ -63,6 +63,19 @@ class Spans:
         """Seconds per name, finished spans only."""
         return {name: span.total_ns * 1e-9 for name, span in self._spans.items()}
 
+    def shares(self, wall: float, collecting: tuple[float, float]) -> dict[str, float]:
+        """What part of the time went where; `collecting`, env and inference seconds, says how that is shared out."""
+        totals, wall = self.totals(), max(wall, 1e-9)
+        waited, learn = totals.get("collect", 0.0), totals.get("learn", 0.0)
+        in_env, in_policy = collecting
+        share = in_env / max(in_env + in_policy, 1e-9)
+        return {
+            "time/env": waited * share / wall,
+            "time/inference": waited * (1 - share) / wall,
+            "time/learn": learn / wall,
+            "time/other": max(0.0, 1.0 - (waited + learn) / wall),
+        }
+
     def reset(self) -> None:
         """Forget all totals; names stay."""
         for span in self._spans.values():
