@@ -16,6 +16,7 @@ _HOMES = {
     "compete": "slipstream.api",
     "resume": "slipstream.api",
     "evaluate": "slipstream.api",
+    "tournament": "slipstream.api",
     "load_agent": "slipstream.api",
     "make_vector": "slipstream.api",
     "Run": "slipstream.api",

@@ -1,4 +1,4 @@
-"""The Python door: train, resume, evaluate, load an agent, make a vector."""
+"""The Python door: train, compete, resume, evaluate, hold a tournament, load an agent, make a vector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from slipstream.stages import clone as cloning
 from slipstream.stages import compete as competing
 from slipstream.stages import evaluate as evaluation
 from slipstream.stages import record as recording
+from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
+from slipstream.stages.tournament import Format
 from slipstream.vector.processes import Processes
 
 EnvLike = str | Callable[[], Any]
@@ -195,6 +197,19 @@ def evaluate(
     return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled, beside=beside)
 
 
+def tournament(
+    agents: Sequence[str], env: str, games: int, *, format: Format = "round-robin", run: str | Path | None = None,
+    seed: int = 0, sampled: bool = False, **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Let agents play each other in pairs of games; return the facts with the ladder in `tables`."""
+    trained = next((agent for agent in agents if agent.startswith("run:")), "")
+    choice = choose_env(env, configure(env, agent=trained, flags=settings).settings)
+    return competition.tournament(
+        choice, agents, games, format=format, seed=seed, sampled=sampled, run=Path(run) if run else None,
+        on_notice=_say,
+    )  # fmt: skip
+
+
 def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
     """Load an agent; `agent.act(obs)` takes one observation or a batch. Scripted and random ones need `env`."""
     if spec.startswith("run:"):
@@ -240,5 +255,5 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 __all__ = [
     "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume",
-    "train",
+    "tournament", "train",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from slipstream.agents.simple import BatchAgent, RandomAgent
 from slipstream.agents.specs import load_agent
 from slipstream.collect import games as module
-from slipstream.collect.games import Games, play
+from slipstream.collect.games import Games, Played, paired, play, play_fixtures
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.core.errors import ConfigError
 from slipstream.envs.registry import EnvChoice
@@ -193,3 +193,83 @@ def test_opponents_must_fit_the_game() -> None:
     assert str(caught.value) == (
         "`python:Uneven` has one side: there is nobody to play against.\nhint: leave --opponent out"
     )
+
+
+def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
+    """Whoever a name stands for; some cannot come, some cannot play."""
+    if name == "raises":
+        return Raises(spec)
+    return load_agent(name, spec, choice)
+
+
+class Raises(RandomAgent):
+    """Plays for a while, then no more."""
+
+    calls = 0
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Act ten times."""
+        self.calls += 1
+        if self.calls > 10:
+            raise RuntimeError("no more")
+        super().act_into(obs, mask, streams, out)
+
+
+def short(**more: Any) -> EnvChoice:
+    """Soccer matches of a second or two."""
+    return EnvChoice("soccer", EnvSettings(match_seconds=2.0, **more))
+
+
+def told(played: Sequence[Played]) -> list[Any]:
+    """What became of games, without actions."""
+    return [(one.fixture, one.outcome, one.length, one.returns, one.behaviour) for one in played]
+
+
+def test_a_game_depends_on_its_fixture_alone() -> None:
+    """However many are played side by side, in whatever order, with a random player: each comes out the same."""
+    fixtures = paired("random", "scripted:chaser", 6, 3) + paired("random", "scripted:rule", 4, 3)
+    alone = play_fixtures(short(), seat, fixtures, envs=1)
+    beside = play_fixtures(short(random_starts=1.0), seat, fixtures, envs=7)
+    backwards = play_fixtures(short(), seat, fixtures[::-1], envs=4)
+    assert told(alone) == told(beside) == told(backwards)[::-1]
+    assert [one.fixture.players for one in alone[:2]] == [("random", "scripted:chaser"), ("scripted:chaser", "random")]
+    assert alone[0].fixture.seed == alone[1].fixture.seed != alone[2].fixture.seed
+
+
+def test_a_pair_is_the_same_game_from_both_sides() -> None:
+    """Two greedy players from one start with the sides swapped: the mirror image, so the same player wins."""
+    played = play_fixtures(short(), seat, paired("scripted:rule", "scripted:chaser", 20, 0))
+    mirrored = sum(one.outcome == -other.outcome for one, other in zip(played[::2], played[1::2], strict=True))
+    assert mirrored >= 8, "nearly always: only who hits first when both do is not symmetric"
+
+
+def test_actions_are_kept_whole() -> None:
+    """Each game has as many actions as decisions, and its behaviours by side; goals explain the outcome."""
+    for one in play_fixtures(short(), seat, paired("scripted:rule", "random", 9, 1), envs=4, keep_actions=True):
+        assert one.actions is not None and one.actions.shape == (one.length, 2, 1)
+        mine, theirs = one.behaviour
+        assert np.sign(mine["goals"] - theirs["goals"]) == one.outcome
+        assert mine["conceded"] == theirs["goals"]
+
+
+def test_who_fails_is_named_and_the_others_play_on() -> None:
+    """One that is not there, one that raises in the midst of a game; games without them are all played."""
+    fixtures = [
+        *paired("scripted:rule", "run:nowhere", 4, 0),
+        *paired("raises", "scripted:rule", 4, 0),
+        *paired("random", "scripted:chaser", 4, 0),
+    ]
+    played = play_fixtures(short(), seat, fixtures, envs=3)
+    assert [one.culprit for one in played] == ["run:nowhere"] * 4 + ["raises"] * 4 + [""] * 4
+    assert played[0].fault.startswith("No run at nowhere")
+    assert played[4].fault == "raises raised RuntimeError: no more"
+    assert all(one.length > 0 for one in played[8:])
+    with pytest.raises(RuntimeError, match="no more"):
+        play_fixtures(short(), seat, fixtures[4:], envs=3, tolerant=False)
+
+
+def test_unknown_tasks_are_refused() -> None:
+    """A task that the env does not have is named, with a guess."""
+    with pytest.raises(ConfigError) as caught:
+        play_fixtures(short(), seat, paired("random", "random", 2, 0, "1v1 scatered"))
+    assert str(caught.value).startswith("`soccer` has no task `1v1 scatered`. Did you mean `1v1 scattered`?")

@@ -215,6 +215,10 @@ def _evaluated(facts: dict[str, Any]) -> str:
             f"lost {result['losses']}: win rate {result['win_rate']:.1%} "
             f"[{result['win_rate_low']:.1%}, {result['win_rate_high']:.1%}]"
         )
+        mine, theirs = result["behaviour"], result["opponent_behaviour"]
+        if mine:
+            told = (f"{label.replace('_', ' ')} {mine[label][0]:.3g} : {theirs[label][0]:.3g}" for label in mine)
+            lines.append(f"  per game: {', '.join(told)}")
     if lines:
         return "\n".join(lines)
     mean, low, high = (facts[key] for key in ("mean_return", "mean_return_low", "mean_return_high"))

@@ -1,0 +1,206 @@
+"""Seats: who plays each side, who learns, what is told of games, and players that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.agents.simple import BatchAgent
+from slipstream.collect.actor import Actor
+from slipstream.collect.rollout import empty_rollout
+from slipstream.collect.seats import PLAYER, SELF, SIDE, Match, Roster, Table, still_seats, unfit_action
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
+from slipstream.core.errors import CheckpointError
+from slipstream.models.design import Design
+from slipstream.settings import PolicySettings
+
+LENGTH = 3
+
+
+class Counting:
+    """Two seats; games of three steps; whoever played the larger number last wins; seats see whose turn it is."""
+
+    spec = EnvSpec(
+        "counting", vector_obs(1), ActionSpec("discrete", (5,)), teams=(0, 1), exact=True, behaviours=("last",)
+    )
+
+    def __init__(self, envs: int) -> None:
+        self.envs, self.game, self.left = envs, np.zeros(envs, np.int64), np.full(envs, LENGTH)
+        self.left += np.arange(envs) % 2  # every second env ends a step later
+        self.seen: list[Array] = []
+
+    def reset(self, out: Rows) -> None:
+        """Begin."""
+        out.obs[:], out.active[:] = 0, 1
+
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Nothing to do."""
+
+    def seeds(self) -> Array:
+        """Games by number."""
+        return self.game * 10 + np.arange(self.envs)
+
+    def assign(self, tasks: Array) -> None:
+        """One kind of game."""
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Count down; judge at the end."""
+        self.seen.append(action[:, 0].copy())
+        self.left -= 1
+        over = np.repeat(self.left == 0, 2)
+        gap = np.sign(action[0::2, 0] - action[1::2, 0])
+        out.outcome[0::2], out.outcome[1::2] = gap, -gap
+        out.reward[:] = 1.0
+        out.terminated[:], out.truncated[:], out.active[:] = over, 0, 1
+        out.behaviour[:, 0] = action[:, 0]
+        self.game += self.left == 0
+        self.left[self.left == 0] = LENGTH
+
+    def snapshot(self) -> dict[str, Array]:
+        """Its counters."""
+        return {"game": self.game.copy(), "left": self.left.copy()}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Put them back."""
+        self.game[:], self.left[:] = state["game"], state["left"]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Always(BatchAgent):
+    """Plays one number, or fails."""
+
+    def __init__(self, number: int) -> None:
+        self.name, self.action, self.number, self.calls = f"always:{number}", Counting.spec.action, number, 0
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Write the number."""
+        self.calls += 1
+        if self.number < 0:
+            raise ValueError("I would rather not")
+        out[:] = self.number
+
+
+def make_actor(envs: int, players: list[Any]) -> tuple[Actor, Counting]:
+    """An actor at the counting game with these frozen players."""
+    vector = Counting(envs)
+    design = Design(vector.spec.obs, vector.spec.action, PolicySettings(hidden=(8,)))
+    roster = Roster(lambda name: players[int(name)])
+    roster.add([str(number) for number in range(len(players))])
+    actor = Actor(vector, design, seed=0, roster=roster)
+    actor.acting.load(design.first_pack(0))
+    return actor, vector
+
+
+def seats(*rows: tuple[int, int]) -> Array:
+    """Seats from (player, side) of each env."""
+    return np.array([(-1, player, side) for player, side in rows], np.int64)
+
+
+def test_rows_follow_the_seats() -> None:
+    """In self-play all rows learn; against a player only the learner's side, and the player has the rest."""
+    table = Table(Counting.spec, 4, 0)
+    assert table.own.tolist() == list(range(8)) and not table.others
+    table.begin(np.arange(4), seats((SELF, 0), (0, 0), (0, 1), (2, 1)), np.arange(4))
+    assert table.own.tolist() == [0, 1, 2, 5, 7]
+    assert {player: rows.tolist() for player, rows in table.others.items()} == {0: [3, 4], 2: [6]}
+    assert sorted(table.frozen.tolist()) == [3, 4, 6]
+    still = still_seats(Counting.spec, 3, True)
+    assert still[:, PLAYER].tolist() == [0, 0, 0] and still[:, SIDE].tolist() == [0, 1, 0]
+
+
+def test_games_change_seats_when_they_end_and_not_before() -> None:
+    """A wish is adopted env by env as games end; every frozen player is asked once a step; the rest is inactive."""
+    one, two = Always(1), Always(2)
+    actor, vector = make_actor(4, [one, two])
+    actor.reset(seats((0, 0), (0, 0), (SELF, 0), (0, 1)))
+    rollout = empty_rollout(vector.spec, actor.design, 5, 4)
+    actor.fill(rollout, seats((1, 1), (1, 0), (0, 0), (SELF, 0)))
+    played = np.array(vector.seen)
+    assert played[:3, 1].tolist() == [1, 1, 1], "env 0: the first game ends after three steps"
+    assert played[3:, 0].tolist() == [2, 2], "then the other player sits on the other side"
+    assert played[:4, 3].tolist() == [1] * 4 and played[4, 3] == 2, "env 1 ends a step later"
+    assert rollout.active[:, 0].tolist() == [1, 1, 1, 0, 0, 0] and rollout.active[:, 1].tolist() == [0, 0, 0, 1, 1, 1]
+    assert rollout.active[:, 4].tolist() == [1] * 6, "env 2, first row: it learned alone and learns on against a player"
+    assert rollout.active[:, 5].tolist() == [1, 1, 1, 0, 0, 0]
+    assert one.calls == 5 and two.calls == 2
+
+
+def test_what_is_told_of_games() -> None:
+    """Player, side, outcome from the learner's side, length, return, seed and behaviours, in the order of time."""
+    actor, vector = make_actor(2, [Always(4)])
+    actor.reset(seats((0, 1), (0, 0)))
+    rollout = empty_rollout(vector.spec, actor.design, 4, 2)
+    actor.fill(rollout, seats((0, 1), (SELF, 0)))
+    (t, first), (u, second) = actor.drain()
+    assert (t, u) == (2, 3)
+    assert (first.env, first.player, first.side, first.length, first.gain, first.seed) == (0, 0, 1, 3, 3.0, 0)
+    assert first.outcome == int(np.sign(vector.seen[2][1] - 4)) and first.theirs == (4.0,)
+    assert first.own == (float(vector.seen[2][1]),)
+    assert (second.env, second.player, second.length, second.seed) == (1, 0, 4, 1)
+    assert first.value == pytest.approx(rollout.value[0, 1])
+    assert Match.hear(first.tell()) == first
+    assert actor.drain() == []
+
+
+def test_where_a_player_fails_its_games_do_not_count() -> None:
+    """One that raises, gives a number that is none or cannot be loaded is named; others play on."""
+
+    def load(name: str) -> Any:
+        if name == "missing":
+            raise CheckpointError("missing is not there.", "")
+        return Always(int(name))
+
+    vector = Counting(4)
+    design = Design(vector.spec.obs, vector.spec.action, PolicySettings(hidden=(8,)))
+    roster = Roster(load)
+    roster.add(["-1", "9", "missing", "1"])
+    actor = Actor(vector, design, seed=0, roster=roster)
+    actor.acting.load(design.first_pack(0))
+    wanted = seats((0, 0), (1, 0), (2, 0), (3, 0))
+    actor.reset(wanted)
+    actor.fill(empty_rollout(vector.spec, design, 4, 4), wanted)
+    assert roster.faults == {
+        0: "-1 raised ValueError: I would rather not",
+        1: "9 gave an action that does not exist",
+        2: "missing is not there.",
+    }
+    assert [match.player for _, match in actor.drain()] == [3]
+    assert [played[1] for played in vector.seen] == [0] * 4, "it stands still until its game is over"
+
+
+def test_a_snapshot_goes_on_with_the_same_seats() -> None:
+    """Seats, lengths and returns of running games are part of it."""
+    one, vector = make_actor(3, [Always(1), Always(2)])
+    wanted, later = seats((0, 0), (1, 1), (SELF, 0)), seats((1, 0), (SELF, 0), (0, 1))
+    one.reset(wanted)
+    one.fill(empty_rollout(vector.spec, one.design, 2, 3), later)
+    kept = one.snapshot()
+    other, _ = make_actor(3, [Always(1), Always(2)])
+    other.restore(kept, later)
+    rollouts = [empty_rollout(vector.spec, one.design, 6, 3) for _ in range(2)]
+    for actor, rollout in ((one, rollouts[0]), (other, rollouts[1])):
+        actor.drain()
+        actor.fill(rollout, later)
+    assert one.drain() == other.drain()
+    assert np.array_equal(rollouts[0].action, rollouts[1].action)
+    assert np.array_equal(rollouts[0].active, rollouts[1].active)
+
+
+@pytest.mark.parametrize(
+    ("action", "spec", "told"),
+    [
+        ([[0], [4]], ActionSpec("discrete", (5,)), ""),
+        ([[0], [5]], ActionSpec("discrete", (5,)), "gave an action that does not exist"),
+        ([[-1]], ActionSpec("discrete", (5,)), "gave an action that does not exist"),
+        ([[0.5, np.nan]], ActionSpec("continuous", (), (-1, -1), (1, 1)), "gave an action that is not a number"),
+        ([[0.5, 9.0]], ActionSpec("continuous", (), (-1, -1), (1, 1)), ""),
+    ],
+)
+def test_unfit_actions_are_seen(action: Any, spec: ActionSpec, told: str) -> None:
+    """Options that do not exist, and numbers that are none; bounds are the env's to keep."""
+    assert unfit_action(np.array(action), EnvSpec("x", vector_obs(1), spec)) == told
