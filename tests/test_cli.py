@@ -24,7 +24,7 @@ Cli = Callable[..., Result]
 TRAINED = {"run", "steps", "seconds", "start_seconds", "steps_per_second", "mean_return", "checkpoint", "stopped"}
 RESULT = {
     "games", "wins", "draws", "losses", "win_rate", "win_rate_low", "win_rate_high", "score", "score_low", "score_high",
-    "mean_return", "mean_return_low", "mean_return_high", "mean_length",
+    "mean_return", "mean_return_low", "mean_return_high", "mean_length", "behaviour", "opponent_behaviour",
 }  # fmt: skip
 EVALUATED = RESULT | {"agent", "env", "seed", "sampled", "opponents"}
 QUICK = ["--preset", "smoke", "--set", "every.profile=0", "--set", "every.evaluate=0"]
@@ -124,20 +124,21 @@ def test_evaluate_without_sides(cli: Cli) -> None:
 
 
 def test_run_json_and_its_report(cli: Cli) -> None:
-    """`run` records, clones, trains, evaluates and reports, each from disk; its object holds theirs."""
+    """`run` records, clones, trains, competes, plays and reports, each from disk; its object holds theirs."""
     result = cli("run", "soccer", "--preset", "smoke", "--steps", 512, "--run", "r", "--json")
     found = facts(result)
-    assert found.keys() == {"stages", "record", "clone", "train", "evaluate", "report", "times"}
+    stages = ["record", "clone", "train", "compete", "evaluate", "tournament", "report"]
+    assert found["stages"] == stages and found.keys() == {*stages, "stages", "times"}
     assert found["train"].keys() == TRAINED
     assert found["evaluate"].keys() == EVALUATED
     assert found["evaluate"]["opponents"].keys() == {"scripted:chaser", "scripted:rule"}
     assert [line for line in result.stderr.splitlines() if line.startswith("==")] == [
-        "== record", "== clone", "== train", "== evaluate", "== report"
+        f"== {name}" for name in stages
     ]  # fmt: skip
     page = Path(found["report"]).read_text()
     assert json.loads(Path("r/evaluation.json").read_text()).keys() == EVALUATED
     assert "scripted:rule" in page and "<svg" in page
-    for outside in ("http:", "https:", "src=", "href=", "@import", "url("):
+    for outside in ("http:", "https:", "@import", "url("):
         assert outside not in page, "the report needs nothing but itself"
 
 
@@ -153,7 +154,7 @@ def test_run_skips_stages(cli: Cli) -> None:
     assert later["stages"] == ["evaluate"] and later["evaluate"]["games"] == 3
     assert error(cli("run", "soccer", "--skip", "trian"), 2) == (
         "error: There is no stage `trian`. Did you mean `train`?\n"
-        "hint: stages: record, clone, train, evaluate, report\n"
+        "hint: stages: record, clone, train, compete, evaluate, tournament, report\n"
     )
     assert error(cli("run", "soccer", "--skip", "train"), 2) == (
         "error: Without training there must be a run to go on from.\nhint: name it: --run DIR\n"
@@ -207,7 +208,7 @@ def test_show(cli: Cli) -> None:
 def test_dry_run(cli: Cli) -> None:
     """`--dry-run` makes everything, says the plan with its reasons, and leaves nothing behind."""
     found = facts(cli("train", "soccer", *QUICK, "--dry-run", "--json"))
-    assert found.keys() == {"env", "agents", "obs", "batch", "parameters", "plan"}
+    assert found.keys() == {"env", "agents", "obs", "batch", "parameters", "gamma", "plan"}
     assert found["agents"] == 2 and found["batch"] == 4 * 2 * 16
     assert found["plan"]["plan.collector"] == {"requested": "local", "applied": "local", "why": "asked for"}
     assert all(switch.keys() == {"requested", "applied", "why"} for switch in found["plan"].values())

@@ -29,36 +29,43 @@ def told(place: Path, env: str = "soccer", skip: tuple[str, ...] = (), **more: A
 
 
 def test_the_whole_story(tmp_path: Path) -> None:
-    """Demos, clone, training that starts from it, evaluation and report; times add up to the whole."""
+    """Demos, clone, training from it, a league from that, games of all of them, and a report; times add up."""
     facts, said = told(tmp_path / "run")
-    assert facts["stages"] == ["record", "clone", "train", "evaluate", "report"]
+    assert facts["stages"] == ["record", "clone", "train", "compete", "evaluate", "tournament", "report"]
     assert len(set(Demos.open(tmp_path / "run" / "demos").games)) == 8
     settings, _ = read_config(RunDir.open(tmp_path / "run"))
     assert settings.start == f"run:{tmp_path / 'run' / 'clone'}"
     assert settings.ppo.reference == settings.start
     assert facts["train"]["steps"] == 1024
+    league, _ = read_config(RunDir.open(tmp_path / "run" / "league"))
+    assert league.start == f"run:{tmp_path / 'run'}@best" and facts["compete"]["steps"] >= 600
     assert facts["evaluate"]["games"] == 8
+    assert facts["evaluate"]["agent"].startswith(f"run:{tmp_path / 'run' / 'league'}")
+    players = [player["agent"] for player in facts["tournament"]["tables"][0]["players"]]
+    assert len(players) == 6 and sum(name.startswith("run:") for name in players) == 3
+    assert (tmp_path / "run" / "replays" / "best.png").stat().st_size > 1000
     assert Path(facts["report"]).exists()
     assert sum(one["share"] for one in facts["times"].values()) == pytest.approx(1.0)
     again, said = told(tmp_path / "run")
     assert [line for line in said if "done before" in line] == [
-        f"{n}: done before" for n in ("record", "clone", "train")
+        f"{n}: done before" for n in ("record", "clone", "train", "compete")
     ]
     assert again["train"] == facts["train"]
 
 
-@pytest.mark.parametrize("stopped", ["record", "clone", "train"])
+@pytest.mark.parametrize("stopped", ["record", "clone", "train", "compete"])
 def test_it_goes_on_where_it_was_stopped(stopped: str, tmp_path: Path) -> None:
     """A stage that is not in story.json is gone on with: games are topped up, runs are resumed."""
     place = tmp_path / "run"
     told(place)
     story = json.loads((place / "story.json").read_text())
-    order = ["record", "clone", "train", "evaluate", "report"]
+    order = ["record", "clone", "train", "compete", "evaluate", "tournament", "report"]
     for name in order[order.index(stopped) :]:
         story.pop(name)
     (place / "story.json").write_text(json.dumps(story))
     if stopped == "record":
         shutil.rmtree(place / "clone")
+        shutil.rmtree(place / "league")
         more = {"record.games": 12}
     else:
         more = {}
@@ -67,11 +74,18 @@ def test_it_goes_on_where_it_was_stopped(stopped: str, tmp_path: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     if stopped == "clone":
         shutil.rmtree(place / "clone")
+        shutil.rmtree(place / "league")
     if stopped == "train":
+        shutil.rmtree(place / "league")
         text = (place / "config.yaml").read_text().replace("steps: 1000", "steps: 2000")
         (place / "config.yaml").write_text(text)
+    if stopped == "compete":
+        text = (place / "league" / "config.yaml").read_text().replace("\nsteps: 600", "\nsteps: 1200")
+        (place / "league" / "config.yaml").write_text(text)
     facts, said = told(place, **more)
     assert facts["evaluate"]["games"] == 8
+    if stopped == "compete":
+        assert facts["compete"]["steps"] >= 1200
     if stopped == "record":
         assert len(set(Demos.open(place / "demos").games)) == 12
     if stopped == "train":
@@ -81,7 +95,7 @@ def test_it_goes_on_where_it_was_stopped(stopped: str, tmp_path: Path) -> None:
 
 def test_stages_can_be_left_out(tmp_path: Path) -> None:
     """Without a clone training starts from nothing; without training there must be a run."""
-    facts, _ = told(tmp_path / "run", skip=("record", "clone", "report"))
+    facts, _ = told(tmp_path / "run", skip=("record", "clone", "compete", "tournament", "report"))
     assert facts["stages"] == ["train", "evaluate"]
     assert read_config(RunDir.open(tmp_path / "run"))[0].start is None
     with pytest.raises(ConfigError, match="There is no stage `lcone`"):
@@ -94,8 +108,9 @@ def test_stages_can_be_left_out(tmp_path: Path) -> None:
 
 def test_more_steps_and_folders_of_others(tmp_path: Path) -> None:
     """A story that is done goes on when more steps are asked for; a run that somebody else began is refused."""
-    told(tmp_path / "run", skip=("record", "clone", "report"))
-    facts, _ = told(tmp_path / "run", skip=("record", "clone", "report"), steps=2048)
+    skip = ("record", "clone", "compete", "tournament", "report")
+    told(tmp_path / "run", skip=skip)
+    facts, _ = told(tmp_path / "run", skip=skip, steps=2048)
     assert facts["train"]["steps"] == 2048
     (tmp_path / "run" / "story.json").unlink()
     with pytest.raises(ConfigError, match="holds a run that `run` did not begin"):

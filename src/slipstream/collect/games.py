@@ -301,6 +301,11 @@ class Games:
         result |= {"mean_length": float(np.mean(self.lengths))}
         return result | {"behaviour": _means(self.behaviour), "opponent_behaviour": _means(self.theirs)}
 
+    def extend(self, other: Games) -> None:
+        """Take in all of some other games."""
+        for name in ("outcomes", "returns", "lengths", "behaviour", "theirs"):
+            getattr(self, name).extend(getattr(other, name))
+
     def add(self, played: Played, agent: str) -> None:
         """Take in a game of the agent of this name."""
         side = played.fixture.players.index(agent)

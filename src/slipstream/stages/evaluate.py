@@ -43,9 +43,7 @@ def evaluate(
 
         versus = seat(opponent) if opponent else None
         result = play(choice, seat(agent), versus, games, seed=seed, envs=envs, on_progress=tell)
-        whole.outcomes += result.outcomes
-        whole.returns += result.returns
-        whole.lengths += result.lengths
+        whole.extend(result)
         if opponent:
             each[opponent] = result.summary()
     facts = {"agent": agent, "env": choice.name, "seed": seed, "sampled": sampled}
