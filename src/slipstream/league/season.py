@@ -65,7 +65,7 @@ class Season:
     def join(self, roll: Roll) -> None:
         """Enter the anchors: those that are named, or the game's own."""
         self._roll = roll
-        for name in self._settings.league.anchors or self._game_anchors():
+        for name in dict.fromkeys(self._settings.league.anchors or self._game_anchors()):
             try:
                 load_agent(name, self._spec, self._choice)
             except SlipstreamError as error:
@@ -130,7 +130,8 @@ class Season:
             while self._debt >= league.snapshot * VISIT:
                 self._debt -= league.snapshot * VISIT
                 self._visit(steps, pack)
-        wins, draws, games = np.sum([self.pool.record(MAIN, player.id) for player in self.pool.active], axis=0)
+        records = [self.pool.record(MAIN, player.id) for player in self.pool.active]
+        wins, draws, games = np.sum([(0.0, 0.0, 0.0), *records], axis=0)
         row = {"league/pool": float(len(self.pool.active)), "league/copies": float(len(self.pool.players))}
         if games > 0:
             row["league/score"] = float((wins + draws / 2) / games)
