@@ -60,7 +60,8 @@ def gather(run: RunDir) -> Material:
     steps = max([*steps_of(run), *(row["steps"] for row in rows[-1:])], default=0)
     files = {name: _json(path / f"{name}.json") for name in ("evaluation", "ladder", "rewards", "story", "provenance")}
     origin = files.pop("provenance")
-    return Material(run, steps, rows, origin=origin, events=_events(run), ratings=_ratings(path), **files)
+    ratings = _ratings(path / "league") or _ratings(path)
+    return Material(run, steps, rows, origin=origin, events=_events(run), ratings=ratings, **files)
 
 
 def _json(path: Path) -> dict[str, Any]:

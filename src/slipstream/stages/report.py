@@ -82,11 +82,11 @@ def _tables(seen: Material) -> list[dict[str, Any]]:
 
 
 def _is_own(seen: Material, agent: str) -> bool:
-    """Whether an agent is of this run: a copy in its own league, or named by its folder."""
+    """Whether an agent is of this run: a copy in its own league, or named by its folder or that of its league."""
     if agent.startswith("main@"):
         return True
-    place = agent.removeprefix("run:").partition("@")[0]
-    return agent.startswith("run:") and Path(place).name == seen.run.path.name
+    place, own = Path(agent.removeprefix("run:").rpartition("@")[0] or agent[4:]), seen.run.path
+    return agent.startswith("run:") and (place.name == own.name or place.parts[-2:] == (own.name, "league"))
 
 
 def _ranked(told: Mapping[str, Any]) -> list[dict[str, Any]]:
