@@ -211,7 +211,7 @@ class Season:
         for file in (self._run.config, self._run.provenance):
             if not (folder.path / file.name).exists():
                 shutil.copyfile(file, folder.path / file.name)
-        state = {"policy": self._design.describe(), "env": self._choice.name}
+        state = {"policy": self._design.describe(), "env": self._choice.name, "frozen": True}
         save(folder, Checkpoint(steps, {"policy": policy_arrays(self._design, pack)}, state))
 
     def _freeze(self, learner: str, kind: Kind, own_steps: int, pack: Array, steps: int) -> Player:

@@ -26,6 +26,9 @@ DEFAULTS: dict[str, Any] = {
 }
 """What `start` sets, below the presets and your own settings: first the value learns, and the policy stays near."""
 
+FROZEN_COUNT = 1e6
+"""Observations that the statistics of a frozen copy are taken to come from."""
+
 
 def adopt(text: str, design: Design, pack: Array) -> dict[str, Array]:
     """Write the policy that `run:DIR` names into `pack`; return the running moments that came with it, by name."""
@@ -49,10 +52,18 @@ def adopt(text: str, design: Design, pack: Array) -> dict[str, Array]:
     _, mean[:], scale[:] = donor.design.split_pack(donor.pack)
     if not donor.design.value:
         return {}
+    if checkpoint.state.get("frozen"):
+        return _moments(mean, scale)
     arrays, floats = load(path, groups=("learner",)).groups["learner"], design.obs.floats
     found = {name: array for name, array in arrays.items() if name.startswith(("obs.", "return."))}
     # What a frozen trunk gives was normalised by the clone; PPO's own statistics are of the observed vectors alone.
     return {name: array[:floats] if name in ("obs.mean", "obs.variance") else array for name, array in found.items()}
+
+
+def _moments(mean: Array, scale: Array) -> dict[str, Array]:
+    """What a copy without its learner still tells about observations: the statistics that it acts by."""
+    variance = 1.0 / scale.astype(np.float64) ** 2
+    return {"obs.count": np.full(1, FROZEN_COUNT), "obs.mean": mean.astype(np.float64), "obs.variance": variance}
 
 
 def _check(donor: TrainedAgent, design: Design) -> None:
