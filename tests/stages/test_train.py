@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from slipstream.api import Run, configure, evaluate, resume
+from slipstream.collect.tapes import verify
 from slipstream.core import compile
 from slipstream.core.errors import CheckpointError, ConfigError
 from slipstream.learn.drive import _obey_keys
@@ -18,6 +20,7 @@ from slipstream.learn.ppo import PPO
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
+from slipstream.runs.replays import Replay
 from slipstream.runs.signals import Wishes
 from slipstream.testing import ToyEnv
 
@@ -203,3 +206,60 @@ def test_what_breaks_an_update_is_not_saved(quick: Callable[..., Run], monkeypat
     resume(broken.path)
     ends = [load(find(run)).groups["policy"] for run in (RunDir.open(whole.path), broken)]
     assert all(np.array_equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+class Steps(ToyEnv):
+    """A toy with tasks: `long` lasts three times as long as `short`."""
+
+    tasks = ("short", "long")
+    target = ("long",)
+    seen: ClassVar[list[str]] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As long as its task says."""
+        task = (options or {}).get("task", "none")
+        Steps.seen.append(task)
+        found = super().reset(seed=seed)
+        self._left = {"short": 3, "long": 9}[task]
+        return found
+
+
+def test_a_curriculum_over_the_tasks_of_a_gymnasium_env(quick: Callable[..., Run]) -> None:
+    """An env says which tasks it has; the curriculum chooses, and evaluation plays the target alone."""
+    Steps.seen.clear()
+    settings = {"curriculum__kind": "uniform", "every__evaluate": 400, "evaluation__games": 6, "steps": 800}
+    run = quick(lambda: Steps(), plan__collector="local", **settings)
+    row = next(row for row in reversed(run.metrics()) if "evaluate/games" in row)
+    assert row["evaluate/mean_length"] == 9.0
+    assert 3.0 < row["episode/length_mean"] < 9.0
+    assert row["curriculum/share/short"] == row["curriculum/share/long"] == 0.5
+    assert {"short", "long"} == set(Steps.seen)
+
+
+def test_a_curriculum_of_karts_resumes_exactly(quick: Callable[..., Run]) -> None:
+    """Levels of difficulty are drawn, judged and resumed."""
+    wanted = {
+        "curriculum__kind": "learnability", "env__match_seconds": 4.0, "every__log": 64, "every__checkpoint": 10**9
+    }  # fmt: skip
+    whole = quick("kart", "whole", steps=2000, **wanted)
+    half = quick("kart", "half", steps=1000, **wanted)
+    again = resume(half.path, steps=2000)
+
+    def exact(run: Run) -> list[dict[str, Any]]:
+        return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in run.metrics()]
+
+    assert exact(whole) == exact(again)
+    assert sum(whole.metrics()[-1][f"curriculum/share/level {k}"] for k in range(1, 6)) == pytest.approx(1.0)
+
+
+def test_replays_are_kept_at_an_interval(quick: Callable[..., Run]) -> None:
+    """Games of the policy as it was are there to look at, and play again bit for bit."""
+    run = quick("soccer", steps=600, every__replay=256, env__match_seconds=2.0)
+    kept = sorted((Path(run.path) / "replays").glob("*.replay"))
+    assert {path.name.partition("-")[2].partition("-")[0] for path in kept} >= {"best", "worst"}
+    for path in kept:
+        replay = Replay.open(path)
+        assert any("learner" in name or "@" in name for name in replay.facts.players)
+        verify(replay)
+    events = [json.loads(line) for line in (Path(run.path) / "events.jsonl").read_text().splitlines()]
+    assert any(event["kind"] == "replay" for event in events)

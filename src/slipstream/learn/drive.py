@@ -270,7 +270,10 @@ def _view(
     if "evaluate/games" in row:
         names = ("win_rate", "win_rate_low", "win_rate_high", "opponent")
         evaluated |= {name: row.get(f"evaluate/{name}") for name in names}
+    rating = next((key for key in row if key.startswith("league/rating/") and not key.endswith(("_low", "_high"))), "")
     return evaluated | {
+        "stage": row.get("curriculum/stage"),
+        **{f"rating{end}": row.get(rating + end) for end in ("", "_low", "_high")},
         "env": parts.choice.name,
         "run": str(run.path),
         "steps": position.steps,

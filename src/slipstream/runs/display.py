@@ -71,6 +71,8 @@ def plain_line(view: View) -> str:
         _part(view, "eta_s", lambda v: f"eta {human_time(v)}"),
         _part(view, "mean_return", lambda v: f"return {_with_interval(view, 'mean_return', _number)}"),
         _part(view, "win_rate", lambda v: f"win {v:.0%}" + _versus(view)),
+        _part(view, "stage", lambda v: f"stage {v:.0f}"),
+        _part(view, "rating", lambda v: f"rating {_with_interval(view, 'rating', _whole)}"),
         _part(view, "kl", lambda v: f"kl {_number(v)}"),
         _part(view, "entropy", lambda v: f"entropy {_number(v)}"),
         _part(view, "explained_variance", lambda v: f"ev {_number(v)}"),
@@ -93,6 +95,10 @@ def _steps(view: View) -> str:
 
 def _versus(view: View) -> str:
     return _part(view, "opponent", lambda v: f" vs {v}")
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
 
 
 def _number(value: float) -> str:
@@ -131,6 +137,8 @@ def _progress_rows(view: View, sign: str) -> list[Row]:
         ("length", _part(view, "mean_length", _number)),
         ("win rate", _part(view, "win_rate", lambda v: _with_interval(view, "win_rate", _percent))),
         ("against", _part(view, "opponent", str)),
+        ("stage", _part(view, "stage", "{:.0f}".format)),
+        ("rating", _part(view, "rating", lambda v: _with_interval(view, "rating", _whole))),
         ("updates", _part(view, "updates", human_count)),
         ("saved at", _part(view, "checkpoint", human_count)),
     ]
