@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run, compete, evaluate, resume
 from slipstream.core.errors import ConfigError
+from slipstream.league.exploiters import SEEDS
 from slipstream.league.ladder import ladder
 from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
@@ -144,3 +146,37 @@ def test_a_league_needs_two_sides_and_no_opponent(tmp_path: Path) -> None:
         compete("soccer", run=tmp_path / "c", **(SMALL | {"league__anchors": ["scripted:rul"]}))
     assert "league.anchors: `soccer` has no player `scripted:rul`." in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_exploiter_is_frozen_before_it_begins_anew(league: Callable[..., Run]) -> None:
+    """What it learned is in the pool: its file holds learned weights, not the first ones that it went back to."""
+    run = league(
+        steps=2400, league__main_exploiters=1, league__exploiter_share=0.5, league__snapshot=200, league__pool=9
+    )
+    texts = [event["text"] for event in lines(run, "events.jsonl")]
+    place = next(k for k, text in enumerate(texts) if text == "main-exploiter-1 begins anew.")
+    frozen = [text.split()[0] for text in texts[:place] if text.startswith("main-exploiter-1@")]
+    assert frozen, texts
+    agent = TrainedAgent.from_run(Path(run.path) / "main-exploiter-1", frozen[0].partition("@")[2])
+    first = agent.design.first_pack(SEEDS)
+    assert not np.array_equal(agent.design.split_pack(agent.pack)[0], agent.design.split_pack(first)[0])
+    players = last(run).state["matches"]["opponents"]["pool"]["players"]
+    assert frozen[0] in [player["name"] for player in players if player["kind"] == "main_exploiter"]
+    met = {name for game in lines(run) if game["kind"] == "train" for name in game["agents"]}
+    assert any(name.startswith("sparring@") for name in met) and any(name.startswith("main-exploiter") for name in met)
+
+
+def test_one_policy_is_rated_in_every_mode(league: Callable[..., Run]) -> None:
+    """Where all team sizes are played, each has a ladder of its own, greedy and sampled."""
+    run = league(env="soccer:mixed", steps=400)
+    tables = {(table["mode"], table["play"]) for table in run.facts["ladder"]["tables"]}
+    assert tables == {(mode, play) for mode in ("1v1", "2v2", "3v3") for play in ("greedy", "sampled")}
+    assert {game["mode"] for game in lines(run) if game["kind"] == "train"} <= {"any", "1v1", "2v2", "3v3"}
+
+
+@pytest.mark.parametrize("way", ["prioritised", "near", "uniform", "latest"])
+def test_other_ways_to_draw_opponents(way: str, league: Callable[..., Run]) -> None:
+    """Each plays a league through; none of them plays itself once there is a copy."""
+    run = league(steps=800, league__matchmaking=way)
+    games = [game for game in lines(run) if game["kind"] == "train" and game["steps"] > 400]
+    assert games and all(game["agents"][0] != game["agents"][1] for game in games)
