@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.api import Run
-from slipstream.learn.loop import _due
+from slipstream.learn.loop import due
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.testing import ToyEnv
@@ -23,7 +23,7 @@ from slipstream.testing import ToyEnv
 )  # fmt: skip
 def test_due_when_a_mark_is_passed(every: int, before: int, now: int, due: bool) -> None:
     """An interval is due once for each iteration that passes one of its marks; 0 is never."""
-    assert _due(every, before, now) is due
+    assert due(every, before, now) is due
 
 
 def test_intervals_fall_on_steps(quick: Callable[..., Run]) -> None:
