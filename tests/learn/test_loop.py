@@ -15,15 +15,15 @@ from slipstream.testing import ToyEnv
 
 
 @pytest.mark.parametrize(
-    ("every", "before", "now", "due"),
+    ("every", "before", "now", "passed"),
     [
         (0, 0, 10**9, False), (100, 0, 99, False), (100, 0, 100, True), (100, 99, 100, True), (100, 100, 199, False),
         (100, 100, 200, True), (100, 150, 450, True), (1, 5, 6, True), (64, 64, 128, True), (100, 0, 64, False),
     ],
 )  # fmt: skip
-def test_due_when_a_mark_is_passed(every: int, before: int, now: int, due: bool) -> None:
+def test_due_when_a_mark_is_passed(every: int, before: int, now: int, passed: bool) -> None:
     """An interval is due once for each iteration that passes one of its marks; 0 is never."""
-    assert due(every, before, now) is due
+    assert due(every, before, now) is passed
 
 
 def test_intervals_fall_on_steps(quick: Callable[..., Run]) -> None:
