@@ -49,7 +49,7 @@ def test_image_vector_and_tokens_are_read_together(quick: Callable[..., Run]) ->
     assert learn(quick, "mixed:team", 40_000, games=50, **AT_ONCE) >= 6.8
 
 
-@pytest.mark.parametrize(("memory", "steps"), [("none", 30_000), ("lstm", 60_000)])
+@pytest.mark.parametrize(("memory", "steps"), [("none", 30_000), ("lstm", 75_000)])
 def test_continuous_actions_from_several_senses(memory: str, steps: int, quick: Callable[..., Run]) -> None:
     """Squashed actions close in on what three senses ask for, with memory in between too."""
     score = learn(

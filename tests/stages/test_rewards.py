@@ -55,7 +55,8 @@ def test_a_constant_term_is_paid_but_pushes_nowhere() -> None:
 
 def test_demos_are_reported_as_they_were_recorded(tmp_path: Path) -> None:
     """The terms of demos sum up to their returns; fewer games may be read; groups are told."""
-    record("scripted:rule", "soccer", 6, tmp_path / "demos", seed=1, env__match_seconds=4.0)
+    own = {"env__match_seconds": 4.0, "rewards__zero_sum": 0.0}
+    record("scripted:rule", "soccer", 6, tmp_path / "demos", seed=1, **own)
     demos = Demos.open(tmp_path / "demos")
     facts = stage.examine(demos, None, 0.99, 0.95)
     assert facts["games"] == 6 and facts["episodes"] == 12 and facts["steps"] == demos.steps

@@ -268,5 +268,5 @@ def _summed(shares: list[Share], sided: bool) -> dict[str, Any]:
     result.outcomes = records["outcome"][first].tolist()
     blank = dict.fromkeys(Games(sided, [0], [0.0], [0]).summary()) | {"games": 0}
     summary = result.summary() if len(records) else blank
-    kept = {name: value for name, value in summary.items() if not name.startswith("score")}
+    kept = {name: value for name, value in summary.items() if not name.startswith("score") and "behaviour" not in name}
     return {"episodes": len(records), "steps": int(records["steps"].sum())} | kept
