@@ -32,7 +32,8 @@ class TrainedAgent(BatchAgent):
         self.pack = pack
         self.acting = make_acting(design)
         self.acting.load(pack)
-        self._unused: Array = np.zeros((2, 0), np.float32)
+        self._told: Array = np.zeros((2, 0), np.float32)
+        """Log-probability and value of each row that acted last."""
         self._states: Array = np.zeros((0, design.state_size), np.float32)
         self._low, self._high = np.array(self.action.low, np.float32), np.array(self.action.high, np.float32)
 
@@ -74,9 +75,9 @@ class TrainedAgent(BatchAgent):
 
     def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
         """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
-        if self._unused.shape[1] < len(obs):
-            self._unused = np.zeros((2, len(obs)), np.float32)
-        self.acting.act(rows, obs, mask, streams, self.sampled, out, self._unused[0], self._unused[1], states)
+        if self._told.shape[1] < len(obs):
+            self._told = np.zeros((2, len(obs)), np.float32)
+        self.acting.act(rows, obs, mask, streams, self.sampled, out, self._told[0], self._told[1], states)
         if self.action.kind == "continuous":
             chosen = out[rows]
             bound(chosen, self._low, self._high, self.design.squashed, chosen)
@@ -85,7 +86,7 @@ class TrainedAgent(BatchAgent):
     @property
     def values(self) -> Array | None:
         """What it expected of each row that acted last, indexed by row; None: it has no idea."""
-        return self._unused[1] if self.design.value else None
+        return self._told[1] if self.design.value else None
 
     def memory(self, rows: int) -> Array:
         """The states in use; another number of rows starts anew."""

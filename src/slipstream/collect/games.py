@@ -11,7 +11,7 @@ import numpy as np
 
 from slipstream.collect.seats import unfit_action
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Agent, Array, EnvSpec, Vector, empty_rows
+from slipstream.core.contracts import Agent, Array, EnvSpec, Vector, empty_rows, sides_of
 from slipstream.core.errors import ConfigError, SlipstreamError, did_you_mean
 from slipstream.core.stats import mean_interval, wilson
 from slipstream.core.streams import make_streams
@@ -90,8 +90,7 @@ class _Hall:
         spec = self._spec = vector.spec
         self._vector, self._choice, self._seat, self._fixtures = vector, choice, seat, fixtures
         self._tolerant = tolerant
-        self._sides = sorted(set(spec.teams))
-        self._side_of = np.array([self._sides.index(team) for team in spec.teams])
+        self._side_of = np.array(sides_of(spec.teams))
         self._tasks = np.array([task_number(fixture, spec) for fixture in fixtures], np.int64)
         rows = vector.envs * spec.agents
         self._rows = empty_rows(spec, vector.envs)
@@ -237,7 +236,7 @@ class _Hall:
         began = int(self._began[env])
         length = self._steps - began
         behaviour, returns = list[dict[str, float]](), list[float]()
-        for side in range(len(self._sides)):
+        for side in range(self._side_of.max() + 1):
             there = self._rows_of(env, side)
             returns.append(float(self._returns[env][there].mean()))
             means = rows.behaviour[own][there].mean(axis=0).tolist()

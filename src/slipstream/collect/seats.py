@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Agent, Array, EnvSpec, Rows
+from slipstream.core.contracts import Agent, Array, EnvSpec, Rows, sides_of
 from slipstream.core.errors import SlipstreamError
 
 TASK, PLAYER, SIDE = range(3)
@@ -111,8 +111,7 @@ class Table:
         self.seed = np.zeros(envs, np.int64)
         self.void = np.zeros(envs, np.uint8)
         """Games that do not count, because a player failed in them."""
-        sides = sorted(set(spec.teams))
-        self._side_of = np.array([sides.index(team) for team in spec.teams])
+        self._side_of = np.array(sides_of(spec.teams))
         self._fresh = np.zeros(0, np.int64)
         self.arrange()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from slipstream.collect.games import Fixture, Played, Seat, play_fixtures, task_number
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Agent, Array, EnvSpec, empty_rows
+from slipstream.core.contracts import Agent, Array, EnvSpec, empty_rows, sides_of
 from slipstream.core.errors import ConfigError, DemoError
 from slipstream.core.streams import make_streams
 from slipstream.envs.events import happened
@@ -61,12 +61,11 @@ class Tape:
         self.state = self.vector.snapshot()
         told = happened(self.spec, before, self.state, self.rows, self.last_touch) if self.spec.exact else []
         events = [Event(self.steps, kind, agent) for kind, agent in told]
-        sides = sorted(set(self.spec.teams))
         for event in events:
             if event.kind == "touch":
                 self.last_touch = event.agent
             if event.kind == "goal":
-                self.score[sides.index(self.spec.teams[event.agent])] += 1
+                self.score[sides_of(self.spec.teams)[event.agent]] += 1
         self.steps += 1
         self.over = bool((self.rows.terminated | self.rows.truncated).any())
         return events

@@ -204,6 +204,12 @@ def vector_obs(size: int) -> ObsSpec:
     return ObsSpec((ObsField("", "vector", (size,)),))
 
 
+def sides_of(teams: Sequence[int]) -> tuple[int, ...]:
+    """The side of each agent: the place of its team among the teams, from 0."""
+    sides = sorted(set(teams))
+    return tuple(sides.index(team) for team in teams)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The facts about an environment that everything else is sized by."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array
+from slipstream.core.contracts import Array, sides_of
 from slipstream.core.errors import ConfigError
 from slipstream.envs.canvas import (
     DIM,
@@ -83,8 +83,7 @@ class Film:
 
     def side(self, event: Event) -> int:
         """The side of an event's agent."""
-        sides = sorted(set(self.facts.teams))
-        return sides.index(self.facts.teams[event.agent]) if event.agent >= 0 else 0
+        return sides_of(self.facts.teams)[event.agent] if event.agent >= 0 else 0
 
     def moments(self, first: float, last: float, fps: float, speed: float) -> Iterator[Moment]:
         """The times of a film from one step to another: it stands still at goals, and at the end."""

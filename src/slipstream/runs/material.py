@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.core.errors import CheckpointError
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.figures import Line, Mark, Point
-from slipstream.runs.layout import RunDir
+from slipstream.runs.layout import RunDir, read_json
 from slipstream.runs.metrics import read
 
 KINDS = ("curriculum", "snapshot", "promotion", "retired", "alarm", "replay", "notice")
@@ -58,20 +57,13 @@ def gather(run: RunDir) -> Material:
     """Read all that there is."""
     rows, path = read(run), run.path
     steps = max([*steps_of(run), *(row["steps"] for row in rows[-1:])], default=0)
-    files = {name: _json(path / f"{name}.json") for name in ("evaluation", "ladder", "rewards", "story", "provenance")}
+    files = {
+        name: read_json(path / f"{name}.json") or {}
+        for name in ("evaluation", "ladder", "rewards", "story", "provenance")
+    }
     origin = files.pop("provenance")
     ratings = _ratings(path / "league") or _ratings(path)
     return Material(run, steps, rows, origin=origin, events=_events(run), ratings=ratings, **files)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}", "remove it and make it again") from error
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _events(run: RunDir) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from PIL import Image
 
+from slipstream.core.contracts import sides_of
 from slipstream.core.errors import ConfigError, MachineError
 from slipstream.envs.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
 from slipstream.envs.films import Film, sheet, short_name
@@ -111,8 +112,7 @@ def told(replay: Replay) -> list[str]:
 
 
 def _side(replay: Replay, event: Event) -> int:
-    teams = replay.facts.teams
-    return sorted(set(teams)).index(teams[event.agent]) if event.agent >= 0 else 0
+    return sides_of(replay.facts.teams)[event.agent] if event.agent >= 0 else 0
 
 
 def save_png(replay: Replay, path: Path, cut: Cut) -> None:

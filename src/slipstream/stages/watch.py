@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.agents.specs import load_agent
 from slipstream.collect.games import Fixture, game_seed
 from slipstream.collect.tapes import STATE, Table, Tape
-from slipstream.core.contracts import Agent, Array, EnvSpec
+from slipstream.core.contracts import Agent, Array, EnvSpec, sides_of
 from slipstream.core.errors import ConfigError
 from slipstream.envs.films import TELL_S, short_name
 from slipstream.envs.registry import EnvChoice
@@ -153,8 +153,7 @@ def _recent(tape: Tape, events: list[Event], names: list[str], seconds: float) -
 
 def _line(tape: Tape, event: Event, names: list[str], seconds: float) -> str:
     """An event in words."""
-    sides = sorted(set(tape.spec.teams))
-    side = sides.index(tape.spec.teams[event.agent]) if event.agent >= 0 else 0
+    side = sides_of(tape.spec.teams)[event.agent] if event.agent >= 0 else 0
     score = "  " + " : ".join(map(str, tape.score)) if event.kind == "goal" else ""
     return f"{event.step * seconds:6.1f} s  {event.kind}  {names[side]}{score}"
 
