@@ -180,3 +180,11 @@ def test_other_ways_to_draw_opponents(way: str, league: Callable[..., Run]) -> N
     run = league(steps=800, league__matchmaking=way)
     games = [game for game in lines(run) if game["kind"] == "train" and game["steps"] > 400]
     assert games and all(game["agents"][0] != game["agents"][1] for game in games)
+
+
+def test_only_so_many_players_sit_there_at_a_time(league: Callable[..., Run]) -> None:
+    """With one resident all games of a rollout are against the same player, though the pool has several."""
+    alone = {"league__self_play": 0.0, "league__verification": 0.0, "plan__envs": 16}
+    one = last(league("one", steps=600, league__resident=1, **alone)).groups["matches"]["seats"]
+    many = last(league("many", steps=600, **alone)).groups["matches"]["seats"]
+    assert len(set(one[:, 1].tolist())) == 1 < len(set(many[:, 1].tolist()))
