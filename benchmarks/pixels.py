@@ -26,7 +26,7 @@ import psutil
 from slipstream.api import configure
 from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec
 from slipstream.core.machine import cores
-from slipstream.core.plan import make_plan
+from slipstream.core.plan import Facts, make_plan
 from slipstream.demos.edit import split
 from slipstream.demos.format import TRUNCATED, Schema
 from slipstream.demos.quality import inspect
@@ -102,10 +102,11 @@ def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
     flags |= {"clone.window_mib": window_mib} if window_mib else {}
     settings, demos = configure("", flags=flags).settings, Demos.open(folder)
     design = Design(demos.schema.obs, demos.schema.action, settings.policy)
-    plan = make_plan(
-        settings.plan, cores=cores(), native=True, minibatch=settings.clone.batch, weights=design.weights.size,
+    facts = Facts(
+        cores=cores(), native=True, minibatch=settings.clone.batch, weights=design.weights.size,
         needs_torch=needs_torch(settings, design),
     )  # fmt: skip
+    plan = make_plan(settings.plan, facts)
     pack, (train, held_out) = design.first_pack(settings.seed), split(demos, settings.clone.held_out, settings.seed)
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
     statistics, gamma = measure(train, settings.ppo.gamma), settings.ppo.gamma

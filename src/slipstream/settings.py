@@ -346,25 +346,48 @@ class PlanSettings(Section):
 
     envs: int | None = Field(None, ge=1)
     """Environments in all; unset: chosen for the env."""
+    collector: Literal["auto", "local", "actors", "batched", "device"] = "auto"
+    """`local` steps everything in this process, `actors` in worker processes that hold a copy of the policy each,
+    `batched` asks one policy for all environments, `device` plays the whole game on the GPU."""
+    vector: Literal["auto", "serial", "threads", "processes"] = "auto"
+    """How `local` and `batched` step environments: one after another, in threads, or in processes."""
     workers: int | None = Field(None, ge=1)
-    """Actor processes; unset: one per usable core."""
+    """Processes or threads that step environments; unset: one per usable core."""
+    groups: int | None = Field(None, ge=1, le=4)
+    """Groups of environments, of which some step while the policy chooses for another; unset: chosen."""
     lag: int | None = Field(None, ge=0, le=1)
     """0: every rollout is made with the newest weights. 1: rollout k is made with the weights of update k-1
     while the learner works. Unset: 0."""
-    collector: Literal["auto", "local", "actors"] = "auto"
-    """`local` steps everything in this process, `actors` in worker processes."""
+    zero_copy: bool = True
+    """Learn from the memory that workers write into; off: from a copy of it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the learner computes."""
+    inference: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where `batched` asks the policy."""
+    storage: Literal["auto", "host", "device"] = "auto"
+    """Where a rollout's observations are kept for a learner on the GPU: `host` saves the GPU's memory."""
     learner: Literal["auto", "fused", "torch"] = "auto"
     """`fused` runs forward, loss, backward and Adam as one compiled kernel; `torch` is the reference."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """In what networks compute on the torch learner and on the GPU; weights, optimiser and losses stay fp32."""
+    compile: bool = False
+    """Learn by networks that torch.compile has made; where it cannot, the run says so and goes on without."""
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
+    """How hard torch.compile tries."""
+    graphs: bool | None = None
+    """Capture what the GPU does again and again as CUDA graphs; unset: on a GPU."""
+    pinned: bool | None = None
+    """Page-lock the memory that goes to the GPU, so that copies overlap with work; unset: on a GPU."""
+    cudnn_benchmark: bool | None = None
+    """Let cuDNN try its ways of convolving at the start; unset: where there are images on a GPU."""
     threads: int | None = Field(None, ge=1)
     """Threads of the learner; unset: chosen for the machine."""
     micro_batch: int | None = Field(None, ge=1)
     """Samples whose activations are held at once: gradients of a minibatch are added up from such parts."""
     checkpointing: bool = False
     """Forget activations on the way forward and compute them again on the way back, to save memory."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """In what the networks of the torch learner compute; with `bf16`, weights, optimiser and losses stay fp32."""
-    compile: bool = False
-    """Learn by networks that torch.compile has made; where it cannot, the run says so and goes on without."""
+    reproducible: bool = False
+    """Deterministic kernels, no trying of ways, one learner thread: the same bits again, at some cost in speed."""
     deadline_s: float = Field(60.0, gt=0)
     """An env in a worker process that makes no progress for this long is named, and the run stops."""
 

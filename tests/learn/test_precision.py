@@ -14,7 +14,7 @@ import torch
 
 from slipstream.api import Run, configure, resume
 from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Switch, make_plan
+from slipstream.core.plan import Facts, Switch, make_plan
 from slipstream.learn.build import Parts, build, choose_env, make_engine
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.loop import iterate
@@ -164,7 +164,7 @@ def test_whoever_gives_no_ear_is_warned(no_compiler: None) -> None:
     """An engine made without `say` warns, so that nothing is off in silence."""
     settings = configure("pixels", flags=SMALL | {"plan__compile": True}).settings
     design = make().design
-    plan = make_plan(PlanSettings(compile=True), cores=1, native=True, minibatch=64)
+    plan = make_plan(PlanSettings(compile=True), Facts(cores=1, native=True, minibatch=64))
     with pytest.warns(UserWarning, match=r"^plan\.compile is off: compiling failed: there is no compiler$"):
         engine = make_engine(settings, design, design.first_weights(0), plan)
     assert isinstance(engine, TorchEngine) and not engine.compiled and not plan.compile.applied

@@ -63,6 +63,15 @@ def disk_free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def gpu_name(devices: Path = Path("/dev")) -> str:
+    """The GPU that torch can compute on; empty: none. Torch is asked only where there may be one."""
+    if os.name == "posix" and not (any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()):
+        return ""
+    import torch
+
+    return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else ""
+
+
 def fingerprint() -> str:
     """A short name for this kind of machine, the same on every call."""
     facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30)

@@ -9,10 +9,14 @@ from typing import Any
 from slipstream.core.errors import ConfigError
 from slipstream.settings import PlanSettings, Settings
 
-PYTHON_ENVS, NATIVE_ENVS, REPLAY_ENVS = 64, 512, 8
+PYTHON_ENVS, NATIVE_ENVS, REPLAY_ENVS, DEVICE_ENVS = 64, 512, 8, 16_384
 THREAD_WORK = 2_000_000
 """Samples times weights of a minibatch that make a thread worth its waking."""
-ADDED = {"precision": "fp32", "compile": False}
+ADDED = {
+    "vector": "serial", "groups": 1, "zero_copy": True, "device": "cpu", "inference": "cpu", "storage": "host",
+    "precision": "fp32", "compile": False, "compile_mode": "default", "graphs": False, "pinned": False,
+    "cudnn_benchmark": False, "reproducible": False,
+}  # fmt: skip
 """What was applied before these switches were there: runs of that time have kept nothing about them."""
 
 
@@ -31,14 +35,25 @@ class Plan:
 
     envs: Switch
     collector: Switch
+    vector: Switch
     workers: Switch
+    groups: Switch
     lag: Switch
+    zero_copy: Switch
+    device: Switch
+    inference: Switch
+    storage: Switch
     learner: Switch
+    precision: Switch
+    compile: Switch
+    compile_mode: Switch
+    graphs: Switch
+    pinned: Switch
+    cudnn_benchmark: Switch
     threads: Switch
     micro_batch: Switch
     checkpointing: Switch
-    precision: Switch
-    compile: Switch
+    reproducible: Switch
 
     def applied(self) -> dict[str, Any]:
         """The decisions alone, as a checkpoint keeps them."""
@@ -53,50 +68,194 @@ class Plan:
         setattr(self, name, Switch(getattr(self, name).requested, applied, why))
 
 
-def make_plan(
-    wanted: PlanSettings, *, cores: int, native: bool, minibatch: int, weights: int = 10_000, replay: bool = False,
-    needs_torch: str = "", before: Mapping[str, Any] | None = None,
-) -> Plan:  # fmt: skip
-    """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands.
+@dataclass(frozen=True)
+class Facts:
+    """What the plan of a run follows from, besides wishes."""
 
-    `weights` is the size of the network, `replay` whether learning is off-policy, `needs_torch` what the kernels lack.
-    """
+    cores: int
+    native: bool
+    """Whether the game steps a whole batch in one compiled call."""
+    minibatch: int
+    weights: int = 10_000
+    """The size of the network."""
+    replay: bool = False
+    """Whether learning is off-policy."""
+    needs_torch: str = ""
+    """What of the run the fused kernels lack; empty: nothing."""
+    gpu: str = ""
+    """The name of the GPU; empty: there is none that torch can use."""
+    off_device: str = "this game has no GPU version"
+    """Why game, policy or learner cannot live on the GPU as a whole; empty: they can."""
+    images: bool = False
+    """Whether the network convolves."""
+
+
+def make_plan(wanted: PlanSettings, facts: Facts, before: Mapping[str, Any] | None = None) -> Plan:
+    """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands."""
     if before is not None:
         kept = ADDED | dict(before)
         return Plan(**{name: Switch(getattr(wanted, name), value, "as the run began") for name, value in kept.items()})
-    default, why = (NATIVE_ENVS, "native games") if native else (PYTHON_ENVS, "Python envs")
-    if replay:
-        default, why = REPLAY_ENVS, "off-policy learning"
-    envs = _choose(wanted.envs, default, f"the default for {why}")
+    device, collector = _place(wanted, facts)
+    envs = _envs(wanted, facts, collector.applied)
+    if collector.requested == "auto" and collector.applied == "actors" and envs.applied == 1:
+        collector = Switch("auto", "local", "one env")
+    made: dict[str, Switch] = {"envs": envs, "collector": collector, "device": device}
+    made |= _stepping(wanted, facts, collector.applied, envs.applied)
+    made |= _learning(wanted, facts, device.applied, collector.applied, made["lag"].applied)
+    made |= _on_gpu(wanted, facts, device.applied, collector.applied)
+    plan = Plan(**made, reproducible=Switch(wanted.reproducible, False, "speed first"))
+    if wanted.reproducible:
+        _be_reproducible(plan)
+    return plan
+
+
+def _place(wanted: PlanSettings, facts: Facts) -> tuple[Switch, Switch]:
+    """Where the learner computes, and who collects."""
+    if "cuda" in (wanted.device, wanted.inference) or wanted.collector == "device":
+        _check_gpu(wanted, facts)
+    whole = not facts.off_device
+    if wanted.device != "auto":
+        device = Switch(wanted.device, wanted.device, "asked for")
+    elif not facts.gpu:
+        device = Switch("auto", "cpu", "no GPU that torch can use")
+    elif wanted.collector == "device" or (wanted.collector == "auto" and whole):
+        device = Switch("auto", "cuda", f"game, policy and learner live on the {facts.gpu}")
+    elif facts.images and not facts.replay:
+        device = Switch("auto", "cuda", f"a network for images, and a {facts.gpu}")
+    else:
+        device = Switch("auto", "cpu", "a small network: its way to the GPU and back costs more than it gains")
     if wanted.collector != "auto":
-        collector = Switch(wanted.collector, wanted.collector, "asked for")
-    elif replay:
-        collector = Switch("auto", "local", "updates follow every step: nothing to gain by processes")
-    elif cores > 1 and envs.applied > 1:
-        collector = Switch("auto", "actors", f"{cores} usable cores")
-    else:
-        collector = Switch("auto", "local", "one usable core" if cores == 1 else "one env")
-    if collector.applied == "local":
+        return device, Switch(wanted.collector, wanted.collector, "asked for")
+    if facts.replay:
+        why = "updates follow every step: nothing to gain by processes"
+        return device, Switch("auto", "local", why)
+    if device.applied == "cuda" and whole:
+        return device, Switch("auto", "device", f"the whole game runs on the {facts.gpu}")
+    if device.applied == "cuda":
+        return device, Switch("auto", "batched", "one policy on the GPU chooses for all envs")
+    if facts.cores > 1:
+        return device, Switch("auto", "actors", f"{facts.cores} usable cores")
+    return device, Switch("auto", "local", "one usable core")
+
+
+def _check_gpu(wanted: PlanSettings, facts: Facts) -> None:
+    """A GPU that is asked for must be there, except by `plan.device=cpu`, which plays the GPU's part for tests."""
+    if wanted.collector == "device" and facts.off_device:
+        raise ConfigError(f"plan.collector=device: {facts.off_device}.", "leave plan.collector=auto")
+    if wanted.device != "cpu" and not facts.gpu:
+        raise ConfigError(
+            "The plan asks for a GPU, and torch finds none here.", "slipstream doctor; or plan.device=cpu"
+        )
+
+
+def _envs(wanted: PlanSettings, facts: Facts, collector: str) -> Switch:
+    default, why = (NATIVE_ENVS, "native games") if facts.native else (PYTHON_ENVS, "Python envs")
+    if facts.replay:
+        default, why = REPLAY_ENVS, "off-policy learning"
+    elif collector == "device":
+        default, why = DEVICE_ENVS, "games on a GPU"
+    return _choose(wanted.envs, default, f"the default for {why}")
+
+
+def _stepping(wanted: PlanSettings, facts: Facts, collector: str, envs: int) -> dict[str, Switch]:
+    """How environments are stepped."""
+    vector, groups = _vector(wanted, facts, collector), Switch(wanted.groups, 1, f"{collector} has one group")
+    zero_copy = _asked(wanted.zero_copy, True, "workers write where the learner reads")
+    lag = _choose(wanted.lag, 0, "every rollout by the newest weights")
+    workers = _choose(wanted.workers, min(facts.cores, envs), "one per usable core")
+    if workers.applied > envs:
+        workers = Switch(wanted.workers, envs, "no more workers than envs")
+    if collector == "batched":
+        groups = _choose(wanted.groups, min(2, envs), "one group steps while the policy chooses for the other")
+    if collector == "device":
+        workers = Switch(wanted.workers, 1, "the GPU steps all envs at once")
+    elif collector == "local" and vector.applied == "serial":
         workers = Switch(wanted.workers, 1, "local collects in this process")
+    if collector in ("local", "device"):
         lag = _choose(wanted.lag, 0, "there is nothing to overlap with")
-    else:
-        workers = _choose(wanted.workers, min(cores, envs.applied), "one per usable core")
-        if workers.applied > envs.applied:
-            workers = Switch(wanted.workers, envs.applied, "no more workers than envs")
-        lag = _choose(wanted.lag, 0, "every rollout by the newest weights")
-    learner = _learner(wanted, needs_torch or _torch_alone(wanted, replay))
-    threads = _choose(wanted.threads, *_threads(cores, lag.applied, minibatch, weights))
-    micro_batch = _choose(wanted.micro_batch, minibatch, "a whole minibatch fits")
-    checkpointing = Switch(wanted.checkpointing, wanted.checkpointing, "asked for" if wanted.checkpointing else "off")
-    precision = Switch(wanted.precision, "fp32", "bf16 only if asked for")
-    if wanted.precision != "auto":
-        precision = Switch(wanted.precision, wanted.precision, "asked for")
-    compile = Switch(wanted.compile, wanted.compile, "asked for" if wanted.compile else "off")
+        zero_copy = Switch(wanted.zero_copy, True, f"{collector} has no workers to copy from")
+    return {"vector": vector, "workers": workers, "groups": groups, "lag": lag, "zero_copy": zero_copy}
+
+
+def _vector(wanted: PlanSettings, facts: Facts, collector: str) -> Switch:
+    if collector in ("actors", "device"):
+        done = "each actor steps its own envs" if collector == "actors" else "the GPU steps all envs at once"
+        return Switch(wanted.vector, "serial", done)
+    if wanted.vector != "auto":
+        return Switch(wanted.vector, wanted.vector, "asked for")
+    if collector == "local" or facts.cores == 1:
+        return Switch("auto", "serial", "local steps one env after another" if facts.cores > 1 else "one usable core")
+    if facts.native:
+        return Switch("auto", "threads", "a native game lets other threads run while it steps")
+    return Switch("auto", "processes", "Python envs hold each other up in threads")
+
+
+def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, lag: int) -> dict[str, Switch]:
+    """How gradient steps are taken."""
+    needs = facts.needs_torch or _torch_alone(wanted, facts.replay)
+    if device == "cuda" and not needs:
+        needs = "a learner on the GPU"
+    learner = _learner(wanted, needs)
+    threads = _choose(wanted.threads, *_threads(facts.cores, lag, facts.minibatch, facts.weights))
+    micro_batch = _choose(wanted.micro_batch, facts.minibatch, "a whole minibatch fits")
+    checkpointing = _asked(wanted.checkpointing, False, "off")
+    compile = _asked(wanted.compile, False, "off")
+    mode = Switch(wanted.compile_mode, wanted.compile_mode, "asked for" if wanted.compile else "nothing is compiled")
     if learner.applied == "fused":
         micro_batch = Switch(wanted.micro_batch, None, "the fused kernel holds one small block at a time anyway")
-        precision = Switch(wanted.precision, "fp32", "the fused kernel computes in fp32")
         compile = Switch(False, False, "the fused kernel is compiled anyway")
-    return Plan(envs, collector, workers, lag, learner, threads, micro_batch, checkpointing, precision, compile)
+    if collector == "device":
+        micro_batch = Switch(wanted.micro_batch, facts.minibatch, "the GPU holds whole minibatches")
+        compile = Switch(wanted.compile, False, "what the GPU does is captured as graphs")
+    return {
+        "learner": learner, "threads": threads, "micro_batch": micro_batch, "checkpointing": checkpointing,
+        "compile": compile, "compile_mode": mode, "precision": _precision(wanted, facts, device, learner.applied),
+    }  # fmt: skip
+
+
+def _precision(wanted: PlanSettings, facts: Facts, device: str, learner: str) -> Switch:
+    if learner == "fused":
+        return Switch(wanted.precision, "fp32", "the fused kernel computes in fp32")
+    if wanted.precision in ("tf32", "fp16") and device != "cuda":
+        what = "TensorFloat-32 is a GPU's" if wanted.precision == "tf32" else "fp16 is too slow on a CPU"
+        return Switch(wanted.precision, "fp32", what)
+    if wanted.precision != "auto":
+        return Switch(wanted.precision, wanted.precision, "asked for")
+    if device == "cuda":
+        return Switch("auto", "bf16", "fast on a GPU; weights, optimiser and losses stay fp32")
+    return Switch("auto", "fp32", "bf16 only if asked for")
+
+
+def _on_gpu(wanted: PlanSettings, facts: Facts, device: str, collector: str) -> dict[str, Switch]:
+    """What only a GPU can do."""
+    cuda = device == "cuda"
+    inference = _choose_word(wanted.inference, device if collector in ("batched", "device") else "cpu",
+                             f"{collector}, with the learner on {device}")  # fmt: skip
+    storage = _choose_word(wanted.storage, "device" if cuda else "host", "where the learner is")
+    if not cuda and inference.applied != "cuda":
+        none = "nothing runs on a GPU"
+        return {
+            "inference": inference, "storage": Switch(wanted.storage, "host", none),
+            "graphs": Switch(wanted.graphs, False, none), "pinned": Switch(wanted.pinned, False, none),
+            "cudnn_benchmark": Switch(wanted.cudnn_benchmark, False, none),
+        }  # fmt: skip
+    pinned = _choose(wanted.pinned, collector != "device", "copies overlap with work")
+    if collector == "device":
+        pinned = Switch(wanted.pinned, False, "nothing is copied: the game is on the GPU")
+    images = "there are convolutions" if facts.images else "there are no convolutions"
+    return {
+        "inference": inference, "storage": storage, "pinned": pinned,
+        "graphs": _choose(wanted.graphs, True, "one launch instead of hundreds"),
+        "cudnn_benchmark": _choose(wanted.cudnn_benchmark, facts.images, images),
+    }  # fmt: skip
+
+
+def _be_reproducible(plan: Plan) -> None:
+    """Take back what makes results depend on timing or luck."""
+    why = "plan.reproducible"
+    plan.reproducible = Switch(True, True, "asked for")
+    plan.mend("cudnn_benchmark", False, why)
+    plan.mend("threads", 1, why)
 
 
 def _torch_alone(wanted: PlanSettings, replay: bool) -> str:
@@ -166,6 +325,14 @@ def _threads(cores: int, lag: int, minibatch: int, weights: int) -> tuple[int, s
     if lag:
         return max(1, cores // 2), "beside the actors"
     return min(cores, worth), "between rollouts the cores are free"
+
+
+def _asked(requested: bool, default: bool, why: str) -> Switch:
+    return Switch(requested, requested, why if requested == default else "asked for")
+
+
+def _choose_word(requested: str, default: str, why: str) -> Switch:
+    return Switch(requested, default, why) if requested == "auto" else Switch(requested, requested, "asked for")
 
 
 def _choose(requested: Any, default: Any, why: str) -> Switch:

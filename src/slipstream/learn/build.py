@@ -18,7 +18,7 @@ from slipstream.collect.vectors import make_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Plan, check_batch, make_plan
+from slipstream.core.plan import Facts, Plan, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
@@ -172,12 +172,14 @@ def build(
     if (settings.opponent or opponents) and not spec.competitive:
         raise nobody_to_play(spec)
     replay = settings.algorithm == "sac"
-    plan = make_plan(
-        settings.plan, cores=machine.cores(), native=parse(choice.name)[0] is not None,
+    facts = Facts(
+        cores=machine.cores(), native=parse(choice.name)[0] is not None,
         minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
         weights=design.weights.size * (PASSES if replay else 1), replay=replay,
-        needs_torch=needs_torch(settings, design), before=before,
+        needs_torch=needs_torch(settings, design), gpu=machine.gpu_name() if settings.plan.device != "cpu" else "",
+        images=not spec.obs.plain,
     )  # fmt: skip
+    plan = make_plan(settings.plan, facts, before)
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
     learner = _learner(choice, settings, spec, design, plan, fresh=before is None)

@@ -17,7 +17,7 @@ from slipstream.config import Resolved, dump
 from slipstream.core import compile, machine
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError, DemoError
-from slipstream.core.plan import make_plan
+from slipstream.core.plan import Facts, make_plan
 from slipstream.demos.edit import split
 from slipstream.demos.pictures import Panel, plot
 from slipstream.demos.quality import inspect
@@ -157,10 +157,11 @@ def _make(
 
         design, pack = head_design(design), head_of(design, pack)
     train, held_out = split(demos, wanted.held_out, settings.seed)
-    plan = make_plan(
-        settings.plan, cores=machine.cores(), native=True, minibatch=wanted.batch, weights=design.weights.size,
-        needs_torch=needs_torch(settings, design), before=before,
+    facts = Facts(
+        cores=machine.cores(), native=True, minibatch=wanted.batch, weights=design.weights.size,
+        needs_torch=needs_torch(settings, design),
     )  # fmt: skip
+    plan = make_plan(settings.plan, facts, before)
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
     given = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
     gamma = discount(settings.rewards, demos.schema.step_seconds, given, demos.schema.env)
