@@ -149,3 +149,15 @@ def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
     finally:
         parts.close()
     assert seen == [0] + [1] * 31
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_device_infers_what_local_does(lag: int) -> None:
+    """With the CPU in the GPU's part, rollouts are the same bit for bit, and their observations are mirrored."""
+    how = {"plan__lag": lag, "policy__features": 16, "policy__memory": "lstm", "policy__memory_size": 12}
+    local, _ = rollouts("mixed:team", 3, plan__collector="local", **how)
+    there = {"plan__collector": "batched", "plan__groups": 1, "plan__device": "cpu", "plan__inference": "cuda"}
+    staged, _ = rollouts("mixed:team", 3, **there, **how)
+    for number, (one, other) in enumerate(zip(local, staged, strict=True)):
+        for name in one:
+            assert same(one[name], other[name]), f"rollout {number}: {name} differs"

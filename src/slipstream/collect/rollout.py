@@ -36,6 +36,10 @@ class Rollout:
     final_obs: Array  # [T, rows, obs] or [0, rows, obs]
     terms: Array  # [rows, terms] float32, sums over the rollout
 
+    def __post_init__(self) -> None:
+        self.mirror: Any = None
+        """A tensor with the observations [T, rows, obs] on the device that learns, where they are there already."""
+
     @property
     def steps(self) -> int:
         """T."""

@@ -296,9 +296,12 @@ def _collector(
     if plan.collector.applied == "batched":
         how = Grouping(
             envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
-            settings.plan.deadline_s,
+            settings.plan.deadline_s, plan.inference.applied, plan.precision.applied, plan.graphs.applied,
+            plan.pinned.applied, plan.storage.applied == "device" and settings.algorithm == "ppo",
         )  # fmt: skip
-        return make_batched(choice, spec, design, roster, state, how, seed=settings.seed, memory=memory)
+        return make_batched(
+            choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=plan.mend
+        )  # fmt: skip
     return Actors(
         choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed,
         sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
