@@ -1,13 +1,14 @@
 """Environments stepped by several processes, each a vector of its own, one exchange per step.
 
-Training does not need this (actors own their environments and hand over whole rollouts); it is for loops of your own.
-Each exchange is a byte to every worker and a byte back; what is stepped stands in a slab.
+For one policy that acts for all (`plan.vector=processes`) and for loops of your own; actors, who own their environments
+and hand over whole rollouts, do without. Each exchange is a byte to every worker and a byte back; what is stepped
+stands in a slab.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,7 +20,7 @@ from slipstream.core.crew import Crew
 from slipstream.core.errors import MachineError
 from slipstream.core.slab import Field, Slab
 
-RESET, STEP, RESET_SOME, SEEDS, ASSIGN = range(5)
+RESET, STEP, RESET_SOME, SEEDS, ASSIGN, SNAPSHOT, RESTORE = range(7)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class VectorJob:
     """(envs, first=..., progress=...) -> vector."""
     first: int
     envs: int
+    state: tuple[str, ...]
+    """The names of what a snapshot holds."""
     ear: int
     """Where it waits for work."""
     cord: int
@@ -41,8 +44,9 @@ class Processes:
     """A vector whose environments live in worker processes."""
 
     def __init__(
-        self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0
-    ) -> None:
+        self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0,
+        state: Mapping[str, Field] | None = None,
+    ) -> None:  # fmt: skip
         if os.name != "posix":
             raise MachineError(
                 "Vectors over several processes need POSIX pipes.", "use workers=1; training needs no more"
@@ -55,6 +59,9 @@ class Processes:
         layout = {name: Field(array.shape, array.dtype.name) for name, array in shapes.items()}
         layout |= {"order": Field((1,), "int64"), "chosen": Field((envs,), "uint8")}
         layout |= {"seeds": Field((envs,), "int64"), "tasks": Field((envs,), "int64")}
+        self._state = dict(state or {})
+        """What a snapshot of all environments holds; nothing where they cannot be saved."""
+        layout |= {f"state/{name}": field for name, field in self._state.items()}
         self._slab = Slab(layout | {"progress": Field((workers, 2), "int64")})
         self._rows = Rows(**{field.name: self._slab[field.name] for field in fields(Rows)})
         self._filled = [(name, array) for name, array in vars(self._rows).items() if array.size]
@@ -62,7 +69,8 @@ class Processes:
         self._calls, self._replies = [Bell() for _ in self._shares], [Bell() for _ in self._shares]
         ends = [(call.ear or 0, reply.cord or 0) for call, reply in zip(self._calls, self._replies, strict=True)]
         jobs = [
-            VectorJob(w, make, low, high - low, *ends[w]) for w, (low, high) in enumerate(self._shares)
+            VectorJob(w, make, low, high - low, tuple(self._state), *ends[w])
+            for w, (low, high) in enumerate(self._shares)
         ]  # fmt: skip
         try:
             self._crew = Crew(
@@ -102,11 +110,17 @@ class Processes:
         self._exchange(STEP, out)
 
     def snapshot(self) -> dict[str, Array]:
-        """Not offered: collect with actors to save environments."""
-        return {}
+        """Copies of what the environments hold, as one vector would give them."""
+        if self._state:
+            self._tell(SNAPSHOT)
+        return {name: self._slab[f"state/{name}"].copy() for name in self._state}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
+        """Go on from a snapshot."""
+        for name in self._state:
+            self._slab[f"state/{name}"][:] = state[name]
+        if self._state:
+            self._tell(RESTORE)
 
     def close(self) -> None:
         """End the workers; may be called twice."""
@@ -150,6 +164,7 @@ def work(job: VectorJob, slab: Slab, requests: Requests, answer: Answer) -> None
     rows = Rows(**{field.name: slab[field.name][share] for field in fields(Rows)})
     action, order = slab["action"][share], slab["order"]
     chosen, seeds, tasks = (slab[name][job.first : job.first + job.envs] for name in ("chosen", "seeds", "tasks"))
+    state = {name: slab[f"state/{name}"][job.first : job.first + job.envs] for name in job.state}
     call, reply = Bell(ear=job.ear), Bell(cord=job.cord)
     answer({"said": "ready"})
     while call.wait():
@@ -163,8 +178,13 @@ def work(job: VectorJob, slab: Slab, requests: Requests, answer: Answer) -> None
             vector.reset_envs(named.tolist(), rows, seeds[named].tolist())
         elif order[0] == SEEDS:
             seeds[:] = vector.seeds()
-        else:
+        elif order[0] == ASSIGN:
             vector.assign(tasks)
+        elif order[0] == SNAPSHOT:
+            for name, array in vector.snapshot().items():
+                state[name][:] = array
+        else:
+            vector.restore({name: array.copy() for name, array in state.items()})
         reply.ring()
 
 
