@@ -45,26 +45,21 @@ def make_vector(
 
 
 def spread_vector(
-    choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, first: int = 0, deadline_s: float = 60.0
+    choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, deadline_s: float = 60.0
 ) -> Vector:
-    """Make environments [first, first + envs) of a run, stepped `serial`, in `threads` or in `processes`."""
+    """Make all environments of a run, stepped `serial`, in `threads` or in `processes`, to the same effect."""
     if how == "serial":
-        return make_vector(choice, envs, seed=seed, first=first)
-    make = partial(_make_share, choice, seed, first)
-    probe = make_vector(choice, 1, seed=seed, first=first)
-    if how == "threads":
-        probe.close()
-        return Threads(make, probe.spec, envs, min(workers, envs), deadline_s)
-    state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in probe.snapshot().items()}
+        return make_vector(choice, envs, seed=seed)
+    probe = make_vector(choice, 1, seed=seed)
+    spec, kept = probe.spec, probe.snapshot()
     probe.close()
-    return Processes(make, probe.spec, envs, min(workers, envs), deadline_s, state)
-
-
-def _make_share(
-    choice: EnvChoice, seed: int, start: int, envs: int, *, first: int = 0, progress: Array | None = None
-) -> Vector:
-    """Environments [first, first + envs) of a vector that begins with the run's environment `start`."""
-    return make_vector(choice, envs, seed=seed, first=start + first, progress=progress)
+    if how == "threads" and spec.own_threads:
+        return make_vector(choice, envs, seed=seed)
+    make, workers = partial(make_vector, choice, seed=seed), min(workers, envs)
+    if how == "threads":
+        return Threads(make, spec, envs, workers, deadline_s)
+    state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in kept.items()}
+    return Processes(make, spec, envs, workers, deadline_s, state)
 
 
 def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
