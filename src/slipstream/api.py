@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import make_vector as _make_vector
+from slipstream.collect.vectors import spread_vector
 from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_layer, resolve
 from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
@@ -33,7 +33,6 @@ from slipstream.stages import record as recording
 from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
-from slipstream.vector.processes import Processes
 
 EnvLike = str | Callable[[], Any]
 
@@ -224,15 +223,15 @@ def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> Batc
         vector.close()
 
 
-def make_vector(env: EnvLike, *, envs: int = 1, workers: int = 1, seed: int = 0, **settings: Any) -> Vector:
-    """Make environments that step together, in this process or in `workers` others."""
+def make_vector(
+    env: EnvLike, *, envs: int = 1, workers: int = 1, vector: str = "processes", seed: int = 0, **settings: Any
+) -> Vector:
+    """Make environments that step together: one after another, or in `workers` `processes` or `threads`."""
     name, factory = _name(env)
     choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
-    if workers == 1:
-        return _make_vector(choice, envs, seed=seed)
-    probe = _make_vector(choice, 1, seed=seed)
-    probe.close()
-    return Processes(partial(_make_vector, choice, seed=seed), probe.spec, envs, min(workers, envs))
+    if vector not in ("serial", "threads", "processes"):
+        raise ConfigError(f"`vector` cannot be {vector!r}.", "use serial, threads or processes")
+    return spread_vector(choice, envs, "serial" if workers == 1 else vector, workers, seed=seed)
 
 
 def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:
