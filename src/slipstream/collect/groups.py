@@ -48,8 +48,8 @@ class Grouping:
     precision: str = "fp32"
     graphs: bool = False
     pinned: bool = False
-    mirror: bool = False
-    """Whether observations stay on the device for the learner."""
+    mirror: str = ""
+    """The device of the learner for which observations stay there, if they do."""
 
 
 def split_envs(design: Design, agents: int, envs: int, groups: int) -> list[tuple[int, int]]:
@@ -113,7 +113,7 @@ def _stage(how: Grouping, design: Design, sizes: list[int], rollouts: list[Rollo
     from slipstream.models.staged import StagedActing
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for rollout in rollouts if how.mirror else ():
+    for rollout in rollouts if how.mirror == device else ():
         empty = torch.from_numpy(rollout.obs[:0])
         rollout.mirror = torch.zeros(how.steps, *rollout.obs.shape[1:], dtype=empty.dtype, device=device)
     return [

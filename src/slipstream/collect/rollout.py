@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -36,9 +36,8 @@ class Rollout:
     final_obs: Array  # [T, rows, obs] or [0, rows, obs]
     terms: Array  # [rows, terms] float32, sums over the rollout
 
-    def __post_init__(self) -> None:
-        self.mirror: Any = None
-        """A tensor with the observations [T, rows, obs] on the device that learns, where they are there already."""
+    mirror = cast(Any, None)
+    """A tensor with the observations [T, rows, obs] on the device that learns, where they are there already."""
 
     @property
     def steps(self) -> int:

@@ -74,7 +74,9 @@ class ImageReader(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """From [rows, height, width, channels] to [rows, features]."""
-        image = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last) / 255
+        device = pixels.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        image = pixels.permute(0, 3, 1, 2).to(kind, memory_format=torch.channels_last) / 255
         result: Tensor = self.stages(image)
         return result
 
