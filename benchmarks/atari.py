@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import Record, dated
 
+from record import Record, dated
 from slipstream.api import configure
 from slipstream.core import machine
 from slipstream.core.contracts import empty_rows
@@ -135,8 +135,9 @@ def main() -> None:
     limit = min(max(medians["envs alone, one vector"], medians["envs alone, in groups"]), medians["learner alone"])
     share = medians["end to end"] / limit
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    lines = [f"ALE Pong, {options.envs} envs in {options.groups} groups, {cores} cores, {where}, {options.epochs} epochs, "
-             f"lag {options.lag}", "", "| what | steps/s (median) | lowest | highest |", "|---|---|---|---|"]  # fmt: skip
+    title = f"ALE Pong, {options.envs} envs in {options.groups} groups, {cores} cores, {where}"
+    lines = [f"{title}, {options.epochs} epochs, lag {options.lag}", "",
+             "| what | steps/s (median) | lowest | highest |", "|---|---|---|---|"]  # fmt: skip
     lines += [f"| {name} | {medians[name]:,.0f} | {min(r):,.0f} | {max(r):,.0f} |" for name, r in rates.items()]
     lines += ["", f"collecting: {waited:.1f} s waited for envs, {chose:.1f} s choosing",
               f"end to end is {share:.3f} of the slower of envs and learner, bar {BAR}: "

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import Record, dated
 
+from record import Record, dated
 from slipstream.collect.pinned import pin, unpin
 from slipstream.core.contracts import ActionSpec, vector_obs
 from slipstream.core.slab import Field, Slab
