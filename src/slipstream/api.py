@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
+from slipstream.perf.cache import tuned_layer
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
@@ -56,9 +57,9 @@ class Run:
 
 def configure(
     env: str, *, preset: str | None = None, config: Path | None = None, agent: str = "",
-    flags: Mapping[str, Any] | Sequence[str] = (),
+    flags: Mapping[str, Any] | Sequence[str] = (), tuned: bool = True,
 ) -> Resolved:  # fmt: skip
-    """Lay defaults, the game's preset, a preset, a file and flags over each other.
+    """Lay defaults, the game's preset, a preset, the plan that `tune` found, a file and flags over each other.
 
     For a trained `agent`, what it sees and does comes from its own run, below your file and flags; so do the policy of
     a run that has a `start`, and the settings that keep it from forgetting. A clone plays as its demos were recorded.
@@ -79,11 +80,14 @@ def configure(
         layers.append(_recorded(Path(demos)))
     if start:
         layers = [Layer("start", DEFAULTS), *layers, _interface(start), start_layer(start)]
-    layers += own[:-1]
     for one, other in (("steps", "minutes"), ("minutes", "steps")):
         if one in chosen.values and other not in chosen.values:
             chosen.values[other] = None
-    return resolve(*layers, chosen)
+    plain = resolve(*layers, *own)
+    found = tuned_layer(env, plain.settings) if tuned and env else None
+    if found is None or not found.values:
+        return plain
+    return replace(resolve(*layers, found, *own), untuned=plain.settings)
 
 
 def start_layer(start: str) -> Layer:

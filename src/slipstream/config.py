@@ -32,6 +32,8 @@ class Resolved:
 
     settings: Settings
     origins: dict[str, str]
+    untuned: Settings | None = None
+    """The settings without the tuned plan, where there is one."""
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Key, value and origin of every setting, in the order of the settings page."""
