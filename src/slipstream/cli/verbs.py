@@ -22,11 +22,13 @@ def run(
 ) -> None:
     """The whole story: record an expert, clone it, train on from there, compete in a league, evaluate, report.
 
+    It tunes first where no plan is kept for this machine, trying only what leaves every bit of the result as it is.
     The same command with --run DIR goes on where it was stopped.
     """
     from slipstream.stages.run import run as tell_story
 
     choice, _ = settle(env, modules, dict(flags))
+    skip += ("tune",) if flags["no_tuned"] else ()
     with Bar("progress") as bar:
         facts = tell_story(
             choice, lambda more: settle(env, modules, flags | more)[1], place, skip,
@@ -244,8 +246,10 @@ def _story(facts: dict[str, Any]) -> str:
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
     if "times" in facts:
-        parts += ["", f"{'stage':<10}{'seconds':>9}{'share':>8}"]
-        parts += [f"{name:<10}{one['seconds']:>9.1f}{one['share']:>8.0%}" for name, one in facts["times"].items()]
+        parts += ["", f"{'stage':<10}{'expected':>9}{'seconds':>9}{'share':>8}"]
+        for name, one in facts["times"].items():
+            expected = "" if one["expected"] is None else f"{one['expected']:.1f}"
+            parts.append(f"{name:<10}{expected:>9}{one['seconds']:>9.1f}{one['share']:>8.0%}")
     return "\n".join(parts)
 
 

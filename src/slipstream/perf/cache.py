@@ -46,7 +46,7 @@ def plan_path(env: str, settings: Settings) -> Path:
     kind = {
         "version": __version__,
         "env": env,
-        "game": settings.env.model_dump(include={"action_repeat", "actions", "options"}),
+        "game": settings.env.model_dump(include={"action_repeat", "actions", "options", "match_seconds"}),
         "policy": settings.policy.model_dump(),
         algorithm: {name: getattr(section, name) for name in LEARNING[algorithm]},
         "plan": settings.plan.model_dump(exclude={"deadline_s"}),
@@ -93,3 +93,21 @@ def save(env: str, settings: Settings, found: Tuned) -> Tuned:
     made = {"made": time.strftime("%Y-%m-%dT%H:%M:%S"), "machine": machine.fingerprint(), "cpu": machine.cpu_model()}
     write_json(path, made | found.facts())
     return found
+
+
+def stage_costs(env: str, settings: Settings) -> dict[str, float]:
+    """Seconds per unit of work of each stage of `run`, as the last one on this machine took; empty: none did."""
+    told = read_json(_stages_path(env, settings)) or {}
+    return {name: float(cost) for name, cost in told.items() if isinstance(cost, int | float) and cost > 0}
+
+
+def keep_stage_cost(env: str, settings: Settings, stage: str, cost: float) -> None:
+    """Put down what a stage took per unit of work."""
+    path = _stages_path(env, settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, stage_costs(env, settings) | {stage: cost})
+
+
+def _stages_path(env: str, settings: Settings) -> Path:
+    path = plan_path(env, settings)
+    return path.with_name(f"{path.stem}-stages.json")
