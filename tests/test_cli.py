@@ -127,14 +127,15 @@ def test_run_json_and_its_report(cli: Cli) -> None:
     """`run` records, clones, trains, competes, plays and reports, each from disk; its object holds theirs."""
     result = cli("run", "soccer", "--preset", "smoke", "--steps", 512, "--run", "r", "--json")
     found = facts(result)
-    stages = ["record", "clone", "train", "compete", "evaluate", "tournament", "report"]
+    stages = ["tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report"]
     assert found["stages"] == stages and found.keys() == {*stages, "stages", "times"}
     assert found["train"].keys() == TRAINED
     assert found["evaluate"].keys() == EVALUATED
     assert found["evaluate"]["opponents"].keys() == {"scripted:chaser", "scripted:rule"}
-    assert [line for line in result.stderr.splitlines() if line.startswith("==")] == [
-        f"== {name}" for name in stages
-    ]  # fmt: skip
+    begun = [line[3:].partition(":")[0] for line in result.stderr.splitlines() if line.startswith("== ")]
+    assert begun == stages
+    assert found["times"].keys() == set(stages)
+    assert all(one.keys() == {"seconds", "share", "expected"} for one in found["times"].values())
     page = Path(found["report"]).read_text()
     assert json.loads(Path("r/evaluation.json").read_text()).keys() == EVALUATED
     assert "scripted:rule" in page and "<svg" in page
@@ -147,7 +148,7 @@ def test_run_skips_stages(cli: Cli) -> None:
     found = facts(
         cli("run", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--skip", "evaluate", "--json")
     )
-    assert found.keys() == {"stages", "train", "report", "times"}
+    assert found.keys() == {"stages", "tune", "train", "report", "times"}
     assert found["stages"] == ["train", "report"]
     words = ["--skip", "train", "--skip", "report", "--run", "r", "--set", "evaluation.final_games=3", "--json"]
     later = facts(cli("run", "gymnasium:CartPole-v1", *words))
