@@ -253,6 +253,10 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
             )
         from slipstream.learn.sac import SAC
 
+        if plan.learner.applied == "torch":
+            from slipstream.learn.modes import set_modes
+
+            set_modes(plan)
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
     wanted, said = settings.ppo, list[str]()
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
@@ -311,10 +315,16 @@ def _collector(
             settings.plan.deadline_s,
         )  # fmt: skip
         return make_batched(choice, spec, design, roster, state, how, seed=settings.seed, memory=memory)
-    return Actors(
-        choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed,
-        sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s, zero_copy=plan.zero_copy.applied,
-    )  # fmt: skip
+    try:
+        return Actors(
+            choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
+            seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
+            zero_copy=plan.zero_copy.applied,
+        )  # fmt: skip
+    except OSError as error:
+        mend(plan, say, "collector", "local", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "local steps all envs in this process")
+    return _collector(choice, settings, plan, spec, design, fields, sampled, memory, say)
 
 
 def _vector(choice: EnvChoice, settings: Settings, plan: Plan, say: Callable[[str], None]) -> Vector:
