@@ -225,7 +225,7 @@ def test_every_preset_says_what_it_trades(name: str) -> None:
 
 
 def test_presets_do_as_they_say() -> None:
-    """Quick ends by the clock, low-memory holds less than the default, many-cores overlaps, gpu and throughput batch."""
+    """Quick ends by the clock, low-memory holds less, many-cores overlaps, gpu and throughput take large batches."""
     plain = configure("soccer", tuned=False).settings
     quick, low, cores, gpu, most = (configure("soccer", preset=name, tuned=False).settings for name in OVERLAYS)
     assert (quick.steps, quick.minutes) == (None, 3.0)
