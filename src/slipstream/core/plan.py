@@ -196,6 +196,8 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
     if device == "cuda" and not needs:
         needs = "a learner on the GPU"
     learner = _learner(wanted, needs)
+    if collector == "device":
+        learner = Switch(wanted.learner, "torch", "gradients are products of matrices on the device")
     threads = _choose(wanted.threads, *_threads(facts.cores, lag, facts.minibatch, facts.weights))
     micro_batch = _choose(wanted.micro_batch, facts.minibatch, "a whole minibatch fits")
     checkpointing = _asked(wanted.checkpointing, False, "off")
