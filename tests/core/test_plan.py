@@ -185,7 +185,7 @@ def test_a_gpu_that_is_not_there_is_missed(wanted: dict[str, Any]) -> None:
 def test_precision_follows_the_device() -> None:
     """On a GPU bf16 unless asked otherwise or unknown to it; tf32 and fp16 are a GPU's, and a CPU says so."""
     assert shown(on_gpu(), "precision") == [("bf16", "fast on a GPU; weights, optimiser and losses stay fp32")]
-    for wanted in ("fp32", "tf32", "bf16", "fp16"):
+    for wanted in ("fp32", "tf32", "bf16"):
         assert on_gpu(precision=wanted).precision == Switch(wanted, wanted, "asked for")
     older = make_plan(PlanSettings(), Facts(off_device="", bf16=False, **GPU)).precision
     assert older == Switch("auto", "fp32", "the H200 has no bf16 of its own")
@@ -217,6 +217,18 @@ def test_how_envs_are_stepped() -> None:
         assert batched.applied == "threads" and batched.why.startswith(why)
     python = plan(4, collector="batched")
     assert shown(python, "vector") == [("processes", "Python envs hold each other up in threads")]
+
+
+def test_a_game_on_the_gpu_has_its_own_way() -> None:
+    """Nothing runs ahead of it, its rollouts stay there, and it computes in bf16 where fp16 is asked for."""
+    made = on_gpu(lag=1, storage="host", precision="fp16", pinned=True, compile=True)
+    assert made.collector.applied == "device"
+    assert shown(made, "lag", "storage", "precision", "pinned", "compile") == [
+        (0, "the GPU does one thing after the other"), ("device", "rollouts are made where they are learned from"),
+        ("bf16", "games that live on the GPU have no fp16"), (False, "nothing is copied: the game is on the GPU"),
+        (False, "what the GPU does is captured as graphs"),
+    ]  # fmt: skip
+    assert on_gpu(precision="fp16", collector="batched").precision.applied == "fp16"
 
 
 def test_groups_and_copies_belong_to_those_who_have_them() -> None:

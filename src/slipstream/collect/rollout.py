@@ -44,6 +44,12 @@ class Rollout:
         """T."""
         return int(self.reward.shape[0])
 
+    def term_sums(self) -> Array:
+        """Each reward term's sum over the rollout, for rows in which the learning policy acted."""
+        acting = self.active[: self.steps].any(axis=0)
+        sums: Array = self.terms[acting].sum(axis=0, dtype=np.float64)
+        return sums
+
     def part(self, low: int, high: int) -> Rollout:
         """The rows [low, high) of this rollout, as views."""
         views: dict[str, Any] = {f.name: getattr(self, f.name)[:, low:high] for f in fields(self) if f.name != "terms"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -41,6 +42,7 @@ def make_vector(
     except Exception as error:
         raise EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
+    spec = replace(spec, action_repeat=repeat)
     return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
 
 

@@ -81,7 +81,7 @@ def gpu_bf16() -> bool:
 
 def fingerprint() -> str:
     """A short name for this kind of machine, the same on every call."""
-    facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30)
+    facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30, gpu_name())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 

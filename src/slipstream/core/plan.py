@@ -193,8 +193,11 @@ def _stepping(wanted: PlanSettings, facts: Facts, collector: str, envs: int) -> 
         workers = Switch(wanted.workers, 1, "the GPU steps all envs at once")
     elif collector != "actors" and vector.applied == "serial":
         workers = Switch(wanted.workers, 1, f"{collector} steps all envs in this process")
-    if collector in ("local", "device"):
+    if collector == "local":
         lag = _choose(wanted.lag, 0, "there is nothing to overlap with")
+    elif collector == "device":
+        lag = Switch(wanted.lag, 0, "the GPU does one thing after the other")
+    if collector in ("local", "device"):
         zero_copy = Switch(wanted.zero_copy, True, f"{collector} has no rollouts of workers to copy")
     return {"vector": vector, "workers": workers, "groups": groups, "lag": lag, "zero_copy": zero_copy}
 
@@ -222,6 +225,8 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
     if device == "cuda" and not needs:
         needs = "a learner on the GPU"
     learner = _learner(wanted, needs)
+    if collector == "device":
+        learner = Switch(wanted.learner, "torch", "gradients are products of matrices on the device")
     threads = _choose(wanted.threads, *_threads(facts.cores, lag, facts.minibatch, facts.weights))
     micro_batch = _choose(wanted.micro_batch, facts.minibatch, "a whole minibatch fits")
     checkpointing = _asked(wanted.checkpointing, False, "off")
@@ -242,16 +247,18 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
         mode = Switch(wanted.compile_mode, "default", "nothing is compiled")
     return {
         "learner": learner, "threads": threads, "micro_batch": micro_batch, "checkpointing": checkpointing,
-        "compile": compile, "compile_mode": mode, "precision": _precision(wanted, facts, device, learner.applied),
+        "compile": compile, "compile_mode": mode, "precision": _precision(wanted, facts, device, collector, learner.applied),
     }  # fmt: skip
 
 
-def _precision(wanted: PlanSettings, facts: Facts, device: str, learner: str) -> Switch:
+def _precision(wanted: PlanSettings, facts: Facts, device: str, collector: str, learner: str) -> Switch:
     if wanted.precision in ("tf32", "fp16") and device != "cuda":
         what = "TensorFloat-32 is a GPU's" if wanted.precision == "tf32" else "fp16 is too slow on a CPU"
         return Switch(wanted.precision, "fp32", what)
     if learner == "fused":
         return Switch(wanted.precision, "fp32", "the fused kernel computes in fp32")
+    if wanted.precision == "fp16" and collector == "device":
+        return Switch("fp16", "bf16" if facts.bf16 else "fp32", "games that live on the GPU have no fp16")
     if wanted.precision != "auto":
         return Switch(wanted.precision, wanted.precision, "asked for")
     if device == "cuda" and facts.bf16:
@@ -272,6 +279,8 @@ def _on_gpu(wanted: PlanSettings, facts: Facts, device: str, collector: str) -> 
     storage = Switch(wanted.storage, "host", "the learner is on the CPU")
     if learns:
         storage = _choose_word(wanted.storage, "device", "where the learner is")
+    if collector == "device":
+        storage = Switch(wanted.storage, "device", "rollouts are made where they are learned from")
     if not learns and inference.applied != "cuda":
         return {
             "inference": inference, "storage": storage, "graphs": Switch(wanted.graphs, False, none),

@@ -34,6 +34,7 @@ from slipstream.learn.gate import Gate
 from slipstream.learn.handover import adopt
 from slipstream.learn.matches import Matches, Opponents, Still
 from slipstream.learn.mentor import make_mentor
+from slipstream.learn.placement import off_device
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
 from slipstream.models.design import Design
@@ -87,13 +88,13 @@ class Collector(Protocol):
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
 
-    def collect(self, version: int) -> Rollout:
+    def collect(self, version: int) -> Any:
         """Return rollout number `version`, made with weights number `version - lag`."""
 
     def matches(self, version: int) -> list[Match]:
         """The games that ended in rollout number `version`."""
 
-    def snapshot(self, version: int) -> dict[str, Array]:
+    def snapshot(self, version: int) -> Mapping[str, Array]:
         """What rollout number `version`, the next one to be trained on, starts from."""
 
     def drain_faults(self) -> list[str]:
@@ -169,7 +170,7 @@ def build(
     opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
 ) -> Parts:  # fmt: skip
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
-    spec, design, memory, fields = look(choice, settings)
+    spec, design, memory, fields, native = look(choice, settings)
     settings = settle_discount(settings, spec.step_seconds, choice.name)
     schedules = Schedules(settings)
     if (settings.opponent or opponents) and not spec.competitive:
@@ -180,10 +181,16 @@ def build(
         minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
         weights=design.weights.size * (PASSES if replay else 1), replay=replay,
         needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
+        off_device=off_device(
+            settings, spec, design, game=native, terms=bool(choice.terms),
+            rivals=bool(settings.opponent or opponents),
+        ),
     )  # fmt: skip
     plan = make_plan(settings.plan, facts, before)
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
+    if plan.collector.applied == "device":
+        return _on_device(choice, settings, spec, design, plan, schedules, batch, fresh=before is None)
     learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
@@ -198,8 +205,39 @@ def build(
     return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate)
 
 
-def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field]]:
+def _on_device(
+    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, schedules: Schedules, batch: int,
+    fresh: bool,
+) -> Parts:  # fmt: skip
+    """The parts of a run that lives on one device."""
+    from slipstream.collect.device import Device
+    from slipstream.learn.device import DeviceEpisodes, DevicePPO
+    from slipstream.learn.modes import set_modes
+    from slipstream.models.matrices import Matrices
+    from slipstream.vector.device import DeviceVector
+
+    set_modes(plan)
+    envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
+    pack = design.first_pack(settings.seed)
+    start = adopt(settings.start, design, pack) if settings.start and fresh else {}
+    net = Matrices(design, device, plan.precision.applied)
+    learner = DevicePPO(settings, net, pack, rows, plan.graphs.applied, start)
+    if said := told_discount(settings, spec.step_seconds):
+        learner.notices.append(said)
+    game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
+    collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=plan.graphs.applied)
+    matches = Matches(spec, envs, settings.seed, Still(None, spec, envs), None)
+    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
+    return Parts(
+        choice, spec, plan, design, learner, schedules, DeviceEpisodes(rows, collector), matches, collector, batch,
+        Alarm(steady=True), gate,
+    )  # fmt: skip
+
+
+def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field], bool]:
     """Make one environment, play one step of it, and read off its facts, the design of its policy and what is kept.
+
+    The last of them is whether the game can be played on a GPU.
 
     This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
     """
@@ -219,7 +257,7 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, d
         actor.fill(empty_rollout(spec, design, 1, 1), seats)
     finally:
         vector.close()
-    return spec, design, memory, fields
+    return spec, design, memory, fields, hasattr(vector, "on_device")
 
 
 def machine_facts(wanted: PlanSettings) -> dict[str, Any]:
@@ -253,6 +291,10 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
             )
         from slipstream.learn.sac import SAC
 
+        if plan.learner.applied == "torch":
+            from slipstream.learn.modes import set_modes
+
+            set_modes(plan)
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
     wanted, said = settings.ppo, list[str]()
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
@@ -316,10 +358,16 @@ def _collector(
         return make_batched(
             choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=partial(mend, plan, say)
         )  # fmt: skip
-    return Actors(
-        choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed,
-        sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s, zero_copy=plan.zero_copy.applied,
-    )  # fmt: skip
+    try:
+        return Actors(
+            choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
+            seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
+            zero_copy=plan.zero_copy.applied,
+        )  # fmt: skip
+    except OSError as error:
+        mend(plan, say, "collector", "local", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "local steps all envs in this process")
+    return _collector(choice, settings, plan, spec, design, fields, sampled, memory, say)
 
 
 def _vector(choice: EnvChoice, settings: Settings, plan: Plan, say: Callable[[str], None]) -> Vector:

@@ -108,6 +108,7 @@ def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Ca
         write_text(place.config, dump(resolved, demos.schema.env))
         origin = {"stage": "clone", "env": demos.schema.env, "demos": str(folder), "checksum": demos.checksum}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
+        provenance.record_plan(place, plan.rows())
         return _drive(cloner, settings, place, State(), plan, demos, say, tell, began)
 
 
