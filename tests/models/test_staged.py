@@ -22,6 +22,12 @@ PLACES = [("cpu", False), pytest.param("cuda", False, marks=[pytest.mark.gpu, GP
 Make = Callable[..., tuple[Design, Array]]
 
 
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memories compute in fp32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def play(acting: Acting, steps: int, rows: Array, sampled: bool = True) -> dict[str, Array]:
     """Act some steps on fixed observations; return what the host holds at the end."""
     design = acting.design

@@ -157,6 +157,7 @@ def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
 def test_the_device_infers_what_local_does(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the CPU in the GPU's part, rollouts are the same bit for bit."""
     monkeypatch.setattr(machine, "gpu_name", lambda: "a part to play")
+    monkeypatch.setattr(machine, "gpu_bf16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     how = {"plan__lag": lag, "policy__features": 16, "policy__memory": "lstm", "policy__memory_size": 12}
     local, _ = rollouts("mixed:team", 3, plan__collector="local", **how)
