@@ -159,9 +159,10 @@ def test_the_device_infers_what_local_does(lag: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(machine, "gpu_name", lambda: "a part to play")
     monkeypatch.setattr(machine, "gpu_bf16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    how = {"plan__lag": lag, "policy__features": 16, "policy__memory": "lstm", "policy__memory_size": 12}
+    memory = {"policy__features": 16, "policy__memory": "lstm", "policy__memory_size": 12}
+    how = {"plan__lag": lag, "plan__device": "cpu"} | memory
     local, _ = rollouts("mixed:team", 3, plan__collector="local", **how)
-    there = {"plan__collector": "batched", "plan__groups": 1, "plan__device": "cpu", "plan__inference": "cuda"}
+    there = {"plan__collector": "batched", "plan__groups": 1, "plan__inference": "cuda"}
     staged, _ = rollouts("mixed:team", 3, **there, **how)
     for number, (one, other) in enumerate(zip(local, staged, strict=True)):
         for name in one:

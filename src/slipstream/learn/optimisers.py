@@ -22,7 +22,7 @@ class Optimiser:
         rest = [name for name in self.named if name not in inner]
         cuda = next(policy.parameters()).is_cuda
         self.adam = torch.optim.AdamW([self.named[name] for name in rest], fused=True, capturable=cuda)
-        self.adam._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]  # the first steps are not
+        self.adam._warned_capturable_if_run_uncaptured = True  # the first steps are not captured
         for name in rest:
             p = self.named[name]
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
