@@ -351,8 +351,8 @@ class DevicePPO(PPO):
     def _learn(self, rollout: DeviceRollout, value_only: bool) -> Array:
         """All of an iteration's learning; return its report."""
         run, order = self._prepare_work(rollout, value_only)
-        if order is not None:
-            order.copy_(self._draw(rollout))
+        if order is not None and (drawn := self._draw(rollout)) is not None:
+            order.copy_(drawn)
         run()
         report: Array = self._report.cpu().numpy()
         return report
