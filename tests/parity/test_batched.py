@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 import slipstream
 from slipstream.api import Run, configure
 from slipstream.collect.batched import Batched
 from slipstream.collect.rollout import Rollout
+from slipstream.core import machine
 from slipstream.core.errors import EnvError
 from slipstream.learn.build import build, choose_env
 from slipstream.runs.checkpoint import find, load
@@ -149,3 +151,38 @@ def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
     finally:
         parts.close()
     assert seen == [0] + [1] * 31
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_device_infers_what_local_does(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the CPU in the GPU's part, rollouts are the same bit for bit."""
+    monkeypatch.setattr(machine, "gpu_name", lambda: "a part to play")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    how = {"plan__lag": lag, "policy__features": 16, "policy__memory": "lstm", "policy__memory_size": 12}
+    local, _ = rollouts("mixed:team", 3, plan__collector="local", **how)
+    there = {"plan__collector": "batched", "plan__groups": 1, "plan__device": "cpu", "plan__inference": "cuda"}
+    staged, _ = rollouts("mixed:team", 3, **there, **how)
+    for number, (one, other) in enumerate(zip(local, staged, strict=True)):
+        for name in one:
+            assert same(one[name], other[name]), f"rollout {number}: {name} differs"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("storage", ["device", "host"])
+@pytest.mark.parametrize("env", ["soccer", "mixed:multi"])
+def test_a_gpu_trains_as_the_cpu_does(env: str, storage: str, lag: int) -> None:
+    """In fp32 the first rollout has the chance and the choices of local; with graphs or without the rest agrees."""
+    how = {"plan__lag": lag, "policy__features": 16, "plan__envs": 64, "ppo__minibatch": 128, "env__match_seconds": 2.0}
+    local, _ = rollouts(env, 4, plan__collector="local", plan__device="cpu", **how)
+    there = {"plan__collector": "batched", "plan__groups": 2, "plan__device": "cuda", "plan__inference": "cuda"}
+    made = {}
+    for graphs in (False, True):
+        more = {"plan__graphs": graphs, "plan__storage": storage, "plan__precision": "fp32"}
+        made[graphs], _ = rollouts(env, 4, **there, **more, **how)
+        first, other = local[0], made[graphs][0]
+        assert np.mean(first["action"] == other["action"]) > 0.99
+        assert np.mean(np.abs(first["logp"] - other["logp"]) < 1e-3) > 0.99
+    for one, other in zip(made[False], made[True], strict=True):
+        assert np.mean(np.abs(one["value"] - other["value"]) < 1e-2) > 0.95

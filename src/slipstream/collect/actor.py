@@ -104,9 +104,11 @@ class Actor:
     def settle(self, t: int) -> None:
         """Look at what step t has brought: ends, faults, games."""
         rollout, rows, table = self._rollout, self.rows, self.table
-        if self.design.value and rows.truncated.any():
-            self.acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], self._memory)
+        truncated = np.flatnonzero(rows.truncated) if self.design.value else self._all[:0]
         broken = self.guard.check(t, self._steps, rollout, rows)
+        if truncated.size:  # where the guard has cut, it has said the value too
+            truncated = truncated[~np.isin(truncated // table.spec.agents, broken)] if broken else truncated
+            self.acting.value(truncated, rows.final_obs, rollout.final_value[t], self._memory)
         if table.follows:
             table.follow(rows.reward, rollout.active[t])
         ended = (rows.terminated | rows.truncated) > 0

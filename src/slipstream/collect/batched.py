@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout
 from slipstream.collect.seats import Match, Roster
 from slipstream.core.contracts import Array, Stepper
-from slipstream.models.design import Acting
+
+if TYPE_CHECKING:
+    from slipstream.models.staged import StagedActing
 
 ENDING_S = 2.0
 """How long a rollout that nobody wants any more may take to be given up."""
@@ -33,12 +35,15 @@ class Batched:
     """Groups of environments and the policy that chooses for all of them."""
 
     def __init__(
-        self, groups: Sequence[Actor], roster: Roster, acting: Sequence[Acting], rollouts: Sequence[Rollout], lag: int,
-        close: Callable[[], None],
+        self, groups: Sequence[Actor], roster: Roster, rollouts: Sequence[Rollout], lag: int, close: Callable[[], None],
+        staged: Sequence[StagedActing] = (),
     ) -> None:  # fmt: skip
         self.lag = lag
         self.groups = list(groups)
-        self._roster, self._acting, self._close = roster, list(acting), close
+        self._roster, self._close = roster, close
+        self._acting = list({id(group.acting): group.acting for group in groups}.values())
+        self._staged = list(staged)
+        """The acting policies of the groups, where they are on another device."""
         self._rollouts = list(rollouts)
         spec = groups[0].vector.spec
         ends = np.cumsum([group.vector.envs for group in groups]).tolist()
@@ -105,8 +110,11 @@ class Batched:
         return self._starts[version]
 
     def drain_faults(self) -> list[str]:
-        """What was kept out of the batch since the last call."""
-        return [fault for group in self.groups for fault in group.guard.drain()]
+        """What was kept out of the batch since the last call, and graphs that could not be captured."""
+        told = [f"plan.graphs is off for acting: {staged.trouble}." for staged in self._staged if staged.trouble]
+        for staged in self._staged:
+            staged.trouble = ""
+        return told + [fault for group in self.groups for fault in group.guard.drain()]
 
     def seconds(self) -> tuple[float, float]:
         """Time that was waited for environments, and time spent choosing, so far."""
@@ -145,6 +153,7 @@ class Batched:
         for acting in self._acting:
             acting.load(pack)
         parts = self._parts[version % len(self._parts)]
+        self._keep_mirror(self._rollouts[version % len(self._parts)])
         for group, part, (low, high) in zip(self.groups, parts, self._envs, strict=True):
             group.begin(part, seats[low:high])
             self._set_off(group, 0)
@@ -155,8 +164,16 @@ class Batched:
                     self._set_off(group, t)
                 else:
                     group.finish()
+        for staged in self._staged:
+            staged.flush()
         found = [(t, match) for group in self.groups for t, match in group.drain()]
         self._found[version] = [match for _, match in sorted(found, key=lambda one: (one[0], one[1].env))]
+
+    def _keep_mirror(self, rollout: Rollout) -> None:
+        """Let every group's observations stay where they are sent, if the learner wants them there."""
+        for staged, (low, high) in zip(self._staged, self._envs if self._staged else (), strict=True):
+            rows = slice(low * self._agents, high * self._agents)
+            staged.keep_in(None if rollout.mirror is None else rollout.mirror[:, rows])
 
     def _set_off(self, group: Actor, t: int) -> None:
         if self._stopping:

@@ -6,20 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
+from typing import TYPE_CHECKING, Any
 
 from slipstream.collect.actor import Actor
 from slipstream.collect.batched import Batched
-from slipstream.collect.rollout import now_fields, places, rollout_fields, view_now, view_rollout
+from slipstream.collect.pinned import pin, unpin
+from slipstream.collect.rollout import Rollout, now_fields, places, rollout_fields, view_now, view_rollout
 from slipstream.collect.seats import Roster
 from slipstream.collect.vectors import env_seeds, make_vector
 from slipstream.core.contracts import EnvSpec, Vector
 from slipstream.core.slab import Field, Slab
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.acting import make_acting
-from slipstream.models.design import Design
+from slipstream.models.design import Acting, Design
 from slipstream.models.kernels import CHUNK
 from slipstream.vector.processes import Hands, Share, one_place, spread, step_fields
 from slipstream.vector.threads import Threads
+
+if TYPE_CHECKING:
+    from slipstream.models.staged import StagedActing
+
+Mend = Callable[[str, Any, str], None]
+"""Is told what is done instead of what the plan wants: a switch, its new value, and why."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,13 @@ class Grouping:
     lag: int
     zero_copy: bool = True
     deadline_s: float = 60.0
+    inference: str = "cpu"
+    """cpu or cuda; where there is no GPU, the CPU plays its part."""
+    precision: str = "fp32"
+    graphs: bool = False
+    pinned: bool = False
+    mirror: str = ""
+    """The device of the learner for which observations stay there, if they do."""
 
 
 def split_envs(design: Design, agents: int, envs: int, groups: int) -> list[tuple[int, int]]:
@@ -52,7 +67,7 @@ def split_envs(design: Design, agents: int, envs: int, groups: int) -> list[tupl
 
 def make_batched(
     choice: EnvChoice, spec: EnvSpec, design: Design, roster: Roster, state: Mapping[str, Field], how: Grouping, *,
-    seed: int, memory: int,
+    seed: int, memory: int, mend: Mend,
 ) -> Batched:  # fmt: skip
     """Make the collector; `state` is what a snapshot of all environments holds, by name."""
     bounds, buffers = split_envs(design, spec.agents, how.envs, min(how.groups, how.envs)), how.lag + 1
@@ -67,15 +82,52 @@ def make_batched(
 
     make = partial(make_vector, choice, seed=seed)
     vectors, close = _step_by(how, make, spec, bounds, slab, buffers, where)
-    acting, groups = make_acting(design), []
-    for vector, (low, high) in zip(vectors, bounds, strict=True):
+    rollouts, release = [view_rollout(slab, f"{b}/") for b in range(buffers)], None
+    sizes = [(high - low) * spec.agents for low, high in bounds]
+    acting: list[Acting] = [make_acting(design)] * len(bounds)
+    try:
+        staged = _stage(how, design, sizes, rollouts) if how.inference == "cuda" else []
+        if staged and how.pinned and staged[0].device != "cpu":
+            release = _pin(slab, mend)
+    except BaseException:
+        close()
+        raise
+    groups = []
+    for vector, (low, high), own in zip(vectors, bounds, staged or acting, strict=True):
         now = view_now(slab, low * spec.agents, high * spec.agents)
         now.active[:], now.mask[:] = 1, 1
-        groups.append(
-            Actor(vector, design, seed=seed, roster=roster, memory=memory, first=low, acting=acting, now=now)
-        )  # fmt: skip
-    rollouts = [view_rollout(slab, f"{b}/") for b in range(buffers)]
-    return Batched(groups, roster, [acting], rollouts, how.lag, close)
+        groups.append(Actor(vector, design, seed=seed, roster=roster, memory=memory, first=low, acting=own, now=now))
+
+    def end() -> None:
+        if release is not None:
+            release()
+        close()
+
+    return Batched(groups, roster, rollouts, how.lag, end, staged)
+
+
+def _stage(how: Grouping, design: Design, sizes: list[int], rollouts: list[Rollout]) -> list[StagedActing]:
+    """The acting policy of each group on the GPU, and mirrors of the rollouts' observations there."""
+    import torch
+
+    from slipstream.models.staged import StagedActing
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for rollout in rollouts if how.mirror == device else ():
+        empty = torch.from_numpy(rollout.obs[:0])
+        rollout.mirror = torch.zeros(how.steps, *rollout.obs.shape[1:], dtype=empty.dtype, device=device)
+    return [
+        StagedActing(design, rows, device, graphs=how.graphs, pinned=how.pinned, precision=how.precision)
+        for rows in sizes
+    ]
+
+
+def _pin(slab: Slab, mend: Mend) -> Callable[[], None] | None:
+    """Page-lock the slab; return what lets it go again."""
+    if failed := pin(slab):
+        mend("pinned", False, failed)
+        return None
+    return partial(unpin, slab)
 
 
 def _step_by(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class Rollout:
     state: Array  # [sequences, rows, size] float32
     final_obs: Array  # [T, rows, obs] or [0, rows, obs]
     terms: Array  # [rows, terms] float32, sums over the rollout
+
+    mirror = cast(Any, None)
+    """A tensor with the observations [T, rows, obs] on the device that learns, where they are there already."""
 
     @property
     def steps(self) -> int:

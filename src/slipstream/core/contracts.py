@@ -93,13 +93,19 @@ class ObsField:
     """Its key in a dict, its place in a tuple, joined by `/` where they are nested; empty for a bare observation."""
     kind: Literal["vector", "image", "tokens"]
     shape: tuple[int, ...]
-    """Vector (numbers,), image (height, width, channels), tokens (tokens, 3): place, feature and value of each, where
-    the place 255 marks a token that is not there."""
+    """Vector (numbers,), image (height, width, channels) or (frames, height, width, channels), oldest frame first,
+    tokens (tokens, 3): place, feature and value of each, where the place 255 marks a token that is not there."""
 
     @property
     def dtype(self) -> type[np.generic]:
         """float32 for vectors, uint8 for images and tokens."""
         return np.float32 if self.kind == "vector" else np.uint8
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        """Channels, those of all frames of an image, height and width, as convolutions count them."""
+        height, width, channels = self.shape[-3:]
+        return prod(self.shape[:-3]) * channels, height, width
 
     @property
     def bytes(self) -> int:

@@ -324,7 +324,8 @@ def make_engine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
             checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
             device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
-            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say),
+            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
+            offload=plan.storage.applied == "host",
         )  # fmt: skip
     from slipstream.learn.fused import FusedEngine
 
@@ -348,11 +349,15 @@ def _collector(
 
     state = {name: sized(name, field) for name, field in fields.items()}
     if plan.collector.applied == "batched":
+        kept = plan.storage.applied == "device" and plan.learner.applied == "torch"
         how = Grouping(
             envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
-            settings.plan.deadline_s,
+            settings.plan.deadline_s, plan.inference.applied, plan.precision.applied, plan.graphs.applied,
+            plan.pinned.applied, plan.device.applied if kept else "",
         )  # fmt: skip
-        return make_batched(choice, spec, design, roster, state, how, seed=settings.seed, memory=memory)
+        return make_batched(
+            choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=partial(mend, plan, say)
+        )  # fmt: skip
     try:
         return Actors(
             choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, MachineError
+from slipstream.core.errors import MachineError
 from slipstream.core.plan import changed
-from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Knobs, Survey
+from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
 from slipstream.learn.contrast import contrast
 from slipstream.learn.fused import under
+from slipstream.learn.graphs import Graphs, Tally
 from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
+from slipstream.learn.optimisers import Optimiser, shorten
+from slipstream.learn.tensors import Data, Part
 from slipstream.models.design import Design
 from slipstream.models.reference import ActorCritic, Chain, Cuts, Told
 
-COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")
 SURVEYED = 4096
 """Samples that `survey` looks at together."""
 WARMED = 256
@@ -33,146 +35,34 @@ WARMED = 256
 def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Knobs) -> list[Tensor]:
     """Return, each summed over samples: the loss, then what `batch.POLICY` to `batch.REFERENCE` stand for.
 
-    `told` are outputs and values, `sample` the columns of the batch with standardised advantages.
+    `told` are outputs and values, `sample` the columns of the batch with standardised advantages. Samples of weight 0
+    add nothing, whatever stands there: shapes stay the same however many there are.
     """
-    (outputs, value), gain = told, sample["advantage"] * sample["weight"]
+    (outputs, value), counts = told, sample["weight"] > 0
     mask = sample["mask"] if sample["mask"].shape[1] else None
     logp, entropy = policy.measure(outputs, sample["action"], mask)
-    difference = torch.zeros_like(logp) if knobs.imitate else logp - sample["logp"]
+
+    def given(name: str, instead: Tensor) -> Tensor:
+        return torch.where(counts, sample[name], instead.detach())
+
+    gain = given("advantage", torch.zeros_like(logp)) * sample["weight"]
+    goal, before = given("goal", value), given("value", value)
+    difference = torch.zeros_like(logp) if knobs.imitate else logp - given("logp", logp)
     ratio = difference.exp()
     surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - knobs.clip, 1 + knobs.clip) * gain)
     if knobs.imitate:
         surrogate = logp * gain
-    error = (value - sample["goal"]).square()
+    error, entropy = (value - goal).square(), torch.where(counts, entropy, 0.0)
     if knobs.clip_value > 0:
-        near = sample["value"] + (value - sample["value"]).clamp(-knobs.clip_value, knobs.clip_value)
-        error = torch.maximum(error, (near - sample["goal"]).square())
+        near = before + (value - before).clamp(-knobs.clip_value, knobs.clip_value)
+        error = torch.maximum(error, (near - goal).square())
     held = torch.zeros_like(value)
     if sample["reference"].shape[1]:
-        held = policy.divergence(outputs, sample["reference"], mask)
+        held = torch.where(counts, policy.divergence(outputs, sample["reference"], mask), 0.0)
     loss = -knobs.policy * surrogate + knobs.value * error - knobs.entropy * entropy + knobs.reference_kl * held
     clipped = (ratio - 1).abs() > knobs.clip
     parts = (-surrogate, error, entropy, ratio - 1 - difference, clipped.float(), held)
     return [loss.sum(), *(part.detach().double().sum() for part in parts)]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some sequences of a minibatch, brought in."""
-
-    obs: Tensor  # [steps * lanes (+ pairs), width]
-    fresh: Tensor | None  # [steps, lanes]
-    state: Tensor  # [lanes, size], freshened by the burn-in
-    counting: Tensor  # where the samples that count stand
-    sample: dict[str, Tensor]  # their columns
-    anchors: Tensor  # where the samples that have a partner stand
-    positives: Tensor  # and their partners
-
-
-class Data:
-    """A batch as tensors."""
-
-    def __init__(self, batch: Batch, device: str) -> None:
-        def there(array: Array) -> Tensor:
-            return torch.from_numpy(array).to(device)
-
-        self.batch, self.device = batch, device
-        self.obs, self.mean, self.scale = there(batch.obs), there(batch.mean), there(batch.scale)
-        self.fresh, self.state = there(batch.fresh), there(batch.state)
-        self.partner = there(batch.partner)
-        self.columns = {name: there(getattr(batch, name)) for name in COLUMNS}
-
-    def samples(self, index: Tensor) -> Tensor:
-        """The samples [steps, sequences] of some sequences."""
-        steps, rows = self.batch.sequence, self.batch.rows
-        step = torch.arange(steps, device=index.device)[:, None]
-        return (index // rows * steps + step) * rows + index % rows
-
-    def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, float]:
-        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over its number."""
-        n = self.samples(index)
-        values = self.columns["advantage"][n[self.columns["weight"][n] > 0]].double()
-        share = 1.0 / max(1, len(values))
-        mean = values.sum() * share
-        deviation = ((values - mean).square().sum() / max(1, len(values) - 1)).sqrt()
-        if not wanted:
-            mean, deviation = torch.zeros_like(mean), torch.ones_like(mean)
-        return mean.float(), (1 / (deviation + 1e-8)).float(), share
-
-
-class Optimiser:
-    """Adam, with Muon for the matrices inside if that is wanted.
-
-    Decay is decoupled, so that Adam is AdamW with a decay of 0.
-    """
-
-    def __init__(self, policy: ActorCritic, kind: str) -> None:
-        self.named = dict(policy.named_parameters())
-        inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
-        rest = [name for name in self.named if name not in inner]
-        self.adam = torch.optim.AdamW([self.named[name] for name in rest], fused=True)
-        for name in rest:
-            p = self.named[name]
-            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self.adam.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
-        self.muon: torch.optim.Optimizer | None = None
-        if inner:
-            self.muon = make_muon([self.named[name] for name in inner])
-            for name in inner:
-                self.muon.state[self.named[name]] = {"momentum_buffer": torch.zeros_like(self.named[name])}
-
-    def step(self, knobs: Knobs, left_out: Tensor) -> None:
-        """Take a step, unless `left_out` is 1."""
-        rate = {"lr": knobs.learning_rate, "weight_decay": knobs.weight_decay}
-        for group in self.adam.param_groups:
-            group.update(rate, eps=knobs.adam_eps)
-        self.adam.found_inf = left_out  # type: ignore[attr-defined]
-        self.adam.step()
-        if self.muon is not None and not bool(left_out):
-            for group in self.muon.param_groups:
-                group.update(rate)
-            self.muon.step()
-
-    def both(self) -> list[torch.optim.Optimizer]:
-        """Adam, and Muon if there is one."""
-        return [self.adam] if self.muon is None else [self.adam, self.muon]
-
-    def clear(self) -> None:
-        """Forget the gradient."""
-        for parameter in self.named.values():
-            parameter.grad = None
-
-    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The first and second moments of each weight's gradient; Muon has no second."""
-        found = {}
-        for name, parameter in self.named.items():
-            if parameter in self.adam.state:
-                state = self.adam.state[parameter]
-                found[name] = state["exp_avg"], state["exp_avg_sq"]
-            elif self.muon is not None:
-                found[name] = self.muon.state[parameter]["momentum_buffer"], torch.zeros_like(parameter)
-        return found
-
-    def count(self, steps: int) -> None:
-        """Say how many steps were taken."""
-        for state in self.adam.state.values():
-            state["step"].fill_(float(steps))
-
-
-def inside(policy: ActorCritic, name: str) -> bool:
-    """Whether a weight stands between layers: neither a head's nor a table of embeddings."""
-    owner = name.rpartition(".")[0]
-    return not owner.endswith(".head") and not isinstance(policy.get_submodule(owner), nn.Embedding)
-
-
-def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Muon whose steps are as large as Adam's, so that `ppo.learning_rate` means the same for both."""
-    if not hasattr(torch.optim, "Muon"):
-        raise ConfigError(
-            f"`ppo.optimiser` = muon needs torch 2.9 or later; this is {torch.__version__}.",
-            "upgrade torch, or use ppo.optimiser = adamw",
-        )
-    return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
 def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
@@ -209,18 +99,26 @@ class TorchEngine:
     def __init__(
         self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
         optimiser: str = "adam", device: str = "cpu", precision: str = "fp32", compiled: bool = False,
-        compile_mode: str = "default", mend: Mend = warn_of,
+        compile_mode: str = "default", mend: Mend = warn_of, graphs: bool = False, offload: bool = False,
     ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
+        cuda = torch.device(device).type == "cuda"
         self.design = design
         self.params = params
         self.micro_batch = micro_batch
         self.device = device
         self.policy = ActorCritic(design).to(device)
+        if cuda:  # convolutions in halves read pixels in this order; what is no image stays as it is
+            self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.policy.checkpointing = checkpointing
         self.optimiser = Optimiser(self.policy, optimiser)
         self.counters = np.zeros(3, np.int64)
-        self._stretch = torch.ones(())
+        self._stretch = torch.ones((), device=device)
+        self._tally = Tally(device)
+        self._data: Data | None = None
+        self._offload = offload
+        self._stream: Any = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        self._marks: dict[str, Tensor] = {}
         self._write(self.optimiser.named, design.weights.named(params))
         self.precision = precision
         self._scale = LossScale(device) if precision == "fp16" else None
@@ -232,6 +130,8 @@ class TorchEngine:
         """What gradients are taken of: the policy, or its compiled twin."""
         if compiled:
             self._compile()
+        self._wait()
+        self._graphs = Graphs(self.step, self.optimiser, self._unfit_for_graphs, mend) if graphs and cuda else None
 
     @property
     def compiled(self) -> bool:
@@ -239,39 +139,43 @@ class TorchEngine:
         return self._learning is not self.policy
 
     def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
-        """Take the gradient steps of one epoch on the sequences in `order`."""
-        data = Data(batch, self.device)
-        sums = torch.zeros(SUMS, dtype=torch.float64, device=self.device)
-        ended, failed, streak = (torch.tensor(float(n), device=self.device) for n in (0, 0, self.counters[1]))
-        for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
-            loss, added = self._find_gradient(data, index, knobs)
-            if self._scale is not None:
-                self._scale.divide(self.optimiser.both())
-            if knobs.policy == 0:
-                self._hold_policy()
-            norm = nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
-            self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
-            bad, skipped = (~torch.isfinite(norm + loss)).float(), torch.zeros_like(ended)
-            if self._scale is not None:
-                skipped = self._scale.overflowed(loss, norm)
-                bad = bad * (1 - skipped)
-                self._scale.settle()
-            left_out = torch.maximum(torch.maximum(bad, skipped), ended)
-            self.optimiser.step(knobs, left_out)
-            added[NORMS], added[UPDATES] = norm, 1.0
-            sums += torch.where(left_out > 0, torch.zeros_like(added), added)
-            sums[SKIPPED] += skipped * (1 - ended)
-            held = torch.maximum(ended, skipped) > 0
-            failed, streak = failed + bad * (1 - ended), torch.where(held, streak, (streak + 1) * bad)
-            ended = torch.maximum(ended, (bad * streak >= 3).float())
-        self.counters += np.array([int(sums[UPDATES]), 0, int(failed)])
-        self.counters[1] = int(streak)
-        totals += sums.cpu().numpy()
+        """Take the gradient steps of one epoch on the sequences in `order`; only at its end the host waits."""
+        with self._own_stream():
+            data, tally = self._bring(batch), self._tally
+            tally.begin(int(self.counters[1]))
+            for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
+                if self._graphs is None or not self._graphs.replay(data, index, knobs):
+                    self.step(data, index, knobs)
+            if self._graphs is not None:
+                self._graphs.settle()
+            sums, failed, streak = tally.read()
+        self.counters += np.array([int(sums[UPDATES]), 0, failed])
+        self.counters[1] = streak
+        totals += sums
         self._publish()
+
+    def step(self, data: Data, index: Tensor, knobs: Knobs) -> None:
+        """Take one gradient step, without waiting for its result."""
+        tally = self._tally
+        loss, added = self._find_gradient(data, index, knobs)
+        if self._scale is not None:
+            self._scale.divide(self.optimiser.both())
+        if knobs.policy == 0:
+            self._hold_policy()
+        norm = shorten(list(self.optimiser.named.values()), knobs.max_grad_norm)
+        self._stretch.copy_(torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0))
+        bad, skipped = (~torch.isfinite(norm + loss)).float(), torch.zeros_like(loss)
+        if self._scale is not None:
+            skipped = self._scale.overflowed(loss, norm)
+            bad = bad * (1 - skipped)
+            self._scale.settle()
+        self.optimiser.step(knobs, tally.left_out(bad, skipped))
+        added[NORMS], added[UPDATES] = norm, 1.0
+        tally.add(added, bad, skipped)
 
     def survey(self, batch: Batch) -> Survey:
         """Look at all samples without learning, in the precision in which the policy acts."""
-        data, samples = Data(batch, self.device), len(batch.logp)
+        data, samples = self._bring(batch), len(batch.logp)
         logp, value = (torch.zeros(samples, device=self.device) for _ in range(2))
         sizes: dict[str, Tensor] = {}
 
@@ -323,12 +227,39 @@ class TorchEngine:
         self.optimiser.count(int(self.counters[0]))
         self._publish()
 
+    def _bring(self, batch: Batch) -> Data:
+        """A batch as tensors; the same one is brought once, but for what has changed since."""
+        if self._data is not None and (batch is self._data.batch or self._data.fits(batch)):
+            self._data.take(batch)
+        else:
+            self._data = Data(batch, self.device, self._offload)
+        return self._data
+
+    def _own_stream(self) -> Any:
+        """On a GPU the learner works on its own stream, so that nobody else's work holds it up."""
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _unfit_for_graphs(self, data: Data, knobs: Knobs) -> str:
+        """Why the steps of a batch cannot be captured; empty: they can."""
+        reasons = {
+            "sequences are cut where episodes begin": bool(self.design.state_size),
+            "the contrastive loss picks its samples": knobs.contrast > 0,
+            "Muon asks the host": self.optimiser.muon is not None,
+            "a frozen trunk reads the images": self.policy.sight is not None,
+            "observations stay on the host": data.offloaded,
+            "fp16 scales its loss": self._scale is not None,
+            "torch.compile has graphs of its own": self.compiled,
+        }
+        return next((why for why, true in reasons.items() if true), "")
+
     def _hold_policy(self) -> None:
         """Leave a gradient to the value's own weights alone."""
-        marks = self.design.weights.named(self.design.of_value())
+        if not self._marks:
+            marks = self.design.weights.named(self.design.of_value())
+            self._marks = {name: torch.from_numpy(mark.copy()).to(self.device) for name, mark in marks.items()}
         for name, parameter in self.optimiser.named.items():
             if parameter.grad is not None:
-                parameter.grad *= torch.from_numpy(marks[name]).to(self.device)
+                parameter.grad *= self._marks[name]
 
     def _find_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
         """Write a minibatch's gradient; without a compiler that fails, and in smaller parts where memory runs out."""
@@ -372,11 +303,11 @@ class TorchEngine:
             part = self._load(data, split, knobs.contrast > 0)
             told = self._look(data, part)
             sample = part.sample | {"advantage": (part.sample["advantage"] - shift) * factor}
-            seen = told.outputs[part.counting], told.value[part.counting]
+            seen = told.outputs[: len(sample["logp"])], told.value[: len(sample["logp"])]
             loss, *sums = ppo_loss(self.policy, seen, sample, knobs)
             loss = loss * share
             added[: len(sums)] += torch.stack(sums)
-            added[SAMPLES] += len(part.counting)
+            added[SAMPLES] += (sample["weight"] > 0).sum()
             whole = whole + loss.detach()
             if knobs.contrast > 0:
                 ours, theirs = told.features[part.anchors], told.features[part.positives]
@@ -408,11 +339,10 @@ class TorchEngine:
         """Bring in some sequences: observations, states, and the columns of the samples that count."""
         samples = data.samples(index)
         n = samples.reshape(-1)
-        counting = torch.nonzero(data.columns["weight"][n] > 0)[:, 0]
-        sample = {name: column[n[counting]] for name, column in data.columns.items()}
-        anchors = positives = counting[:0]
+        sample = {name: column[n] for name, column in data.columns.items()}
+        anchors = positives = n[:0]
         if paired:
-            anchors = counting[data.partner[n[counting]] >= 0]
+            anchors = torch.nonzero((sample["weight"] > 0) & (data.partner[n] >= 0))[:, 0]
             partners = data.partner[n[anchors]]
             if self.design.state_size:
                 steps, lanes = partners // data.batch.rows % data.batch.sequence, anchors % len(index)
@@ -421,7 +351,7 @@ class TorchEngine:
                 positives = torch.arange(len(n), len(n) + len(partners), device=n.device)
                 n = torch.cat([n, partners])
         fresh = data.fresh[samples] if self.design.state_size else None
-        return Part(data.obs[n], fresh, self._freshen(data, index), counting, sample, anchors, positives)
+        return Part(data.look_up(n), fresh, self._freshen(data, index), sample, anchors, positives)
 
     def _look(self, data: Data, part: Part) -> Told:
         """Run the policy on the sequences of a part, as it learns."""
@@ -471,7 +401,7 @@ class TorchEngine:
             for ahead in range(batch.burn_in, 0, -1):
                 n = data.samples(index)[0] - ahead * batch.rows
                 there, n = (n >= 0)[:, None], n.clamp(min=0)
-                told = self.policy(data.obs[n], data.mean, data.scale, state, data.fresh[n][None])
+                told = self.policy(data.look_up(n), data.mean, data.scale, state, data.fresh[n][None])
                 state = torch.where(there, told.state, state)
         return state
 
@@ -480,12 +410,26 @@ class TorchEngine:
         return max(1, samples // batch.sequence)
 
     def _weights(self) -> dict[str, Array]:
-        return {name: parameter.detach().cpu().numpy() for name, parameter in self.optimiser.named.items()}
+        """The weights on the host; from a GPU all of them come in one copy."""
+        named = self.optimiser.named
+        if self._stream is None:
+            return {name: parameter.detach().numpy() for name, parameter in named.items()}
+        with self._own_stream():
+            flat = torch.cat([parameter.detach().reshape(-1) for parameter in named.values()])
+            host = torch.empty_like(flat, device="cpu", pin_memory=True).copy_(flat)
+        parts = torch.split(host, [parameter.numel() for parameter in named.values()])
+        return {name: part.view(p.shape).numpy() for (name, p), part in zip(named.items(), parts, strict=True)}
 
     def _write(self, into: Mapping[str, Tensor], named: Mapping[str, Array]) -> None:
         with torch.no_grad():
             for name, tensor in into.items():
                 tensor.copy_(torch.from_numpy(named[name]))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Let what was begun elsewhere be done before the learner's own stream goes on."""
+        if self._stream is not None:
+            torch.cuda.synchronize()
 
     def _publish(self) -> None:
         self.design.weights.flatten(self._weights(), self.params)
