@@ -11,6 +11,7 @@ from slipstream.cli import (
     rewards,
     tournament,
     transfer,
+    tune,
     verbs,
 )
 from slipstream.cli.shell import main
@@ -27,5 +28,6 @@ __all__ = [
     "rewards",
     "tournament",
     "transfer",
+    "tune",
     "verbs",
 ]

@@ -235,7 +235,7 @@ class PPO:
             return array[:steps].reshape(samples, *array.shape[2:])
 
         return Batch(
-            obs=flat(rollout.obs),
+            obs=flat(rollout.obs if rollout.mirror is None else rollout.mirror),
             mean=mean.copy(),
             scale=scale.copy(),
             mask=flat(rollout.mask),
