@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -100,3 +103,17 @@ def test_a_plan_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = tune(choose_env("soccer", resolved.settings), resolved, seconds=0.01)
     assert Path(found.path).is_file()
     assert found.facts()["tried"][0]["verdict"] == "not tried"
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    """`benchmarks/tune.py --quick` measures a grid, tunes, compares, and leaves a record."""
+    script = Path(__file__).parents[2] / "benchmarks" / "tune.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "record")], capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "record" / "summary.json").read_text())
+    assert summary["points"] == 4 and summary["ratio"]["rounds"] >= 1 and summary["batch"] == 128
+    rows = [json.loads(line) for line in (tmp_path / "record" / "raw.jsonl").read_text().splitlines()]
+    assert [row["work"] for row in rows] == ["default", *["grid"] * 4, "tune", "final"]
