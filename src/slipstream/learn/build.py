@@ -11,6 +11,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.collect.actor import Actor
 from slipstream.collect.actors import Actors
 from slipstream.collect.games import nobody_to_play
+from slipstream.collect.groups import Grouping, make_batched
 from slipstream.collect.local import Local
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.seats import Match, Roster, still_seats
@@ -282,17 +283,23 @@ def _collector(
 ) -> Collector:  # fmt: skip
     envs, lag = plan.envs.applied, plan.lag.applied
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
+    roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
     if plan.collector.applied == "local":
         vector = make_vector(choice, envs, seed=settings.seed)
-        roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
         return Local(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
 
     def sized(name: str, field: Field) -> Field:
         first = envs * spec.agents if name.startswith("row/") else envs
         return Field((first, *field.shape[1:]), field.dtype)
 
+    state = {name: sized(name, field) for name, field in fields.items()}
+    if plan.collector.applied == "batched":
+        how = Grouping(
+            envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
+            settings.plan.deadline_s,
+        )  # fmt: skip
+        return make_batched(choice, spec, design, roster, state, how, seed=settings.seed, memory=memory)
     return Actors(
-        choice, spec, design, {name: sized(name, field) for name, field in fields.items()}, envs=envs,
-        workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed, sampled=sampled,
-        memory=memory, deadline_s=settings.plan.deadline_s,
+        choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed,
+        sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
     )  # fmt: skip
