@@ -455,7 +455,7 @@ def test_the_public_names() -> None:
             "CheckpointError", "ConfigError", "DemoError", "Demos", "EnvError", "MachineError", "Run", "Settings",
             "SlipstreamError", "__version__", "batch_iter", "buffered_batch_iter", "clone", "compete", "empty_rows",
             "evaluate", "import_trajectories", "load_agent", "make_vector", "record", "resume", "sarsd_iter",
-            "tournament", "train",
+            "tournament", "train", "tune",
     ]  # fmt: skip
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None

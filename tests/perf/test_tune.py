@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slipstream import api
 from slipstream.api import configure
 from slipstream.core import machine
 from slipstream.learn.build import choose_env
@@ -96,13 +97,13 @@ def test_a_change_that_fails_is_refused() -> None:
     assert attempt.verdict == "refused" and "no more of them" in attempt.why
 
 
-def test_a_plan_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was tuned by name is there for the next training, and tuning again starts from the default."""
+def test_a_plan_is_kept_for_envs_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was tuned by name is there for the next training, be it that nothing is faster."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    resolved = configure("soccer", preset="smoke", flags=STILL)
-    found = tune(choose_env("soccer", resolved.settings), resolved, seconds=0.01)
-    assert Path(found.path).is_file()
-    assert found.facts()["tried"][0]["verdict"] == "not tried"
+    facts = api.tune("soccer", minutes=0.0001, preset="smoke", **STILL)
+    assert Path(facts["path"]).is_file() and facts["settings"] == {}
+    assert facts["tried"][0]["verdict"] == "not tried"
+    assert api.tune(ToyEnv, minutes=0.0001, preset="smoke", **STILL)["path"] == ""
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:

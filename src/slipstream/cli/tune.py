@@ -13,7 +13,7 @@ from slipstream.cli.shell import main, settable, settle, shared, tell
 @click.argument("env")
 @click.option("--minutes", type=click.FloatRange(min=0.0, min_open=True), default=0.75, show_default=True,
               help="How long to look for it, compiling aside.")  # fmt: skip
-@click.option("--free", is_flag=True, help="Try other minibatches too, which changes how is learned.")
+@click.option("--free", is_flag=True, help="Try larger batches and minibatches too, which changes learning.")
 @click.option("--exact", is_flag=True, help="Try only what leaves every bit of the result as it is.")
 @settable
 @shared

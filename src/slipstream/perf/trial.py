@@ -125,7 +125,7 @@ class Rehearsal:
         return Trial(
             plan=self.parts.plan, steps=steps, seconds=took, iterations=iterations, build_s=self.build_s,
             warm_s=self.warm_s, spans=spent, updates=updates, samples=samples, memory_mib=self.memory_mib,
-            gpu_mib=self._gpu_mib(), rates=tuple(rates) or (steps / took,),
+            gpu_mib=self.gpu_mib(), rates=tuple(rates) or (steps / took,),
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -184,7 +184,8 @@ class Rehearsal:
 
             torch.cuda.synchronize()
 
-    def _gpu_mib(self) -> float:
+    def gpu_mib(self) -> float:
+        """The most memory that it took on the GPU; 0 without one."""
         if not self._on_gpu():
             return 0.0
         import torch

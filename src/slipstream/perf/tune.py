@@ -90,7 +90,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Look for a faster plan for about so many seconds, and keep it for trainings of the same kind on this machine.
 
-    `free` allows other minibatches; `exact` tries only what leaves every bit of the result as it is.
+    `free` allows larger batches and minibatches; `exact` tries only what leaves every bit of the result as it is.
     """
     settings = resolved.untuned or resolved.settings
     fixed = {key for key, _, origin in resolved.rows() if not origin.startswith(VARIED)}
@@ -123,15 +123,15 @@ class Tuner:
         self._seen: set[tuple[tuple[str, Any], ...]] = {()}
         self._opening_s = 0.0
         self.best = self._open(self.base)  # what fails here fails in training too
+        self._memory_mib = self._default_mib = self.best.memory_mib
         self._began = perf_counter()
         self._slice_s = min(1.0, max(0.25, self.seconds / 150))
         first = self.best.measure(self._slice_s)
         self._iteration_s = first.seconds / first.iterations
         self._default = dict(self.best.parts.plan.applied())
-        spec, plan = self.best.parts.spec, self.best.parts.plan
+        spec = self.best.parts.spec
         self.space = Space(
-            self.base, plan.envs.applied, spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed,
-            self.free, self.exact,
+            spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed, self.free, self.exact
         )  # fmt: skip
         self.tell(f"default plan: about {first.rate:,.0f} steps/s")
         self.model = self._measure_model()
@@ -160,7 +160,7 @@ class Tuner:
 
     def _measure_model(self) -> Model | None:
         """What a step costs in one process with one thread, with all envs and with a quarter of them."""
-        envs, alone = self.space.envs, {"plan.collector": "local", "plan.workers": 1, "plan.threads": 1}
+        envs, alone = self._default["envs"], {"plan.collector": "local", "plan.workers": 1, "plan.threads": 1}
         if self._default["collector"] == "device":
             return None
         trials: dict[int, Trial] = {}
@@ -240,9 +240,10 @@ class Tuner:
         said, predicted = self._say(changes), self._expect(changes)
 
         def judge(verdict: str, why: str = "", ratio: Ratio | None = None) -> bool:
-            self.attempts.append(Attempt(said, changes, predicted, ratio, verdict, why))
-            told = f"{said}: {ratio}" if ratio is not None else said
-            self.tell(f"{told}, {verdict}{f': {why}' if why else ''}")
+            if verdict != "not tried" or said not in {attempt.said for attempt in self.attempts}:
+                self.attempts.append(Attempt(said, changes, predicted, ratio, verdict, why))
+                told = f"{said}: {ratio}" if ratio is not None else said
+                self.tell(f"{told}, {verdict}{f': {why}' if why else ''}")
             return verdict == "kept"
 
         if predicted is not None and predicted < UNLIKELY and set(changes) <= MODELLED:
@@ -258,7 +259,7 @@ class Tuner:
         except (RuntimeError, MemoryError) as error:
             return judge("refused", (str(error) or type(error).__name__).splitlines()[0])
         try:
-            self._check_memory(rival, before)
+            takes = self._check_memory(rival, before)
             result = race(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
         except SlipstreamError as error:
             rival.close()
@@ -267,22 +268,22 @@ class Tuner:
             rival.close()
             return judge("slower" if result.ratio.slower else "no difference", "", result.ratio)
         self.best.close()
-        self.best, self.accepted = rival, merged
+        self.best, self.accepted, self._memory_mib = rival, merged, takes
         return judge("kept", "", result.ratio)
 
-    def _check_memory(self, rival: Rehearsal, before: float) -> None:
-        """Refuse what would leave too little memory, here or on the GPU."""
+    def _check_memory(self, rival: Rehearsal, before: float) -> float:
+        """What a plan takes without the one beside it; refused if it leaves too little memory, here or on the GPU."""
         takes = self._bare_mib + rival.memory_mib - before
         most = MEMORY_SHARE * machine.memory_bytes() / 2**20
         if takes > most:
             raise MachineError(f"it takes {takes:,.0f} MiB of memory, more than {most:,.0f}")
-        gpu = rival.measure(0.0).gpu_mib
-        if gpu:
+        if gpu := rival.gpu_mib():
             import torch
 
             most = MEMORY_SHARE * torch.cuda.mem_get_info()[1] / 2**20
             if gpu > most:
                 raise MachineError(f"it takes {gpu:,.0f} MiB of the GPU's memory, more than {most:,.0f}")
+        return takes
 
     def _say(self, changes: Changes) -> str:
         """A change in words: what it was and what it becomes."""
@@ -297,7 +298,6 @@ class Tuner:
     def _verify(self, first: Trial) -> Tuned:
         """The plan that was found against the default one, both new; what is not faster for sure is dropped."""
         predicted, rate, default_rate, gain = None, first.rate, first.rate, Ratio(1.0, 1.0, 1.0, 0)
-        memory = self.best.memory_mib
         if self.accepted:
             with self._open(self.base) as default:
                 final: Race = race(
@@ -310,10 +310,10 @@ class Tuner:
                 predicted = now / self.model.predict(self._default)
             if not gain.faster:
                 self.tell(f"all of it together: {gain}, not faster for sure: the default plan stands")
-                self.accepted, rate = {}, default_rate
+                self.accepted, rate, self._memory_mib = {}, default_rate, self._default_mib
         return Tuned(
             env=self.choice.name, settings=self.accepted, default_rate=default_rate, rate=rate, gain=gain,
             predicted=predicted, batch=self.best.parts.batch, attempts=self.attempts,
-            model=self.model.facts(self.space.envs) if self.model else {},
-            seconds=perf_counter() - self._began, memory_mib=memory, exact=self.exact,
+            model=self.model.facts(self._default["envs"]) if self.model else {},
+            seconds=perf_counter() - self._began, memory_mib=self._memory_mib, exact=self.exact,
         )  # fmt: skip
