@@ -56,9 +56,11 @@ def tuned(facts: dict[str, Any]) -> str:
             f"{facts['steps_per_second']:,.0f} steps/s, {facts['memory_mib']:,.0f} MiB of memory",
             *(f"  {key} = {value}" for key, value in facts["settings"].items()),
         ]
-    else:
+    elif facts["path"]:
         lines.append("Nothing is measurably faster than the default plan here: it stands.")
-    kept = f"kept in {facts['path']}" if facts["path"] else "not kept: this env has no name"
+    else:
+        lines.append("There was no time to try anything.")
+    kept = f"kept in {facts['path']}" if facts["path"] else "nothing is kept"
     return "\n".join([*lines, f"{facts['seconds']:.0f} s of tuning; {kept}"])
 
 

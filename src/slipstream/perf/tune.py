@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -10,7 +12,7 @@ from typing import Any, cast
 
 from slipstream.config import Resolved
 from slipstream.core import machine
-from slipstream.core.errors import MachineError, SlipstreamError
+from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.envs.registry import EnvChoice
 from slipstream.perf.cache import VARIED, save
 from slipstream.perf.model import Model
@@ -28,6 +30,7 @@ UNLIKELY = 0.8
 """What the model expects to be slower than this is not tried."""
 MODELLED = {"plan.collector", "plan.workers", "plan.groups", "plan.envs", "ppo.rollout", "sac.rollout"}
 """Changes whose loss the model is trusted to foresee; what threads gain it can only hope."""
+NO_TIME = "no time left"
 Tell = Callable[[str], None]
 
 
@@ -73,6 +76,12 @@ class Tuned:
     exact: bool = False
     path: str = ""
 
+    @property
+    def looked(self) -> bool:
+        """Whether there was time to try anything of what there was to try."""
+        late = [attempt for attempt in self.attempts if attempt.why.startswith(NO_TIME)]
+        return not late or any(attempt.verdict != "not tried" for attempt in self.attempts)
+
     def facts(self) -> dict[str, Any]:
         """The object that `--json` prints and the cache holds."""
         return {
@@ -99,7 +108,7 @@ def tune(
         found = tuner.run()
     finally:
         tuner.close()
-    return save(choice.name, settings, found) if keep else found
+    return save(choice.name, settings, found) if keep and found.looked else found
 
 
 @dataclass
@@ -152,8 +161,9 @@ class Tuner:
     def _open(self, settings: Settings) -> Rehearsal:
         """Make a training ready; how long that took, the last times above all, is what the next one may take."""
         began = perf_counter()
-        on_gpu = settings.plan.device == "cuda" or settings.plan.compile
-        rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if on_gpu else 1)
+        _free_gpu()
+        slow = settings.plan.compile or bool(machine.gpu_name())
+        rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if slow else 1)
         took = perf_counter() - began
         self._opening_s = (self._opening_s + took) / 2 if self._opening_s else took
         return rehearsal
@@ -250,26 +260,36 @@ class Tuner:
             return judge("not tried", "the model of the machine expects less")
         turn = max(self._slice_s, self._iteration_s) + self._iteration_s / 2
         if self.left_s() < self._opening_s + 4 * turn:
-            return judge("not tried", f"no time left; --minutes {math.ceil(self.seconds / 30)} has more")
-        before = system.memory_mib()
+            return judge("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
         try:
-            rival = self._open(lay(self.base, merged))
+            rival, ratio, takes = self._pit(merged)
         except SlipstreamError as error:
             return judge("refused", error.message)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:  # the GPU's memory has run out, or a switch fails here
+            _free_gpu()
             return judge("refused", (str(error) or type(error).__name__).splitlines()[0])
-        try:
-            takes = self._check_memory(rival, before)
-            result = race(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
-        except SlipstreamError as error:
+        if not ratio.faster:
             rival.close()
-            return judge("refused", error.message)
-        if not result.ratio.faster:
-            rival.close()
-            return judge("slower" if result.ratio.slower else "no difference", "", result.ratio)
+            return judge("slower" if ratio.slower else "no difference", "", ratio)
         self.best.close()
         self.best, self.accepted, self._memory_mib = rival, merged, takes
-        return judge("kept", "", result.ratio)
+        return judge("kept", "", ratio)
+
+    def _pit(self, changes: Changes) -> tuple[Rehearsal, Ratio, float]:
+        """Make a training ready with some changes, and race it against the best so far; what it takes of the memory."""
+        before = system.memory_mib()
+        settings = lay(self.base, changes)
+        rival = self._open(settings)
+        try:
+            same = rival.parts.plan.applied() == self.best.parts.plan.applied()
+            if same and settings.ppo.minibatch == self._settings().ppo.minibatch:
+                raise ConfigError("the plan makes nothing else of it")
+            takes = self._check_memory(rival, before)
+            done = race(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
+        except BaseException:
+            rival.close()
+            raise
+        return rival, done.ratio, takes
 
     def _check_memory(self, rival: Rehearsal, before: float) -> float:
         """What a plan takes without the one beside it; refused if it leaves too little memory, here or on the GPU."""
@@ -317,3 +337,11 @@ class Tuner:
             model=self.model.facts(self._default["envs"]) if self.model else {},
             seconds=perf_counter() - self._began, memory_mib=self._memory_mib, exact=self.exact,
         )  # fmt: skip
+
+
+def _free_gpu() -> None:
+    """Give back what trainings that are over held on the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
