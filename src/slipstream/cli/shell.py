@@ -49,6 +49,11 @@ def main() -> None:
     """
 
 
+preset_option = click.option(
+    "--preset", multiple=True, metavar="NAME", help="Settings that ship with slipstream, e.g. smoke; may be repeated."
+)
+
+
 def shared(function: F) -> F:
     """The flags that every verb has."""
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
@@ -78,7 +83,7 @@ def settable(function: F) -> F:
         (
             click.option("--seed", type=int, help="Everything random follows from it."),
             click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
-            click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke."),
+            preset_option,
             click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
             click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
         )

@@ -177,10 +177,11 @@ def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
 
 def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
     from slipstream.learn.build import build
+    from slipstream.learn.summary import plan_rows, table
 
     parts = build(choice, resolved.settings)
     parts.close()
-    rows = parts.plan.rows()
+    rows = plan_rows(parts, resolved.settings)
     facts = {
         "env": choice.name,
         "agents": parts.spec.agents,
@@ -191,7 +192,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
-    lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += table(rows)
     lines += parts.learner.notices
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 

@@ -109,6 +109,13 @@ def empty_rollout(spec: EnvSpec, design: Design, steps: int, envs: int) -> Rollo
     return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
 
 
+def copy_rollout(made: Rollout, into: Rollout) -> Rollout:
+    """Copy a rollout into another of the same shape; return that."""
+    for field in fields(Rollout):
+        np.copyto(getattr(into, field.name), getattr(made, field.name))
+    return into
+
+
 def view_rollout(slab: Any, prefix: str) -> Rollout:
     """The rollout whose fields stand in a slab under `prefix`."""
     return Rollout(**{f.name: slab[prefix + f.name] for f in fields(Rollout)})

@@ -225,6 +225,8 @@ class EnvSpec:
     """Whether `snapshot` holds all there is, so that a resumed run goes on bit for bit."""
     step_seconds: float = 0.0
     """Game time that one step takes, 0 if unknown."""
+    action_repeat: int = 1
+    """Times that the game takes every action."""
     behaviours: tuple[str, ...] = ()
     """Names of what is counted about each row in a game, such as goals or touches; never rewarded."""
     tasks: tuple[str, ...] = ()

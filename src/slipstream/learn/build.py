@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from slipstream.agents.specs import load_agent
@@ -15,11 +17,11 @@ from slipstream.collect.groups import Grouping, make_batched
 from slipstream.collect.local import Local
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.seats import Match, Roster, still_seats
-from slipstream.collect.vectors import make_vector
+from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.core import machine
-from slipstream.core.contracts import Array, EnvSpec
+from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Facts, Plan, check_batch, make_plan
+from slipstream.core.plan import Facts, Plan, changed, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
@@ -35,7 +37,7 @@ from slipstream.learn.mentor import make_mentor
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
 from slipstream.models.design import Design
-from slipstream.settings import Settings
+from slipstream.settings import PlanSettings, Settings
 
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
@@ -177,8 +179,7 @@ def build(
         cores=machine.cores(), native=parse(choice.name)[0] is not None,
         minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
         weights=design.weights.size * (PASSES if replay else 1), replay=replay,
-        needs_torch=needs_torch(settings, design), gpu=machine.gpu_name() if settings.plan.device != "cpu" else "",
-        images=not spec.obs.plain,
+        needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
     )  # fmt: skip
     plan = make_plan(settings.plan, facts, before)
     envs = plan.envs.applied
@@ -190,7 +191,7 @@ def build(
     curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
-    collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)
+    collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append)
     episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
     alarm = Alarm(steady=curriculum is None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
@@ -221,6 +222,13 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, d
     return spec, design, memory, fields
 
 
+def machine_facts(wanted: PlanSettings) -> dict[str, Any]:
+    """What the plan has to know about the machine; a GPU is looked for only where it may be used."""
+    looked_for = wanted.device != "cpu" or wanted.inference == "cuda"
+    gpu = machine.gpu_name() if looked_for else ""
+    return {"gpu": gpu, "bf16": bool(gpu) and machine.gpu_bf16(), "posix": os.name == "posix"}
+
+
 def needs_torch(settings: Settings, design: Design) -> str:
     """What of this run the fused kernels cannot do; empty: nothing."""
     wants = {
@@ -228,7 +236,6 @@ def needs_torch(settings: Settings, design: Design) -> str:
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
         "the contrastive loss": settings.algorithm == "ppo"
         and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
-        "checkpointing": settings.plan.checkpointing,
     }
     return next((what for what, wanted in wants.items() if wanted), "")
 
@@ -246,6 +253,10 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
             )
         from slipstream.learn.sac import SAC
 
+        if plan.learner.applied == "torch":
+            from slipstream.learn.modes import set_modes
+
+            set_modes(plan)
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
     wanted, said = settings.ppo, list[str]()
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
@@ -255,22 +266,27 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
     return ppo
 
 
+def mend(plan: Plan, say: Callable[[str], None], name: str, applied: Any, why: str) -> None:
+    """Put down in the plan what is done instead, and say it, once."""
+    if getattr(plan, name).applied != applied:
+        plan.mend(name, applied, why)
+        say(changed(name, applied, why))
+
+
 def make_engine(
     settings: Settings, design: Design, params: Array, plan: Plan, say: Callable[[str], None] = warnings.warn
 ) -> Engine:
-    """What takes the gradient steps, as the plan says; where compiling fails, `say` is told and the plan mended."""
-
-    def stay_eager(why: str) -> None:
-        plan.mend("compile", False, why)
-        say(f"plan.compile is off: {why}")
-
+    """What takes the gradient steps, as the plan says; where it cannot, the plan is mended and `say` told."""
     if plan.learner.applied == "torch":
+        from slipstream.learn.modes import set_modes
         from slipstream.learn.reference import TorchEngine
 
+        set_modes(plan)
         return TorchEngine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
             checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
-            precision=plan.precision.applied, compiled=plan.compile.applied, say=stay_eager,
+            device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
+            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say),
         )  # fmt: skip
     from slipstream.learn.fused import FusedEngine
 
@@ -279,13 +295,13 @@ def make_engine(
 
 def _collector(
     choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field],
-    sampled: bool, memory: int,
+    sampled: bool, memory: int, say: Callable[[str], None],
 ) -> Collector:  # fmt: skip
     envs, lag = plan.envs.applied, plan.lag.applied
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
     roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
     if plan.collector.applied == "local":
-        vector = make_vector(choice, envs, seed=settings.seed)
+        vector = _vector(choice, settings, plan, say)
         return Local(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
 
     def sized(name: str, field: Field) -> Field:
@@ -299,7 +315,24 @@ def _collector(
             settings.plan.deadline_s,
         )  # fmt: skip
         return make_batched(choice, spec, design, roster, state, how, seed=settings.seed, memory=memory)
-    return Actors(
-        choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed,
-        sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
-    )  # fmt: skip
+    try:
+        return Actors(
+            choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
+            seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
+            zero_copy=plan.zero_copy.applied,
+        )  # fmt: skip
+    except OSError as error:
+        mend(plan, say, "collector", "local", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "local steps all envs in this process")
+    return _collector(choice, settings, plan, spec, design, fields, sampled, memory, say)
+
+
+def _vector(choice: EnvChoice, settings: Settings, plan: Plan, say: Callable[[str], None]) -> Vector:
+    """What steps all environments for this process; where no workers can be started, one after another."""
+    envs, how, workers = plan.envs.applied, plan.vector.applied, plan.workers.applied
+    try:
+        return spread_vector(choice, envs, how, workers, seed=settings.seed, deadline_s=settings.plan.deadline_s)
+    except OSError as error:
+        mend(plan, say, "vector", "serial", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "plan.vector is serial")
+        return make_vector(choice, envs, seed=settings.seed)

@@ -7,7 +7,7 @@ that are stepped in turn: every worker has its share of each, so that no core is
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -223,9 +223,13 @@ class Processes(Share):
     """A vector whose environments live in worker processes of its own."""
 
     def __init__(
-        self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0
-    ) -> None:
-        super().__init__(Hands(make, spec, [(0, envs)], workers, deadline_s), 0)
+        self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0,
+        state: Mapping[str, Field] | None = None,
+    ) -> None:  # fmt: skip
+        """`state` is what a snapshot of all environments holds, by name; without it none is given."""
+        room = {f"state/{name}": field for name, field in (state or {}).items()}
+        slab = Slab(step_fields(spec, envs, 1, workers) | room)
+        super().__init__(Hands(make, spec, [(0, envs)], workers, deadline_s, slab), 0)
 
     def close(self) -> None:
         """End the workers; may be called twice."""

@@ -98,6 +98,7 @@ class Kart:
             terms=(*TERMS, *extra),
             exact=True,
             step_seconds=action_repeat / TICK_HZ,
+            action_repeat=action_repeat,
             behaviours=BEHAVIOURS,
             tasks=tasks,
             target=choose_target(name, tasks, (), target),

@@ -167,6 +167,7 @@ def _spec(
         terms=(*TERMS, *extra),
         exact=True,
         step_seconds=action_repeat / TICK_HZ,
+        action_repeat=action_repeat,
         behaviours=BEHAVIOURS,
         tasks=tasks,
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
