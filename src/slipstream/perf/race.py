@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from slipstream.core.stats import mean_interval
 from slipstream.perf.trial import Rehearsal
 
-HOPELESS, LOSING = 0.8, 0.93
+HOPELESS, LOSING = 0.7, 0.9
 """A mean below this ends a race after one round, or after two."""
 WORTH = 1.02
 """So does an interval that ends below this: there is nothing to gain."""

@@ -30,6 +30,8 @@ UNLIKELY = 0.8
 """What the model expects to be slower than this is not tried."""
 MODELLED = {"plan.collector", "plan.workers", "plan.groups", "plan.envs", "ppo.rollout", "sac.rollout"}
 """Changes whose loss the model is trusted to foresee; what threads gain it can only hope."""
+MOST_BUILD_S = 10.0
+"""What takes longer to make is taken to have been compiled, once."""
 NO_TIME = "no time left"
 Tell = Callable[[str], None]
 
@@ -130,7 +132,7 @@ class Tuner:
         """Measure, search, and compare what was found with the default plan once more."""
         self._bare_mib = system.memory_mib()
         self._seen: set[tuple[tuple[str, Any], ...]] = {()}
-        self._opening_s = 0.0
+        self._opening_s = self._iteration_s = 0.0
         self.best = self._open(self.base)  # what fails here fails in training too
         self._memory_mib = self._default_mib = self.best.memory_mib
         self._began = perf_counter()
@@ -159,12 +161,11 @@ class Tuner:
         return self.seconds - (perf_counter() - self._began) - reserved
 
     def _open(self, settings: Settings) -> Rehearsal:
-        """Make a training ready; how long that took, the last times above all, is what the next one may take."""
-        began = perf_counter()
+        """Make a training ready; how long that took, compiling aside, is what the next one may take."""
         _free_gpu()
         slow = settings.plan.compile or bool(machine.gpu_name())
         rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if slow else 1)
-        took = perf_counter() - began
+        took = min(rehearsal.build_s, MOST_BUILD_S) + min(rehearsal.warm_s, 4 * self._iteration_s)
         self._opening_s = (self._opening_s + took) / 2 if self._opening_s else took
         return rehearsal
 
