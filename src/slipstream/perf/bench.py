@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from slipstream.core import machine
@@ -73,7 +74,7 @@ class Bench:
 
     def measure(self, sides: Sequence[Side], rounds: int) -> list[Measured]:
         """Train every side once untimed, then all of them in each round; who goes first changes from round to round."""
-        names = ("A", "B") if len(sides) > 1 else ("B",)
+        names = ascii_uppercase[: len(sides)] if len(sides) > 1 else "B"
         done: list[list[Heat]] = [[] for _ in sides]
         turn = 0
         try:

@@ -141,7 +141,7 @@ def draw(path: Path, facts: Facts, sides: Sequence[tuple[str, Sequence[Heat]]]) 
         label: [heat.rate for heat in heats] + [None] * (len(rounds) - len(heats))
         for label, (_, heats) in zip(labels, sides, strict=True)
     }
-    panels = [Panel("steps per second", rounds, rates, style="dots", across="round")]
+    panels = [Panel("steps per second", rounds, rates, style="bars", across="round")]
     seconds = np.linspace(0, facts["seconds"], POINTS)
     scores = {label: _curve(heats, seconds) for label, (_, heats) in zip(labels, sides, strict=True)}
     told = {label: found for label, found in scores.items() if found is not None}
