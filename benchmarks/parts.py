@@ -183,6 +183,8 @@ def inferring(quick: bool) -> dict[str, Rate]:
     import torch
     from torch import nn
 
+    from slipstream.models.reference import torch_threads
+
     rows, calls = 8, 20 if quick else 500
     net = nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 8))
     obs = torch.randn(rows, 32)
@@ -190,9 +192,10 @@ def inferring(quick: bool) -> dict[str, Rate]:
     def ask(groups: list[torch.Tensor]) -> Callable[[], None]:
         @torch.inference_mode()
         def work() -> None:
-            for _ in range(calls):
-                for some in groups:
-                    torch.multinomial(net(some).softmax(-1), 1).numpy()
+            with torch_threads(1):  # as policies that act do: more would wait for each other
+                for _ in range(calls):
+                    for some in groups:
+                        torch.multinomial(net(some).softmax(-1), 1).numpy()
 
         return work
 

@@ -25,7 +25,7 @@ from slipstream.core.errors import (
     MachineError,
     SlipstreamError,
 )
-from slipstream.perf.sides import Side, command, surroundings
+from slipstream.perf.sides import Side, command, knows, surroundings
 from slipstream.runs.layout import RunDir, read_json
 from slipstream.runs.metrics import read
 
@@ -38,6 +38,8 @@ WARM_LOG = 100
 """Steps between rows of a side that begins without updates: how fast it was then says nothing about later."""
 START_LIMIT_S = 900.0
 """What start-up and compiling may take."""
+STRETCHES = (1, 3, 9)
+"""A run that is too short for two iterations is done again, this much longer; scores are read at the same time."""
 TOLD_LINES = 12
 CODES = {kind.code: kind for kind in (ConfigError, EnvError, DemoError, CheckpointError, MachineError)}
 LOOK_S = 0.2
@@ -112,8 +114,7 @@ class Portrait:
 
 def probe(side: Side, work: Work, limit_s: float = START_LIMIT_S) -> Portrait:
     """Train for a moment: compile everything, and see what the side is."""
-    known = _call(side, command(side, ["train", "--help"]), limit_s)
-    tuned = "--no-tuned" in known
+    tuned = knows(side, "--no-tuned")
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         run = RunDir(Path(folder) / "run")
         facts = _train(side, work, run, PROBE_S, 1, work.seed, tuned, limit_s)
@@ -137,26 +138,29 @@ def heat(side: Side, portrait: Portrait, work: Work, seed: int, limit_s: float =
     load, busy = os.getloadavg()[0], psutil.cpu_percent(LOOK_S) / 100
     warm_steps = _warm_steps(portrait.settings)
     log = WARM_LOG if warm_steps else max(1, int(portrait.rate * work.seconds / ROWS))
-    with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
-        run = RunDir(Path(folder) / "run")
-        seconds = portrait.warm_s + work.seconds
-        facts = _train(side, work, run, seconds, log, seed, portrait.tuned, limit_s)
-        rows = read(run)
-        timing = clock(rows, facts, warm_steps)
-        if not timing.rate:
-            raise ConfigError(
-                f"{side.label}: {work.seconds:g} s were too short for two iterations of {portrait.batch:,.0f} steps.",
-                f"give --seconds at least {3 * max(work.seconds, portrait.batch / portrait.rate):.0f}",
-            )
-        curve = tuple((at - timing.warm_s, score) for at, score in _scores(rows) if at - timing.warm_s <= work.seconds)
-        score = _evaluated(side, work, run, seed, limit_s) if work.games else (curve[-1][1] if curve else None)
+    for stretch in STRETCHES:
+        with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
+            run = RunDir(Path(folder) / "run")
+            seconds = portrait.warm_s + stretch * work.seconds
+            facts = _train(side, work, run, seconds, log, seed, portrait.tuned, limit_s)
+            rows = read(run)
+            timing = clock(rows, facts, warm_steps)
+            if timing.rate:
+                games = _evaluated(side, work, run, seed, limit_s) if work.games else None
+                break
+    else:
+        raise ConfigError(
+            f"{side.label}: even {seconds:.3g} s were too short for two iterations of {portrait.batch:,.0f} steps.",
+            f"give --seconds at least {2 * seconds:.0f}, or make iterations smaller",
+        )
+    curve = tuple((at - timing.warm_s, score) for at, score in _scores(rows) if at - timing.warm_s <= work.seconds)
     used = [row["system/memory_mib"] for row in rows if row.get("system/memory_mib") is not None]
     last = rows[-1] if rows else {}
     split = {name: last[f"time/{name}"] for name in ("env", "inference", "learn", "other") if f"time/{name}" in last}
     return Heat(
         steps=timing.steps, seconds=timing.seconds, rate=timing.rate, start_s=facts["start_seconds"],
-        warm_s=timing.warm_s, score=score, curve=curve, memory_mib=max(used, default=None), split=split,
-        busy=busy, load=load,
+        warm_s=timing.warm_s, score=games if work.games else (curve[-1][1] if curve else None), curve=curve,
+        memory_mib=max(used, default=None), split=split, busy=busy, load=load,
     )  # fmt: skip
 
 

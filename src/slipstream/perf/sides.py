@@ -107,10 +107,19 @@ def command(side: Side, verb: Sequence[str], modules: Sequence[str] = ()) -> lis
     return words
 
 
-def surroundings(side: Side, cache: Path | None = None) -> dict[str, str]:
+def knows(side: Side, flag: str) -> bool:
+    """Whether the command line of a side's own code has a flag; commits of before lack newer ones."""
+    files = [*(_source(side) / "slipstream").glob("cli.py"), *(_source(side) / "slipstream" / "cli").glob("*.py")]
+    return any(f'"{flag}"' in file.read_text(encoding="utf-8") for file in files)
+
+
+def _source(side: Side) -> Path:
+    return sources(side.commit) if side.commit else PACKAGE.parent
+
+
+def surroundings(side: Side) -> dict[str, str]:
     """The variables of its process: its own sources come first."""
-    source = sources(side.commit, cache) if side.commit else PACKAGE.parent
-    paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(_source(side)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
@@ -136,10 +145,10 @@ def full_commit(rev: str) -> str:
     return done.stdout.strip()
 
 
-def sources(commit: str, cache: Path | None = None) -> Path:
+def sources(commit: str) -> Path:
     """The sources of a commit, written out once; what is compiled of them is kept beside them."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream" / "commits"
-    folder = (cache or home) / commit
+    folder = home / commit
     if not folder.is_dir():
         done = subprocess.run(
             ["git", "-C", str(checkout()), "archive", commit, "src"], capture_output=True, check=False
