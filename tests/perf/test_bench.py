@@ -225,7 +225,7 @@ import json, sys
 from pathlib import Path
 
 words = sys.argv[1:]
-if "--no-tuned" in words:
+if any("tuned" in word for word in words):
     sys.exit(2)
 run = Path(words[words.index("--run") + 1])
 state = run / "checkpoints" / "000000000400"

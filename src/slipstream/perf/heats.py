@@ -66,9 +66,9 @@ class Heat:
     seconds: float
     rate: float
     start_s: float
-    """From the start of the process to the end of the first iteration."""
+    """Making the parts, compiling, and the first iteration."""
     warm_s: float
-    """Of that, what the first iteration took longer than an ordinary one: compiling and warming up."""
+    """What the first iteration took longer than an ordinary one."""
     score: float | None
     """At the same time after the warm-up on both sides."""
     curve: tuple[tuple[float, float], ...] = ()
@@ -99,7 +99,7 @@ class Portrait:
     updates: float
     """Gradient steps per step of experience."""
     cold_s: float
-    """From the start of the process to the end of the first iteration, the first time."""
+    """Making the parts, compiling, and the first iteration, the first time."""
     warm_s: float
     rate: float
     """About: it sets how often rows are written."""

@@ -110,7 +110,7 @@ def command(side: Side, verb: Sequence[str], modules: Sequence[str] = ()) -> lis
 def knows(side: Side, flag: str) -> bool:
     """Whether the command line of a side's own code has a flag; commits of before lack newer ones."""
     files = [*(_source(side) / "slipstream").glob("cli.py"), *(_source(side) / "slipstream" / "cli").glob("*.py")]
-    return any(f'"{flag}"' in file.read_text(encoding="utf-8") for file in files)
+    return any(f'{flag}"' in file.read_text(encoding="utf-8") for file in files)
 
 
 def _source(side: Side) -> Path:
