@@ -65,7 +65,7 @@ GROUPS = {
         "envs in this process": "plan.collector=local,plan.vector=serial",
         "envs in processes": f"plan.collector=local,plan.vector=processes,plan.workers={ALL}",
     }, (HOST,)),
-    "slow": Group(SLOW_ENV, 1.5, {
+    "slow": Group(SLOW_ENV, 1.0, {
         "1 worker": "plan.collector=actors,plan.workers=1",
         f"{ALL} workers": f"plan.collector=actors,plan.workers={ALL}",
         "envs in this process": "plan.collector=local,plan.vector=serial",
@@ -86,7 +86,7 @@ GROUPS = {
     "bptt": Group("recall:32", 1.0, {
         "64 steps back": "policy.sequence=64", "32 steps back": "policy.sequence=32",
     }, (HOST, "policy.memory=lstm", "policy.memory_size=64", "plan.envs=32", "ppo.rollout=64", "ppo.minibatch=512")),
-    "pixels": Group("pixels:84", 1.5, {
+    "pixels": Group("pixels:84", 1.2, {
         "fp32": "", "bf16": "plan.precision=bf16", "compiled": "plan.compile=true", "in parts of 16":
         "plan.micro_batch=16",
     }, (HOST, "plan.learner=torch", "plan.envs=16", "ppo.rollout=8", "ppo.minibatch=64", "ppo.epochs=2")),
@@ -100,7 +100,7 @@ GROUPS = {
         "batch 16,384 by 512": "plan.envs=256,ppo.minibatch=512",
         "batch 262,144 by 32,768": "plan.envs=4096,ppo.minibatch=32768",
     }, (HOST,)),
-    "sac": Group("gymnasium:Pendulum-v1", 1.5, {
+    "sac": Group("gymnasium:Pendulum-v1", 1.0, {
         "1 env": "plan.envs=1", "8 envs": "plan.envs=8",
         "8 envs, an update for 8 steps": "plan.envs=8,sac.updates_per_step=0.125",
     }, (HOST, "algorithm=sac", "sac.warmup=200", "policy.hidden=[64,64]")),
@@ -207,7 +207,7 @@ def estimate(groups: Sequence[str], rounds: int) -> float:
         if name in GROUPS:
             group = GROUPS[name]
             compiled = sum("plan.compile=true" in text for text in group.sides.values())
-            total += len(group.sides) * ((rounds + 1) * START_S + rounds * group.seconds + 1.0)
+            total += len(group.sides) * ((rounds + 1) * START_S + rounds * group.seconds)
             total += compiled * (rounds + 1) * COMPILE_S
         else:
             total += (rounds + 1) * PART_S

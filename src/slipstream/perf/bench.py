@@ -99,8 +99,8 @@ class Bench:
             self._say(f"{name}: commit {side.commit[:12]}; its first run compiles, which may take a minute or two")
         portrait = probe(side, self.work)
         self._say(
-            f"{name} ({side.label}): first run {portrait.cold_s:.1f} s to the end of its first iteration, compiling "
-            f"included; batch {portrait.batch:,.0f}, {portrait.weights:,} numbers in the policy"
+            f"{name} ({side.label}): first run: {portrait.cold_s:.1f} s for making its parts, compiling and the first "
+            f"iteration; batch {portrait.batch:,.0f}, {portrait.weights:,} numbers in the policy"
         )
         return portrait
 

@@ -42,9 +42,8 @@ def lines(facts: Facts) -> str:
             one = facts[name]
             score = f", score {interval(one['score'], '', 4)}" if one["score"] else ""
             found.append(
-                f"{name.upper()} ({one['side']}): {_rate(one)} steps/s{score}; not counted: {one['start_s']:.1f} s from "
-                "the start of the process to the end of its first iteration, compiling included "
-                f"({one['cold_s']:.1f} s the first time)"
+                f"{name.upper()} ({one['side']}): {_rate(one)} steps/s{score}; not counted: {one['start_s']:.1f} s for "
+                f"making its parts, compiling and the first iteration ({one['cold_s']:.1f} s the first time)"
             )
     found += [f"note: {note}" for note in facts["notes"]]
     if "saved" in facts:
