@@ -267,7 +267,8 @@ def train_group(
         told = compare(off.portrait, on.portrait, off.heats, on.heats, paired=True, gate=None)
         rates = {"off": off.facts()["steps_per_second"], "on": on.facts()["steps_per_second"]}
         kept = ("verdict", "speed", "score", "like_for_like", "bought_with", "busy")
-        results[key] = _words(one) | rates | {part: told[part] for part in kept} | {"unit": "steps/s"}
+        other = [part["key"] for part in told["differences"] if part["matters"]]
+        results[key] = _words(one) | rates | {part: told[part] for part in kept} | {"other": other, "unit": "steps/s"}
     return results
 
 
@@ -338,7 +339,7 @@ def answer(result: Mapping[str, Any]) -> str:
     text = f"{result['work']}, {result['from']} -> {result['to']}: {interval(result['speed'], 'x', 3)}, "
     text += result["verdict"]
     if not result["like_for_like"]:
-        text += f", not like for like ({'; '.join(result['bought_with']) or 'other work'})"
+        text += f", not like for like ({'; '.join(result['bought_with'] or result['other'])})"
     if result["score"]:
         told = {"higher": "higher score", "lower": "lower score"}.get(
             result["score"]["verdict"], "no difference in score"

@@ -1,4 +1,4 @@
-"""The Python door: train, compete, resume, evaluate, hold a tournament, load an agent, make a vector."""
+"""The Python door: train, compete, resume, evaluate, compare, hold a tournament, load an agent, make a vector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
-from slipstream.runs.layout import RunDir
+from slipstream.perf import bench as benching
+from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
 from slipstream.stages import clone as cloning
@@ -210,6 +211,18 @@ def tournament(
     )  # fmt: skip
 
 
+def bench(
+    a: str, b: str, *, env: str = "soccer", seconds: float = 10.0, repeats: int = benching.NEED_ROUNDS,
+    games: int = 0, out: str | Path | None = None, settings: Sequence[str] = (), modules: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Train two sides in turn and compare speed and score; a side as on the command line, `settings` of both."""
+    place = Path(out) if out else default_path(env, "benches")
+    return benching.bench(
+        [a, b], env=env, seconds=seconds, rounds=repeats, games=games, shared=settings, modules=modules, out=place,
+        say=_say,
+    )  # fmt: skip
+
+
 def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
     """Load an agent; `agent.act(obs)` takes one observation or a batch. Scripted and random ones need `env`."""
     if spec.startswith("run:"):
@@ -254,6 +267,6 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 
 __all__ = [
-    "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume",
-    "tournament", "train",
+    "EnvChoice", "Run", "bench", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record",
+    "resume", "tournament", "train",
 ]  # fmt: skip

@@ -200,7 +200,7 @@ def test_sides_are_read(tmp_path: Path) -> None:
     file.write_text("ppo: {epochs: 2}")
     side = read_side(f"smoke,policy.hidden=[8,8],ppo.gamma=0.9,{file}", ["seed=3"])
     assert side.words == ("seed=3", "policy.hidden=[8,8]", "ppo.gamma=0.9")
-    assert (side.preset, side.config) == ("smoke", file)
+    assert (side.presets, side.config) == (("smoke",), file)
     assert read_side("").label == "defaults"
 
 
@@ -210,7 +210,7 @@ def test_sides_are_read(tmp_path: Path) -> None:
         ("smok", "neither KEY=VALUE, a preset, a YAML file nor a commit. Did you mean `smoke`?"),
         ("ppo.epoch=3", "Unknown setting `ppo.epoch`. Did you mean `ppo.epochs`?"),
         ("none.yaml", "There is no config file `none.yaml`."),
-        ("smoke,cartpole", "names two of a kind: smoke and cartpole"),
+        ("commit:HEAD,commit:HEAD", "names two of a kind: "),
     ],
 )
 def test_wrong_sides(text: str, said: str) -> None:
@@ -227,6 +227,10 @@ from pathlib import Path
 words = sys.argv[1:]
 if any("tuned" in word for word in words):
     sys.exit(2)
+if words[0] == "evaluate":
+    against = words[words.index("--opponent") + 1]
+    print(json.dumps({"score": 0.75, "mean_return": 1.0, "opponents": {against: {}}}))
+    sys.exit(against != "scripted:rule")
 run = Path(words[words.index("--run") + 1])
 state = run / "checkpoints" / "000000000400"
 state.mkdir(parents=True)
@@ -259,6 +263,7 @@ def test_commits_run_by_their_own_sources(tmp_path: Path, monkeypatch: pytest.Mo
     assert (portrait.plan, portrait.batch, portrait.commit) == ({"workers": 3}, 100.0, side.commit)
     found = heat(side, portrait, replace(work, seconds=4.0), seed=1)
     assert (found.rate, found.score, found.warm_s) == (100.0, 7.0, 0.0)
+    assert heat(side, portrait, replace(work, seconds=4.0, games=8), seed=1).score == 0.75, "of games, if asked for"
     assert (tmp_path / "cache" / "slipstream" / "commits" / side.commit / "src" / "slipstream").is_dir()
     with pytest.raises(ConfigError, match="There is no commit `nowhere`"):
         read_side("commit:nowhere")

@@ -28,7 +28,8 @@ class Side:
 
     text: str
     words: tuple[str, ...] = ()
-    preset: str = ""
+    presets: tuple[str, ...] = ()
+    """Later ones lie over earlier ones."""
     config: Path | None = None
     commit: str = ""
     """The full name of a commit; empty: the code that runs now."""
@@ -54,7 +55,7 @@ def read_side(text: str, shared: Sequence[str] = ()) -> Side:
         elif word.endswith((".yaml", ".yml")):
             side = _once(side, config=_existing(Path(word)))
         elif word.startswith(PRESET) or word in presets():
-            side = _once(side, preset=word.removeprefix(PRESET))
+            side = replace(side, presets=(*side.presets, word.removeprefix(PRESET)))
         else:
             raise ConfigError(
                 f"`{word}` is neither KEY=VALUE, a preset, a YAML file nor a commit.{did_you_mean(word, presets())}",
@@ -62,13 +63,12 @@ def read_side(text: str, shared: Sequence[str] = ()) -> Side:
             )
     side = replace(side, words=(*shared, *side.words))
     if not side.commit:
-        layers = [preset_layer(side.preset)] if side.preset else []
-        resolve(*layers, flag_layer(list(side.words)))
+        resolve(*(preset_layer(name) for name in side.presets), flag_layer(list(side.words)))
     return side
 
 
 def _once(side: Side, **more: Path | str) -> Side:
-    """The side with one thing more; two presets, files or commits would hide each other."""
+    """The side with one thing more; two files or commits would hide each other."""
     for name, value in more.items():
         if before := getattr(side, name):
             raise ConfigError(f"`{side.text}` names two of a kind: {before} and {value}.", "keep one of them")
@@ -96,8 +96,8 @@ def _split(text: str) -> list[str]:
 def command(side: Side, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
     """The command line of a verb with this side's settings."""
     words = [sys.executable, "-m", "slipstream.cli", *verb]
-    if side.preset:
-        words += ["--preset", side.preset]
+    for preset in side.presets:
+        words += ["--preset", preset]
     if side.config:
         words += ["--config", str(side.config)]
     for word in side.words:

@@ -99,7 +99,7 @@ def differences(a: Portrait, b: Portrait) -> list[Difference]:
             found.append(Difference(part, f"plan.{name}", ours, theirs, name == "lag"))
     outcomes = (
         ("the network", "weights", a.weights, b.weights),
-        ("learning", "batch", a.batch, b.batch),
+        ("learning", "batch", _batch(a), _batch(b)),
         ("learning", "updates per step", a.updates, b.updates),
     )
     for part, key, ours, theirs in outcomes:
@@ -125,10 +125,15 @@ def bought_with(faster: Portrait, slower: Portrait) -> list[str]:
     return found
 
 
+def _batch(one: Portrait) -> float:
+    """Steps that are learned from together: an iteration's, or what is drawn from the replay buffer."""
+    return float(one.settings.get("sac.batch", 0)) if one.settings.get("algorithm") == "sac" else one.batch
+
+
 def _samples(one: Portrait) -> float:
     """How often a step is learned from."""
-    size = one.settings.get("sac.batch" if one.settings.get("algorithm") == "sac" else "ppo.minibatch", 0)
-    return one.updates * float(size)
+    replayed = one.settings.get("algorithm") == "sac"
+    return one.updates * (_batch(one) if replayed else float(one.settings.get("ppo.minibatch", 0)))
 
 
 def _every(one: Portrait) -> float:
