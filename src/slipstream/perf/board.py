@@ -96,7 +96,8 @@ def _cells(one: Facts, score_is: str) -> dict[str, str]:
 
 def _likeness(facts: Facts) -> str:
     if not facts["differences"]:
-        return "The two sides differ in nothing but their code." if facts["like_for_like"] else ""
+        code = "" if facts["a"]["commit"] == facts["b"]["commit"] else " but their code"
+        return f"The two sides differ in nothing{code}."
     rows = [
         [one["part"], f"`{one['key']}`", _value(one["a"]), _value(one["b"]), "yes" if one["matters"] else "no"]
         for one in facts["differences"]
