@@ -1,4 +1,4 @@
-"""The Python door: tune, train, compete, resume, evaluate, hold a tournament, load an agent, make a vector."""
+"""The Python door: tune, train, compete, resume, evaluate, bench, hold a tournament, load an agent, make a vector."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
+from slipstream.perf import bench as benching
 from slipstream.perf import tune as tuning
 from slipstream.perf.cache import tuned_layer
-from slipstream.runs.layout import RunDir
+from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
 from slipstream.stages import clone as cloning
@@ -229,6 +230,18 @@ def tournament(
     )  # fmt: skip
 
 
+def bench(
+    a: str, b: str, *, env: str = "soccer", seconds: float = 10.0, repeats: int = benching.NEED_ROUNDS,
+    games: int = 0, out: str | Path | None = None, settings: Sequence[str] = (), modules: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Train two sides in turn and compare speed and score; a side as on the command line, `settings` of both."""
+    place = Path(out) if out else default_path(env, "benches")
+    return benching.bench(
+        [a, b], env=env, seconds=seconds, rounds=repeats, games=games, shared=settings, modules=modules, out=place,
+        say=_say,
+    )  # fmt: skip
+
+
 def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
     """Load an agent; `agent.act(obs)` takes one observation or a batch. Scripted and random ones need `env`."""
     if spec.startswith("run:"):
@@ -273,6 +286,6 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 
 __all__ = [
-    "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume",
-    "tournament", "train", "tune",
+    "EnvChoice", "Run", "bench", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record",
+    "resume", "tournament", "train", "tune",
 ]  # fmt: skip
