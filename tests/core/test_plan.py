@@ -143,7 +143,8 @@ def test_where_a_gpu_is_used() -> None:
     """Whole games and networks for images go to the GPU; a small network, SAC and the fused learner stay."""
     assert shown(on_gpu(), "device", "collector", "inference", "learner") == [
         ("cuda", "game, policy and learner live on the H200"), ("device", "the whole game runs on the H200"),
-        ("cuda", "the policy lives where the game does"), ("torch", "a learner on the GPU needs it"),
+        ("cuda", "the policy lives where the game does"),
+        ("torch", "gradients are products of matrices on the device"),
     ]  # fmt: skip
     seen = on_gpu("no GPU version", images=True)
     assert shown(seen, "device", "collector", "inference", "storage", "pinned", "cudnn_benchmark", "groups") == [
@@ -228,7 +229,7 @@ def test_a_game_on_the_gpu_has_its_own_way() -> None:
         ("bf16", "games that live on the GPU have no fp16"), (False, "nothing is copied: the game is on the GPU"),
         (False, "what the GPU does is captured as graphs"),
     ]  # fmt: skip
-    assert on_gpu(precision="fp16", collector="batched").precision.applied == "fp16"
+    assert on_gpu(precision="fp16", collector="batched", device="cuda").precision == Switch("fp16", "fp16", "asked for")
 
 
 def test_groups_and_copies_belong_to_those_who_have_them() -> None:

@@ -54,10 +54,14 @@ def test_rounds_alternate_and_end_when_sure() -> None:
     assert str(result.ratio).startswith("1.20x [1.1")
 
 
-def test_a_hopeless_first_round_ends_it() -> None:
-    """Half the speed needs no second round."""
+def test_a_race_that_is_lost_ends() -> None:
+    """Half the speed needs no second round, an eighth less no third; the last comparison always runs to its end."""
     result, log = run([10.0] * 6, [5.0] * 6)
-    assert log == "AB" and result.ratio.slower
+    assert log == "AB" and result.ratio.slower and str(result.ratio) == "0.50x"
+    result, log = run([10.0] * 6, [8.8, 8.6, 20.0])
+    assert log == "ABBA" and result.ratio.slower
+    result, log = run([10.0] * 5, [5.0] * 5, rounds=5, sure=5)
+    assert result.ratio.rounds == 5
 
 
 def test_noise_runs_to_the_end() -> None:

@@ -1,6 +1,7 @@
 """The command line: one subcommand per verb; reads argv, prints results, owns exit codes."""
 
 from slipstream.cli import (
+    bench,
     clone,
     compete,
     convert,
@@ -17,6 +18,7 @@ from slipstream.cli import (
 from slipstream.cli.shell import main
 
 __all__ = [
+    "bench",
     "clone",
     "compete",
     "convert",

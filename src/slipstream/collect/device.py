@@ -7,6 +7,7 @@ is tested: chance comes from the same streams, so that it makes the rollouts tha
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -214,15 +215,18 @@ class Device:
         self._obs.copy_(torch.from_numpy(now.obs))
         self._active.copy_(torch.from_numpy(now.active))
 
+    def prepare(self) -> None:
+        """Compile and capture what a rollout takes, so that the first one is as fast as any."""
+        if self._graphs:
+            self._graph = capture(self._roll, [*self._kept(), self.returns, self.lengths])
+
     def collect(self, version: int) -> DeviceRollout:
         """Make rollout number `version`."""
         self._made = version + 1
-        if not self._graphs:
-            self._roll()
-            return self.rollout
         if self._graph is None:
-            self._graph = capture(self._roll, [*self._kept(), self.returns, self.lengths])
-        self._graph.replay()
+            self._roll()
+        else:
+            self._graph.replay()
         return self.rollout
 
     def matches(self, version: int) -> list[Match]:
@@ -389,13 +393,15 @@ def capture(work: Callable[[], None], changed: Sequence[Tensor]) -> Any:
     kept = [tensor.clone() for tensor in changed]
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numba finds small grids worth a warning
         work()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     for tensor, old in zip(changed, kept, strict=True):
         tensor.copy_(old)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         work()
     return graph

@@ -34,7 +34,7 @@ def launch(
     import torch
 
     cuda = gpu_compiler()
-    given = tuple(cuda.as_cuda_array(arg, sync=False) if hasattr(arg, "is_cuda") else arg for arg in args)
+    given: Any = tuple(cuda.as_cuda_array(arg, sync=False) if hasattr(arg, "is_cuda") else arg for arg in args)
     stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
     _exact[0] = exact
     try:
@@ -53,7 +53,7 @@ def _kernel(one: Callable[..., Any], exact: bool) -> Any:
         if index < count:
             one(index, *args)
 
-    return cuda.jit(kernel)
+    return cuda.jit(kernel, lto=False)  # the linker's own code generation would fuse what must not be
 
 
 @cache
@@ -69,10 +69,10 @@ def gpu_compiler() -> Any:
         raise MachineError(
             f"Games on the GPU need numba-cuda: {error}.", 'pip install -c constraints.txt "slipstream[gpu]"'
         ) from error
-    compile_ir = nvvm.compile_ir
+    plain: Any = nvvm.compile_ir
 
     def compile_rounding(llvmir: Any, **options: Any) -> Any:
-        return compile_ir(llvmir, **({"fma": False} if _exact[0] else {}), **options)
+        return plain(llvmir, **({"fma": False} if _exact[0] else {}), **options)
 
     def floor(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.floor", [args[0].type]), args)

@@ -245,9 +245,10 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
     mode = _choose_word(wanted.compile_mode, "default", "asked for")
     if not compile.applied:
         mode = Switch(wanted.compile_mode, "default", "nothing is compiled")
+    precision = _precision(wanted, facts, device, collector, learner.applied)
     return {
         "learner": learner, "threads": threads, "micro_batch": micro_batch, "checkpointing": checkpointing,
-        "compile": compile, "compile_mode": mode, "precision": _precision(wanted, facts, device, collector, learner.applied),
+        "compile": compile, "compile_mode": mode, "precision": precision,
     }  # fmt: skip
 
 

@@ -106,7 +106,8 @@ class Payout:
 
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
         """Write the rewards of the rows that acted, 0 for the others, and add their terms up."""
-        pay(*self.rules[:7], acted, *self.rules[7:], reward, terms)
+        values, weights, live, kept, moments, limit, teams, spirit, rivalry = self.rules
+        pay(values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
     def reset(self) -> None:
         """Forget the sizes of the terms."""

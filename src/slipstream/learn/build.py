@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -221,11 +222,16 @@ def _on_device(
     pack = design.first_pack(settings.seed)
     start = adopt(settings.start, design, pack) if settings.start and fresh else {}
     net = Matrices(design, device, plan.precision.applied)
-    learner = DevicePPO(settings, net, pack, rows, plan.graphs.applied, start)
+    began, graphs = time.perf_counter(), plan.graphs.applied
+    learner = DevicePPO(settings, net, pack, rows, graphs=graphs, mixed=choice.name.endswith(":mixed"), start=start)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
-    collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=plan.graphs.applied)
+    collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
+    if graphs:
+        collector.prepare()
+        learner.prepare(collector.rollout)
+        learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
     matches = Matches(spec, envs, settings.seed, Still(None, spec, envs), None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
     return Parts(

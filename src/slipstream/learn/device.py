@@ -267,10 +267,13 @@ class DeviceEngine:
 
 
 class DevicePPO(PPO):
-    """PPO whose rollouts never leave the device: all of an iteration's learning is one piece of work there."""
+    """PPO whose rollouts never leave the device: all of an iteration's learning is one piece of work there.
+
+    `mixed` says that there may be rows which do not act.
+    """
 
     def __init__(
-        self, settings: Settings, net: Matrices, pack: Array, rows: int, graphs: bool,
+        self, settings: Settings, net: Matrices, pack: Array, rows: int, *, graphs: bool, mixed: bool,
         start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self._net, self._on_device = net, DeviceEngine(net, net.design.split_pack(pack)[0])
@@ -285,8 +288,7 @@ class DevicePPO(PPO):
         self._gae = torch.zeros(6, device=net.device)
         self._report = torch.zeros(SUMS + 6 + 2 * self._obs.mean.size, dtype=torch.float64, device=net.device)
         self._rollout: DeviceRollout | None = None
-        self._mixed = False
-        """Whether there are rows that do not act, as far as was seen."""
+        self._mixed = mixed
 
     def update(self, rollout: Any, steps: int) -> tuple[int, dict[str, Any]]:
         """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
@@ -348,9 +350,22 @@ class DevicePPO(PPO):
 
     def _learn(self, rollout: DeviceRollout, value_only: bool) -> Array:
         """All of an iteration's learning; return its report."""
+        run, order = self._prepare_work(rollout, value_only)
+        if order is not None and (drawn := self._draw(rollout)) is not None:
+            order.copy_(drawn)
+        run()
+        report: Array = self._report.cpu().numpy()
+        return report
+
+    def prepare(self, rollout: DeviceRollout) -> None:
+        """Compile and capture what an iteration's learning takes; `rollout` is where all of them will be."""
+        random = self._random.bit_generator.state
+        self._prepare_work(rollout, self._knobs().policy == 0.0)
+        self._random.bit_generator.state = random
+
+    def _prepare_work(self, rollout: DeviceRollout, value_only: bool) -> tuple[Any, Tensor | None]:
+        """What to run for these settings, captured once, and where it reads the order of samples from."""
         s, engine = self.now, self._on_device
-        if not self._work:
-            self._mixed = bool((rollout.active == 0).any())
         key = (s.minibatch, s.epochs, s.order, s.normalise_advantage, value_only)
         if key not in self._work:
             order = self._draw(rollout)
@@ -364,11 +379,7 @@ class DevicePPO(PPO):
             self._net.refresh()
             self._work[key] = run, order
         run, order = self._work[key]
-        if order is not None:
-            order.copy_(self._draw(rollout))
-        run()
-        report: Array = self._report.cpu().numpy()
-        return report
+        return run, order
 
     def _teach(self, rollout: DeviceRollout, known: Tensor, order: Tensor | None, value_only: bool) -> None:
         """What the device does: advantages, gradient steps of all epochs, and the report."""

@@ -60,8 +60,6 @@ def decide(s: Array, clock: Array, repeat: int, overtime_ticks: int, team_size: 
     """Advance one env by one decision; the ticks after a goal are a pause."""
     cars = 2 * team_size
     s[GOAL] = ZERO
-    for car in range(cars):
-        s[car_at(car) + TOUCH] = ZERO
     left = clock[TICKS_LEFT]
     # Who hits first when both do at once changes with every kick-off and from match to match: neither side gains.
     last_first = (clock[KEY] + clock[GAME] + clock[SCORE] + clock[SCORE + 1]) & 1
@@ -100,6 +98,7 @@ def advance_env(
     mark(acted, env, size, slots)
     for car in range(2 * size):
         decode(action, row_of(env, car, size, slots), kind, table, s, car_at(car))
+        s[car_at(car) + TOUCH] = ZERO
     decide(s, own, rule[REPEAT], overtime_ticks, size)
     count_cars(old, s, own, size, rule[REPEAT], sums[env])
     for car in range(2 * size):
