@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--set", action="append", default=[], help="more settings, as KEY=VALUE")
+    parser.add_argument("--out", type=Path, default=None, help="where the record goes")
     parser.add_argument("--quick", action="store_true", help="a small one, no record")
     options = parser.parse_args()
     if options.quick:
@@ -145,7 +147,7 @@ def main() -> None:
     if options.quick:
         print("\n".join(lines))
         return
-    record = Record(dated("atari"))
+    record = Record((options.out or dated("atari")))
     record.begin()
     record.load()
     for name, found in rates.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=2000)
+    parser.add_argument("--out", type=Path, default=None, help="where the record goes")
     parser.add_argument("--quick", action="store_true", help="few repeats, no record")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,7 +110,7 @@ def main() -> None:
     if options.quick:
         print("\n".join(lines))
         return
-    record = Record(dated("roundtrip"))
+    record = Record((options.out or dated("roundtrip")))
     record.begin()
     record.load()
     for name, taken in times.items():
