@@ -147,7 +147,7 @@ def main() -> None:
     if options.quick:
         print("\n".join(lines))
         return
-    record = Record((options.out or dated("atari")))
+    record = Record(options.out or dated("atari"))
     record.begin()
     record.load()
     for name, found in rates.items():

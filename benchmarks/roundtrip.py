@@ -110,7 +110,7 @@ def main() -> None:
     if options.quick:
         print("\n".join(lines))
         return
-    record = Record((options.out or dated("roundtrip")))
+    record = Record(options.out or dated("roundtrip"))
     record.begin()
     record.load()
     for name, taken in times.items():
