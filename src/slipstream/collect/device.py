@@ -39,22 +39,24 @@ RETURN, LENGTH, OUTCOME, ENDED = range(4)
 
 @compiled_fused
 def sample_row(
-    row: int, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
-    action: Array, logp: Array, value: Array,
+    row: int, acts: Array, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array,
+    probs: Array, action: Array, logp: Array, value: Array,
 ) -> None:  # fmt: skip
-    """Draw the action of one row."""
+    """Draw the action of one row, unless it does not act."""
+    if acts[row] == 0:
+        return
     logp[row] = sample(policy[row], log_std, head, streams, row, probs[row], action[row])
     value[row] = values[row, column]
 
 
 @compiled_fused
 def sample_rows(
-    policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
+    acts: Array, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
     action: Array, logp: Array, value: Array,
 ) -> None:  # fmt: skip
-    """Draw the actions of all rows."""
+    """Draw the actions of all rows that act."""
     for row in range(policy.shape[0]):
-        sample_row(row, policy, values, column, log_std, head, streams, probs, action, logp, value)
+        sample_row(row, acts, policy, values, column, log_std, head, streams, probs, action, logp, value)
 
 
 @compiled
@@ -181,6 +183,7 @@ class Device:
             torch.from_numpy(part).to(device) for part in (now.final_obs, now.behaviour)
         )
         self._final = torch.zeros(rows, device=device)
+        self._all = torch.ones(rows, dtype=torch.uint8, device=device)
         self._probs = torch.zeros(max(1, design.outputs), rows, device=device).T
         self._env_action = torch.zeros(rows, spec.action.parts, device=device)
         self._head = torch.from_numpy(design.stack.head).to(device)
@@ -294,7 +297,8 @@ class Device:
         for t in range(r.steps):
             for sequence in starts.get(t, ()):
                 r.state[sequence].copy_(memory)
-            self._act(r.inputs[t], r.obs[t], r.action[t], r.logp[t], r.value[t])
+            acts = self._all if memory.numel() else r.active[t]
+            self._act(acts, r.inputs[t], r.obs[t], r.action[t], r.logp[t], r.value[t])
             action = r.action[t]
             if continuous:
                 action = self._env_action
@@ -323,8 +327,10 @@ class Device:
         )  # fmt: skip
         self._tell()
 
-    def _act(self, inputs: Tensor, obs: Tensor, action: Tensor, logp: Tensor, value: Tensor) -> None:
-        """Choose for all rows."""
+    def _act(
+        self, acts: Tensor, inputs: Tensor, obs: Tensor, action: Tensor, logp: Tensor, value: Tensor
+    ) -> None:  # fmt: skip
+        """Choose for the rows that act; with memory all do, as everywhere."""
         net, stack = self.net, self.net.design.stack
         net.read(obs, inputs)
         outputs, _, left = net.forward(inputs, self._memory)
@@ -332,7 +338,7 @@ class Device:
             self._memory.copy_(left)
         launch(
             sample_rows, sample_row, len(obs),
-            (outputs[stack.policy_layer], outputs[stack.value_layer], int(stack.head[HEAD_VALUE]),
+            (acts, outputs[stack.policy_layer], outputs[stack.value_layer], int(stack.head[HEAD_VALUE]),
              net.flat[int(stack.head[HEAD_LOG_STD]) :], self._head, self._streams, self._probs, action, logp, value),
         )  # fmt: skip
 

@@ -359,16 +359,16 @@ class DevicePPO(PPO):
 
     def prepare(self, rollout: DeviceRollout) -> None:
         """Compile and capture what an iteration's learning takes; `rollout` is where all of them will be."""
-        random = self._random.bit_generator.state
         self._prepare_work(rollout, self._knobs().policy == 0.0)
-        self._random.bit_generator.state = random
 
     def _prepare_work(self, rollout: DeviceRollout, value_only: bool) -> tuple[Any, Tensor | None]:
         """What to run for these settings, captured once, and where it reads the order of samples from."""
         s, engine = self.now, self._on_device
         key = (s.minibatch, s.epochs, s.order, s.normalise_advantage, value_only)
         if key not in self._work:
+            random = self._random.bit_generator.state
             order = self._draw(rollout)
+            self._random.bit_generator.state = random
             known = torch.zeros(5, rollout.reward.numel(), device=self._net.device).T
 
             def work() -> None:
