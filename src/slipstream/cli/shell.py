@@ -16,7 +16,7 @@ from slipstream.core.errors import SlipstreamError
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
     "run", "record", "demos", "clone", "train", "compete", "resume", "evaluate", "tournament", "watch", "replay",
-    "rewards", "report", "envs", "agents", "convert", "doctor",
+    "rewards", "report", "diagnose", "envs", "agents", "convert", "doctor",
 )  # fmt: skip
 
 
@@ -58,19 +58,30 @@ def shared(function: F) -> F:
 
 
 def configurable(function: F) -> F:
+    """The flags of a run: how long, where, and with which settings."""
+    return _with(
+        settable(function),
+        click.option("--steps", type=int, help="Steps in all."),
+        click.option("--minutes", type=float, help="Stop after this much time instead."),
+        click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME]."),
+    )
+
+
+def settable(function: F) -> F:
     """The flags that set settings."""
-    for option in reversed(
-        (
-            click.option("--steps", type=int, help="Steps in all."),
-            click.option("--minutes", type=float, help="Stop after this much time instead."),
-            click.option("--seed", type=int, help="Everything random follows from it."),
-            click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME]."),
-            click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
-            click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke."),
-            click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
-            click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
-        )
-    ):
+    return _with(
+        function,
+        click.option("--seed", type=int, help="Everything random follows from it."),
+        click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
+        click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke."),
+        click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
+        click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
+    )
+
+
+def _with(function: F, *options: Callable[[F], F]) -> F:
+    """A command with some more flags, in this order."""
+    for option in reversed(options):
         function = option(function)
     return function
 

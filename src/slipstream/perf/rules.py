@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from slipstream.perf.findings import Findings
+from slipstream.perf.measures import (
+    PPO_REUSE,
+    PPO_UPDATES,
+    SAC_ENSEMBLE,
+    SAC_UPDATES,
+    activation_share,
+    batching,
+    hours_to_full,
+    lost_speed,
+    of_env,
+    overlapped,
+    planned_mib,
+    speedup,
+    sync_shares,
+    wasted_times,
+    workers_of,
+)  # fmt: skip
 
 VERDICTS = (
     "leak", "oversubscribed", "wasted-updates", "sync-bound", "reset-bound", "transfer-bound", "activation-bound",
     "env-bound", "inference-bound", "learner-bound", "balanced",
 )  # fmt: skip
 """Causes before symptoms: the verdict is the first of these that a rule gives."""
-MOST = 0.98
-"""The largest share that a prediction takes away: nothing is free."""
 HALF = 0.5
 WORTH = 0.2
 """A cause counts when it takes this share of all time."""
@@ -27,10 +41,6 @@ FULL = 0.8
 SLOWER = 0.2
 LOOP = 50
 """How often a line may run in a step before it is called a loop."""
-PPO_UPDATES, PPO_REUSE, PPO_USUAL = 0.25, 20.0, 0.1
-"""Gradient steps per step and uses of a sample that no published PPO comes near, and what is usual."""
-SAC_UPDATES, SAC_ENSEMBLE = 4.0, 8
-"""Gradient steps per step that only a large ensemble of critics can bear."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +76,6 @@ class Advice:
     command: str
 
 
-def speedup(share: float, factor: float = float("inf")) -> float:
-    """Amdahl: how many times faster the whole gets when a share of it gets `factor` times faster."""
-    share = min(max(share, 0.0), MOST)
-    return 1.0 / (1.0 - share + share / factor)
-
-
 def judge(found: Findings) -> tuple[str, list[Advice]]:
     """The verdict, and all advice, that which gains most first."""
     advice = [
@@ -84,46 +88,6 @@ def judge(found: Findings) -> tuple[str, list[Advice]]:
     explains = [one for one in advice if one.verdict == verdict]
     rest = sorted((one for one in advice if one not in explains), key=lambda one: -one.gain)
     return verdict, sorted(explains, key=lambda one: -one.gain) + rest
-
-
-def _hours(found: Findings, per_step: float) -> float:
-    """Hours of training until memory is full."""
-    each_hour = per_step * found.train.rate * 3600 / 2**20
-    return found.limits.memory_mib / each_hour if each_hour > 0 else float("inf")
-
-
-def _env(found: Findings, name: str) -> Any:
-    return getattr(found.env, name) if found.env is not None else 0.0
-
-
-def _syncs(found: Findings) -> tuple[float, float]:
-    """Shares of all time that numbers out of tensors take: in environments, and in the learner."""
-    learner = found.learn.sync_share if found.learn is not None else 0.0
-    return _env(found, "sync_share") * found.train.shares.env, learner * found.train.shares.learn
-
-
-def _activations(found: Findings) -> float:
-    """The share of all time that ReLU would save."""
-    shares = found.train.shares
-    acting = found.inference.activation_share if found.inference is not None else 0.0
-    learning = found.learn.activation_share if found.learn is not None else 0.0
-    return acting * shares.inference + learning * shares.learn
-
-
-def _waste(found: Findings) -> float:
-    """How many times more gradient steps are taken than is usual; below 1: none too many."""
-    train = found.train
-    if train.algorithm == "sac":
-        usual = 20.0 if found.settings.get("sac.critics", 2) >= SAC_ENSEMBLE else 1.0
-        return train.updates_per_step / usual if train.updates_per_step > max(SAC_UPDATES, usual) else 0.0
-    too_often = train.updates_per_step > PPO_UPDATES
-    too_much = train.update_to_data > PPO_REUSE
-    return max(too_often * train.updates_per_step / PPO_USUAL, too_much * train.update_to_data / 4.0)
-
-
-def _workers(found: Findings) -> int:
-    plan = found.train.plan
-    return int(plan["workers"]) if plan["collector"] in ("actors", "batched") else 1
 
 
 def _set(*words: str) -> Callable[[Findings], str]:
@@ -139,35 +103,17 @@ def _bench(*words: str) -> Callable[[Findings], str]:
     return lambda f: f"slipstream diagnose {f.name} " + " ".join(f"--set {word}" for word in words)
 
 
-def _memory_parts(found: Findings) -> float:
-    return sum(part.budget_mib for part in found.memory if (part.stage, part.name) == ("train", "in all"))
-
-
-def _overlapped(found: Findings) -> float:
-    """How many times faster an iteration is when learning and collecting share the cores all the time."""
-    shares, plan, cores = found.train.shares, found.train.plan, found.limits.cores
-    collect, learn = shares.env + shares.inference, shares.learn
-    work = (collect * min(_workers(found), cores) + learn * min(int(plan["threads"]), cores)) / cores
-    return 1.0 / max(work + shares.rest, learn + shares.rest, 0.01)
-
-
-def _drift(found: Findings) -> float:
-    """The share of its speed that training has lost, in the past of a run or while it was watched."""
-    trends = [found.train.drift] + ([found.past.drift] if found.past is not None else [])
-    return max((-trend.change for trend in trends if trend.sure), default=0.0)
-
-
 RULES = (
     Rule(
         name="leaking-env",
         verdict="leak",
         symptom="memory grows until the run is killed",
         when=(f"a step of the env keeps bytes for ever, enough to fill this machine's memory within {DAYS} days"),
-        holds=lambda f: f.env is not None and _hours(f, f.env.leak_bytes) < 24 * DAYS,
+        holds=lambda f: f.env is not None and hours_to_full(f, f.env.leak_bytes) < 24 * DAYS,
         told=(
             lambda f: (
-                f"each step keeps {_env(f, 'leak_bytes'):,.0f} bytes for ever, at {_env(f, 'leak_at')}: memory is "
-                f"full after {_hours(f, _env(f, 'leak_bytes')):.1f} h"
+                f"each step keeps {of_env(f, 'leak_bytes'):,.0f} bytes for ever, at {of_env(f, 'leak_at')}: memory is "
+                f"full after {hours_to_full(f, of_env(f, 'leak_bytes')):.1f} h"
             )
         ),
         do="let go of what that line collects, in `reset` at the latest",
@@ -179,12 +125,12 @@ RULES = (
         verdict="leak",
         symptom="memory grows, and the env by itself keeps nothing",
         when=(
-            f"memory of the run and its workers rises steadily, enough to fill this machine's within {DAYS} days; or it "
-            "rose by a fifth over the past of a run"
+            "memory of the run and its workers rises steadily, enough to fill this machine's within "
+            f"{DAYS} days; or it rose by a fifth over the past of a run"
         ),
         holds=(
             lambda f: (
-                (f.train.growth_bytes > 0 and _hours(f, f.train.growth_bytes) < 24 * DAYS)
+                (f.train.growth_bytes > 0 and hours_to_full(f, f.train.growth_bytes) < 24 * DAYS)
                 or (f.past is not None and f.past.growth.sure and f.past.growth.change > 0.2)
             )
         ),
@@ -204,10 +150,10 @@ RULES = (
         verdict="oversubscribed",
         symptom="more workers, and no more speed",
         when=f"there are more workers than usable cores, and they wait for one more than {WAITING:.0%} of the time",
-        holds=lambda f: _workers(f) > f.limits.cores and not 0 <= f.train.waiting_share < WAITING,
+        holds=lambda f: workers_of(f) > f.limits.cores and not 0 <= f.train.waiting_share < WAITING,
         told=(
             lambda f: (
-                f"{_workers(f)} workers share {f.limits.cores} cores"
+                f"{workers_of(f)} workers share {f.limits.cores} cores"
                 + (f" and wait for one {f.train.waiting_share:.0%} of the time" if f.train.waiting_share >= 0 else "")
             )
         ),
@@ -231,19 +177,19 @@ RULES = (
         verdict="wasted-updates",
         symptom=("slow although the env is quick; the rate falls with every setting that learns more"),
         when=(
-            f"learning takes most of the time, and PPO takes more than {PPO_UPDATES:g} gradient steps per step or uses each "
-            f"more than {PPO_REUSE:g} times (SAC: more than {SAC_UPDATES:g} gradient steps per step, 20 with "
+            f"learning takes 40% of the time, and PPO takes more than {PPO_UPDATES:g} gradient steps per step or "
+            f"uses each more than {PPO_REUSE:g} times (SAC: more than {SAC_UPDATES:g} gradient steps per step, 20 with "
             f"{SAC_ENSEMBLE} critics)"
         ),
-        holds=lambda f: f.train.shares.learn >= 0.4 and _waste(f) > 1.0,
+        holds=lambda f: f.train.shares.learn >= 0.4 and wasted_times(f) > 1.0,
         told=(
             lambda f: (
                 f"{f.train.updates_per_step:.3g} gradient steps for every step, each step used "
-                f"{f.train.update_to_data:.3g} times: {_waste(f):.3g} times what is usual"
+                f"{f.train.update_to_data:.3g} times: {wasted_times(f):.3g} times what is usual"
             )
         ),
         do="collect more before learning: longer rollouts, larger minibatches, fewer epochs, fewer updates per step",
-        gain=lambda f: speedup(f.train.shares.learn, max(1.0, _waste(f))),
+        gain=lambda f: speedup(f.train.shares.learn, max(1.0, wasted_times(f))),
         command=(
             lambda f: (
                 _bench("sac.updates_per_step=1")(f)
@@ -257,15 +203,15 @@ RULES = (
         verdict="sync-bound",
         symptom="an env or reward written in torch is slow",
         when=f"taking numbers out of tensors one by one in `step` costs {WORTH:.0%} of all time",
-        holds=lambda f: _syncs(f)[0] >= WORTH,
+        holds=lambda f: sync_shares(f)[0] >= WORTH,
         told=(
             lambda f: (
-                f"a step takes {_env(f, 'syncs'):,.0f} numbers out of tensors one by one (.item(), float(t), `if t`): "
-                f"{_env(f, 'sync_share'):.0%} of its time"
+                f"a step takes {of_env(f, 'syncs'):,.0f} numbers out of tensors one by one (.item(), float(t), "
+                f"`if t`): {of_env(f, 'sync_share'):.0%} of its time"
             )
         ),
         do="compute on whole tensors, or in NumPy, and take numbers out once",
-        gain=lambda f: speedup(_syncs(f)[0]),
+        gain=lambda f: speedup(sync_shares(f)[0]),
         command=lambda f: f"slipstream diagnose {f.name} --test env",
     ),
     Rule(
@@ -273,10 +219,10 @@ RULES = (
         verdict="sync-bound",
         symptom="the GPU idles between small pieces of work",
         when=f"waiting for numbers out of tensors in the learner costs {WORTH:.0%} of all time",
-        holds=lambda f: _syncs(f)[1] >= WORTH,
+        holds=lambda f: sync_shares(f)[1] >= WORTH,
         told=lambda f: f"an update waits for {f.learn.syncs if f.learn else 0:,.1f} numbers",
         do="add numbers up on the device and read them once per iteration",
-        gain=lambda f: speedup(_syncs(f)[1]),
+        gain=lambda f: speedup(sync_shares(f)[1]),
         command=lambda f: f"slipstream diagnose {f.name} --test learn",
     ),
     Rule(
@@ -284,15 +230,15 @@ RULES = (
         verdict="reset-bound",
         symptom="short episodes make training slow",
         when=f"`reset` takes {WORTH:.0%} of all time",
-        holds=lambda f: _env(f, "reset_share") * f.train.shares.env >= WORTH,
+        holds=lambda f: of_env(f, "reset_share") * f.train.shares.env >= WORTH,
         told=(
             lambda f: (
                 f"a reset takes {f.env.reset.p50_us / 1e3 if f.env and f.env.reset else 0:.3g} ms, "
-                f"{_env(f, 'reset_share'):.0%} of the env's time"
+                f"{of_env(f, 'reset_share'):.0%} of the env's time"
             )
         ),
         do="load and build once, in `__init__`; let `reset` only put state back; longer episodes help too",
-        gain=lambda f: speedup(_env(f, "reset_share") * f.train.shares.env),
+        gain=lambda f: speedup(of_env(f, "reset_share") * f.train.shares.env),
         command=lambda f: f"slipstream diagnose {f.name} --test env",
     ),
     Rule(
@@ -311,15 +257,15 @@ RULES = (
         verdict="activation-bound",
         symptom="a wide network with tanh is slow on a CPU",
         when=f"ReLU instead of the policy's own activation would save {WORTH:.0%} of all time",
-        holds=lambda f: _activations(f) >= WORTH,
+        holds=lambda f: activation_share(f) >= WORTH,
         told=(
             lambda f: (
-                f"ReLU would save {_activations(f):.0%} of all time against "
+                f"ReLU would save {activation_share(f):.0%} of all time against "
                 f"{f.learn.activation if f.learn else 'the activation'}"
             )
         ),
         do="use policy.activation=relu; it changes what is learned, so look at the score too",
-        gain=lambda f: speedup(_activations(f)),
+        gain=lambda f: speedup(activation_share(f)),
         command=_bench("policy.activation=relu"),
     ),
     Rule(
@@ -327,20 +273,20 @@ RULES = (
         verdict="env-bound",
         symptom="the env is slow, and it is written in Python",
         when=(
-            f"the env takes half of the time, one of its lines runs more than {LOOP} times in a step, and lines of Python "
-            f"take at least {WORTH:.0%} of the step"
+            f"the env takes half of the time, one of its lines runs {LOOP} times in a step or more, and lines of "
+            f"Python take at least {WORTH:.0%} of the step"
         ),
         holds=lambda f: (
-            f.train.shares.env >= HALF and _env(f, "hottest_times") >= LOOP and _env(f, "python_share") >= WORTH
+            f.train.shares.env >= HALF and of_env(f, "hottest_times") >= LOOP and of_env(f, "python_share") >= WORTH
         ),
         told=(
             lambda f: (
-                f"{_env(f, 'hottest')} runs {_env(f, 'hottest_times'):,.0f} times in a step; Python itself takes at "
-                f"least {_env(f, 'python_share'):.0%} of it"
+                f"{of_env(f, 'hottest')} runs {of_env(f, 'hottest_times'):,.0f} times in a step; Python itself takes "
+                f"at least {of_env(f, 'python_share'):.0%} of it"
             )
         ),
-        do="vectorise that loop (NumPy, Numba) before adding processes: they divide its cost by cores, this takes it away",
-        gain=lambda f: speedup(_env(f, "python_share") * f.train.shares.env),
+        do="vectorise that loop (NumPy, Numba) before adding processes: they only share its cost out over cores",
+        gain=lambda f: speedup(of_env(f, "python_share") * f.train.shares.env),
         command=lambda f: f"slipstream diagnose {f.name} --test env",
     ),
     Rule(
@@ -348,13 +294,13 @@ RULES = (
         verdict="env-bound",
         symptom="a Gymnasium env of your own wrappers is slower than it should be",
         when=(
-            "Gymnasium's checking wrappers are inside of yours, where they cannot be taken off, and the env takes half of "
-            "the time"
+            "Gymnasium's checking wrappers are inside of yours, where they cannot be taken off, and the env takes half "
+            "of the time"
         ),
-        holds=lambda f: f.train.shares.env >= HALF and _env(f, "checkers") > 0,
-        told=lambda f: f"{_env(f, 'checkers'):.0f} checking wrappers run at every step",
+        holds=lambda f: f.train.shares.env >= HALF and of_env(f, "checkers") > 0,
+        told=lambda f: f"{of_env(f, 'checkers'):.0f} checking wrappers run at every step",
         do="make the inner env with gymnasium.make(..., disable_env_checker=True)",
-        gain=lambda f: speedup(_env(f, "wrapper_share") * f.train.shares.env),
+        gain=lambda f: speedup(of_env(f, "wrapper_share") * f.train.shares.env),
         command=lambda f: f"slipstream diagnose {f.name} --test env",
     ),
     Rule(
@@ -366,12 +312,12 @@ RULES = (
             lambda f: (
                 f.train.shares.env >= HALF
                 and f.train.plan["collector"] != "device"
-                and min(_workers(f), f.train.plan["envs"]) < f.limits.cores
+                and min(workers_of(f), f.train.plan["envs"]) < f.limits.cores
             )
         ),
-        told=lambda f: f"{_workers(f)} of {f.limits.cores} cores step environments",
+        told=lambda f: f"{workers_of(f)} of {f.limits.cores} cores step environments",
         do="let every core step some: `actors`, with one worker per core",
-        gain=lambda f: speedup(f.train.shares.env + f.train.shares.inference, f.limits.cores / _workers(f)),
+        gain=lambda f: speedup(f.train.shares.env + f.train.shares.inference, f.limits.cores / workers_of(f)),
         command=_set("plan.collector=actors", "plan.workers={cores}", "plan.envs={envs}"),
     ),
     Rule(
@@ -399,10 +345,10 @@ RULES = (
         verdict="inference-bound",
         symptom="the policy is asked for few rows at a time",
         when="acting takes half of the time, and a row costs half as much in larger batches",
-        holds=lambda f: f.train.shares.inference >= HALF and _batching(f) >= 2.0,
-        told=lambda f: f"a row costs {_batching(f):.1f} times as much as in larger batches",
+        holds=lambda f: f.train.shares.inference >= HALF and batching(f) >= 2.0,
+        told=lambda f: f"a row costs {batching(f):.1f} times as much as in larger batches",
         do="more envs per worker",
-        gain=lambda f: speedup(f.train.shares.inference, _batching(f)),
+        gain=lambda f: speedup(f.train.shares.inference, batching(f)),
         command=_set("plan.envs={envs}"),
     ),
     Rule(
@@ -454,7 +400,7 @@ RULES = (
                 and not f.train.plan["lag"]
                 and f.limits.cores > 1
                 and f.train.shares.learn >= WORTH
-                and _overlapped(f) > 1.1
+                and overlapped(f) > 1.1
             )
         ),
         told=(
@@ -464,7 +410,7 @@ RULES = (
             )
         ),
         do="collect the next rollout while learning; its data is one update old",
-        gain=_overlapped,
+        gain=overlapped,
         command=_set("plan.lag=1"),
     ),
     Rule(
@@ -472,10 +418,10 @@ RULES = (
         verdict="",
         symptom="steps/s fall while a run goes on",
         when="the rate falls steadily, by a fifth or more",
-        holds=lambda f: _drift(f) >= SLOWER,
-        told=lambda f: f"the rate has fallen by {_drift(f):.0%}",
+        holds=lambda f: lost_speed(f) >= SLOWER,
+        told=lambda f: f"the rate has fallen by {lost_speed(f):.0%}",
         do="look for something that grows: a list that is never cleared, episodes that get longer; or a hot machine",
-        gain=lambda f: 1.0 / (1.0 - min(_drift(f), 0.9)),
+        gain=lambda f: 1.0 / (1.0 - min(lost_speed(f), 0.9)),
         command=lambda f: f"slipstream diagnose {f.name} --seconds 60",
     ),
     Rule(
@@ -483,18 +429,10 @@ RULES = (
         verdict="",
         symptom="the machine swaps, or the run is killed at its start",
         when=f"the parts of the run add up to more than {FULL:.0%} of the memory",
-        holds=lambda f: _memory_parts(f) > FULL * f.limits.memory_mib,
-        told=lambda f: f"the run plans {_memory_parts(f):,.0f} MiB of {f.limits.memory_mib:,.0f}",
+        holds=lambda f: planned_mib(f) > FULL * f.limits.memory_mib,
+        told=lambda f: f"the run plans {planned_mib(f):,.0f} MiB of {f.limits.memory_mib:,.0f}",
         do="fewer envs, shorter rollouts or a smaller sac.buffer",
         gain=lambda f: 1.0,
         command=lambda f: f"slipstream diagnose {f.name} --test memory",
     ),
 )
-
-
-def _batching(found: Findings) -> float:
-    """How many times cheaper a row is in the largest batch than in that of training."""
-    if found.inference is None:
-        return 1.0
-    inference = found.inference
-    return inference.per_row_us(inference.rows) / max(inference.per_row_us(max(inference.by_batch)), 1e-9)

@@ -26,6 +26,8 @@ from slipstream.vector.processes import Processes
 
 LOOKED = 20
 """Steps, at least, that are looked into."""
+WORTH_STARTING_S = 3.0
+"""Processes are started where there is this much time to look at them."""
 SPARE_ENVS = 4
 """Envs that are made to see what memory one takes."""
 
@@ -87,12 +89,9 @@ def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) ->
         walk = Walk(vector)
         found = _native(walk, seconds / 2) if native else _alone(choice, seconds / 3)
         found |= _look_into(walk, found["step"], limits, seconds / 6)
-    workers = min(limits.cores, envs)
-    rate = 0.0
-    if workers > 1:
-        with contextlib.closing(
-            Processes(partial(make_vector, choice), vector.spec, envs, workers)
-        ) as together:  # fmt: skip
+    workers, rate = min(limits.cores, envs), 0.0
+    if workers > 1 and seconds >= WORTH_STARTING_S:
+        with contextlib.closing(Processes(partial(make_vector, choice), vector.spec, envs, workers)) as together:
             rate = Walk(together).rate(seconds / 6)
     return EnvFindings(native=native, workers=workers, workers_rate=rate, **found)
 
