@@ -17,6 +17,7 @@ _HOMES = {
     "resume": "slipstream.api",
     "evaluate": "slipstream.api",
     "tournament": "slipstream.api",
+    "diagnose": "slipstream.api",
     "load_agent": "slipstream.api",
     "make_vector": "slipstream.api",
     "Run": "slipstream.api",

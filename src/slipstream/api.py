@@ -1,4 +1,4 @@
-"""The Python door: train, compete, resume, evaluate, hold a tournament, load an agent, make a vector."""
+"""The Python door: train, compete, resume, evaluate, diagnose, hold a tournament, load an agent, make a vector."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
+from slipstream.perf import diagnose as diagnosing
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
@@ -195,6 +196,17 @@ def evaluate(
     choice = choose_env(name, configure(name, agent=agent, flags=settings).settings, factory=factory)
     opponents = [opponent] if isinstance(opponent, str) else list(opponent)
     return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled, beside=beside)
+
+
+def diagnose(
+    env: EnvLike, *, test: str = "all", seconds: float = diagnosing.SECONDS, preset: str | None = None,
+    config: str | Path | None = None, terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+) -> diagnosing.Diagnosis:  # fmt: skip
+    """Measure what keeps training on an environment from being faster: a verdict, ranked advice, and the numbers."""
+    name, factory = _name(env)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    choice = choose_env(name, resolved.settings, factory=factory, terms=dict(terms or {}))
+    return diagnosing.diagnose(choice, resolved.settings, test=test, seconds=seconds)
 
 
 def tournament(

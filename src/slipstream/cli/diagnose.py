@@ -36,10 +36,9 @@ def diagnose(
     from slipstream.perf.diagnose import diagnose as do
     from slipstream.perf.page import summary, write_page
 
-    if env is not None and env.startswith("run:"):
-        env, place = None, Path(env.partition(":")[2])
-    env, run = _named(env, place, flags)
-    choice, resolved = settle(env, modules, flags)
+    head, _, folder = (env or "").partition(":")
+    name, run = _named(None, Path(folder), flags) if head == "run" else _named(env, place, flags)
+    choice, resolved = settle(name, modules, flags)
     diagnosis = do(
         choice, resolved.settings, test=test, seconds=seconds, run=run, say=lambda line: click.echo(line, err=True)
     )
