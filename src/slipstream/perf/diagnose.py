@@ -156,7 +156,7 @@ def _measure_parts(
         inference = measure_inference(design, spec, rows, seconds * PARTS["inference"])
     if test in ("all", "learn"):
         say("the learner by itself")
-        learn = measure_learner(settings, design, spec, parts.plan, limits, seconds * PARTS["learn"])
+        learn = measure_learner(settings, design, spec, parts.plan, seconds * PARTS["learn"])
     return env, inference, learn
 
 

@@ -16,7 +16,7 @@ from slipstream.learn.build import Learner, make_engine, needs_torch
 from slipstream.learn.ppo import PPO
 from slipstream.models.acting import make_acting
 from slipstream.models.design import Design
-from slipstream.perf.findings import InferenceFindings, LearnFindings, Limits, Times
+from slipstream.perf.findings import InferenceFindings, LearnFindings, Times
 from slipstream.perf.limits import item_us
 from slipstream.perf.stepping import draw_actions
 from slipstream.perf.tracing import counting_syncs
@@ -44,9 +44,7 @@ def measure_inference(design: Design, spec: EnvSpec, rows: int, seconds: float) 
     return InferenceFindings(by_batch, rows, saved)
 
 
-def measure_learner(
-    settings: Settings, design: Design, spec: EnvSpec, plan: Plan, limits: Limits, seconds: float
-) -> LearnFindings:
+def measure_learner(settings: Settings, design: Design, spec: EnvSpec, plan: Plan, seconds: float) -> LearnFindings:
     """Take gradient steps on made-up samples, as the plan says, with ReLU, and by the fused kernel where that fits."""
     envs = _enough_envs(settings, spec, plan)
     rollout = made_up_rollout(spec, design, settings, envs)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from slipstream.perf.findings import Findings
 from slipstream.perf.measures import (
@@ -90,25 +93,28 @@ def judge(found: Findings) -> tuple[str, list[Advice]]:
     return verdict, sorted(explains, key=lambda one: -one.gain) + rest
 
 
-def _set(*words: str) -> Callable[[Findings], str]:
-    """Training with some settings changed."""
-    return lambda f: (
-        f"slipstream train {f.name} "
-        + " ".join(f"--set {word.format(cores=f.limits.cores, envs=4 * int(f.train.plan['envs']))}" for word in words)
-    )
+def _next(verb: str, *words: str, **flags: Any) -> Callable[[Findings], str]:
+    """What to type next: a verb with settings and flags, or the call where an env was given in Python."""
 
+    def say(found: Findings) -> str:
+        settings = [word.format(cores=found.limits.cores, envs=4 * int(found.train.plan["envs"])) for word in words]
+        head, _, made = found.name.partition(":")
+        if head != "python":
+            told = [f"--set {word}" for word in settings] + [f"--{name} {value}" for name, value in flags.items()]
+            return " ".join([f"slipstream {verb} {found.name}", *told])
+        pairs = [word.partition("=") for word in settings]
+        told = [f"{key.replace('.', '__')}={yaml.safe_load(value)!r}" for key, _, value in pairs]
+        return f"slipstream.{verb}({', '.join([made, *told, *(f'{key}={value!r}' for key, value in flags.items())])})"
 
-def _bench(*words: str) -> Callable[[Findings], str]:
-    """Measuring whether a change pays, where it changes what is learned."""
-    return lambda f: f"slipstream diagnose {f.name} " + " ".join(f"--set {word}" for word in words)
+    return say
 
 
 def _less_learning(found: Findings) -> str:
     """Half as much of what makes the learner slow."""
     if found.train.algorithm == "sac":
-        return _bench(f"sac.updates_per_step={found.train.updates_per_step / 2:.3g}")(found)
+        return _next("diagnose", f"sac.updates_per_step={found.train.updates_per_step / 2:.3g}")(found)
     epochs = round(found.train.update_to_data)
-    return _bench(f"ppo.epochs={epochs // 2}" if epochs > 1 else "policy.hidden=[64,64]")(found)
+    return _next("diagnose", f"ppo.epochs={epochs // 2}" if epochs > 1 else "policy.hidden=[64,64]")(found)
 
 
 RULES = (
@@ -126,7 +132,7 @@ RULES = (
         ),
         do="let go of what that line collects, in `reset` at the latest",
         gain=lambda f: 1.0,
-        command=lambda f: f"slipstream diagnose {f.name} --test env",
+        command=_next("diagnose", test="env"),
     ),
     Rule(
         name="growing-memory",
@@ -151,7 +157,7 @@ RULES = (
         ),
         do="look for what is kept outside of Python: libraries, pictures, open files",
         gain=lambda f: 1.0,
-        command=lambda f: f"slipstream diagnose {f.name} --test memory --seconds 60",
+        command=_next("diagnose", test="memory", seconds=60),
     ),
     Rule(
         name="more-workers-than-cores",
@@ -167,7 +173,7 @@ RULES = (
         ),
         do="let each core have one worker; each takes memory too",
         gain=lambda f: f.train.fewer_rate / max(f.train.rate, 1e-9),
-        command=_set("plan.workers={cores}"),
+        command=_next("train", "plan.workers={cores}"),
     ),
     Rule(
         name="more-threads-than-cores",
@@ -178,7 +184,7 @@ RULES = (
         told=lambda f: f"the learner has {f.train.plan['threads']} threads for {f.limits.cores} cores",
         do="leave plan.threads to the plan",
         gain=lambda f: 1.0,
-        command=_set("plan.threads={cores}"),
+        command=_next("train", "plan.threads={cores}"),
     ),
     Rule(
         name="updates-without-data",
@@ -200,9 +206,9 @@ RULES = (
         gain=lambda f: speedup(f.train.shares.learn, max(1.0, wasted_times(f))),
         command=(
             lambda f: (
-                _bench("sac.updates_per_step=1")(f)
+                _next("diagnose", "sac.updates_per_step=1")(f)
                 if f.train.algorithm == "sac"
-                else _bench("ppo.rollout=128", "ppo.minibatch=1024", "ppo.epochs=4")(f)
+                else _next("diagnose", "ppo.rollout=128", "ppo.minibatch=1024", "ppo.epochs=4")(f)
             )
         ),
     ),
@@ -220,7 +226,7 @@ RULES = (
         ),
         do="compute on whole tensors, or in NumPy, and take numbers out once",
         gain=lambda f: speedup(sync_shares(f)[0]),
-        command=lambda f: f"slipstream diagnose {f.name} --test env",
+        command=_next("diagnose", test="env"),
     ),
     Rule(
         name="numbers-out-of-tensors-in-updates",
@@ -231,7 +237,7 @@ RULES = (
         told=lambda f: f"an update waits for {f.learn.syncs if f.learn else 0:,.1f} numbers",
         do="add numbers up on the device and read them once per iteration",
         gain=lambda f: speedup(sync_shares(f)[1]),
-        command=lambda f: f"slipstream diagnose {f.name} --test learn",
+        command=_next("diagnose", test="learn"),
     ),
     Rule(
         name="slow-reset",
@@ -247,7 +253,7 @@ RULES = (
         ),
         do="load and build once, in `__init__`; let `reset` only put state back; longer episodes help too",
         gain=lambda f: speedup(of_env(f, "reset_share") * f.train.shares.env),
-        command=lambda f: f"slipstream diagnose {f.name} --test env",
+        command=_next("diagnose", test="env"),
     ),
     Rule(
         name="copies-to-the-gpu",
@@ -258,7 +264,7 @@ RULES = (
         told=lambda f: f"copies to the GPU take {f.gpu.transfer_share if f.gpu else 0:.0%} of an iteration",
         do="page-lock what is copied, keep the rollout on the device, keep pixels as bytes",
         gain=lambda f: speedup(f.gpu.transfer_share if f.gpu else 0.0),
-        command=_set("plan.pinned=true", "plan.storage=device"),
+        command=_next("train", "plan.pinned=true", "plan.storage=device"),
     ),
     Rule(
         name="dear-activations",
@@ -274,7 +280,7 @@ RULES = (
         ),
         do="use policy.activation=relu; it changes what is learned, so look at the score too",
         gain=lambda f: speedup(activation_share(f)),
-        command=_bench("policy.activation=relu"),
+        command=_next("diagnose", "policy.activation=relu"),
     ),
     Rule(
         name="python-loop-in-step",
@@ -295,7 +301,7 @@ RULES = (
         ),
         do="vectorise that loop (NumPy, Numba) before adding processes: they only share its cost out over cores",
         gain=lambda f: speedup(of_env(f, "python_share") * f.train.shares.env),
-        command=lambda f: f"slipstream diagnose {f.name} --test env",
+        command=_next("diagnose", test="env"),
     ),
     Rule(
         name="checkers-inside",
@@ -309,7 +315,7 @@ RULES = (
         told=lambda f: f"{of_env(f, 'checkers'):.0f} checking wrappers run at every step",
         do="make the inner env with gymnasium.make(..., disable_env_checker=True)",
         gain=lambda f: speedup(of_env(f, "wrapper_share") * f.train.shares.env),
-        command=lambda f: f"slipstream diagnose {f.name} --test env",
+        command=_next("diagnose", test="env"),
     ),
     Rule(
         name="idle-cores",
@@ -326,7 +332,7 @@ RULES = (
         told=lambda f: f"{workers_of(f)} of {f.limits.cores} cores step environments",
         do="let every core step some: `actors`, with one worker per core",
         gain=lambda f: speedup(f.train.shares.env + f.train.shares.inference, f.limits.cores / workers_of(f)),
-        command=_set("plan.collector=actors", "plan.workers={cores}", "plan.envs={envs}"),
+        command=_next("train", "plan.collector=actors", "plan.workers={cores}", "plan.envs={envs}"),
     ),
     Rule(
         name="slow-env",
@@ -346,7 +352,7 @@ RULES = (
         ),
         do="a quicker env is the only way: profile its `step`, repeat actions, drop what is not learned from",
         gain=lambda f: speedup(f.train.shares.env, 2.0),
-        command=_bench("env.action_repeat=2"),
+        command=_next("diagnose", "env.action_repeat=2"),
     ),
     Rule(
         name="small-inference-batches",
@@ -357,7 +363,7 @@ RULES = (
         told=lambda f: f"a row costs {batching(f):.1f} times as much as in larger batches",
         do="more envs per worker",
         gain=lambda f: speedup(f.train.shares.inference, batching(f)),
-        command=_set("plan.envs={envs}"),
+        command=_next("train", "plan.envs={envs}"),
     ),
     Rule(
         name="slow-policy",
@@ -368,7 +374,7 @@ RULES = (
         told=lambda f: f"the policy takes {f.train.shares.inference:.0%} of the time",
         do="a smaller network, no memory, or a GPU where there is one",
         gain=lambda f: speedup(f.train.shares.inference, 2.0),
-        command=_bench("policy.hidden=[64,64]"),
+        command=_next("diagnose", "policy.hidden=[64,64]"),
     ),
     Rule(
         name="torch-by-choice",
@@ -379,7 +385,7 @@ RULES = (
         told=lambda f: f"the fused learner is {f.learn.fused_ratio if f.learn else 1:.2g} times as fast as torch here",
         do="leave plan.learner=auto",
         gain=lambda f: speedup(f.train.shares.learn, f.learn.fused_ratio if f.learn else 1.0),
-        command=_set("plan.learner=auto"),
+        command=_next("train", "plan.learner=auto"),
     ),
     Rule(
         name="slow-learner",
@@ -419,7 +425,7 @@ RULES = (
         ),
         do="collect the next rollout while learning; its data is one update old",
         gain=overlapped,
-        command=_set("plan.lag=1"),
+        command=_next("train", "plan.lag=1"),
     ),
     Rule(
         name="slowing-down",
@@ -430,7 +436,7 @@ RULES = (
         told=lambda f: f"the rate has fallen by {lost_speed(f):.0%}",
         do="look for something that grows: a list that is never cleared, episodes that get longer; or a hot machine",
         gain=lambda f: 1.0 / (1.0 - min(lost_speed(f), 0.9)),
-        command=lambda f: f"slipstream diagnose {f.name} --seconds 60",
+        command=_next("diagnose", seconds=60),
     ),
     Rule(
         name="memory-short",
@@ -441,6 +447,6 @@ RULES = (
         told=lambda f: f"the run plans {planned_mib(f):,.0f} MiB of {f.limits.memory_mib:,.0f}",
         do="fewer envs, shorter rollouts or a smaller sac.buffer",
         gain=lambda f: 1.0,
-        command=lambda f: f"slipstream diagnose {f.name} --test memory",
+        command=_next("diagnose", test="memory"),
     ),
 )
