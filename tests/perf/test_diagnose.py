@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from slipstream.api import diagnose
 from slipstream.core import machine
 from slipstream.core.errors import ConfigError
 from slipstream.learn.ppo import PPO
-from slipstream.perf.diagnose import copy_rates, past_of, shares_of
+from slipstream.perf.diagnose import copy_rates, growth, past_of, shares_of
 from slipstream.perf.findings import Shares
+from slipstream.perf.limits import item_us
+from slipstream.perf.tracing import counting_syncs
 from slipstream.perf.trial import Trial
 from slipstream.runs.layout import RunDir, write_text
 from slipstream.testing import SlowEnv, ToyEnv
@@ -156,7 +159,36 @@ def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
         past_of(RunDir(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("mib", "filled", "expected"),
+    [(lambda s: 500 + 10 * s, 0, 100 * 2**20), (lambda s: 500 + 10 * s, 100 * 2**20, 0.0), (lambda s: 500.0, 0, 0.0),
+     (lambda s: 500 + min(s, 3.0) * 40, 0, 0.0), (lambda s: 500 + 0.5 * s, 0, 0.0)],
+    ids=["leak", "a buffer that fills", "steady", "settling", "hardly"],
+)  # fmt: skip
+def test_growth_of_memory(mib: Callable[[float], float], filled: int, expected: float) -> None:
+    """10 MiB a second for 10 s are 100 MiB over the steps; what fills a buffer, settles or hardly moves is none."""
+    memory = [(n / 10, mib(n / 10)) for n in range(101)]
+    assert growth(memory, 1, filled) == pytest.approx(expected)
+    assert growth(memory[:40], 1, filled) == 0.0
+
+
 def test_copies_are_timed() -> None:
     """Copies there and back have a rate, on any device."""
     up, down = copy_rates("cpu", pinned=False, mib=1)
     assert up > 0 and down > 0
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured() -> None:
+    """Copies, numbers out of tensors and waits have their price on a GPU too."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU that torch can use")
+    up, down = copy_rates("cuda", pinned=True)
+    assert up > 0.5 and down > 0.5
+    assert item_us("cuda") > item_us("cpu")
+    numbers = torch.ones(8, device="cuda")
+    with counting_syncs() as counts:
+        numbers.nonzero()
+    assert counts["wait"] == 1

@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dear-activations": {"train__shares": LEARNING, "learn__activation_share": 0.5},
     "python-loop-in-step": {"train__shares": ENV, "env__hottest_times": 500.0, "env__python_share": 0.9},
     "checkers-inside": {"train__shares": ENV, "env__checkers": 1, "env__wrapper_share": 0.5},
-    "idle-cores": {"train__shares": ENV, "train__plan": PLAN | {"collector": "local"}},
+    "idle-cores": {"train__shares": ENV, "train__plan": PLAN | {"collector": "local", "workers": 1}},
     "slow-env": {"train__shares": ENV},
     "small-inference-batches": {
         "train__shares": ACTING, "inference__by_batch": {32: QUICK, 512: Times(9, 80.0, 80.0, 90.0, 99.0)}

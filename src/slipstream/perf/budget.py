@@ -34,7 +34,7 @@ def plan_memory(
 ) -> tuple[Part, ...]:  # fmt: skip
     """What each stage will hold; `env_mib` and `python_mib`, an env and an empty process, cannot be computed."""
     applied, ppo = plan.applied(), settings.algorithm == "ppo"
-    workers = applied["workers"] if applied["collector"] == "actors" else 0
+    workers = applied["workers"] if applied["collector"] == "actors" or applied["vector"] == "processes" else 0
     weights = 4 * design.weights.size / MIB
     steps = settings.ppo.rollout if ppo else settings.sac.rollout
     buffers = applied["lag"] + 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import psutil
 
 from slipstream.core import machine
@@ -17,6 +18,7 @@ from slipstream.learn.build import Parts, look
 from slipstream.learn.replay import step_bytes
 from slipstream.perf.budget import plan_memory, rollout_mib
 from slipstream.perf.findings import (
+    STEADY,
     EnvFindings,
     Findings,
     GpuFindings,
@@ -43,8 +45,8 @@ TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0
 PARTS = {"train": 0.45, "limits": 0.05, "env": 0.3, "inference": 0.08, "learn": 0.12}
 """How the seconds are shared out; making environments, workers and networks comes on top."""
-LEAST_GROWTH = 4 * 2**20
-"""Bytes below which memory that grows in some seconds is noise."""
+GROWTH_S, GROWTH_MIB = 5.0, 8.0
+"""Memory that grows for less time or by less is still settling."""
 Say = Callable[[str], None]
 
 
@@ -107,7 +109,7 @@ def _train(rehearsal: Rehearsal, settings: Settings, seconds: float) -> tuple[Tr
         steps=trial.steps, seconds=trial.seconds, iterations=trial.iterations, rate=trial.rate,
         start_s=trial.build_s + trial.warm_s, shares=shares_of(trial), updates=trial.updates, samples=trial.samples,
         rates=trial.rates, plan=applied, algorithm=settings.algorithm, waiting_share=watch.waiting_share,
-        memory=tuple(watch.memory), memory_mib=trial.memory_mib, growth_bytes=_growth(watch, trial, filled),
+        memory=tuple(watch.memory), memory_mib=trial.memory_mib, growth_bytes=growth(watch.memory, trial.steps, filled),
     ), watch  # fmt: skip
 
 
@@ -120,18 +122,23 @@ def shares_of(trial: Trial) -> Shares:
     return Shares(env, collect - env, learn, max(0.0, 1.0 - collect - learn))
 
 
-def _growth(watch: Watch, trial: Trial, filled: int) -> float:
-    """Bytes per step by which memory grew for sure, beyond what the replay buffer was filled with."""
-    trend = Trend.of([when for when, _ in watch.memory], [mib for _, mib in watch.memory])
-    grown = (trend.last - trend.first) * 2**20 - 1.2 * filled
-    return grown / max(1, trial.steps) if trend.sure and grown > LEAST_GROWTH else 0.0
+def growth(memory: Sequence[tuple[float, float]], steps: int, filled: int) -> float:
+    """Bytes per step by which memory (seconds, MiB) grew all the time, beyond what a replay buffer was filled with."""
+    if len(memory) < 8 or memory[-1][0] - memory[0][0] < GROWTH_S:
+        return 0.0
+    trend = Trend.of([when for when, _ in memory], [mib for _, mib in memory])
+    quarters = [float(part.mean()) for part in np.array_split(np.array([mib for _, mib in memory]), 4)]
+    rises = [after - before for before, after in pairwise(quarters)]
+    grown = trend.last - trend.first - 1.2 * filled / 2**20
+    steady = trend.sure and min(rises) > STEADY * sum(rises) / len(rises)
+    return grown * 2**20 / max(1, steps) if steady and grown > GROWTH_MIB else 0.0
 
 
 def _with_fewer(
     choice: EnvChoice, settings: Settings, train: TrainFindings, limits: Limits, seconds: float, say: Say
 ) -> TrainFindings:
     """The same with one worker per core, measured too, where there were more."""
-    if train.plan["collector"] != "actors" or train.plan["workers"] <= limits.cores:
+    if train.plan["workers"] <= limits.cores:
         return train
     say("the same with one worker per core")
     fewer = settings.model_copy(update={"plan": settings.plan.model_copy(update={"workers": limits.cores})})

@@ -287,6 +287,7 @@ class Findings:
     def facts(self) -> dict[str, Any]:
         """As JSON holds them."""
         told = asdict(self)
+        del told["settings"]
         told["train"] |= {
             "updates_per_step": self.train.updates_per_step,
             "update_to_data": self.train.update_to_data,

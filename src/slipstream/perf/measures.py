@@ -58,8 +58,7 @@ def wasted_times(found: Findings) -> float:
 
 def workers_of(found: Findings) -> int:
     """Processes or threads that step environments."""
-    plan = found.train.plan
-    return int(plan["workers"]) if plan["collector"] in ("actors", "batched") else 1
+    return int(found.train.plan["workers"])
 
 
 def planned_mib(found: Findings) -> float:

@@ -127,7 +127,7 @@ def _alone(choice: EnvChoice, seconds: float) -> dict[str, Any]:
     total = sum(steps) + sum(resets[1:])
     return {
         "step": times,
-        "rate": len(steps) / total,
+        "rate": len(steps) / total / (choice.env.action_repeat or 1),
         "reset": Times.of(resets),
         "reset_share": sum(resets[1:]) / total,
         "wrapper_share": max(0.0, 1.0 - times.p50_us / max(Times.of(checked).p50_us, 1e-9)),
@@ -154,7 +154,8 @@ def _play(env: adapter.Env, limit: int, seconds: float) -> tuple[list[float], li
     spec = adapter.spec_of(env, "env")
     decode, mask, random = action_decoder(env.action_space), adapter.mask_of(env), np.random.default_rng(0)
     steps: list[float] = []
-    resets = [_time(env.reset)[0]]
+    begin = partial(env.reset, options={"task": spec.target[0]}) if spec.tasks else env.reset
+    resets = [_time(begin)[0]]
     began, age = perf_counter(), 0
     while len(steps) < LOOKED or perf_counter() - began < seconds:
         allowed = np.asarray(mask(), np.uint8).reshape(1, -1) if mask is not None else np.ones((1, 0), np.uint8)
@@ -163,7 +164,7 @@ def _play(env: adapter.Env, limit: int, seconds: float) -> tuple[list[float], li
         steps.append(taken)
         age += 1
         if terminated or truncated or age == limit:
-            resets.append(_time(env.reset)[0])
+            resets.append(_time(begin)[0])
             age = 0
     return steps, resets
 
