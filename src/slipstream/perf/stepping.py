@@ -88,7 +88,7 @@ def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) ->
     with contextlib.closing(make_vector(choice, envs if native else 1)) as vector:
         walk = Walk(vector)
         found = _native(walk, seconds / 2) if native else _alone(choice, seconds / 3)
-        found |= _look_into(walk, found["step"], limits, seconds / 6)
+        found |= _look_into(walk, found["step"], found["rate"], limits, seconds / 6)
     workers, rate = min(limits.cores, envs), 0.0
     if workers > 1 and seconds >= WORTH_STARTING_S:
         with contextlib.closing(Processes(partial(make_vector, choice), vector.spec, envs, workers)) as together:
@@ -175,9 +175,9 @@ def _time(work: Callable[..., Any], *args: Any) -> tuple[float, Any]:
     return perf_counter() - start, result
 
 
-def _look_into(walk: Walk, step: Times, limits: Limits, seconds: float) -> dict[str, Any]:
+def _look_into(walk: Walk, step: Times, rate: float, limits: Limits, seconds: float) -> dict[str, Any]:
     """What a step does: lines of Python, numbers out of tensors, memory that it keeps."""
-    each_s = max(step.mean_us * 1e-6 * walk.rows, 1e-7)
+    each_s = walk.rows / rate
     times = int(np.clip(seconds / each_s, LOOKED, 1000))
     with counting_syncs() as syncs:
         walk.steps(times)
