@@ -106,12 +106,12 @@ def _limits(found: Findings) -> str:
     if found.env is not None:
         if found.env.workers_rate:
             rate = found.env.workers_rate
-            bars.append((f"stepping alone, {found.env.workers} processes", rate, f"{human_count(rate)}/s"))
-        bars.append(("stepping alone, one process", found.env.rate, f"{human_count(found.env.rate)}/s"))
-        bars.append((f"that times {found.limits.cores} cores", found.env_limit, f"{human_count(found.env_limit)}/s"))
+            bars.append((f"envs alone, {found.env.workers} processes", rate, f"{human_count(rate)}/s"))
+        bars.append(("envs alone, 1 process", found.env.rate, f"{human_count(found.env.rate)}/s"))
+        bars.append((f"envs alone x {found.limits.cores} cores", found.env_limit, f"{human_count(found.env_limit)}/s"))
     if found.learn is not None:
         rate = found.learn.samples_per_second / max(found.train.update_to_data, 1e-9)
-        bars.append(("learning alone", rate, f"{human_count(rate)}/s"))
+        bars.append(("learner alone", rate, f"{human_count(rate)}/s"))
     return figure("Steps per second", figures.bars(bars))
 
 
