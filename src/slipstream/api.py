@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import make_vector as _make_vector
-from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_layer, resolve
+from slipstream.collect.vectors import spread_vector
+from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
 from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
 from slipstream.demos.format import read_schema
@@ -24,6 +24,7 @@ from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
 from slipstream.perf import diagnose as diagnosing
+from slipstream.perf.cache import tuned_layer
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
@@ -34,7 +35,6 @@ from slipstream.stages import record as recording
 from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
-from slipstream.vector.processes import Processes
 
 EnvLike = str | Callable[[], Any]
 
@@ -56,10 +56,10 @@ class Run:
 
 
 def configure(
-    env: str, *, preset: str | None = None, config: Path | None = None, agent: str = "",
-    flags: Mapping[str, Any] | Sequence[str] = (),
+    env: str, *, preset: Presets = None, config: Path | None = None, agent: str = "",
+    flags: Mapping[str, Any] | Sequence[str] = (), tuned: bool = True,
 ) -> Resolved:  # fmt: skip
-    """Lay defaults, the game's preset, a preset, a file and flags over each other.
+    """Lay defaults, the game's preset, presets, the plan that `tune` found, a file and flags over each other.
 
     For a trained `agent`, what it sees and does comes from its own run, below your file and flags; so do the policy of
     a run that has a `start`, and the settings that keep it from forgetting. A clone plays as its demos were recorded.
@@ -68,8 +68,7 @@ def configure(
     layers: list[Layer] = []
     if game is not None and game.preset:
         layers.append(preset_layer(game.preset))
-    if preset:
-        layers.append(preset_layer(preset))
+    layers += preset_layers(preset)
     chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
     own = [file_layer(config), chosen] if config else [chosen]
     start = next((layer.values["start"] for layer in reversed(own) if layer.values.get("start")), "")
@@ -80,11 +79,14 @@ def configure(
         layers.append(_recorded(Path(demos)))
     if start:
         layers = [Layer("start", DEFAULTS), *layers, _interface(start), start_layer(start)]
-    layers += own[:-1]
     for one, other in (("steps", "minutes"), ("minutes", "steps")):
         if one in chosen.values and other not in chosen.values:
             chosen.values[other] = None
-    return resolve(*layers, chosen)
+    plain = resolve(*layers, *own)
+    found = tuned_layer(env, plain.settings) if tuned and env else None
+    if found is None or not found.values:
+        return plain
+    return replace(resolve(*layers, found, *own), untuned=plain.settings)
 
 
 def start_layer(start: str) -> Layer:
@@ -112,7 +114,7 @@ def _recorded(folder: Path) -> Layer:
 
 
 def train(
-    env: EnvLike, *, run: str | Path | None = None, preset: str | None = None, config: str | Path | None = None,
+    env: EnvLike, *, run: str | Path | None = None, preset: Presets = None, config: str | Path | None = None,
     terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
 ) -> Run:  # fmt: skip
     """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`.
@@ -127,7 +129,7 @@ def train(
 
 
 def compete(
-    env: str, *, run: str | Path | None = None, preset: str | None = None, config: str | Path | None = None,
+    env: str, *, run: str | Path | None = None, preset: Presets = None, config: str | Path | None = None,
     terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
 ) -> Run:  # fmt: skip
     """Train by self-play in a league; settings as `league__snapshot=...`. The ladder is in the run's facts."""
@@ -169,7 +171,7 @@ def record(
 
 
 def clone(
-    demos: str | Path, *, run: str | Path | None = None, preset: str | None = None,
+    demos: str | Path, *, run: str | Path | None = None, preset: Presets = None,
     config: str | Path | None = None, **settings: Any,
 ) -> Run:  # fmt: skip
     """Teach a policy to do as the demos do; settings as `clone__epochs=...`, `policy__hidden=...`."""
@@ -236,15 +238,15 @@ def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> Batc
         vector.close()
 
 
-def make_vector(env: EnvLike, *, envs: int = 1, workers: int = 1, seed: int = 0, **settings: Any) -> Vector:
-    """Make environments that step together, in this process or in `workers` others."""
+def make_vector(
+    env: EnvLike, *, envs: int = 1, workers: int = 1, vector: str = "processes", seed: int = 0, **settings: Any
+) -> Vector:
+    """Make environments that step together: one after another, or in `workers` `processes` or `threads`."""
     name, factory = _name(env)
     choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
-    if workers == 1:
-        return _make_vector(choice, envs, seed=seed)
-    probe = _make_vector(choice, 1, seed=seed)
-    probe.close()
-    return Processes(partial(_make_vector, choice, seed=seed), probe.spec, envs, min(workers, envs))
+    if vector not in ("serial", "threads", "processes"):
+        raise ConfigError(f"`vector` cannot be {vector!r}.", "use serial, threads or processes")
+    return spread_vector(choice, envs, "serial" if workers == 1 else vector, workers, seed=seed)
 
 
 def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:

@@ -12,6 +12,7 @@ from slipstream.cli import (
     rewards,
     tournament,
     transfer,
+    tune,
     verbs,
 )
 from slipstream.cli.shell import main
@@ -29,5 +30,6 @@ __all__ = [
     "rewards",
     "tournament",
     "transfer",
+    "tune",
     "verbs",
 ]

@@ -15,7 +15,7 @@ from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
 from slipstream.models.acting import bound, make_acting
-from slipstream.models.design import Design
+from slipstream.models.design import Acting, Design
 
 
 class Actor:
@@ -23,13 +23,13 @@ class Actor:
 
     def __init__(
         self, vector: Vector, design: Design, *, seed: int, roster: Roster, memory: int = 0, first: int = 0,
-        progress: Array | None = None,
+        progress: Array | None = None, acting: Acting | None = None, now: Rows | None = None,
     ) -> None:  # fmt: skip
         spec = vector.spec
         rows = vector.envs * spec.agents
         self.vector = vector
         self.design = design
-        self.acting = make_acting(design)
+        self.acting = acting or make_acting(design)
         self.guard = Guard(vector, first)
         self.roster = roster
         self.table = Table(spec, vector.envs, first)
@@ -44,7 +44,7 @@ class Actor:
         self._memory = np.zeros((rows, design.state_size), np.float32)
         self._other_memory = np.zeros((rows, memory), np.float32)
         """What the frozen players remember, the widest of them filling a row."""
-        self._now = empty_rows(spec, vector.envs)
+        self._now = now or empty_rows(spec, vector.envs)
         self._final_obs, self._behaviour = self._now.final_obs, self._now.behaviour
         action = spec.action
         self._continuous = action.kind == "continuous"
@@ -61,53 +61,66 @@ class Actor:
 
     def fill(self, rollout: Rollout, wanted: Array) -> None:
         """Act and step until the rollout is full, with the weights that `self.acting` holds."""
-        acting, vector, now, memory, table = self.acting, self.vector, self._now, self._memory, self.table
-        starts = sequence_starts(self.design, rollout.steps)
+        self.begin(rollout, wanted)
+        for t in range(rollout.steps):
+            self.choose(t)
+            began = perf_counter()
+            self.vector.step(self.action, self.rows)
+            self.seconds[0] += perf_counter() - began
+            self.settle(t)
+        self.finish()
+
+    def begin(self, rollout: Rollout, wanted: Array) -> None:
+        """Turn to a rollout that is to be filled."""
+        now = self._now
+        self._rollout, self._wanted = rollout, wanted
+        self._starts = sequence_starts(self.design, rollout.steps)
         self._assign(wanted)
         rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
-        rollout.active[0][table.frozen] = 0
+        rollout.active[0][self.table.frozen] = 0
         rollout.terms[:] = 0
-        in_envs = in_policy = 0.0
-        for t in range(rollout.steps):
-            began = perf_counter()
-            obs, mask, action = rollout.obs[t], rollout.mask[t], rollout.action[t]
-            for sequence in starts.get(t, ()):
-                rollout.state[sequence] = memory
-            own = table.own if memory.size else self._present(table.own, rollout.active[t])
-            acting.act(own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t], memory)
-            env_action = action
-            if self._continuous:
-                env_action = self._env_action
-                bound(action, self._low, self._high, self.design.squashed, env_action)
-            if table.others:
-                act_others(
-                    table, self.roster, obs, mask, self._other_streams, env_action, self._other_memory, check=t == 0
-                )
-            if table.follows:
-                table.expect(rollout.value[t], rollout.active[t])
-            acted = perf_counter()
-            rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t], self._behaviour)
-            self.progress[0] += 1
-            self._steps += 1
-            vector.step(env_action, rows)
-            stepped = perf_counter()
-            in_policy += acted - began
-            in_envs += stepped - acted
-            if self.design.value and rows.truncated.any():
-                acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], memory)
-            broken = self.guard.check(t, self._steps, rollout, rows)
-            if table.follows:
-                table.follow(rows.reward, rollout.active[t])
-            ended = (rows.terminated | rows.truncated) > 0
-            if ended.any():
-                self._end(t, rows, ended, rollout.active[t], broken, wanted)
-            if len(table.frozen):
-                rows.active[table.frozen] = 0
+
+    def choose(self, t: int) -> None:
+        """Choose for all rows at step t: `action` is what the vector is to be stepped with, `rows` where it writes."""
+        rollout, memory, table, began = self._rollout, self._memory, self.table, perf_counter()
+        obs, mask, action = rollout.obs[t], rollout.mask[t], rollout.action[t]
+        for sequence in self._starts.get(t, ()):
+            rollout.state[sequence] = memory
+        own = table.own if memory.size else self._present(table.own, rollout.active[t])
+        self.acting.act(own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t], memory)
+        if self._continuous:
+            bound(action, self._low, self._high, self.design.squashed, self._env_action)
+            action = self._env_action
+        if table.others:
+            act_others(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
+        if table.follows:
+            table.expect(rollout.value[t], rollout.active[t])
+        self.action = action
+        self.rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t], self._behaviour)
+        self.progress[0] += 1
+        self._steps += 1
+        self.seconds[1] += perf_counter() - began
+
+    def settle(self, t: int) -> None:
+        """Look at what step t has brought: ends, faults, games."""
+        rollout, rows, table = self._rollout, self.rows, self.table
+        if self.design.value and rows.truncated.any():
+            self.acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], self._memory)
+        broken = self.guard.check(t, self._steps, rollout, rows)
+        if table.follows:
+            table.follow(rows.reward, rollout.active[t])
+        ended = (rows.terminated | rows.truncated) > 0
+        if ended.any():
+            self._end(t, rows, ended, rollout.active[t], broken, self._wanted)
+        if len(table.frozen):
+            rows.active[table.frozen] = 0
+
+    def finish(self) -> None:
+        """Keep what the next rollout starts from, and what this one is worth at its end."""
+        rollout, now = self._rollout, self._now
         now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
         if self.design.value:
-            acting.value(self._all, now.obs, rollout.value[-1], memory)
-        self.seconds[0] += in_envs
-        self.seconds[1] += in_policy
+            self.acting.value(self._all, now.obs, rollout.value[-1], self._memory)
 
     def drain(self) -> list[tuple[int, Match]]:
         """The games that ended since the last call, each with the step of the rollout."""

@@ -12,43 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
-from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
+from slipstream.core.errors import ConfigError, MachineError
+from slipstream.core.plan import changed
+from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Knobs, Survey
+from slipstream.learn.contrast import contrast
 from slipstream.learn.fused import under
+from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
 from slipstream.models.design import Design
 from slipstream.models.reference import ActorCritic, Chain, Cuts, Told
 
 COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")
 SURVEYED = 4096
 """Samples that `survey` looks at together."""
-CONTRASTED = 1024
-"""Samples that are told from all others together."""
 WARMED = 256
 """Samples, at most, that a compiled policy is tried with."""
-
-
-def info_nce(anchors: Tensor, positives: Tensor, temperature: float, first: int = 0) -> Tensor:
-    """Sum over anchors i of -log of the share that positive `first + i` has among exp(cosine / temperature) of all."""
-    ours, theirs = functional.normalize(anchors, dim=-1), functional.normalize(positives, dim=-1)
-    right = torch.arange(first, first + len(anchors), device=anchors.device)
-    return functional.cross_entropy(ours @ theirs.T / temperature, right, reduction="sum")
-
-
-def contrast(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean contrastive loss and its slopes, some anchors at a time so that no matrix of all pairs is held."""
-    anchors, positives = anchors.detach().requires_grad_(), positives.detach().requires_grad_()
-    total, share = torch.zeros((), device=anchors.device), 1.0 / max(1, len(anchors))
-    by_anchors, by_positives = torch.zeros_like(anchors), torch.zeros_like(positives)
-    for first in range(0, len(anchors), CONTRASTED):
-        some = slice(first, first + CONTRASTED)
-        with torch.enable_grad():
-            loss = share * info_nce(anchors[some], positives, temperature, first)
-        slopes = torch.autograd.grad(loss, (anchors, positives))
-        total, by_anchors, by_positives = total + loss.detach(), by_anchors + slopes[0], by_positives + slopes[1]
-    return total, by_anchors, by_positives
 
 
 def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Knobs) -> list[Tensor]:
@@ -154,6 +133,10 @@ class Optimiser:
                 group.update(rate)
             self.muon.step()
 
+    def both(self) -> list[torch.optim.Optimizer]:
+        """Adam, and Muon if there is one."""
+        return [self.adam] if self.muon is None else [self.adam, self.muon]
+
     def clear(self) -> None:
         """Forget the gradient."""
         for parameter in self.named.values():
@@ -198,7 +181,7 @@ def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tupl
         return Chain._remember(chain, x.float(), state, cuts)
 
 
-def compiled_twin(policy: ActorCritic) -> ActorCritic:
+def compiled_twin(policy: ActorCritic, mode: str = "default") -> ActorCritic:
     """A policy of the same weights whose networks are compiled, so that the first stays open to hooks.
 
     Sizes stay symbols: another number of samples is no reason to compile again. Memories are left to torch's own.
@@ -207,8 +190,17 @@ def compiled_twin(policy: ActorCritic) -> ActorCritic:
     twin = copy.deepcopy(policy, {id(part): part for part in kept})
     for chain in twin.chains():
         chain._remember = torch.compiler.disable(chain._remember)  # type: ignore[method-assign, no-untyped-call]
-        chain.compile(dynamic=True)
+        chain.compile(dynamic=True, mode=mode)
     return twin
+
+
+Mend = Callable[[str, Any, str], None]
+"""Is told what is done instead where a switch of the plan cannot be carried out: its name, that, and why."""
+
+
+def warn_of(name: str, applied: Any, why: str) -> None:
+    """Warn, for engines that nobody listens to."""
+    warnings.warn(changed(name, applied, why), stacklevel=2)
 
 
 class TorchEngine:
@@ -217,7 +209,7 @@ class TorchEngine:
     def __init__(
         self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
         optimiser: str = "adam", device: str = "cpu", precision: str = "fp32", compiled: bool = False,
-        say: Callable[[str], None] = warnings.warn,
+        compile_mode: str = "default", mend: Mend = warn_of,
     ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
         self.design = design
@@ -231,10 +223,11 @@ class TorchEngine:
         self._stretch = torch.ones(())
         self._write(self.optimiser.named, design.weights.named(params))
         self.precision = precision
-        if precision == "bf16":
+        self._scale = LossScale(device) if precision == "fp16" else None
+        if precision in HALVES:
             for chain in self.policy.chains():
                 chain._remember = partial(remember_exactly, chain)  # type: ignore[method-assign]
-        self._say = say
+        self._mend, self._mode = mend, compile_mode
         self._learning = self.policy
         """What gradients are taken of: the policy, or its compiled twin."""
         if compiled:
@@ -251,23 +244,25 @@ class TorchEngine:
         sums = torch.zeros(SUMS, dtype=torch.float64, device=self.device)
         ended, failed, streak = (torch.tensor(float(n), device=self.device) for n in (0, 0, self.counters[1]))
         for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
-            try:
-                loss, added = self._add_gradient(data, index, knobs)
-            except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
-                if not self.compiled:
-                    raise
-                self._stay_eager(error)
-                loss, added = self._add_gradient(data, index, knobs)
+            loss, added = self._find_gradient(data, index, knobs)
+            if self._scale is not None:
+                self._scale.divide(self.optimiser.both())
             if knobs.policy == 0:
                 self._hold_policy()
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
             self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
-            bad = (~torch.isfinite(norm + loss)).float()
-            left_out = torch.maximum(bad, ended)
+            bad, skipped = (~torch.isfinite(norm + loss)).float(), torch.zeros_like(ended)
+            if self._scale is not None:
+                skipped = self._scale.overflowed(loss, norm)
+                bad = bad * (1 - skipped)
+                self._scale.settle()
+            left_out = torch.maximum(torch.maximum(bad, skipped), ended)
             self.optimiser.step(knobs, left_out)
             added[NORMS], added[UPDATES] = norm, 1.0
             sums += torch.where(left_out > 0, torch.zeros_like(added), added)
-            failed, streak = failed + bad * (1 - ended), torch.where(ended > 0, streak, (streak + 1) * bad)
+            sums[SKIPPED] += skipped * (1 - ended)
+            held = torch.maximum(ended, skipped) > 0
+            failed, streak = failed + bad * (1 - ended), torch.where(held, streak, (streak + 1) * bad)
             ended = torch.maximum(ended, (bad * streak >= 3).float())
         self.counters += np.array([int(sums[UPDATES]), 0, int(failed)])
         self.counters[1] = int(streak)
@@ -313,7 +308,8 @@ class TorchEngine:
         for name, pair in self.optimiser.moments().items():
             for kind, moment in zip(("first", "second"), pair, strict=True):
                 arrays[f"{kind}/{name}"] = moment.cpu().numpy().copy()
-        return arrays | {"counters": self.counters.copy()}
+        scale = {"loss_scale": self._scale.state()} if self._scale is not None else {}
+        return arrays | scale | {"counters": self.counters.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
@@ -321,6 +317,8 @@ class TorchEngine:
         first, second = ({name: pair[number] for name, pair in moments.items()} for number in range(2))
         for kind, into in (("weight/", self.optimiser.named), ("first/", first), ("second/", second)):
             self._write(into, weights.named(weights.flatten(under(arrays, kind))))
+        if self._scale is not None and "loss_scale" in arrays:
+            self._scale.restore(arrays["loss_scale"])
         self.counters[:] = arrays["counters"]
         self.optimiser.count(int(self.counters[0]))
         self._publish()
@@ -331,6 +329,35 @@ class TorchEngine:
         for name, parameter in self.optimiser.named.items():
             if parameter.grad is not None:
                 parameter.grad *= torch.from_numpy(marks[name]).to(self.device)
+
+    def _find_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
+        """Write a minibatch's gradient; without a compiler that fails, and in smaller parts where memory runs out."""
+        while True:
+            try:
+                return self._add_gradient(data, index, knobs)
+            except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
+                short = ran_out_of_memory(error)
+                if not (short or self.compiled):
+                    raise
+                if not short:
+                    self._stay_eager(error)
+            if short:  # only out here the failed attempt has let go of its memory
+                self._halve(
+                    data.batch, min(len(index), self._sequences(self.micro_batch or knobs.minibatch, data.batch))
+                )
+
+    def _halve(self, batch: Batch, held: int) -> None:
+        """Hold half as many sequences at once from now on: gradients add up to the same."""
+        self.optimiser.clear()
+        if held == 1:
+            raise MachineError(
+                f"Memory ran out in the midst of learning, with {batch.sequence} samples at once: no less can be held.",
+                "try plan.checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy",
+            )
+        if torch.device(self.device).type == "cuda":
+            torch.cuda.empty_cache()
+        self.micro_batch = held // 2 * batch.sequence
+        self._mend("micro_batch", self.micro_batch, f"memory ran out with {held * batch.sequence} samples at once")
 
     def _add_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
         """Write the gradient of a minibatch, part by part; return its loss and what it adds to the totals."""
@@ -359,6 +386,7 @@ class TorchEngine:
                 loss = loss + knobs.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
                 whole = whole + knobs.contrast * mean
                 added[CONTRAST] += mean / share
+            loss = loss if self._scale is None else self._scale.multiply(loss)
             loss.backward()  # type: ignore[no-untyped-call]
         return whole, added
 
@@ -401,8 +429,10 @@ class TorchEngine:
 
     def _ask(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None) -> Told:
         """Run the policy in its precision; all that is made of what it tells is fp32."""
-        kind, enabled = torch.device(self.device).type, self.precision == "bf16"
-        with torch.autocast(kind, torch.bfloat16, enabled=enabled):
+        if self.compiled and self._mode != "default":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        half = HALVES.get(self.precision)
+        with torch.autocast(torch.device(self.device).type, half or torch.bfloat16, enabled=half is not None):
             told = self._learning(obs, mean, scale, state, fresh)
         return Told(*(tensor.float() for tensor in told))
 
@@ -421,7 +451,7 @@ class TorchEngine:
             self.policy(obs, mean, scale, state, fresh)  # works out what is kept, which compilers cannot look into
         try:
             torch.compiler.reset()  # torch allows few ways to compile one function: those of other designs are dropped
-            self._learning = compiled_twin(self.policy)
+            self._learning = compiled_twin(self.policy, self._mode)
             told = self._ask(obs, mean, scale, state, fresh)
             (told.outputs.sum() + told.value.sum()).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a compiler that is missing or fails may say so by any error
@@ -432,7 +462,7 @@ class TorchEngine:
         """Learn by the policy as it is from now on, and say why."""
         self._learning = self.policy
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
-        self._say(f"compiling failed: {(lines or [type(error).__name__])[0]:.200}")
+        self._mend("compile", False, f"compiling failed: {(lines or [type(error).__name__])[0]:.200}")
 
     def _freshen(self, data: Data, index: Tensor) -> Tensor:
         """The states before some sequences, run through their burn-in by the network of this moment, as it acts."""

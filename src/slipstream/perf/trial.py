@@ -63,9 +63,10 @@ class Rehearsal:
 
     def __init__(self, choice: EnvChoice, settings: Settings, warm_iterations: int = 2) -> None:
         began = perf_counter()
-        self._gpu_peak_from_here()
+        self._gpu_before = _gpu_peak_from_here()
         self._batch = settings.sac.batch
         self.parts = build(choice, settings)
+        self._switches = _torch_switches()
         self._version = self._steps = self._updates = 0
         self._spans = Spans()
         self.memory_mib = 0.0
@@ -95,6 +96,9 @@ class Rehearsal:
 
     def measure(self, seconds: float, on_iteration: OnIteration | None = None) -> Trial:
         """Train for this long, one iteration at least."""
+        _set_torch_switches(self._switches)
+        if self.parts.collector.lag:
+            self._iterate()  # its rollout was made before the clock starts
         self._spans.reset()
         before = self.parts.collector.seconds()
         steps = samples = updates = iterations = 0
@@ -180,17 +184,39 @@ class Rehearsal:
 
             torch.cuda.synchronize()
 
-    def _gpu_peak_from_here(self) -> None:
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-
     def _gpu_mib(self) -> float:
         if not self._on_gpu():
             return 0.0
         import torch
 
-        return float(torch.cuda.max_memory_reserved()) / 2**20
+        return (torch.cuda.max_memory_reserved() - self._gpu_before) / 2**20
+
+
+def _gpu_peak_from_here() -> int:
+    """Forget the most memory that was held on the GPU; returns what is held now."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    return int(torch.cuda.memory_reserved())
+
+
+def _torch_switches() -> tuple[int, str, bool, bool] | None:
+    """What building has set for the whole process: threads, precision of products, cuDNN's two; None without torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    cudnn = torch.backends.cudnn
+    return torch.get_num_threads(), torch.get_float32_matmul_precision(), cudnn.benchmark, cudnn.allow_tf32
+
+
+def _set_torch_switches(switches: tuple[int, str, bool, bool] | None) -> None:
+    """Put them back, so that trainings that stand side by side each run under their own."""
+    torch = sys.modules.get("torch")
+    if torch is not None and switches is not None and switches != _torch_switches():
+        threads, precision, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = switches
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
 
 
 def try_out(
