@@ -152,13 +152,13 @@ def test_run_skips_stages(cli: Cli) -> None:
         cli("run", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--skip", "evaluate", "--json")
     )
     assert found.keys() == {"stages", "tune", "train", "report", "times"}
-    assert found["stages"] == ["train", "report"]
+    assert found["stages"] == ["tune", "train", "report"]
     words = ["--skip", "train", "--skip", "report", "--run", "r", "--set", "evaluation.final_games=3", "--json"]
     later = facts(cli("run", "gymnasium:CartPole-v1", *words))
     assert later["stages"] == ["evaluate"] and later["evaluate"]["games"] == 3
     assert error(cli("run", "soccer", "--skip", "trian"), 2) == (
         "error: There is no stage `trian`. Did you mean `train`?\n"
-        "hint: stages: record, clone, train, compete, evaluate, tournament, report\n"
+        "hint: stages: tune, record, clone, train, compete, evaluate, tournament, report\n"
     )
     assert error(cli("run", "soccer", "--skip", "train"), 2) == (
         "error: Without training there must be a run to go on from.\nhint: name it: --run DIR\n"
@@ -458,7 +458,7 @@ def test_the_public_names() -> None:
             "CheckpointError", "ConfigError", "DemoError", "Demos", "EnvError", "MachineError", "Run", "Settings",
             "SlipstreamError", "__version__", "batch_iter", "buffered_batch_iter", "clone", "compete", "diagnose",
             "empty_rows", "evaluate", "import_trajectories", "load_agent", "make_vector", "record", "resume",
-            "sarsd_iter", "tournament", "train",
+            "sarsd_iter", "tournament", "train", "tune",
     ]  # fmt: skip
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None

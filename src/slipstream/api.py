@@ -1,4 +1,4 @@
-"""The Python door: train, compete, resume, evaluate, diagnose, hold a tournament, load an agent, make a vector."""
+"""The Python door: diagnose, tune, train, compete, resume, evaluate, tournaments, load an agent, make a vector."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
 from slipstream.perf import diagnose as diagnosing
+from slipstream.perf import tune as tuning
 from slipstream.perf.cache import tuned_layer
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
@@ -115,14 +116,15 @@ def _recorded(folder: Path) -> Layer:
 
 def train(
     env: EnvLike, *, run: str | Path | None = None, preset: Presets = None, config: str | Path | None = None,
-    terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+    terms: Mapping[str, Callable[..., float]] | None = None, tuned: bool = True, **settings: Any,
 ) -> Run:  # fmt: skip
     """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`.
 
     `terms` are your own reward terms for a native game: plain functions of one env's state, compiled with the rest.
+    A plan that `tune` found on this machine is used, unless `tuned` says not to.
     """
     name, factory = _name(env)
-    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings, tuned=tuned)
     choice = choose_env(name, resolved.settings, factory=factory, terms=dict(terms or {}))
     result = training.train(choice, resolved, Path(run) if run else None)
     return Run(result.run, result.facts())
@@ -130,13 +132,28 @@ def train(
 
 def compete(
     env: str, *, run: str | Path | None = None, preset: Presets = None, config: str | Path | None = None,
-    terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+    terms: Mapping[str, Callable[..., float]] | None = None, tuned: bool = True, **settings: Any,
 ) -> Run:  # fmt: skip
     """Train by self-play in a league; settings as `league__snapshot=...`. The ladder is in the run's facts."""
-    resolved = configure(env, preset=preset, config=Path(config) if config else None, flags=settings)
+    resolved = configure(env, preset=preset, config=Path(config) if config else None, flags=settings, tuned=tuned)
     choice = choose_env(env, resolved.settings, terms=dict(terms or {}))
     facts = competing.compete(choice, resolved, Path(run) if run else None)
     return Run(Path(facts["run"]), facts)
+
+
+def tune(
+    env: EnvLike, *, minutes: float = 0.75, free: bool = False, exact: bool = False, preset: Presets = None,
+    config: str | Path | None = None, **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Find the fastest plan for an environment on this machine, and keep it if that has a name.
+
+    `settings` of what is returned are the faster plan's; `free` also tries larger batches, `exact` only what changes no
+    bit of the result.
+    """
+    name, factory = _name(env)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    choice = choose_env(name, resolved.settings, factory=factory)
+    return tuning.tune(choice, resolved, seconds=60 * minutes, free=free, exact=exact).facts()
 
 
 def resume(
@@ -269,5 +286,5 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 __all__ = [
     "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume",
-    "tournament", "train",
+    "tournament", "train", "tune",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: 
 @pytest.mark.parametrize("gpu", ["", "Some GPU"])
 def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
     """Every move leaves batch, minibatch and epochs as they were."""
-    space, plan = Space(BASE, 512, 2, 4, bool(gpu)), applied(gpu=gpu)
+    space, plan = Space(2, 4, bool(gpu)), applied(gpu=gpu)
     moves = [one for name in space.coordinates() if name not in LADDERS for one in space.options(name, plan, 1e9)]
     moves += [one for name in space.coordinates() for up in (True, False) if (one := _step(space, name, plan, up))]
     assert len(moves) >= 8
@@ -55,12 +55,12 @@ def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
 
 
 def _step(space: Space, name: str, plan: dict[str, Any], up: bool) -> dict[str, Any] | None:
-    return space.step(name, plan, space.base, up) if name in LADDERS else None
+    return space.step(name, plan, BASE, up) if name in LADDERS else None
 
 
 def test_ladders() -> None:
     """Doubled or halved, up to the cores; the last core but one is a rung of its own."""
-    space, plan = Space(BASE, 512, 1, 4, False), applied() | {"workers": 4, "threads": 1}
+    space, plan = Space(1, 4, False), applied() | {"workers": 4, "threads": 1}
     assert space.step("threads", plan, BASE, True) == {"plan.threads": 2}
     assert space.step("threads", plan, BASE, False) is None
     assert space.step("workers", plan, BASE, True) is None
@@ -72,11 +72,13 @@ def test_ladders() -> None:
     assert space.step("envs", plan, BASE, False) == {"plan.envs": 256, "ppo.rollout": 128}
 
 
-def test_minibatches_only_if_free() -> None:
-    """A larger minibatch is tried only where learning may change, up to the whole batch."""
-    assert "minibatch" not in Space(BASE, 512, 1, 4, False).coordinates()
-    space = Space(BASE, 512, 1, 4, False, free=True)
-    assert "minibatch" in space.coordinates()
+def test_larger_batches_only_if_free() -> None:
+    """Larger batches and minibatches are tried only where learning may change, minibatches up to the whole batch."""
+    assert "minibatch" not in Space(1, 4, False).coordinates()
+    space = Space(1, 4, False, free=True)
+    assert space.coordinates()[-2:] == ["batch", "minibatch"]
+    assert space.step("batch", applied(), BASE, True) == {"plan.envs": 1024}
+    assert space.step("batch", applied(), BASE, False) is None
     assert space.step("minibatch", applied(), BASE, True) == {"ppo.minibatch": 8192}
     whole = lay(BASE, {"ppo.minibatch": 32768})
     assert space.step("minibatch", applied(), whole, True) is None
@@ -84,8 +86,8 @@ def test_minibatches_only_if_free() -> None:
 
 def test_exact_moves_change_how_and_never_what() -> None:
     """Only who collects; nothing that a bit of the result could depend on."""
-    space = Space(BASE, 512, 1, 4, True, exact=True)
-    assert space.coordinates() == ["collector", "workers", "groups", "pinned"]
+    space = Space(1, 4, True, exact=True)
+    assert space.coordinates() == ["collector", "workers", "groups", "vector", "pinned"]
     keys = {key for one in space.options("collector", applied(), 1e9) for key in one}
     assert keys == {"plan.collector", "plan.workers", "plan.groups"}
     assert space.options("collector", applied(gpu="X", images=True), 1e9) == []
@@ -93,7 +95,7 @@ def test_exact_moves_change_how_and_never_what() -> None:
 
 def test_what_is_asked_for_stands() -> None:
     """A setting that somebody gave is not tried otherwise, and a rollout that is given fixes the envs."""
-    space = Space(BASE, 512, 1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
+    space = Space(1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
     plan = applied()
     assert space.options("collector", plan, 1e9) == []
     assert space.step("threads", plan | {"threads": 1}, BASE, True) is None
@@ -102,7 +104,7 @@ def test_what_is_asked_for_stands() -> None:
 
 def test_what_only_a_gpu_or_torch_has() -> None:
     """Precision and compile are tried for torch, compile where there is time; graphs and storage on a GPU."""
-    space, plain = Space(BASE, 512, 1, 4, True), applied()
+    space, plain = Space(1, 4, True), applied()
     assert all(not space.options(name, plain, 1e9) for name in ("precision", "compile", "graphs", "storage"))
     torch = plain | {"learner": "torch"}
     assert space.options("precision", torch, 1e9) == [{"plan.precision": "bf16"}]
@@ -114,4 +116,5 @@ def test_what_only_a_gpu_or_torch_has() -> None:
     assert space.options("storage", cuda, 1e9) == [{"plan.storage": "host"}]
     assert space.options("device", cuda, 1e9) == [{"plan.device": "cpu"}]
     assert {"plan.precision": "tf32"} in space.options("precision", cuda, 1e9)
+    assert space.options("vector", cuda, 1e9) == [{"plan.vector": "processes"}]
     assert {"plan.collector": "device"} in space.options("collector", cuda, 1e9)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slipstream import api
 from slipstream.api import configure
 from slipstream.core import machine
 from slipstream.learn.build import choose_env
@@ -93,10 +97,26 @@ def test_a_change_that_fails_is_refused() -> None:
     assert attempt.verdict == "refused" and "no more of them" in attempt.why
 
 
-def test_a_plan_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was tuned by name is there for the next training, and tuning again starts from the default."""
+def test_a_plan_is_kept_for_envs_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was tuned by name is there for the next training, be it that nothing is faster."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    resolved = configure("soccer", preset="smoke", flags=STILL)
-    found = tune(choose_env("soccer", resolved.settings), resolved, seconds=0.01)
-    assert Path(found.path).is_file()
-    assert found.facts()["tried"][0]["verdict"] == "not tried"
+    short = {"minutes": 0.0001, "preset": "smoke"} | STILL
+    facts = api.tune("soccer", **short, exact=True)
+    assert Path(facts["path"]).is_file() and facts["settings"] == {} and facts["tried"] == []
+    facts = api.tune("soccer", **short)
+    assert facts["path"] == "" and facts["tried"][0]["verdict"] == "not tried", "too short to say anything"
+    assert api.tune(ToyEnv, **short, exact=True)["path"] == "", "no name"
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    """`benchmarks/tune.py --quick` measures a grid, tunes, compares, and leaves a record."""
+    script = Path(__file__).parents[2] / "benchmarks" / "tune.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "record")], capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "record" / "summary.json").read_text())
+    assert summary["points"] == 4 and summary["ratio"]["rounds"] >= 1 and summary["batch"] == 128
+    rows = [json.loads(line) for line in (tmp_path / "record" / "raw.jsonl").read_text().splitlines()]
+    assert [row["work"] for row in rows] == ["default", *["grid"] * 4, "tune", "final"]

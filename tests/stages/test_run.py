@@ -18,6 +18,7 @@ from slipstream.perf.race import Ratio
 from slipstream.perf.tune import Tuned
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
+from slipstream.stages import run as stories
 from slipstream.stages.run import run
 
 
@@ -167,3 +168,14 @@ def test_a_tuned_plan_is_used_by_the_story(tmp_path: Path, monkeypatch: pytest.M
                              "exact": False}  # fmt: skip
     settings, _ = read_config(RunDir.open(tmp_path / "run"))
     assert (settings.plan.envs, settings.ppo.rollout) == (2, 32)
+
+
+def test_long_trainings_are_tuned_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where training takes long enough a plan is looked for, by what changes no bit, and kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(stories, "WORTH_TUNING_S", 0.0)
+    skip = ("record", "clone", "compete", "tournament", "evaluate", "report")
+    facts, said = told(tmp_path / "run", skip=skip, **{"plan.collector": "local"})
+    assert facts["tune"]["exact"] is True and facts["tune"]["settings"] == {}
+    assert any(line.startswith("default plan: about ") for line in said)
+    assert len(list(cache.folder().rglob("soccer-????????????.json"))) == 1

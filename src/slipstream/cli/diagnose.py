@@ -21,6 +21,7 @@ PAGE = "diagnosis.html"
 @click.option("--out", type=click.Path(path_type=Path), help=f"The page [{PAGE}, in the run where there is one].")
 @click.option("--rules", is_flag=True, help="List the rules that a diagnosis goes by, and stop.")
 @settable
+@click.option("--no-tuned", is_flag=True, help="Ignore the plan that `tune` found on this machine.")
 @shared
 def diagnose(
     env: str | None, test: str, seconds: float, place: Path | None, out: Path | None, rules: bool, as_json: bool,

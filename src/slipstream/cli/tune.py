@@ -13,7 +13,7 @@ from slipstream.cli.shell import main, settable, settle, shared, tell
 @click.argument("env")
 @click.option("--minutes", type=click.FloatRange(min=0.0, min_open=True), default=0.75, show_default=True,
               help="How long to look for it, compiling aside.")  # fmt: skip
-@click.option("--free", is_flag=True, help="Try other minibatches too, which changes how is learned.")
+@click.option("--free", is_flag=True, help="Try larger batches and minibatches too, which changes learning.")
 @click.option("--exact", is_flag=True, help="Try only what leaves every bit of the result as it is.")
 @settable
 @shared
@@ -56,9 +56,11 @@ def tuned(facts: dict[str, Any]) -> str:
             f"{facts['steps_per_second']:,.0f} steps/s, {facts['memory_mib']:,.0f} MiB of memory",
             *(f"  {key} = {value}" for key, value in facts["settings"].items()),
         ]
-    else:
+    elif facts["path"]:
         lines.append("Nothing is measurably faster than the default plan here: it stands.")
-    kept = f"kept in {facts['path']}" if facts["path"] else "not kept: this env has no name"
+    else:
+        lines.append("There was no time to try anything.")
+    kept = f"kept in {facts['path']}" if facts["path"] else "nothing is kept"
     return "\n".join([*lines, f"{facts['seconds']:.0f} s of tuning; {kept}"])
 
 

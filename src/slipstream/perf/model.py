@@ -66,7 +66,7 @@ class Model:
             collect = (self.env(envs / workers) + self.inference(envs / workers)) / workers
         else:
             workers, collect = 1, self.env(envs) + self.inference(envs)
-        if plan["lag"] and plan["collector"] == "actors":
+        if plan["lag"] and plan["collector"] != "local":
             spent = max(collect, learn, (collect * workers + self.learn) / self.cores)
         else:
             spent = collect + learn

@@ -1,7 +1,7 @@
 """Moves: what can be tried on this machine from where a plan stands, without touching what is learned from.
 
 The batch (envs x agents x rollout), the minibatch and the epochs stay: where the number of envs changes, rollouts get
-shorter or longer. Only a search that is `free` tries other minibatches.
+shorter or longer. Only a search that is `free` tries larger batches and minibatches.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from slipstream.settings import Settings
 Changes = dict[str, Any]
 """Settings by dotted key."""
 ORDER = (
-    "collector", "threads", "envs", "workers", "groups", "device", "inference", "precision", "graphs", "storage",
-    "pinned", "cudnn_benchmark", "learner", "compile", "minibatch",
+    "collector", "threads", "envs", "workers", "groups", "vector", "device", "inference", "precision", "graphs",
+    "storage", "pinned", "cudnn_benchmark", "learner", "compile", "batch", "minibatch",
 )  # fmt: skip
 """Coordinates of the search, those that usually matter most first."""
-EXACT = ("collector", "workers", "groups", "pinned")
+EXACT = ("collector", "workers", "groups", "vector", "pinned")
 """Those that are not meant to change a single bit of what is learned."""
-LADDERS = ("threads", "envs", "workers", "groups", "minibatch")
+FREE = ("batch", "minibatch")
+"""Those that change learning: larger batches by more envs, and fewer, larger gradient steps."""
+LADDERS = ("threads", "envs", "workers", "groups", *FREE)
 """Those with many values in order, which are climbed by doubling."""
 LEAST_ROLLOUT = 16
 MOST_ENVS = 1 << 17
@@ -63,9 +65,6 @@ def rollout_for(settings: Settings, envs: int, wanted: int) -> int | None:
 class Space:
     """What may be tried: the machine, what the user has fixed, and how much of learning may change."""
 
-    base: Settings
-    envs: int
-    """Of the plan that the search starts from: with `base`, the batch that stays."""
     agents: int
     cores: int
     gpu: bool
@@ -76,7 +75,7 @@ class Space:
 
     def coordinates(self) -> list[str]:
         """Where there is something to try, in order."""
-        return [name for name in ORDER if (not self.exact or name in EXACT) and (self.free or name != "minibatch")]
+        return [name for name in ORDER if (not self.exact or name in EXACT) and (self.free or name not in FREE)]
 
     def allowed(self, changes: Mapping[str, Any]) -> bool:
         """Whether nothing of this was asked to be otherwise."""
@@ -88,6 +87,8 @@ class Space:
         cuda, torch = plan["device"] == "cuda", plan["learner"] == "torch"
         if coordinate == "collector":
             found = self._collectors(plan)
+        elif coordinate == "vector" and plan["collector"] == "batched":
+            found = [{"plan.vector": name} for name in ("threads", "processes") if name != plan["vector"]]
         elif coordinate == "device" and self.gpu:
             found = [{"plan.device": "cpu" if cuda else "cuda"}]
         elif coordinate == "inference" and self.gpu and plan["collector"] == "batched":
@@ -124,25 +125,26 @@ class Space:
         return [one for one in found if one["plan.collector"] != plan["collector"]]
 
     def step(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> Changes | None:
-        """The next rung of a ladder; None at its end."""
-        now = settings.ppo.minibatch if coordinate == "minibatch" else plan[coordinate]
-        value = min(2 * now, self._most(coordinate)) if up else now // 2
+        """The next rung of a ladder from an applied plan and its settings; None at its end."""
+        batch = plan["envs"] * self.agents * settings.ppo.rollout
+        now = {"minibatch": settings.ppo.minibatch, "batch": plan["envs"]}.get(coordinate) or plan[coordinate]
+        most = {"envs": MOST_ENVS, "batch": MOST_ENVS, "groups": 4, "minibatch": batch}.get(coordinate, self.cores)
+        value = min(2 * now, most) if up else now // 2
         if coordinate == "workers" and not up and now == self.cores > 2:
             value = now - 1
-        if value < 1 or value == now or not self._matters(coordinate, plan):
+        if value < 1 or value == now or not self._matters(coordinate, plan, settings, up):
             return None
-        changes = self._rung(coordinate, value)
-        return changes if changes is not None and self.allowed(changes) else None
+        changes: Changes = {f"plan.{coordinate}": value}
+        if coordinate == "envs":
+            steps = rollout_for(settings, plan["envs"], value)
+            changes |= {f"{settings.algorithm}.rollout": steps}
+        elif coordinate == "batch":
+            changes = {"plan.envs": value}
+        elif coordinate == "minibatch":
+            changes = {"ppo.minibatch": None if batch % value else value}
+        return changes if None not in changes.values() and self.allowed(changes) else None
 
-    def _most(self, coordinate: str) -> int:
-        return {"envs": MOST_ENVS, "groups": 4, "minibatch": self.batch}.get(coordinate, self.cores)
-
-    @property
-    def batch(self) -> int:
-        """Samples of an iteration."""
-        return self.envs * self.agents * self.base.ppo.rollout
-
-    def _matters(self, coordinate: str, plan: Mapping[str, Any]) -> bool:
+    def _matters(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> bool:
         """Whether the plan has anything that this coordinate turns."""
         if coordinate == "workers":
             return plan["collector"] in ("actors", "batched")
@@ -150,12 +152,4 @@ class Space:
             return bool(plan["collector"] == "batched")
         if coordinate == "threads":
             return bool(plan["device"] != "cuda")
-        return coordinate != "minibatch" or self.base.algorithm == "ppo"
-
-    def _rung(self, coordinate: str, value: int) -> Changes | None:
-        if coordinate == "envs":
-            steps = rollout_for(self.base, self.envs, value)
-            return None if steps is None else {"plan.envs": value, f"{self.base.algorithm}.rollout": steps}
-        if coordinate == "minibatch":
-            return {"ppo.minibatch": value} if self.batch % value == 0 else None
-        return {f"plan.{coordinate}": value}
+        return coordinate not in FREE or (up and settings.algorithm == "ppo")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from slipstream.core.stats import mean_interval
 from slipstream.perf.trial import Rehearsal
 
-HOPELESS = 0.8
-"""A mean below this ends a race, be it after one round."""
+HOPELESS, LOSING = 0.8, 0.93
+"""A mean below this ends a race after one round, or after two."""
 WORTH = 1.02
 """So does an interval that ends below this: there is nothing to gain."""
 
@@ -31,8 +31,8 @@ class Ratio:
 
     @property
     def slower(self) -> bool:
-        """The same, the other way round; one hopeless round is enough."""
-        return self.high < 1.0 or self.mean < HOPELESS
+        """The same, the other way round; where a race was lost early, its mean says it."""
+        return self.high < 1.0 or self.mean < (HOPELESS if self.rounds == 1 else LOSING)
 
     def __str__(self) -> str:
         if self.rounds < 2:
@@ -68,8 +68,8 @@ def race(
 ) -> Race:  # fmt: skip
     """Let two trainings take turns of some seconds, each first in every second round.
 
-    It ends before its last round when the second is hopeless, when after `sure` rounds it is faster for sure or cannot
-    be by much, or when there has been `enough`.
+    It ends before its last round when the second has lost already, when after `sure` rounds it is faster for sure or
+    cannot be by much, or when there has been `enough`; never, if it takes all rounds to be sure.
     """
     rates: list[tuple[float, float]] = []
     while True:
@@ -80,8 +80,9 @@ def race(
             first = one.measure(seconds).rate
             rates.append((first, other.measure(seconds).rate))
         ratio = compare(rates)
+        lost = ratio.mean < (HOPELESS if len(rates) == 1 else LOSING) and sure < rounds
         decided = len(rates) >= sure and (ratio.faster or ratio.high < WORTH)
-        if len(rates) >= rounds or ratio.mean < HOPELESS or decided or enough():
+        if len(rates) >= rounds or lost or decided or enough():
             return Race(ratio, rates)
 
 

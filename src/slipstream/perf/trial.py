@@ -66,7 +66,6 @@ class Rehearsal:
         self._gpu_before = _gpu_peak_from_here()
         self._batch = settings.sac.batch
         self.parts = build(choice, settings)
-        self._switches = _torch_switches()
         self._version = self._steps = self._updates = 0
         self._spans = Spans()
         self.memory_mib = 0.0
@@ -96,7 +95,7 @@ class Rehearsal:
 
     def measure(self, seconds: float, on_iteration: OnIteration | None = None) -> Trial:
         """Train for this long, one iteration at least."""
-        _set_torch_switches(self._switches)
+        _set_modes(self.parts.plan)
         if self.parts.collector.lag:
             self._iterate()  # its rollout was made before the clock starts
         self._spans.reset()
@@ -125,7 +124,7 @@ class Rehearsal:
         return Trial(
             plan=self.parts.plan, steps=steps, seconds=took, iterations=iterations, build_s=self.build_s,
             warm_s=self.warm_s, spans=spent, updates=updates, samples=samples, memory_mib=self.memory_mib,
-            gpu_mib=self._gpu_mib(), rates=tuple(rates) or (steps / took,),
+            gpu_mib=self.gpu_mib(), rates=tuple(rates) or (steps / took,),
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -184,7 +183,8 @@ class Rehearsal:
 
             torch.cuda.synchronize()
 
-    def _gpu_mib(self) -> float:
+    def gpu_mib(self) -> float:
+        """The most memory that it took on the GPU; 0 without one."""
         if not self._on_gpu():
             return 0.0
         import torch
@@ -201,22 +201,16 @@ def _gpu_peak_from_here() -> int:
     return int(torch.cuda.memory_reserved())
 
 
-def _torch_switches() -> tuple[int, str, bool, bool] | None:
-    """What building has set for the whole process: threads, precision of products, cuDNN's two; None without torch."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    cudnn = torch.backends.cudnn
-    return torch.get_num_threads(), torch.get_float32_matmul_precision(), cudnn.benchmark, cudnn.allow_tf32
+def _set_modes(plan: Plan) -> None:
+    """Put back what building has set for the whole process, where trainings stand side by side."""
+    if "torch" in sys.modules:
+        import torch
 
+        from slipstream.learn.modes import set_modes
 
-def _set_torch_switches(switches: tuple[int, str, bool, bool] | None) -> None:
-    """Put them back, so that trainings that stand side by side each run under their own."""
-    torch = sys.modules.get("torch")
-    if torch is not None and switches is not None and switches != _torch_switches():
-        threads, precision, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = switches
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
+        set_modes(plan)
+        if plan.learner.applied == "torch":
+            torch.set_num_threads(plan.threads.applied)
 
 
 def try_out(

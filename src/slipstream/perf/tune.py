@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -10,7 +12,7 @@ from typing import Any, cast
 
 from slipstream.config import Resolved
 from slipstream.core import machine
-from slipstream.core.errors import MachineError, SlipstreamError
+from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.envs.registry import EnvChoice
 from slipstream.perf.cache import VARIED, save
 from slipstream.perf.model import Model
@@ -28,6 +30,7 @@ UNLIKELY = 0.8
 """What the model expects to be slower than this is not tried."""
 MODELLED = {"plan.collector", "plan.workers", "plan.groups", "plan.envs", "ppo.rollout", "sac.rollout"}
 """Changes whose loss the model is trusted to foresee; what threads gain it can only hope."""
+NO_TIME = "no time left"
 Tell = Callable[[str], None]
 
 
@@ -73,6 +76,12 @@ class Tuned:
     exact: bool = False
     path: str = ""
 
+    @property
+    def looked(self) -> bool:
+        """Whether there was time to try anything of what there was to try."""
+        late = [attempt for attempt in self.attempts if attempt.why.startswith(NO_TIME)]
+        return not late or any(attempt.verdict != "not tried" for attempt in self.attempts)
+
     def facts(self) -> dict[str, Any]:
         """The object that `--json` prints and the cache holds."""
         return {
@@ -90,7 +99,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Look for a faster plan for about so many seconds, and keep it for trainings of the same kind on this machine.
 
-    `free` allows other minibatches; `exact` tries only what leaves every bit of the result as it is.
+    `free` allows larger batches and minibatches; `exact` tries only what leaves every bit of the result as it is.
     """
     settings = resolved.untuned or resolved.settings
     fixed = {key for key, _, origin in resolved.rows() if not origin.startswith(VARIED)}
@@ -99,7 +108,7 @@ def tune(
         found = tuner.run()
     finally:
         tuner.close()
-    return save(choice.name, settings, found) if keep else found
+    return save(choice.name, settings, found) if keep and found.looked else found
 
 
 @dataclass
@@ -123,15 +132,15 @@ class Tuner:
         self._seen: set[tuple[tuple[str, Any], ...]] = {()}
         self._opening_s = 0.0
         self.best = self._open(self.base)  # what fails here fails in training too
+        self._memory_mib = self._default_mib = self.best.memory_mib
         self._began = perf_counter()
         self._slice_s = min(1.0, max(0.25, self.seconds / 150))
         first = self.best.measure(self._slice_s)
         self._iteration_s = first.seconds / first.iterations
         self._default = dict(self.best.parts.plan.applied())
-        spec, plan = self.best.parts.spec, self.best.parts.plan
+        spec = self.best.parts.spec
         self.space = Space(
-            self.base, plan.envs.applied, spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed,
-            self.free, self.exact,
+            spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed, self.free, self.exact
         )  # fmt: skip
         self.tell(f"default plan: about {first.rate:,.0f} steps/s")
         self.model = self._measure_model()
@@ -152,15 +161,16 @@ class Tuner:
     def _open(self, settings: Settings) -> Rehearsal:
         """Make a training ready; how long that took, the last times above all, is what the next one may take."""
         began = perf_counter()
-        on_gpu = settings.plan.device == "cuda" or settings.plan.compile
-        rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if on_gpu else 1)
+        _free_gpu()
+        slow = settings.plan.compile or bool(machine.gpu_name())
+        rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if slow else 1)
         took = perf_counter() - began
         self._opening_s = (self._opening_s + took) / 2 if self._opening_s else took
         return rehearsal
 
     def _measure_model(self) -> Model | None:
         """What a step costs in one process with one thread, with all envs and with a quarter of them."""
-        envs, alone = self.space.envs, {"plan.collector": "local", "plan.workers": 1, "plan.threads": 1}
+        envs, alone = self._default["envs"], {"plan.collector": "local", "plan.workers": 1, "plan.threads": 1}
         if self._default["collector"] == "device":
             return None
         trials: dict[int, Trial] = {}
@@ -240,49 +250,60 @@ class Tuner:
         said, predicted = self._say(changes), self._expect(changes)
 
         def judge(verdict: str, why: str = "", ratio: Ratio | None = None) -> bool:
-            self.attempts.append(Attempt(said, changes, predicted, ratio, verdict, why))
-            told = f"{said}: {ratio}" if ratio is not None else said
-            self.tell(f"{told}, {verdict}{f': {why}' if why else ''}")
+            if verdict != "not tried" or said not in {attempt.said for attempt in self.attempts}:
+                self.attempts.append(Attempt(said, changes, predicted, ratio, verdict, why))
+                told = f"{said}: {ratio}" if ratio is not None else said
+                self.tell(f"{told}, {verdict}{f': {why}' if why else ''}")
             return verdict == "kept"
 
         if predicted is not None and predicted < UNLIKELY and set(changes) <= MODELLED:
             return judge("not tried", "the model of the machine expects less")
         turn = max(self._slice_s, self._iteration_s) + self._iteration_s / 2
         if self.left_s() < self._opening_s + 4 * turn:
-            return judge("not tried", f"no time left; --minutes {math.ceil(self.seconds / 30)} has more")
-        before = system.memory_mib()
+            return judge("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
         try:
-            rival = self._open(lay(self.base, merged))
+            rival, ratio, takes = self._pit(merged)
         except SlipstreamError as error:
             return judge("refused", error.message)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:  # the GPU's memory has run out, or a switch fails here
+            _free_gpu()
             return judge("refused", (str(error) or type(error).__name__).splitlines()[0])
-        try:
-            self._check_memory(rival, before)
-            result = race(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
-        except SlipstreamError as error:
+        if not ratio.faster:
             rival.close()
-            return judge("refused", error.message)
-        if not result.ratio.faster:
-            rival.close()
-            return judge("slower" if result.ratio.slower else "no difference", "", result.ratio)
+            return judge("slower" if ratio.slower else "no difference", "", ratio)
         self.best.close()
-        self.best, self.accepted = rival, merged
-        return judge("kept", "", result.ratio)
+        self.best, self.accepted, self._memory_mib = rival, merged, takes
+        return judge("kept", "", ratio)
 
-    def _check_memory(self, rival: Rehearsal, before: float) -> None:
-        """Refuse what would leave too little memory, here or on the GPU."""
+    def _pit(self, changes: Changes) -> tuple[Rehearsal, Ratio, float]:
+        """Make a training ready with some changes, and race it against the best so far; what it takes of the memory."""
+        before = system.memory_mib()
+        settings = lay(self.base, changes)
+        rival = self._open(settings)
+        try:
+            same = rival.parts.plan.applied() == self.best.parts.plan.applied()
+            if same and settings.ppo.minibatch == self._settings().ppo.minibatch:
+                raise ConfigError("the plan makes nothing else of it")
+            takes = self._check_memory(rival, before)
+            done = race(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
+        except BaseException:
+            rival.close()
+            raise
+        return rival, done.ratio, takes
+
+    def _check_memory(self, rival: Rehearsal, before: float) -> float:
+        """What a plan takes without the one beside it; refused if it leaves too little memory, here or on the GPU."""
         takes = self._bare_mib + rival.memory_mib - before
         most = MEMORY_SHARE * machine.memory_bytes() / 2**20
         if takes > most:
             raise MachineError(f"it takes {takes:,.0f} MiB of memory, more than {most:,.0f}")
-        gpu = rival.measure(0.0).gpu_mib
-        if gpu:
+        if gpu := rival.gpu_mib():
             import torch
 
             most = MEMORY_SHARE * torch.cuda.mem_get_info()[1] / 2**20
             if gpu > most:
                 raise MachineError(f"it takes {gpu:,.0f} MiB of the GPU's memory, more than {most:,.0f}")
+        return takes
 
     def _say(self, changes: Changes) -> str:
         """A change in words: what it was and what it becomes."""
@@ -297,7 +318,6 @@ class Tuner:
     def _verify(self, first: Trial) -> Tuned:
         """The plan that was found against the default one, both new; what is not faster for sure is dropped."""
         predicted, rate, default_rate, gain = None, first.rate, first.rate, Ratio(1.0, 1.0, 1.0, 0)
-        memory = self.best.memory_mib
         if self.accepted:
             with self._open(self.base) as default:
                 final: Race = race(
@@ -310,10 +330,18 @@ class Tuner:
                 predicted = now / self.model.predict(self._default)
             if not gain.faster:
                 self.tell(f"all of it together: {gain}, not faster for sure: the default plan stands")
-                self.accepted, rate = {}, default_rate
+                self.accepted, rate, self._memory_mib = {}, default_rate, self._default_mib
         return Tuned(
             env=self.choice.name, settings=self.accepted, default_rate=default_rate, rate=rate, gain=gain,
             predicted=predicted, batch=self.best.parts.batch, attempts=self.attempts,
-            model=self.model.facts(self.space.envs) if self.model else {},
-            seconds=perf_counter() - self._began, memory_mib=memory, exact=self.exact,
+            model=self.model.facts(self._default["envs"]) if self.model else {},
+            seconds=perf_counter() - self._began, memory_mib=self._memory_mib, exact=self.exact,
         )  # fmt: skip
+
+
+def _free_gpu() -> None:
+    """Give back what trainings that are over held on the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
