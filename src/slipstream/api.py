@@ -219,11 +219,12 @@ def evaluate(
 
 def diagnose(
     env: EnvLike, *, test: str = "all", seconds: float = diagnosing.SECONDS, preset: str | None = None,
-    config: str | Path | None = None, terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+    config: str | Path | None = None, terms: Mapping[str, Callable[..., float]] | None = None, tuned: bool = True,
+    **settings: Any,
 ) -> diagnosing.Diagnosis:  # fmt: skip
     """Measure what keeps training on an environment from being faster: a verdict, ranked advice, and the numbers."""
     name, factory = _name(env)
-    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings, tuned=tuned)
     choice = choose_env(name, resolved.settings, factory=factory, terms=dict(terms or {}))
     return diagnosing.diagnose(choice, resolved.settings, test=test, seconds=seconds)
 

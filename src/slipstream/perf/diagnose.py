@@ -44,7 +44,7 @@ from slipstream.settings import Settings
 TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0
 PARTS = {"train": 0.45, "limits": 0.05, "env": 0.3, "inference": 0.08, "learn": 0.12}
-"""How the seconds are shared out; making environments, workers and networks comes on top."""
+"""How the seconds are shared out, where all is tested; making environments, workers and networks comes on top."""
 GROWTH_S, GROWTH_MIB = 5.0, 8.0
 """Memory that grows for less time or by less is still settling."""
 Say = Callable[[str], None]
@@ -153,17 +153,17 @@ def _measure_parts(
     applied, spec, design = parts.plan.applied(), parts.spec, parts.design
     workers = applied["workers"] if applied["collector"] != "device" else 1
     env, inference, learn = None, None, None
+    share = PARTS if test == "all" else dict.fromkeys(PARTS, 1.0 - PARTS["train"] - PARTS["limits"])
     if test in ("all", "env", "memory"):
         say("the environment by itself")
-        share = PARTS["env"] if test != "memory" else PARTS["env"] / 3
-        env = measure_env(choice, max(1, applied["envs"] // workers), limits, seconds * share)
+        env = measure_env(choice, max(1, applied["envs"] // workers), limits, seconds * share["env"])
     if test in ("all", "inference"):
         say("the policy by itself")
         rows = max(1, applied["envs"] // workers) * spec.agents
-        inference = measure_inference(design, spec, rows, seconds * PARTS["inference"])
+        inference = measure_inference(design, spec, rows, seconds * share["inference"])
     if test in ("all", "learn"):
         say("the learner by itself")
-        learn = measure_learner(settings, design, spec, parts.plan, seconds * PARTS["learn"])
+        learn = measure_learner(settings, design, spec, parts.plan, seconds * share["learn"])
     return env, inference, learn
 
 

@@ -179,7 +179,7 @@ def _repeat(work: Callable[[], Any], seconds: float, least: int = 20) -> list[fl
 
 
 def _compare(works: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """Median seconds of each work, all in turn, so that what disturbs one disturbs the others."""
+    """Seconds of the quickest repeat of each work, all in turn, so that what disturbs one disturbs the others."""
     taken: list[list[float]] = [[] for _ in works]
     for work in works:
         work()
@@ -189,4 +189,4 @@ def _compare(works: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
             start = perf_counter()
             work()
             times.append(perf_counter() - start)
-    return [float(np.median(times)) for times in taken]
+    return [min(times) for times in taken]

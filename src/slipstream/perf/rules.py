@@ -35,6 +35,8 @@ VERDICTS = (
 HALF = 0.5
 WORTH = 0.2
 """A cause counts when it takes this share of all time."""
+DEAR = 0.15
+"""An activation function is dear when ReLU would save this share of all time."""
 WAITING = 0.2
 """Share of their time that workers may wait for a core."""
 DAYS = 2
@@ -270,8 +272,8 @@ RULES = (
         name="dear-activations",
         verdict="activation-bound",
         symptom="a wide network with tanh is slow on a CPU",
-        when=f"ReLU instead of the policy's own activation would save {WORTH:.0%} of all time",
-        holds=lambda f: activation_share(f) >= WORTH,
+        when=f"ReLU instead of the policy's own activation would save {DEAR:.0%} of all time",
+        holds=lambda f: activation_share(f) >= DEAR,
         told=(
             lambda f: (
                 f"ReLU would save {activation_share(f):.0%} of all time against "
