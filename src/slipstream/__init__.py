@@ -18,6 +18,7 @@ _HOMES = {
     "evaluate": "slipstream.api",
     "tournament": "slipstream.api",
     "bench": "slipstream.api",
+    "diagnose": "slipstream.api",
     "tune": "slipstream.api",
     "load_agent": "slipstream.api",
     "make_vector": "slipstream.api",

@@ -1,4 +1,4 @@
-"""The Python door: tune, train, compete, resume, evaluate, bench, hold a tournament, load an agent, make a vector."""
+"""The Python door: diagnose, tune, bench, train, compete, resume, evaluate, tournaments, an agent, a vector."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
 from slipstream.perf import bench as benching
+from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
 from slipstream.perf.cache import tuned_layer
 from slipstream.runs.layout import RunDir, default_path
@@ -215,6 +216,18 @@ def evaluate(
     choice = choose_env(name, configure(name, agent=agent, flags=settings).settings, factory=factory)
     opponents = [opponent] if isinstance(opponent, str) else list(opponent)
     return evaluation.evaluate(choice, agent, opponents, games, seed=seed, sampled=sampled, beside=beside)
+
+
+def diagnose(
+    env: EnvLike, *, test: str = "all", seconds: float = diagnosing.SECONDS, preset: str | None = None,
+    config: str | Path | None = None, terms: Mapping[str, Callable[..., float]] | None = None, tuned: bool = True,
+    **settings: Any,
+) -> diagnosing.Diagnosis:  # fmt: skip
+    """Measure what keeps training on an environment from being faster: a verdict, ranked advice, and the numbers."""
+    name, factory = _name(env)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings, tuned=tuned)
+    choice = choose_env(name, resolved.settings, factory=factory, terms=dict(terms or {}))
+    return diagnosing.diagnose(choice, resolved.settings, test=test, seconds=seconds)
 
 
 def tournament(

@@ -1,4 +1,4 @@
-"""Test doubles that ship: an env with a known optimum, one that breaks on demand, and a checker of yours."""
+"""Test doubles that ship: envs with a known optimum, that break or that are slow on demand, and a checker of yours."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from slipstream.envs.adapters.gymnasium import mask_of, spec_of
 from slipstream.envs.adapters.observations import Leaf, leaves
 
 Fault = Literal["none", "raise", "nan_reward", "nan_obs", "hang", "die", "raise_reset"]
+
+Slowness = Literal["loop", "reset", "items", "leak", "sleep"]
 
 
 class ToyEnv(gymnasium.Env[Any, Any]):
@@ -108,6 +110,47 @@ class BrokenEnv(ToyEnv):
             if self._fault == "nan_obs":
                 obs = np.full_like(obs, np.nan)
         return obs, reward, terminated, truncated, info
+
+
+class SlowEnv(ToyEnv):
+    """A ToyEnv with one bottleneck, so that tools can be tried on it.
+
+    `fault` is "loop" (a Python loop of `size` turns in every step), "reset" (a sleep of `size` ms in every reset),
+    "items" (`size` numbers taken one by one out of a tensor in every step), "leak" (`size` bytes that every step keeps
+    for ever) or "sleep" (`size` ms in every step).
+    """
+
+    def __init__(self, fault: Slowness, size: int = 500, length: int = 10) -> None:
+        super().__init__(length=length)
+        self._fault, self._size = fault, size
+        self._track = [0.5 * number for number in range(size)] if fault == "loop" else []
+        self._kept: list[bytes] = []
+        self._tensor: Any = None
+        if fault == "items":
+            import torch
+
+            self._tensor = torch.zeros(size)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset, after a sleep if that is the fault."""
+        if self._fault == "reset":
+            time.sleep(self._size / 1e3)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step, and waste time or memory."""
+        nearest = 1e9
+        for point in self._track:
+            distance = (point - 100.0) * (point - 100.0)
+            if distance < nearest:
+                nearest = distance
+        if self._fault == "items":
+            nearest = sum(self._tensor[number].item() for number in range(self._size))
+        if self._fault == "leak":
+            self._kept.append(bytes(self._size))
+        if self._fault == "sleep":
+            time.sleep(self._size / 1e3)
+        return super().step(action)
 
 
 def check_env(env: gymnasium.Env[Any, Any], steps: int = 200, seed: int = 0) -> list[str]:

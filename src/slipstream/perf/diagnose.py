@@ -1,0 +1,229 @@
+"""Diagnose: some seconds of real training, its parts by themselves, one verdict and ranked advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import psutil
+
+from slipstream.core import machine
+from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.plan import Plan
+from slipstream.envs.registry import EnvChoice
+from slipstream.learn.build import Parts, look
+from slipstream.learn.replay import step_bytes
+from slipstream.perf.budget import plan_memory, rollout_mib
+from slipstream.perf.findings import (
+    STEADY,
+    EnvFindings,
+    Findings,
+    GpuFindings,
+    InferenceFindings,
+    LearnFindings,
+    Limits,
+    Part,
+    PastFindings,
+    Shares,
+    TrainFindings,
+    Trend,
+)
+from slipstream.perf.limits import best_of, measure_limits
+from slipstream.perf.networks import measure_inference, measure_learner
+from slipstream.perf.rules import Advice, judge
+from slipstream.perf.stepping import measure_env
+from slipstream.perf.trial import Rehearsal, Trial
+from slipstream.perf.watch import Watch
+from slipstream.runs.layout import RunDir
+from slipstream.runs.metrics import read
+from slipstream.settings import Settings
+
+TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
+SECONDS = 30.0
+PARTS = {"train": 0.45, "limits": 0.05, "env": 0.3, "inference": 0.08, "learn": 0.12}
+"""How the seconds are shared out, where all is tested; making environments, workers and networks comes on top."""
+GROWTH_S, GROWTH_MIB = 5.0, 8.0
+"""Memory that grows for less time or by less is still settling."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is the matter, what to do, and all that was measured."""
+
+    verdict: str
+    advice: list[Advice]
+    found: Findings
+
+    def facts(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {"verdict": self.verdict, "advice": [asdict(one) for one in self.advice]} | self.found.facts()
+
+
+def diagnose(
+    choice: EnvChoice, settings: Settings, *, test: str = "all", seconds: float = SECONDS, run: RunDir | None = None,
+    say: Say = lambda line: None,
+) -> Diagnosis:  # fmt: skip
+    """Measure for about so many seconds and judge; `run`, if there is one, adds what its metrics tell."""
+    if test not in TESTS:
+        raise ConfigError(f"There is no test `{test}`.{did_you_mean(test, TESTS)}", f"tests: {', '.join(TESTS)}")
+    if not seconds > 0:
+        raise ConfigError(f"Nothing can be measured in {seconds:g} s.", f"give --seconds more, such as {SECONDS:g}")
+    look(choice, settings)
+    python_mib = psutil.Process().memory_info().rss / 2**20
+    say("the machine's limits")
+    limits = measure_limits(seconds * PARTS["limits"])
+    say("training as it would run")
+    with Rehearsal(choice, settings) as rehearsal:
+        train, watch = _train(rehearsal, settings, seconds * PARTS["train"])
+        parts = rehearsal.parts
+        gpu = _measure_gpu(parts, settings, train, watch) if test in ("all", "gpu") else None
+    train = _with_fewer(choice, settings, train, limits, seconds * PARTS["train"] / 2, say)
+    env, inference, learn = _measure_parts(choice, settings, parts, limits, test, seconds, say)
+    memory: tuple[Part, ...] = ()
+    if test in ("all", "memory"):
+        memory = plan_memory(
+            settings, parts.spec, parts.design, parts.plan, env_mib=env.env_mib if env is not None else 0.0,
+            python_mib=python_mib, used_mib=train.memory_mib,
+        )  # fmt: skip
+    found = Findings(
+        choice.name, limits, train, env, inference, learn, gpu, memory, past_of(run) if run is not None else None,
+        {"sac.critics": settings.sac.critics},
+    )  # fmt: skip
+    return Diagnosis(*judge(found), found)
+
+
+def _train(rehearsal: Rehearsal, settings: Settings, seconds: float) -> tuple[TrainFindings, Watch]:
+    """Some seconds of real training, watched."""
+    buffered: list[int] = []
+    applied = rehearsal.parts.plan.applied()
+    on_gpu = "cuda" in (applied["device"], applied["inference"])
+    with Watch(on_gpu) as watch:
+        trial = rehearsal.measure(seconds, lambda _, row: buffered.append(row.get("sac/buffer", 0)))
+    design = rehearsal.parts.design
+    filled = (buffered[-1] - buffered[0]) * step_bytes(design.obs.floats, design.action) if buffered[-1] else 0
+    return TrainFindings(
+        steps=trial.steps, seconds=trial.seconds, iterations=trial.iterations, rate=trial.rate,
+        start_s=trial.build_s + trial.warm_s, shares=shares_of(trial), updates=trial.updates, samples=trial.samples,
+        rates=trial.rates, plan=applied, algorithm=settings.algorithm, waiting_share=watch.waiting_share,
+        memory=tuple(watch.memory), memory_mib=trial.memory_mib, growth_bytes=growth(watch.memory, trial.steps, filled),
+    ), watch  # fmt: skip
+
+
+def shares_of(trial: Trial) -> Shares:
+    """What part of an iteration went where; the time that collecting was waited for is split as workers spent it."""
+    spans, whole = trial.spans, max(trial.seconds, 1e-9)
+    inside = max(spans["env"] + spans["inference"], 1e-9)
+    collect = spans["collect"] / whole
+    env, learn = collect * spans["env"] / inside, spans["learn"] / whole
+    return Shares(env, collect - env, learn, max(0.0, 1.0 - collect - learn))
+
+
+def growth(memory: Sequence[tuple[float, float]], steps: int, filled: int) -> float:
+    """Bytes per step by which memory (seconds, MiB) grew all the time, beyond what a replay buffer was filled with."""
+    if len(memory) < 8 or memory[-1][0] - memory[0][0] < GROWTH_S:
+        return 0.0
+    trend = Trend.of([when for when, _ in memory], [mib for _, mib in memory])
+    quarters = [float(part.mean()) for part in np.array_split(np.array([mib for _, mib in memory]), 4)]
+    rises = [after - before for before, after in pairwise(quarters)]
+    grown = trend.last - trend.first - 1.2 * filled / 2**20
+    steady = trend.sure and min(rises) > STEADY * sum(rises) / len(rises)
+    return grown * 2**20 / max(1, steps) if steady and grown > GROWTH_MIB else 0.0
+
+
+def _with_fewer(
+    choice: EnvChoice, settings: Settings, train: TrainFindings, limits: Limits, seconds: float, say: Say
+) -> TrainFindings:
+    """The same with one worker per core, measured too, where there were more."""
+    if train.plan["workers"] <= limits.cores:
+        return train
+    say("the same with one worker per core")
+    fewer = settings.model_copy(update={"plan": settings.plan.model_copy(update={"workers": limits.cores})})
+    with Rehearsal(choice, fewer) as rehearsal:
+        return TrainFindings(**(vars(train) | {"fewer_rate": rehearsal.measure(seconds).rate}))
+
+
+def _measure_parts(
+    choice: EnvChoice, settings: Settings, parts: Parts, limits: Limits, test: str, seconds: float, say: Say
+) -> tuple[EnvFindings | None, InferenceFindings | None, LearnFindings | None]:
+    """Environments, policy and learner by themselves, those that the test is about."""
+    applied, spec, design = parts.plan.applied(), parts.spec, parts.design
+    workers = applied["workers"] if applied["collector"] != "device" else 1
+    env, inference, learn = None, None, None
+    share = PARTS if test == "all" else dict.fromkeys(PARTS, 1.0 - PARTS["train"] - PARTS["limits"])
+    if test in ("all", "env", "memory"):
+        say("the environment by itself")
+        env = measure_env(choice, max(1, applied["envs"] // workers), limits, seconds * share["env"])
+    if test in ("all", "inference"):
+        say("the policy by itself")
+        rows = max(1, applied["envs"] // workers) * spec.agents
+        inference = measure_inference(design, spec, rows, seconds * share["inference"])
+    if test in ("all", "learn"):
+        say("the learner by itself")
+        learn = measure_learner(settings, design, spec, parts.plan, seconds * share["learn"])
+    return env, inference, learn
+
+
+def _measure_gpu(parts: Parts, settings: Settings, train: TrainFindings, watch: Watch) -> GpuFindings | None:
+    """Use and memory of the GPU that training used, and what copies cost; None where it used none."""
+    plan = parts.plan
+    if "cuda" not in (plan.device.applied, plan.inference.applied):
+        return None
+    import torch
+
+    up, down = copy_rates("cuda", bool(plan.pinned.applied))
+    use = watch.utilisation
+    return GpuFindings(
+        name=machine.gpu_name(),
+        utilisation=sum(use) / len(use) if use else float("nan"),
+        memory_mib=torch.cuda.max_memory_reserved() / 2**20,
+        total_mib=torch.cuda.get_device_properties(0).total_memory / 2**20,
+        to_device_gib_s=up,
+        to_host_gib_s=down,
+        transfer_share=transfer_share(parts, plan, settings, train, up),
+    )
+
+
+def copy_rates(device: str, pinned: bool, mib: int = 64) -> tuple[float, float]:
+    """GiB per second to a device and back."""
+    import torch
+
+    here = torch.zeros(mib * 2**20, dtype=torch.uint8, pin_memory=pinned and device == "cuda")
+    there = torch.zeros_like(here, device=device)
+
+    def copy(target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    copy(there, here)
+    up = best_of(lambda: copy(there, here), 0.05)
+    return mib / 1024 / up, mib / 1024 / best_of(lambda: copy(here, there), 0.05)
+
+
+def transfer_share(parts: Parts, plan: Plan, settings: Settings, train: TrainFindings, gib_s: float) -> float:
+    """What copying rollouts to the learner would take of an iteration, if nothing overlapped with it."""
+    if plan.collector.applied == "device" or plan.device.applied != "cuda":
+        return 0.0
+    steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
+    times = settings.ppo.epochs if plan.storage.applied == "host" else 1
+    gib = times * rollout_mib(parts.spec, parts.design, steps, plan.envs.applied) / 1024
+    return min(1.0, gib / gib_s / max(train.seconds / train.iterations, 1e-9))
+
+
+def past_of(run: RunDir) -> PastFindings:
+    """What the metrics of a run tell about its speed and memory over time."""
+    rows = read(run)
+    if not rows:
+        raise ConfigError(f"{run.path} has no metrics to look at yet.", "name the env instead: slipstream diagnose ENV")
+    rates: list[tuple[float, float]] = []
+    for before, row in pairwise(rows):
+        seconds = row.get("time/seconds", 0.0) - before.get("time/seconds", 0.0)
+        if seconds > 0 and row["steps"] > before["steps"]:
+            rates.append((row["time/seconds"], (row["steps"] - before["steps"]) / seconds))
+    memory = {row["system/memory_mib"]: row["steps"] for row in reversed(rows) if row.get("system/memory_mib")}
+    series = sorted((float(steps), float(mib)) for mib, steps in memory.items())
+    return PastFindings(str(run.path), int(rows[-1]["steps"]), tuple(rates), tuple(series))
