@@ -456,9 +456,9 @@ def test_the_public_names() -> None:
     """What `slipstream` offers is fixed here: a change of this list is a change for users."""
     assert slipstream.__all__ == [
             "CheckpointError", "ConfigError", "DemoError", "Demos", "EnvError", "MachineError", "Run", "Settings",
-            "SlipstreamError", "__version__", "batch_iter", "bench", "buffered_batch_iter", "clone", "compete", "diagnose",
-            "empty_rows", "evaluate", "import_trajectories", "load_agent", "make_vector", "record", "resume",
-            "sarsd_iter", "tournament", "train", "tune",
+            "SlipstreamError", "__version__", "batch_iter", "bench", "buffered_batch_iter", "clone", "compete",
+            "diagnose", "empty_rows", "evaluate", "import_trajectories", "load_agent", "make_vector", "record",
+            "resume", "sarsd_iter", "tournament", "train", "tune",
     ]  # fmt: skip
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None

@@ -299,6 +299,6 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 
 __all__ = [
-    "EnvChoice", "Run", "bench", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record",
-    "resume", "tournament", "train", "tune",
+    "EnvChoice", "Run", "bench", "clone", "compete", "configure", "diagnose", "evaluate", "load_agent", "make_vector",
+    "record", "resume", "tournament", "train", "tune",
 ]  # fmt: skip

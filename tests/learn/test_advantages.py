@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from slipstream.core.contracts import Array
-from slipstream.learn.advantages import estimate_advantages, sum_returns
-from slipstream.learn.moments import Moments, sum_obs
+from slipstream.learn.advantages import estimate_advantages
+from slipstream.learn.moments import Moments, sum_obs, sum_returns
 
 KNOBS = ("centre", 0.0), ("rho", 1.0), ("c", 1.0)
 

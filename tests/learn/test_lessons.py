@@ -14,7 +14,8 @@ import pytest
 from slipstream.core.errors import DemoError
 from slipstream.demos.reader import Demos
 from slipstream.learn.lessons import Lessons, discount, measure, policy_actions, sequence_index
-from slipstream.models.acting import bound, make_acting
+from slipstream.models.acting import make_acting
+from slipstream.models.bounds import bound
 
 
 def lessons_of(folder: Path, design: Any, window_mib: int = 64, gamma: float = 0.9) -> Lessons:

@@ -11,7 +11,8 @@ import torch
 
 from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.core.streams import make_streams, uniform
-from slipstream.models.acting import FusedActing, bound, make_acting
+from slipstream.models.acting import FusedActing, make_acting
+from slipstream.models.bounds import bound
 from slipstream.models.design import Design
 from slipstream.models.heads import MASKED, sample
 from slipstream.models.layout import head_table

@@ -19,7 +19,9 @@ GAMES: dict[str, Any] = {
     "soccer": lambda envs: Soccer(envs, match_seconds=3.0, random_starts=0.5),
     "soccer terms": lambda envs: Soccer(
         envs, match_seconds=3.0, random_starts=0.5, actions="multi_discrete",
-        rewards=RewardSettings(weights={"save": 1.0, "aim": 0.1}, potential=True, normalise=True, clip=2.0, zero_sum=1.0),
+        rewards=RewardSettings(
+            weights={"save": 1.0, "aim": 0.1}, potential=True, normalise=True, clip=2.0, zero_sum=1.0
+        ),
     ),
     "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
     "kart": lambda envs: Kart(envs, limit_seconds=2.0, random_starts=0.5),

@@ -9,7 +9,8 @@ import numpy as np
 from slipstream.agents.simple import BatchAgent
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec
 from slipstream.core.errors import CheckpointError
-from slipstream.models.acting import bound, make_acting
+from slipstream.models.acting import make_acting
+from slipstream.models.bounds import bound
 from slipstream.models.design import Design
 from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir

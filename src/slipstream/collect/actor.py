@@ -14,7 +14,8 @@ from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
-from slipstream.models.acting import bound, make_acting
+from slipstream.models.acting import make_acting
+from slipstream.models.bounds import bound
 from slipstream.models.design import Acting, Design
 
 

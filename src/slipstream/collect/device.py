@@ -23,7 +23,7 @@ from slipstream.core.compile import compiled, compiled_fused
 from slipstream.core.contracts import Array, empty_rows, sides_of
 from slipstream.core.launch import launch
 from slipstream.core.streams import make_streams
-from slipstream.models.acting import bound, bound_row
+from slipstream.models.bounds import bound, bound_row
 from slipstream.models.heads import sample
 from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE
 from slipstream.models.matrices import Matrices

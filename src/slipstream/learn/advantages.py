@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
+from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
 
 ZERO = np.float32(0)
@@ -56,34 +56,6 @@ def estimate_advantages(
     """Write generalised advantages [T, rows], row by row."""
     for row in range(reward.shape[1]):
         estimate_row(row, reward, value, final_value, terminated, truncated, active, knobs, ratio, advantage)
-
-
-@compiled_fused
-def sum_row(
-    row: int, reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array,
-    sums: Array,
-) -> None:  # fmt: skip
-    """Carry the discounted return of one row forward and add up count, sum and squares into its row of `sums`."""
-    carried, number, total, squares = running[row], 0.0, 0.0, 0.0
-    for t in range(reward.shape[0]):
-        carried = carried * gamma + reward[t, row]
-        if active[t, row]:
-            number += 1.0
-            total += carried
-            squares += carried * carried
-        if terminated[t, row] or truncated[t, row]:
-            carried = 0.0
-    running[row] = carried
-    sums[row, 0], sums[row, 1], sums[row, 2] = number, total, squares
-
-
-@compiled_fused
-def sum_returns(
-    reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array, sums: Array
-) -> None:
-    """Carry each row's discounted return forward and write its count, sum and squares into `sums` [rows, 3]."""
-    for row in range(reward.shape[1]):
-        sum_row(row, reward, terminated, truncated, active, gamma, running, sums)
 
 
 def explained_variance(goal: Array, value: Array, chosen: Array) -> float:

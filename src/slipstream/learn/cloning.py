@@ -14,7 +14,8 @@ from slipstream.demos.reader import Demos
 from slipstream.learn.advantages import explained_variance
 from slipstream.learn.batch import POLICY, SAMPLES, SUMS, VALUE, Engine, Knobs
 from slipstream.learn.lessons import Lessons, Statistics, Window
-from slipstream.models.acting import bound, make_acting
+from slipstream.models.acting import make_acting
+from slipstream.models.bounds import bound
 from slipstream.models.design import Design
 from slipstream.settings import CloneSettings
 

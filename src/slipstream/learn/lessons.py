@@ -16,9 +16,8 @@ from slipstream.core.contracts import Array
 from slipstream.core.errors import DemoError
 from slipstream.demos.format import Column
 from slipstream.demos.reader import Demos
-from slipstream.learn.advantages import sum_returns
 from slipstream.learn.batch import Batch
-from slipstream.learn.moments import Moments
+from slipstream.learn.moments import Moments, sum_returns
 from slipstream.models.design import Acting, Design
 
 EDGE = 0.999

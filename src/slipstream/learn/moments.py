@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 
 MIN_DEVIATION = 1e-4
@@ -24,6 +24,34 @@ def sum_obs(obs: Array, active: Array, shift: Array, total: Array, squares: Arra
                     total[k] += x
                     squares[k] += x * x
     return count
+
+
+@compiled_fused
+def sum_row(
+    row: int, reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array,
+    sums: Array,
+) -> None:  # fmt: skip
+    """Carry the discounted return of one row forward and add up count, sum and squares into its row of `sums`."""
+    carried, number, total, squares = running[row], 0.0, 0.0, 0.0
+    for t in range(reward.shape[0]):
+        carried = carried * gamma + reward[t, row]
+        if active[t, row]:
+            number += 1.0
+            total += carried
+            squares += carried * carried
+        if terminated[t, row] or truncated[t, row]:
+            carried = 0.0
+    running[row] = carried
+    sums[row, 0], sums[row, 1], sums[row, 2] = number, total, squares
+
+
+@compiled_fused
+def sum_returns(
+    reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array, sums: Array
+) -> None:
+    """Carry each row's discounted return forward and write its count, sum and squares into `sums` [rows, 3]."""
+    for row in range(reward.shape[1]):
+        sum_row(row, reward, terminated, truncated, active, gamma, running, sums)
 
 
 class Moments:
