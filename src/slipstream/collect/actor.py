@@ -9,8 +9,8 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.guard import Guard
-from slipstream.collect.rollout import Rollout, sequence_starts
+from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect, inspected
+from slipstream.collect.rollout import Moment, Rollout, sequence_starts
 from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
@@ -50,6 +50,9 @@ class Actor:
         self._continuous = action.kind == "continuous"
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
         self._env_action = np.zeros((rows, action.parts), action.dtype)
+        self._watch = memoryview(self.progress)  # type: ignore[arg-type]
+        self._moments: list[tuple[Rollout, list[Moment]]] = []
+        """The steps of the rollouts filled last: making views takes longer than small steps do."""
         self._steps = 0
 
     def reset(self, wanted: Array) -> None:
@@ -62,19 +65,19 @@ class Actor:
     def fill(self, rollout: Rollout, wanted: Array) -> None:
         """Act and step until the rollout is full, with the weights that `self.acting` holds."""
         acting, vector, now, memory, table = self.acting, self.vector, self._now, self._memory, self.table
-        starts = sequence_starts(self.design, rollout.steps)
+        starts, values, found = sequence_starts(self.design, rollout.steps), self.design.value, ABSENT
         self._assign(wanted)
         rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
         rollout.active[0][table.frozen] = 0
         rollout.terms[:] = 0
         in_envs = in_policy = 0.0
-        for t in range(rollout.steps):
+        for t, step in enumerate(self._moments_of(rollout)):
             began = perf_counter()
-            obs, mask, action = rollout.obs[t], rollout.mask[t], rollout.action[t]
+            obs, mask, action, rows = step.obs, step.mask, step.action, step.rows
             for sequence in starts.get(t, ()):
                 rollout.state[sequence] = memory
-            own = table.own if memory.size else self._present(table.own, rollout.active[t])
-            acting.act(own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t], memory)
+            own = self._present(table.own, step.active) if found & ABSENT and not memory.size else table.own
+            acting.act(own, obs, mask, self._streams, True, action, step.logp, step.value, memory)
             env_action = action
             if self._continuous:
                 env_action = self._env_action
@@ -84,23 +87,22 @@ class Actor:
                     table, self.roster, obs, mask, self._other_streams, env_action, self._other_memory, check=t == 0
                 )
             if table.follows:
-                table.expect(rollout.value[t], rollout.active[t])
+                table.expect(step.value, step.active)
             acted = perf_counter()
-            rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t], self._behaviour)
-            self.progress[0] += 1
             self._steps += 1
+            self._watch[0] = self._steps
             vector.step(env_action, rows)
             stepped = perf_counter()
             in_policy += acted - began
             in_envs += stepped - acted
-            if self.design.value and rows.truncated.any():
+            found = inspect(*step.looked)
+            if values and found & CUT:
                 acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], memory)
-            broken = self.guard.check(t, self._steps, rollout, rows)
+            broken = self.guard.mend(t, self._steps, rollout, rows) if found & BROKEN else []
             if table.follows:
-                table.follow(rows.reward, rollout.active[t])
-            ended = (rows.terminated | rows.truncated) > 0
-            if ended.any():
-                self._end(t, rows, ended, rollout.active[t], broken, wanted)
+                table.follow(rows.reward, step.active)
+            if found & (ENDED | BROKEN):
+                self._end(t, rows, (rows.terminated | rows.truncated) > 0, step.active, broken, wanted)
             if len(table.frozen):
                 rows.active[table.frozen] = 0
         now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
@@ -139,6 +141,23 @@ class Actor:
         for name in ("obs", "mask", "active"):
             getattr(self._now, name)[:] = state[f"row/{name}"]
         self._memory[:], self._other_memory[:] = state["row/memory"], state["row/others_memory"]
+
+    def _moments_of(self, rollout: Rollout) -> list[Moment]:
+        """The steps of a rollout, made once for each of the two that are filled in turn."""
+        for known, moments in self._moments:
+            if known is rollout:
+                return moments
+        moments, last = [], self._final_obs
+        for t in range(rollout.steps):
+            rows = rollout.at(t, last if self.design.value else rollout.final_obs[t], self._behaviour)
+            moments.append(
+                Moment(
+                    rollout.obs[t], rollout.mask[t], rollout.active[t], rollout.action[t], rollout.logp[t],
+                    rollout.value[t], rows, inspected(self.vector.spec, rows),
+                )
+            )  # fmt: skip
+        self._moments = [*self._moments[-1:], (rollout, moments)]
+        return moments
 
     def _present(self, rows: Array, active: Array) -> Array:
         """Those of the rows that act; all of them, in most games."""

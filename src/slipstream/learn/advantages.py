@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slipstream.core.compile import Number, compiled_fused
@@ -70,7 +72,19 @@ def sum_returns(
                 running[row] = 0.0
 
 
-def explained_variance(goal: Array, value: Array, chosen: Array) -> float:
-    """The share of the goals' variance that the values foresaw; NaN where the goals do not vary."""
-    spread = float(np.var(goal[chosen]))
-    return 1.0 - float(np.var(goal[chosen] - value[chosen])) / spread if spread > 1e-12 else float("nan")
+@compiled_fused
+def explained_variance(goal: Array, value: Array, active: Array) -> float:
+    """The share of the goals' variance that the values foresaw, over acts; NaN where the goals do not vary."""
+    count, goals, errors = 0, 0.0, 0.0
+    for i in range(goal.size):
+        if active[i]:
+            count += 1
+            goals += goal[i]
+            errors += goal[i] - value[i]
+    goals, errors = goals / max(1, count), errors / max(1, count)
+    spread, left = 0.0, 0.0
+    for i in range(goal.size):
+        if active[i]:
+            spread += (goal[i] - goals) ** 2
+            left += (goal[i] - value[i] - errors) ** 2
+    return 1.0 - left / spread if spread > 1e-12 * count else math.nan

@@ -87,7 +87,7 @@ class PPO:
                 break
         outcome = Outcome.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
         metrics = outcome.metrics() | {
-            "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1) > 0),
+            "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1)),
             "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
         }  # fmt: skip
         if self.mentor is not None and not self._warming[0]:

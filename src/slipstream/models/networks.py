@@ -12,6 +12,7 @@ from slipstream.models.kernels import (
     add_products,
     columns_of,
     deactivate,
+    dense,
     flip,
     product,
 )
@@ -78,10 +79,8 @@ def forward(
             remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
             continue
         after = outputs(scratch, block, table, layer)
-        for i in range(rows):
-            for j in range(columns):
-                after[i, j] = params[bias + j]
-        product(before, params[weight:bias].reshape(terms, columns), after, rows, terms)
+        matrix = params[weight:bias].reshape(terms, columns)
+        dense(before, matrix, params[bias : bias + columns], after, rows, terms)
         if table[layer, NORM] >= 0:
             normalise(params, table[layer], after, scratch, block, rows)
         activate(after[:rows].reshape(rows * columns), table[layer, ACTIVATION])
