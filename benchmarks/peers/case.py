@@ -7,6 +7,7 @@ would hide the library they call carry `_ppo` in their name.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -50,6 +51,10 @@ class Case:
     """Whether the first weights are orthogonal."""
     memory: int = 0
     """Units of an LSTM that policy and value share; 0: none."""
+    module: str = ""
+    """A module of this folder that registers the environment."""
+    slow: bool = False
+    """Whether a step takes so long that who steps environments in other processes may gain by it."""
 
     @property
     def batch(self) -> int:
@@ -92,6 +97,7 @@ class Replay:
 CASES = {
     "cartpole": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=1),
     "halfcheetah": Case("HalfCheetah-v5", envs=8, rollout=256, minibatch=64, epochs=10),
+    "minigrid": Case("FlatGrid-v0", envs=16, rollout=128, minibatch=256, epochs=4, module="grids", slow=True),
 }
 
 
@@ -206,6 +212,8 @@ def begin(peer: str, package: str, options: argparse.Namespace) -> Bout:
     case = options.cases[options.case]
     if options.epochs is not None:
         case = replace(case, epochs=options.epochs)
+    if getattr(case, "module", ""):
+        importlib.import_module(case.module)
     best = options.threads_by_case
     threads = options.threads or (best if isinstance(best, int) else best[options.case])
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
