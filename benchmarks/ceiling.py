@@ -99,7 +99,7 @@ def time_env(case: Case, seconds: float) -> dict[str, list[float]]:
     script: list[list[Any]] = []
     seen = [env.reset(seed=index)[0] for index, env in enumerate(envs)]
     for _ in range(steps):  # CartPole is balanced, as it soon is in training: an episode's end costs a reset
-        balanced = [int(3 * obs[2] + obs[3] > 0) for obs in seen] if case.env == "CartPole-v1" else []
+        balanced: list[Any] = [int(3 * obs[2] + obs[3] > 0) for obs in seen] if case.env == "CartPole-v1" else []
         choices = balanced or [random.uniform(-1, 1, env.action_space.shape).astype(np.float32) for env in envs]
         seen = [env.step(choice)[0] for env, choice in zip(envs, choices, strict=True)]
         script.append(choices)

@@ -27,4 +27,9 @@ class FlatGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
         return observation["image"].reshape(-1).astype(np.float32)
 
 
-gymnasium.register(NAME, entry_point=FlatGrid)
+def make(**options: Any) -> FlatGrid:
+    """A room (a function, since older versions of Gymnasium stumble over a wrapper's class)."""
+    return FlatGrid(**options)
+
+
+gymnasium.register(NAME, entry_point=make)
