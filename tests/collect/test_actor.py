@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -69,24 +68,6 @@ def test_a_look_reads_the_numbers_beside_pixels() -> None:
     assert inspect(*looked) == 0
     obs.split(rows.obs)["speed"][2, 1] = np.nan
     assert inspect(*looked) == BROKEN
-
-
-def test_rollouts_filled_in_turn_hold_what_one_alone_does() -> None:
-    """Three buffers in turn, more than are remembered, give the bits of one buffer that is copied each time."""
-    taken: list[list[Array]] = []
-    for buffers in (1, 3):
-        vector = make_vector(EnvChoice("gymnasium:CartPole-v1"), 2)
-        rollout, actor = fill(vector, 30)
-        rollouts = [rollout, *(empty_rollout(vector.spec, actor.design, 30, 2) for _ in range(buffers - 1))]
-        seen = []
-        for turn in range(7):
-            into = rollouts[turn % buffers]
-            actor.fill(into, still_seats(vector.spec, 2, False))
-            seen += [getattr(into, field.name).copy() for field in fields(into)]
-        taken.append(seen)
-        vector.close()
-    for one, other in zip(*taken, strict=True):
-        assert one.tobytes() == other.tobytes()
 
 
 def test_learning_rows_are_all_or_one_side() -> None:

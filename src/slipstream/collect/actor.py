@@ -9,8 +9,9 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect, inspected
-from slipstream.collect.rollout import Moment, Rollout, sequence_starts
+from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect
+from slipstream.collect.moments import Moments
+from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
@@ -45,14 +46,12 @@ class Actor:
         self._other_memory = np.zeros((rows, memory), np.float32)
         """What the frozen players remember, the widest of them filling a row."""
         self._now = empty_rows(spec, vector.envs)
-        self._final_obs, self._behaviour = self._now.final_obs, self._now.behaviour
+        self._moments = Moments(spec, self._now)
         action = spec.action
         self._continuous = action.kind == "continuous"
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
         self._env_action = np.zeros((rows, action.parts), action.dtype)
         self._watch = memoryview(self.progress)  # type: ignore[arg-type]
-        self._moments: list[tuple[Rollout, list[Moment]]] = []
-        """The steps of the rollouts filled last: making views takes longer than small steps do."""
         self._steps = 0
 
     def reset(self, wanted: Array) -> None:
@@ -71,7 +70,7 @@ class Actor:
         rollout.active[0][table.frozen] = 0
         rollout.terms[:] = 0
         in_envs = in_policy = 0.0
-        for t, step in enumerate(self._moments_of(rollout)):
+        for t, step in enumerate(self._moments.of(rollout)):
             began = perf_counter()
             obs, mask, action, rows = step.obs, step.mask, step.action, step.rows
             for sequence in starts.get(t, ()):
@@ -141,23 +140,6 @@ class Actor:
         for name in ("obs", "mask", "active"):
             getattr(self._now, name)[:] = state[f"row/{name}"]
         self._memory[:], self._other_memory[:] = state["row/memory"], state["row/others_memory"]
-
-    def _moments_of(self, rollout: Rollout) -> list[Moment]:
-        """The steps of a rollout, made once for each of the two that are filled in turn."""
-        for known, moments in self._moments:
-            if known is rollout:
-                return moments
-        moments, last = [], self._final_obs
-        for t in range(rollout.steps):
-            rows = rollout.at(t, last if self.design.value else rollout.final_obs[t], self._behaviour)
-            moments.append(
-                Moment(
-                    rollout.obs[t], rollout.mask[t], rollout.active[t], rollout.action[t], rollout.logp[t],
-                    rollout.value[t], rows, inspected(self.vector.spec, rows),
-                )
-            )  # fmt: skip
-        self._moments = [*self._moments[-1:], (rollout, moments)]
-        return moments
 
     def _present(self, rows: Array, active: Array) -> Array:
         """Those of the rows that act; all of them, in most games."""

@@ -62,21 +62,6 @@ class Rollout:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One step of a rollout: what acting reads and writes, and where the vector writes its results."""
-
-    obs: Array
-    mask: Array
-    active: Array
-    action: Array
-    logp: Array
-    value: Array
-    rows: Rows
-    looked: tuple[Array, int, Array, Array, Array, Array, Array]
-    """What is inspected after the step."""
-
-
 def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
     """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
     mask = np.ones((envs, len(teams)), bool)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from slipstream.core.compile import Number, compiled_fused
@@ -70,21 +68,3 @@ def sum_returns(
                 sums[2] += running[row] * running[row]
             if terminated[t, row] or truncated[t, row]:
                 running[row] = 0.0
-
-
-@compiled_fused
-def explained_variance(goal: Array, value: Array, active: Array) -> float:
-    """The share of the goals' variance that the values foresaw, over acts; NaN where the goals do not vary."""
-    count, goals, errors = 0, 0.0, 0.0
-    for i in range(goal.size):
-        if active[i]:
-            count += 1
-            goals += goal[i]
-            errors += goal[i] - value[i]
-    goals, errors = goals / max(1, count), errors / max(1, count)
-    spread, left = 0.0, 0.0
-    for i in range(goal.size):
-        if active[i]:
-            spread += (goal[i] - goals) ** 2
-            left += (goal[i] - value[i] - errors) ** 2
-    return 1.0 - left / spread if spread > 1e-12 * count else math.nan

@@ -11,11 +11,11 @@ from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import EnvError
 from slipstream.learn import health
-from slipstream.learn.advantages import estimate_advantages, explained_variance, sum_returns
+from slipstream.learn.advantages import estimate_advantages, sum_returns
 from slipstream.learn.anchor import Anchor
 from slipstream.learn.batch import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
 from slipstream.learn.mentor import Mentor
-from slipstream.learn.moments import Moments
+from slipstream.learn.moments import Moments, explained_variance
 from slipstream.learn.schedules import tune_epochs
 from slipstream.learn.sequences import beginnings, choose_partners, orders, priorities
 from slipstream.models.design import Design
