@@ -313,6 +313,8 @@ def _summary(cases: list[str], rows: list[dict[str, Any]]) -> tuple[dict[str, An
         summary[name] = found
     failed = sorted({f"- {row['work']} {row['contestant']}: {row['failed']}" for row in rows if "failed" in row})
     text = ["# Training beside the ceiling of this machine", f"Goal: {SHARE:.0%} of it."]
+    if any(row.get("share", 0.0) > 1.0 for row in rows):
+        text.append("A share above 1 says that the machine was busier while the parts were measured: measure again.")
     header = ("case", "lag", "ceiling steps/s", "steps/s", "95 %", "share", "95 %", "met")
     text += [table(header, shares), "## Parts alone on one core, microseconds (per step, row and sample)"]
     text += [table(("case", "part", "fastest way", "median", "min..max", "95 %"), parts), *failed]

@@ -105,6 +105,13 @@ CASES = {
 OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
 
 
+def make_named(name: str) -> gymnasium.Env[Any, Any]:
+    """One environment of a case, in whatever process: its module is imported first."""
+    for module in {case.module for case in CASES.values() if case.env == name and case.module}:
+        importlib.import_module(module)
+    return gymnasium.make(name)
+
+
 class Enough(Exception):
     """Raised at the end of an iteration to leave a library's training loop."""
 
@@ -163,7 +170,7 @@ class Bout:
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """One environment that reports its finished episodes here (same process only)."""
-        return Tally(gymnasium.make(self.env), self.returns.append)
+        return Tally(make_named(self.env), self.returns.append)
 
     def report(self, **more: Any) -> None:
         """Print the run's one JSON object on the real stdout."""
