@@ -95,9 +95,13 @@ def commit() -> str:
 
 
 def call(*words: str, pin: str = "") -> tuple[dict[str, Any], float]:
-    """Run a verb of slipstream to its end, on some cores only if said: its facts and its wall-clock."""
+    """Run a verb of slipstream to its end, on some cores only if said: its facts and its wall-clock.
+
+    A plan that was tuned on this machine is left aside, so that a record means the same everywhere.
+    """
     began = time.perf_counter()
     pinned = ["taskset", "-c", pin] if pin else []
+    words += ("--no-tuned",) if words[0] in ("run", "train", "compete") else ()
     done = subprocess.run(
         [*pinned, sys.executable, "-m", "slipstream.cli", *words, "--json"], stdout=subprocess.PIPE, text=True,
         check=True, cwd=ROOT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,14 @@ ACTIONS = {
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tests of a fresh clone compile; what they print must not depend on that."""
     monkeypatch.setattr(compile, "COLD", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plans that somebody has tuned on this machine must not change what tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -65,7 +66,9 @@ def test_train_json(cli: Cli, tmp_path: Path) -> None:
     assert found.keys() == TRAINED
     assert found["run"] == "r" and found["steps"] == 384 and found["stopped"] == ""
     assert Path(found["checkpoint"]).is_dir()
-    assert "plan: envs 4 (asked for), collector local (asked for), workers 1 (local collects" in result.stderr
+    assert re.search(r"^plan\.collector +local +local +asked for$", result.stderr, re.MULTILINE)
+    assert re.search(r"^env\.action_repeat +4 +the game's own$", result.stderr, re.MULTILINE)
+    assert "plan.workers" not in result.stderr and "plan.graphs" not in result.stderr
     assert "seed: 3  # flag" in (tmp_path / "r" / "config.yaml").read_text()
 
 
@@ -127,14 +130,15 @@ def test_run_json_and_its_report(cli: Cli) -> None:
     """`run` records, clones, trains, competes, plays and reports, each from disk; its object holds theirs."""
     result = cli("run", "soccer", "--preset", "smoke", "--steps", 512, "--run", "r", "--json")
     found = facts(result)
-    stages = ["record", "clone", "train", "compete", "evaluate", "tournament", "report"]
+    stages = ["tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report"]
     assert found["stages"] == stages and found.keys() == {*stages, "stages", "times"}
     assert found["train"].keys() == TRAINED
     assert found["evaluate"].keys() == EVALUATED
     assert found["evaluate"]["opponents"].keys() == {"scripted:chaser", "scripted:rule"}
-    assert [line for line in result.stderr.splitlines() if line.startswith("==")] == [
-        f"== {name}" for name in stages
-    ]  # fmt: skip
+    begun = [line[3:].partition(":")[0] for line in result.stderr.splitlines() if line.startswith("== ")]
+    assert begun == stages
+    assert found["times"].keys() == set(stages)
+    assert all(one.keys() == {"seconds", "share", "expected"} for one in found["times"].values())
     page = Path(found["report"]).read_text()
     assert json.loads(Path("r/evaluation.json").read_text()).keys() == EVALUATED
     assert "scripted:rule" in page and "<svg" in page
@@ -147,14 +151,14 @@ def test_run_skips_stages(cli: Cli) -> None:
     found = facts(
         cli("run", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--skip", "evaluate", "--json")
     )
-    assert found.keys() == {"stages", "train", "report", "times"}
-    assert found["stages"] == ["train", "report"]
+    assert found.keys() == {"stages", "tune", "train", "report", "times"}
+    assert found["stages"] == ["tune", "train", "report"]
     words = ["--skip", "train", "--skip", "report", "--run", "r", "--set", "evaluation.final_games=3", "--json"]
     later = facts(cli("run", "gymnasium:CartPole-v1", *words))
     assert later["stages"] == ["evaluate"] and later["evaluate"]["games"] == 3
     assert error(cli("run", "soccer", "--skip", "trian"), 2) == (
         "error: There is no stage `trian`. Did you mean `train`?\n"
-        "hint: stages: record, clone, train, compete, evaluate, tournament, report\n"
+        "hint: stages: tune, record, clone, train, compete, evaluate, tournament, report\n"
     )
     assert error(cli("run", "soccer", "--skip", "train"), 2) == (
         "error: Without training there must be a run to go on from.\nhint: name it: --run DIR\n"
@@ -452,9 +456,9 @@ def test_the_public_names() -> None:
     """What `slipstream` offers is fixed here: a change of this list is a change for users."""
     assert slipstream.__all__ == [
             "CheckpointError", "ConfigError", "DemoError", "Demos", "EnvError", "MachineError", "Run", "Settings",
-            "SlipstreamError", "__version__", "batch_iter", "buffered_batch_iter", "clone", "compete", "empty_rows",
-            "evaluate", "import_trajectories", "load_agent", "make_vector", "record", "resume", "sarsd_iter",
-            "tournament", "train",
+            "SlipstreamError", "__version__", "batch_iter", "bench", "buffered_batch_iter", "clone", "compete",
+            "empty_rows", "evaluate", "import_trajectories", "load_agent", "make_vector", "record", "resume",
+            "sarsd_iter", "tournament", "train", "tune",
     ]  # fmt: skip
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None

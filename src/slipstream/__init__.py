@@ -17,6 +17,8 @@ _HOMES = {
     "resume": "slipstream.api",
     "evaluate": "slipstream.api",
     "tournament": "slipstream.api",
+    "bench": "slipstream.api",
+    "tune": "slipstream.api",
     "load_agent": "slipstream.api",
     "make_vector": "slipstream.api",
     "Run": "slipstream.api",

@@ -1,12 +1,11 @@
-"""The Python door: train, compete, resume, evaluate, hold a tournament, load an agent, make a vector."""
+"""The Python door: tune, train, compete, resume, evaluate, bench, hold a tournament, load an agent, make a vector."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import make_vector as _make_vector
-from slipstream.config import Layer, Resolved, file_layer, flag_layer, preset_layer, resolve
+from slipstream.collect.vectors import spread_vector
+from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
 from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
 from slipstream.demos.format import read_schema
@@ -23,7 +23,10 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
-from slipstream.runs.layout import RunDir
+from slipstream.perf import bench as benching
+from slipstream.perf import tune as tuning
+from slipstream.perf.cache import tuned_layer
+from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
 from slipstream.stages import clone as cloning
@@ -33,7 +36,6 @@ from slipstream.stages import record as recording
 from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
-from slipstream.vector.processes import Processes
 
 EnvLike = str | Callable[[], Any]
 
@@ -55,10 +57,10 @@ class Run:
 
 
 def configure(
-    env: str, *, preset: str | None = None, config: Path | None = None, agent: str = "",
-    flags: Mapping[str, Any] | Sequence[str] = (),
+    env: str, *, preset: Presets = None, config: Path | None = None, agent: str = "",
+    flags: Mapping[str, Any] | Sequence[str] = (), tuned: bool = True,
 ) -> Resolved:  # fmt: skip
-    """Lay defaults, the game's preset, a preset, a file and flags over each other.
+    """Lay defaults, the game's preset, presets, the plan that `tune` found, a file and flags over each other.
 
     For a trained `agent`, what it sees and does comes from its own run, below your file and flags; so do the policy of
     a run that has a `start`, and the settings that keep it from forgetting. A clone plays as its demos were recorded.
@@ -67,8 +69,7 @@ def configure(
     layers: list[Layer] = []
     if game is not None and game.preset:
         layers.append(preset_layer(game.preset))
-    if preset:
-        layers.append(preset_layer(preset))
+    layers += preset_layers(preset)
     chosen = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
     own = [file_layer(config), chosen] if config else [chosen]
     start = next((layer.values["start"] for layer in reversed(own) if layer.values.get("start")), "")
@@ -79,11 +80,14 @@ def configure(
         layers.append(_recorded(Path(demos)))
     if start:
         layers = [Layer("start", DEFAULTS), *layers, _interface(start), start_layer(start)]
-    layers += own[:-1]
     for one, other in (("steps", "minutes"), ("minutes", "steps")):
         if one in chosen.values and other not in chosen.values:
             chosen.values[other] = None
-    return resolve(*layers, chosen)
+    plain = resolve(*layers, *own)
+    found = tuned_layer(env, plain.settings) if tuned and env else None
+    if found is None or not found.values:
+        return plain
+    return replace(resolve(*layers, found, *own), untuned=plain.settings)
 
 
 def start_layer(start: str) -> Layer:
@@ -111,29 +115,45 @@ def _recorded(folder: Path) -> Layer:
 
 
 def train(
-    env: EnvLike, *, run: str | Path | None = None, preset: str | None = None, config: str | Path | None = None,
-    terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+    env: EnvLike, *, run: str | Path | None = None, preset: Presets = None, config: str | Path | None = None,
+    terms: Mapping[str, Callable[..., float]] | None = None, tuned: bool = True, **settings: Any,
 ) -> Run:  # fmt: skip
     """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`.
 
     `terms` are your own reward terms for a native game: plain functions of one env's state, compiled with the rest.
+    A plan that `tune` found on this machine is used, unless `tuned` says not to.
     """
     name, factory = _name(env)
-    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings, tuned=tuned)
     choice = choose_env(name, resolved.settings, factory=factory, terms=dict(terms or {}))
     result = training.train(choice, resolved, Path(run) if run else None)
     return Run(result.run, result.facts())
 
 
 def compete(
-    env: str, *, run: str | Path | None = None, preset: str | None = None, config: str | Path | None = None,
-    terms: Mapping[str, Callable[..., float]] | None = None, **settings: Any,
+    env: str, *, run: str | Path | None = None, preset: Presets = None, config: str | Path | None = None,
+    terms: Mapping[str, Callable[..., float]] | None = None, tuned: bool = True, **settings: Any,
 ) -> Run:  # fmt: skip
     """Train by self-play in a league; settings as `league__snapshot=...`. The ladder is in the run's facts."""
-    resolved = configure(env, preset=preset, config=Path(config) if config else None, flags=settings)
+    resolved = configure(env, preset=preset, config=Path(config) if config else None, flags=settings, tuned=tuned)
     choice = choose_env(env, resolved.settings, terms=dict(terms or {}))
     facts = competing.compete(choice, resolved, Path(run) if run else None)
     return Run(Path(facts["run"]), facts)
+
+
+def tune(
+    env: EnvLike, *, minutes: float = 0.75, free: bool = False, exact: bool = False, preset: Presets = None,
+    config: str | Path | None = None, **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Find the fastest plan for an environment on this machine, and keep it if that has a name.
+
+    `settings` of what is returned are the faster plan's; `free` also tries larger batches, `exact` only what changes no
+    bit of the result.
+    """
+    name, factory = _name(env)
+    resolved = configure(name, preset=preset, config=Path(config) if config else None, flags=settings)
+    choice = choose_env(name, resolved.settings, factory=factory)
+    return tuning.tune(choice, resolved, seconds=60 * minutes, free=free, exact=exact).facts()
 
 
 def resume(
@@ -168,7 +188,7 @@ def record(
 
 
 def clone(
-    demos: str | Path, *, run: str | Path | None = None, preset: str | None = None,
+    demos: str | Path, *, run: str | Path | None = None, preset: Presets = None,
     config: str | Path | None = None, **settings: Any,
 ) -> Run:  # fmt: skip
     """Teach a policy to do as the demos do; settings as `clone__epochs=...`, `policy__hidden=...`."""
@@ -210,6 +230,18 @@ def tournament(
     )  # fmt: skip
 
 
+def bench(
+    a: str, b: str, *, env: str = "soccer", seconds: float = 10.0, repeats: int = benching.NEED_ROUNDS,
+    games: int = 0, out: str | Path | None = None, settings: Sequence[str] = (), modules: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Train two sides in turn and compare speed and score; a side as on the command line, `settings` of both."""
+    place = Path(out) if out else default_path(env, "benches")
+    return benching.bench(
+        [a, b], env=env, seconds=seconds, rounds=repeats, games=games, shared=settings, modules=modules, out=place,
+        say=_say,
+    )  # fmt: skip
+
+
 def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
     """Load an agent; `agent.act(obs)` takes one observation or a batch. Scripted and random ones need `env`."""
     if spec.startswith("run:"):
@@ -224,15 +256,15 @@ def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> Batc
         vector.close()
 
 
-def make_vector(env: EnvLike, *, envs: int = 1, workers: int = 1, seed: int = 0, **settings: Any) -> Vector:
-    """Make environments that step together, in this process or in `workers` others."""
+def make_vector(
+    env: EnvLike, *, envs: int = 1, workers: int = 1, vector: str = "processes", seed: int = 0, **settings: Any
+) -> Vector:
+    """Make environments that step together: one after another, or in `workers` `processes` or `threads`."""
     name, factory = _name(env)
     choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
-    if workers == 1:
-        return _make_vector(choice, envs, seed=seed)
-    probe = _make_vector(choice, 1, seed=seed)
-    probe.close()
-    return Processes(partial(_make_vector, choice, seed=seed), probe.spec, envs, min(workers, envs))
+    if vector not in ("serial", "threads", "processes"):
+        raise ConfigError(f"`vector` cannot be {vector!r}.", "use serial, threads or processes")
+    return spread_vector(choice, envs, "serial" if workers == 1 else vector, workers, seed=seed)
 
 
 def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:
@@ -254,6 +286,6 @@ def _class_name(make: Callable[[], Any]) -> str:
 
 
 __all__ = [
-    "EnvChoice", "Run", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record", "resume",
-    "tournament", "train",
+    "EnvChoice", "Run", "bench", "clone", "compete", "configure", "evaluate", "load_agent", "make_vector", "record",
+    "resume", "tournament", "train", "tune",
 ]  # fmt: skip

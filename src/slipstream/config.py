@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.settings import Settings
 
 PRESETS = Path(__file__).parent / "presets"
+Presets = str | Sequence[str] | None
+"""Presets by name, later ones on top."""
 OPEN_KEYS = ("env.options", "rewards.weights", "rewards.groups", "schedules")
 """Settings that hold names of the env's own choosing."""
 
@@ -32,6 +34,8 @@ class Resolved:
 
     settings: Settings
     origins: dict[str, str]
+    untuned: Settings | None = None
+    """The settings without the tuned plan, where there is one."""
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Key, value and origin of every setting, in the order of the settings page."""
@@ -63,6 +67,12 @@ def preset_layer(name: str) -> Layer:
             f"There is no preset `{name}`.{did_you_mean(name, presets())}", f"use one of: {', '.join(presets())}"
         )
     return Layer(f"preset {name}", _read_yaml(PRESETS / f"{name}.yaml"))
+
+
+def preset_layers(names: Presets) -> list[Layer]:
+    """Read presets to be laid over each other: a name, several, or several with commas between them."""
+    given = [names] if isinstance(names, str) else list(names or ())
+    return [preset_layer(name.strip()) for words in given for name in words.split(",") if name.strip()]
 
 
 def file_layer(path: Path) -> Layer:

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from slipstream.api import configure
-from slipstream.config import Layer, Resolved, dump, file_layer, flag_layer, preset_layer, presets, resolve
+from slipstream.config import (
+    PRESETS,
+    Layer,
+    Resolved,
+    dump,
+    file_layer,
+    flag_layer,
+    preset_layer,
+    preset_layers,
+    presets,
+    resolve,
+)
 from slipstream.core.errors import ConfigError
 
 
@@ -187,3 +198,42 @@ def test_what_is_dumped_reads_back_equal(tmp_path: Path) -> None:
     assert resolve(file_layer(path)).settings == resolved.settings
     lines = path.read_text().splitlines()
     assert "  learning_rate: 1.0e-05  # flag" in lines
+
+
+OVERLAYS = ("quick", "low-memory", "many-cores", "gpu", "throughput")
+
+
+def test_presets_lie_over_each_other() -> None:
+    """Several presets, by commas or in a list, are laid over the game's own; the last one that sets a value wins."""
+    assert [layer.origin for layer in preset_layers("quick, low-memory")] == ["preset quick", "preset low-memory"]
+    assert preset_layers(["quick,low-memory", "gpu"]) == preset_layers("quick,low-memory,gpu")
+    assert preset_layers(None) == preset_layers("") == preset_layers(()) == []
+    both = configure("soccer", preset=("throughput", "low-memory"), tuned=False)
+    assert origin(both, "plan.envs") == (64, "preset low-memory")
+    assert origin(both, "ppo.epochs") == (1, "preset throughput")
+    assert origin(both, "ppo.gamma") == (0.993, "preset soccer")
+    with pytest.raises(ConfigError, match=r"There is no preset `quik`\. Did you mean `quick`\?"):
+        configure("soccer", preset="throughput,quik")
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_preset_says_what_it_trades(name: str) -> None:
+    """The head of the file says what it is for and what it costs; it sets nothing of a game."""
+    text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# ") and "# It trades " in text
+    assert not [key for key in preset_layer(name).values if key.startswith(("env.", "rewards.", "policy."))]
+
+
+def test_presets_do_as_they_say() -> None:
+    """Quick ends by the clock, low-memory holds less, many-cores overlaps, gpu and throughput take large batches."""
+    plain = configure("soccer", tuned=False).settings
+    quick, low, cores, gpu, most = (configure("soccer", preset=name, tuned=False).settings for name in OVERLAYS)
+    assert (quick.steps, quick.minutes) == (None, 3.0)
+    assert configure("soccer", preset="quick", flags={"steps": 9}, tuned=False).settings.minutes is None
+    assert quick.ppo == plain.ppo and quick.policy == plain.policy and quick.plan == plain.plan
+    assert (quick.evaluation.games, quick.league.steps) < (plain.evaluation.games, plain.league.steps)
+    assert low.plan.envs < plain.plan.envs and low.clone.window_mib < plain.clone.window_mib
+    assert (low.plan.collector, low.sac.buffer) == ("local", 100_000)
+    assert (cores.plan.collector, cores.plan.lag) == ("actors", 1)
+    assert gpu.plan.device == "cuda" and gpu.ppo.minibatch > plain.ppo.minibatch
+    assert (most.ppo.epochs, most.plan.lag, most.every.evaluate) == (1, 1, 0)

@@ -54,7 +54,7 @@ def test_local_has_no_workers() -> None:
     """Workers that were asked for are not there when `local` collects, and the plan says why."""
     workers = plan(4, collector="local", workers=3).workers
     assert (workers.requested, workers.applied) == (3, 1)
-    assert workers.why == "local collects in this process"
+    assert workers.why == "local steps all envs in this process"
 
 
 def test_never_more_workers_than_envs() -> None:
@@ -114,12 +114,162 @@ def test_the_fused_learner_has_its_own_precision() -> None:
 @pytest.mark.parametrize("learner", ["auto", "torch"])
 def test_sac_learns_in_fp32(learner: str) -> None:
     """SAC has neither switch: unasked it says fp32, asked it refuses instead of doing something else."""
-    for wanted, name in (({"precision": "bf16"}, "bf16"), ({"compile": True}, "torch.compile")):
+    wishes = {
+        "bf16": {"precision": "bf16"},
+        "torch.compile": {"compile": True},
+        "checkpointing": {"checkpointing": True},
+    }
+    for name, wanted in wishes.items():
         with pytest.raises(ConfigError, match=rf"^SAC cannot do {name}\.\nhint: .* or use algorithm=ppo$"):
-            wishes = PlanSettings(learner=learner, **wanted)
-            make_plan(wishes, Facts(cores=2, native=False, minibatch=256, replay=True))
+            make_plan(PlanSettings(learner=learner, **wanted), Facts(cores=2, native=False, minibatch=256, replay=True))
     quiet = make_plan(PlanSettings(learner=learner), Facts(cores=2, native=False, minibatch=256, replay=True))
     assert (quiet.precision.applied, quiet.compile.applied) == ("fp32", False)
+
+
+GPU: dict[str, Any] = {"gpu": "H200", "native": True, "minibatch": 1024, "cores": 8}
+
+
+def on_gpu(off_device: str = "", images: bool = False, **wanted: Any) -> Plan:
+    """A plan for a machine with a GPU and a game that can live on it."""
+    return make_plan(PlanSettings(**wanted), Facts(off_device=off_device, images=images, **GPU))
+
+
+def shown(made: Plan, *names: str) -> list[tuple[Any, str]]:
+    """What is applied, and why."""
+    return [(getattr(made, name).applied, getattr(made, name).why) for name in names]
+
+
+def test_where_a_gpu_is_used() -> None:
+    """Whole games and networks for images go to the GPU; a small network, SAC and the fused learner stay."""
+    assert shown(on_gpu(), "device", "collector", "inference", "learner") == [
+        ("cuda", "game, policy and learner live on the H200"), ("device", "the whole game runs on the H200"),
+        ("cuda", "the policy lives where the game does"),
+        ("torch", "gradients are products of matrices on the device"),
+    ]  # fmt: skip
+    seen = on_gpu("no GPU version", images=True)
+    assert shown(seen, "device", "collector", "inference", "storage", "pinned", "cudnn_benchmark", "groups") == [
+        ("cuda", "a network for images, and a H200"), ("batched", "one policy on the GPU chooses for all envs"),
+        ("cuda", "where the learner is"), ("device", "where the learner is"), (True, "copies overlap with work"),
+        (True, "there are convolutions"), (2, "one group steps while the policy chooses for the other"),
+    ]  # fmt: skip
+    assert on_gpu("no").device.applied == on_gpu("no", collector="actors").device.applied == "cpu"
+    assert shown(on_gpu(learner="fused"), "device", "collector") == [
+        ("cpu", "the fused learner computes on the CPU"), ("actors", "8 usable cores")
+    ]  # fmt: skip
+    sac = make_plan(PlanSettings(), Facts(replay=True, images=True, **GPU))
+    assert shown(sac, "device", "collector")[0] == ("cpu", "SAC learns on the CPU")
+    asked = on_gpu("no", device="cpu", inference="cuda")
+    assert shown(asked, "collector", "inference", "storage", "graphs") == [
+        ("batched", "plan.inference=cuda: one policy on the GPU chooses for all envs"), ("cuda", "asked for"),
+        ("host", "the learner is on the CPU"), (True, "one launch instead of hundreds"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", [{"device": "cuda"}, {"inference": "cuda"}])
+def test_a_gpu_that_is_not_there_is_missed(wanted: dict[str, Any]) -> None:
+    """Asking for one is an error with the next thing to do; what only a GPU does is off, with the reason."""
+    with pytest.raises(ConfigError) as caught:
+        plan(**wanted)
+    assert str(caught.value) == (
+        "The plan asks for a GPU, and torch finds none here.\nhint: slipstream doctor; or plan.device=cpu"
+    )
+    with pytest.raises(ConfigError, match=r"SAC cannot do a learner on the GPU\.\nhint: leave plan\.device=auto"):
+        make_plan(PlanSettings(device="cuda"), Facts(replay=True, **GPU))
+    with pytest.raises(ConfigError, match=r"plan\.collector=device: this game has no GPU version\."):
+        plan(collector="device")
+    without = plan(graphs=True, pinned=True, cudnn_benchmark=True, storage="device")
+    for name in ("graphs", "pinned", "cudnn_benchmark"):
+        assert getattr(without, name) == Switch(True, False, "nothing runs on a GPU")
+    assert without.storage == Switch("device", "host", "the learner is on the CPU")
+
+
+def test_precision_follows_the_device() -> None:
+    """On a GPU bf16 unless asked otherwise or unknown to it; tf32 and fp16 are a GPU's, and a CPU says so."""
+    assert shown(on_gpu(), "precision") == [("bf16", "fast on a GPU; weights, optimiser and losses stay fp32")]
+    for wanted in ("fp32", "tf32", "bf16"):
+        assert on_gpu(precision=wanted).precision == Switch(wanted, wanted, "asked for")
+    older = make_plan(PlanSettings(), Facts(off_device="", bf16=False, **GPU)).precision
+    assert older == Switch("auto", "fp32", "the H200 has no bf16 of its own")
+    for learner in ("auto", "torch"):
+        assert plan(precision="tf32", learner=learner).precision == Switch("tf32", "fp32", "TensorFloat-32 is a GPU's")
+        assert plan(precision="fp16", learner=learner).precision == Switch("fp16", "fp32", "fp16 is too slow on a CPU")
+
+
+def test_how_envs_are_stepped() -> None:
+    """`plan.vector` makes this process act for all envs, in as many workers as there are; actors have their own way."""
+    for how in ("threads", "processes"):
+        made = plan(4, vector=how)
+        assert shown(made, "collector", "vector", "workers") == [
+            ("local", f"plan.vector={how}: this process acts for all envs"), (how, "asked for"),
+            (4, "one per usable core"),
+        ]  # fmt: skip
+    forced = plan(4, vector="serial")
+    assert shown(forced, "collector", "workers") == [
+        ("local", "plan.vector=serial: this process acts for all envs"), (1, "local steps all envs in this process")
+    ]  # fmt: skip
+    assert plan(4, vector="threads", collector="actors").vector == Switch(
+        "threads", "serial", "each actor steps its own envs"
+    )
+    facts = {"cores": 4, "minibatch": 64, "posix": False}
+    elsewhere = make_plan(PlanSettings(vector="processes"), Facts(native=False, **facts)).vector
+    assert elsewhere == Switch("processes", "serial", "processes that step envs need POSIX pipes")
+    for native, why in ((True, "a native game lets other threads"), (False, "processes that step envs need POSIX")):
+        batched = make_plan(PlanSettings(collector="batched"), Facts(native=native, **facts)).vector
+        assert batched.applied == "threads" and batched.why.startswith(why)
+    python = plan(4, collector="batched")
+    assert shown(python, "vector") == [("processes", "Python envs hold each other up in threads")]
+
+
+def test_a_game_on_the_gpu_has_its_own_way() -> None:
+    """Nothing runs ahead of it, its rollouts stay there, and it computes in bf16 where fp16 is asked for."""
+    made = on_gpu(lag=1, storage="host", precision="fp16", pinned=True, compile=True)
+    assert made.collector.applied == "device"
+    assert shown(made, "lag", "storage", "precision", "pinned", "compile") == [
+        (0, "the GPU does one thing after the other"), ("device", "rollouts are made where they are learned from"),
+        ("bf16", "games that live on the GPU have no fp16"), (False, "nothing is copied: the game is on the GPU"),
+        (False, "what the GPU does is captured as graphs"),
+    ]  # fmt: skip
+    assert on_gpu(precision="fp16", collector="batched", device="cuda").precision == Switch("fp16", "fp16", "asked for")
+
+
+def test_groups_and_copies_belong_to_those_who_have_them() -> None:
+    """Only `batched` has groups, never more than envs; only workers' rollouts can be copied."""
+    assert plan(collector="batched", groups=3).groups == Switch(3, 3, "asked for")
+    assert plan(collector="batched", groups=4, envs=2).groups == Switch(4, 2, "no more groups than envs")
+    assert plan(collector="actors", groups=3).groups == Switch(3, 1, "actors has one group")
+    assert plan(collector="actors", zero_copy=False).zero_copy == Switch(False, False, "asked for")
+    assert plan(collector="local", zero_copy=False).zero_copy == Switch(
+        False, True, "local has no rollouts of workers to copy"
+    )
+
+
+def test_parts_of_minibatches() -> None:
+    """A part is at most a minibatch; kernels and SAC take what they take, and say so."""
+    assert plan(micro_batch=100, learner="torch").micro_batch == Switch(100, 100, "asked for")
+    assert plan(micro_batch=9000, learner="torch").micro_batch == Switch(9000, 8192, "no more than a minibatch")
+    assert plan(micro_batch=100, learner="fused").micro_batch.applied is None
+    sac = make_plan(PlanSettings(learner="torch", micro_batch=8), Facts(2, False, 256, replay=True))
+    assert sac.micro_batch == Switch(8, None, "SAC takes whole batches")
+    assert shown(plan(checkpointing=True), "checkpointing", "learner") == [
+        (True, "asked for"), ("torch", "checkpointing needs it")
+    ]  # fmt: skip
+
+
+def test_the_mode_of_compiling() -> None:
+    """It is applied where something is compiled, and only there."""
+    assert plan(compile=True, compile_mode="max-autotune").compile_mode.applied == "max-autotune"
+    assert plan(compile_mode="max-autotune").compile_mode == Switch("max-autotune", "default", "nothing is compiled")
+
+
+def test_reproducible_takes_luck_back() -> None:
+    """No way of convolving is chosen by the clock, and threads do not follow the machine unless they are given."""
+    made = make_plan(PlanSettings(reproducible=True), Facts(off_device="no", images=True, weights=10**6, **GPU))
+    assert shown(made, "reproducible", "cudnn_benchmark", "threads") == [
+        (True, "asked for"), (False, "plan.reproducible: no way of convolving is chosen by the clock"),
+        (1, "plan.reproducible: the same on every machine"),
+    ]  # fmt: skip
+    assert plan(reproducible=True, threads=3).threads == Switch(3, 3, "asked for")
+    assert plan().reproducible == Switch(False, False, "speed first")
 
 
 def test_a_plan_can_be_mended() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from slipstream.core.stats import mean_interval, t_cdf, t_quantile, wilson
+from slipstream.core.stats import mean_interval, median_interval, t_cdf, t_quantile, wilson
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,19 @@ def test_too_few_values_have_no_interval() -> None:
     assert mean_interval([4.0])[0] == 4.0
     assert math.isnan(mean_interval([4.0])[1])
     assert all(math.isnan(x) for x in mean_interval([]))
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high", "sure"),
+    [(1, 1, 1, 0.0), (2, 1, 2, 0.5), (5, 1, 5, 0.9375), (6, 1, 6, 0.96875), (9, 2, 8, 0.9609375), (20, 6, 15, 0.9586)],
+)
+def test_medians_lie_between_order_statistics(count: int, low: int, high: int, sure: float) -> None:
+    """The ranks and coverages of the sign test's tables; the values' distribution does not matter."""
+    median, least, most, found = median_interval(list(range(count, 0, -1)))
+    assert (median, least, most) == ((count + 1) / 2, low, high)
+    assert found == pytest.approx(sure, abs=1e-4)
+
+
+def test_no_values_have_no_median() -> None:
+    """Nothing is said about nothing."""
+    assert all(math.isnan(value) for value in median_interval([])[:3])

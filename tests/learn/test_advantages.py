@@ -11,6 +11,8 @@ from slipstream.core.contracts import Array
 from slipstream.learn.advantages import estimate_advantages, sum_returns
 from slipstream.learn.moments import Moments, sum_obs
 
+KNOBS = ("centre", 0.0), ("rho", 1.0), ("c", 1.0)
+
 
 def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, **columns: Any) -> Array:
     """Call the kernel with the dtypes of a rollout; a missing column is all 0 (`active`: all 1)."""
@@ -20,9 +22,9 @@ def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, 
     estimate_advantages(
         reward, np.array(columns["value"], np.float32), np.array(columns.get("final_value", zeros), np.float32),
         np.array(columns.get("terminated", zeros), np.uint8), np.array(columns.get("truncated", zeros), np.uint8),
-        np.array(columns.get("active", ones), np.uint8), gamma, gae_lambda, scale,
-        columns.get("centre", 0.0), np.array(columns.get("ratio", np.zeros((0, 0))), np.float32),
-        columns.get("rho", 1.0), columns.get("c", 1.0), out,
+        np.array(columns.get("active", ones), np.uint8),
+        np.array([gamma, gae_lambda, scale, *(columns.get(*k) for k in KNOBS)], np.float32),
+        np.array(columns.get("ratio", np.zeros((0, 0))), np.float32), out,
     )  # fmt: skip
     return out
 
@@ -168,8 +170,8 @@ def test_running_returns_by_hand() -> None:
     """R = gamma R + r, carried from one rollout to the next and cut where an episode ends."""
     reward = np.array([[1.0], [2.0], [3.0]], np.float32)
     ends = np.array([[0], [1], [0]], np.uint8)
-    running, sums = np.array([10.0]), np.zeros(3)
+    running, sums = np.array([10.0]), np.zeros((1, 3))
     sum_returns(reward, ends, np.zeros_like(ends), np.ones_like(ends), 0.5, running, sums)
     seen = [0.5 * 10 + 1, 0.5 * 6 + 2, 3.0]
-    assert sums.tolist() == pytest.approx([3, sum(seen), sum(x * x for x in seen)])
+    assert sums[0].tolist() == pytest.approx([3, sum(seen), sum(x * x for x in seen)])
     assert running[0] == 3.0

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from slipstream.api import configure
+from slipstream.core import machine
 from slipstream.core.errors import ConfigError
 from slipstream.learn.build import Parts, build, choose_env
 
 STEP = 4 / 60
+GPU = configure("recall", preset="gpu", tuned=False).settings
 
 
 def parts(env: str = "soccer", **settings: Any) -> Parts:
@@ -58,3 +60,25 @@ def test_potentials_are_paid_by_the_learners_discount() -> None:
     assert choose_env("soccer", settings.model_copy(update={"algorithm": "sac"})).gamma == 0.96
     with pytest.raises(ConfigError, match=r"`rewards.potential` pays by one discount, and `ppo.gamma` has a schedule"):
         parts(rewards__potential=True, schedules={"ppo.gamma": "linear to 0.9 over 100"})
+
+
+@pytest.mark.parametrize("env", ["soccer", "gymnasium:CartPole-v1", "pixels"])
+def test_presets_fit_every_env(env: str) -> None:
+    """Each overlay, and some together, makes a run on any env: batches divide, and the plan takes what is set."""
+    for preset in ("quick", "low-memory", "many-cores", "gpu", "throughput", "quick,low-memory", "throughput,gpu"):
+        flags = {"plan__collector": "local", "plan__device": "cpu", "opponent": "random" if env == "soccer" else None}
+        settings = configure(env, preset=preset, flags=flags, tuned=False).settings
+        made = build(choose_env(env, settings), settings)
+        made.close()
+        assert made.batch % settings.ppo.minibatch == 0
+        assert settings.plan.envs in (None, made.plan.envs.applied)
+        assert made.plan.lag.applied == (1 if "many" in preset or "through" in preset else 0)
+
+
+@pytest.mark.skipif(bool(machine.gpu_name()), reason="there is a GPU here")
+def test_the_gpu_preset_misses_a_gpu() -> None:
+    """Without one it says what is missing and what to do."""
+    with pytest.raises(
+        ConfigError, match=r"^The plan asks for a GPU, and torch finds none here\.\nhint: slipstream doc"
+    ):
+        build(choose_env("recall", GPU), GPU)

@@ -18,8 +18,9 @@ import torch
 from slipstream.core.contracts import Array, ObsField, ObsSpec
 from slipstream.core.errors import CheckpointError
 from slipstream.learn.batch import SUMS, Batch, Engine, Knobs, Outcome
+from slipstream.learn.contrast import contrast, info_nce
 from slipstream.learn.fused import FusedEngine
-from slipstream.learn.reference import TorchEngine, contrast, info_nce
+from slipstream.learn.reference import TorchEngine
 from slipstream.models.design import Design
 from slipstream.models.encoders import Pool
 from slipstream.models.heads import apply_mask
@@ -563,12 +564,12 @@ def test_contrast_of_two_by_hand() -> None:
 
 def test_contrast_in_blocks_is_the_contrast_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anchors taken some at a time give the loss and the slopes of all at once."""
-    from slipstream.learn import reference
+    from slipstream.learn import contrast as contrasting
 
     generator = torch.Generator().manual_seed(0)
     anchors, positives = torch.randn(2, 50, 8, generator=generator)
     whole = contrast(anchors, positives, 0.2)
-    monkeypatch.setattr(reference, "CONTRASTED", 7)
+    monkeypatch.setattr(contrasting, "CONTRASTED", 7)
     for one, two in zip(whole, contrast(anchors, positives, 0.2), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
@@ -679,9 +680,9 @@ needs_compiler = pytest.mark.skipif(
 def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
     """Weights after some updates, the last of each epoch on fewer samples, are those of networks as they are."""
     design, params, batch = make_case(hidden=(12,), activation="relu")
-    knobs, said = replace(KNOBS, minibatch=60), list[str]()
+    knobs, said = replace(KNOBS, minibatch=60), list[tuple[Any, ...]]()
     plain = TorchEngine(design, params.copy(), 1)
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, say=said.append)
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
     assert engine.compiled and not plain.compiled
     assert np.array_equal(engine.params, params), "the trial must leave no trace"
     orders = orders_of(batch, 3)
@@ -719,10 +720,10 @@ def test_other_sizes_are_not_compiled_for_ever(
 ) -> None:
     """After one, a few and many samples at once no other number is a reason to compile, and the same is learned."""
     design, params, batch = make_case(**more)
-    batch, knobs, said = paired(design, batch), replace(KNOBS, contrast=0.2), list[str]()
+    batch, knobs, said = paired(design, batch), replace(KNOBS, contrast=0.2), list[tuple[Any, ...]]()
     wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
     plain = TorchEngine(design, params.copy(), 1, **wanted)
-    engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, say=said.append)
+    engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, mend=lambda *told: said.append(told))
     first, counts = len(captured), []
     for sizes in ((199, 30, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
         for size in sizes:
@@ -742,15 +743,15 @@ def refuse(*_: Any, **__: Any) -> Any:
 def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
     """A compiler that fails is told of once, in one line, and the steps are just those of networks as they are."""
     design, params, batch = make_case(memory="gru")
-    plain, said = TorchEngine(design, params.copy(), 1), list[str]()
+    plain, said = TorchEngine(design, params.copy(), 1), list[tuple[Any, ...]]()
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, say=said.append)
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
     for one in (plain, engine):
         outcome_of(one, batch, KNOBS, orders_of(batch, 2))
-    assert said == ["compiling failed: the compiler is on holiday"]
+    assert said == [("compile", False, "compiling failed: the compiler is on holiday")]
     assert not engine.compiled
     assert np.array_equal(engine.params, plain.params)
-    with pytest.warns(UserWarning, match="^compiling failed: the compiler is on holiday$"):
+    with pytest.warns(UserWarning, match=r"^plan\.compile is off: compiling failed: the compiler is on holiday$"):
         TorchEngine(design, params.copy(), 1, compiled=True)
 
 
@@ -763,15 +764,16 @@ def test_a_machine_without_a_compiler_is_named(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(config.cpp, "cxx", (str(tmp_path / "g++"),))
     design, params, _ = make_case()
-    said: list[str] = []
-    assert not TorchEngine(design, params.copy(), 1, compiled=True, say=said.append).compiled
-    assert len(said) == 1 and "No working C++ compiler found" in said[0] and "\n" not in said[0]
+    said: list[tuple[Any, ...]] = []
+    assert not TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told)).compiled
+    ((name, applied, why),) = said
+    assert (name, applied) == ("compile", False) and "No working C++ compiler found" in why and "\n" not in why
 
 
 def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
     """A shape that cannot be compiled in the midst of an epoch runs as it is, and counts once; faults still show."""
     design, params, batch = make_case()
-    plain, said, calls = TorchEngine(design, params.copy(), 1), list[str](), [0]
+    plain, said, calls = TorchEngine(design, params.copy(), 1), list[tuple[Any, ...]](), [0]
 
     def once(graph: Any, inputs: Any) -> Any:
         calls[0] += 1
@@ -779,13 +781,13 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
 
     tried = [1_000]
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=once))
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, say=said.append)
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
     assert engine.compiled and calls[0] > 0
     tried[0] = calls[0]
     knobs = replace(KNOBS, minibatch=199)  # and one more, whose size is no symbol to torch
     outcomes = [outcome_of(one, batch, knobs, orders_of(batch, 1)) for one in (plain, engine)]
     torch.compiler.reset()
-    assert said == ["compiling failed: RuntimeError: the compiler is on holiday"]
+    assert said == [("compile", False, "compiling failed: RuntimeError: the compiler is on holiday")]
     assert not engine.compiled
     assert outcomes[0].updates == outcomes[1].updates == 2
     assert outcomes[0].policy_loss == pytest.approx(outcomes[1].policy_loss, abs=1e-6)

@@ -13,8 +13,12 @@ from slipstream.api import configure
 from slipstream.core.errors import ConfigError
 from slipstream.demos.reader import Demos
 from slipstream.learn.build import choose_env
+from slipstream.perf import cache
+from slipstream.perf.race import Ratio
+from slipstream.perf.tune import Tuned
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
+from slipstream.stages import run as stories
 from slipstream.stages.run import run
 
 
@@ -31,7 +35,7 @@ def told(place: Path, env: str = "soccer", skip: tuple[str, ...] = (), **more: A
 def test_the_whole_story(tmp_path: Path) -> None:
     """Demos, clone, training from it, a league from that, games of all of them, and a report; times add up."""
     facts, said = told(tmp_path / "run")
-    assert facts["stages"] == ["record", "clone", "train", "compete", "evaluate", "tournament", "report"]
+    assert facts["stages"] == ["tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report"]
     assert len(set(Demos.open(tmp_path / "run" / "demos").games)) == 8
     settings, _ = read_config(RunDir.open(tmp_path / "run"))
     assert settings.start == f"run:{tmp_path / 'run' / 'clone'}"
@@ -96,7 +100,7 @@ def test_it_goes_on_where_it_was_stopped(stopped: str, tmp_path: Path) -> None:
 def test_stages_can_be_left_out(tmp_path: Path) -> None:
     """Without a clone training starts from nothing; without training there must be a run."""
     facts, _ = told(tmp_path / "run", skip=("record", "clone", "compete", "tournament", "report"))
-    assert facts["stages"] == ["train", "evaluate"]
+    assert facts["stages"] == ["tune", "train", "evaluate"]
     assert read_config(RunDir.open(tmp_path / "run"))[0].start is None
     with pytest.raises(ConfigError, match="There is no stage `lcone`"):
         told(tmp_path / "run", skip=("lcone",))
@@ -120,7 +124,7 @@ def test_more_steps_and_folders_of_others(tmp_path: Path) -> None:
 def test_games_without_an_expert_have_a_shorter_story(tmp_path: Path) -> None:
     """Nobody is recorded where nobody knows how to play."""
     facts, _ = told(tmp_path / "run", "recall")
-    assert facts["stages"] == ["train", "evaluate", "report"]
+    assert facts["stages"] == ["tune", "train", "evaluate", "report"]
 
 
 def test_a_game_of_one_side_is_told_beside_its_expert(tmp_path: Path) -> None:
@@ -130,3 +134,48 @@ def test_a_game_of_one_side_is_told_beside_its_expert(tmp_path: Path) -> None:
     assert beside["agent"] == "scripted:oracle"
     assert beside["return_gain"] <= 0
     assert beside["return_gain_low"] <= beside["return_gain"] <= beside["return_gain_high"]
+
+
+def test_stages_are_expected_by_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first story knows how long training takes, the next one every stage; story and report say both times."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    skip = ("record", "clone", "compete", "tournament")
+    facts, said = told(tmp_path / "one", skip=skip)
+    assert any(line.startswith("not worth it: training takes about ") for line in said)
+    assert facts["tune"]["settings"] == {} and facts["times"]["evaluate"]["expected"] is None
+    assert facts["times"]["train"]["expected"] == pytest.approx(1000 / facts["tune"]["steps_per_second"])
+    took = facts["times"]["train"]["seconds"]
+    facts, said = told(tmp_path / "two", skip=skip, steps=2000)
+    assert facts["times"]["train"]["expected"] == pytest.approx(2 * took)
+    assert facts["times"]["report"]["expected"] > 0
+    assert any(line.startswith("evaluate: about ") and line.endswith(" expected") for line in said)
+    story = json.loads((tmp_path / "two" / "story.json").read_text())
+    assert story["expected"]["train"] == pytest.approx(2 * took)
+    assert "<th>expected</th>" in Path(facts["report"]).read_text().replace(' class="number"', "")
+    facts, said = told(tmp_path / "two", skip=skip, steps=3000)
+    assert facts["times"]["train"]["expected"] is None, "the rest of a training is not a whole one"
+
+
+def test_a_tuned_plan_is_used_by_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a plan is kept nothing is tuned, and training runs by it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base = configure("soccer", preset="smoke", flags={"every.profile": 0}).settings
+    cache.save("soccer", base, Tuned("soccer", {"plan.envs": 2, "ppo.rollout": 32}, 1.0, 2.0, Ratio(2.0, 1.9, 2.1, 5),
+                                     None, 128, [], {}, 1.0, 1.0))  # fmt: skip
+    facts, said = told(tmp_path / "run", skip=("record", "clone", "compete", "tournament", "evaluate", "report"))
+    assert "tuned before on this machine" in said
+    assert facts["tune"] == {"settings": {"plan.envs": 2, "ppo.rollout": 32}, "steps_per_second": 2.0, "gain": 2.0,
+                             "exact": False}  # fmt: skip
+    settings, _ = read_config(RunDir.open(tmp_path / "run"))
+    assert (settings.plan.envs, settings.ppo.rollout) == (2, 32)
+
+
+def test_long_trainings_are_tuned_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where training takes long enough a plan is looked for, by what changes no bit, and kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(stories, "WORTH_TUNING_S", 0.0)
+    skip = ("record", "clone", "compete", "tournament", "evaluate", "report")
+    facts, said = told(tmp_path / "run", skip=skip, **{"plan.collector": "local"})
+    assert facts["tune"]["exact"] is True and facts["tune"]["settings"] == {}
+    assert any(line.startswith("default plan: about ") for line in said)
+    assert len(list(cache.folder().rglob("soccer-????????????.json"))) == 1

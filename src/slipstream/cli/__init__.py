@@ -1,6 +1,7 @@
 """The command line: one subcommand per verb; reads argv, prints results, owns exit codes."""
 
 from slipstream.cli import (
+    bench,
     clone,
     compete,
     convert,
@@ -11,11 +12,13 @@ from slipstream.cli import (
     rewards,
     tournament,
     transfer,
+    tune,
     verbs,
 )
 from slipstream.cli.shell import main
 
 __all__ = [
+    "bench",
     "clone",
     "compete",
     "convert",
@@ -27,5 +30,6 @@ __all__ = [
     "rewards",
     "tournament",
     "transfer",
+    "tune",
     "verbs",
 ]

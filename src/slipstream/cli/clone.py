@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, leave, main, shared, tell
+from slipstream.cli.shell import Bar, leave, main, preset_option, shared, tell
 
 
 @main.command()
@@ -20,7 +20,7 @@ from slipstream.cli.shell import Bar, leave, main, shared, tell
 @click.option("--start", metavar="AGENT", help="Begin with the weights of run:DIR.")
 @click.option("--seed", type=int, help="Everything random follows from it.")
 @click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-clone-TIME].")
-@click.option("--preset", metavar="NAME", help="Settings that ship with slipstream.")
+@preset_option
 @click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated.")
 @shared

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, Verbs, leave, main, settle, shared, tell
+from slipstream.cli.shell import Bar, Verbs, leave, main, preset_option, settle, shared, tell
 from slipstream.core.errors import ConfigError
 
 ABLATION_STEPS = 1_000_000
@@ -141,7 +141,7 @@ def _report_lines(facts: dict[str, Any]) -> list[str]:
 @click.option(
     "--run", "place", metavar="DIR", help="Where the runs go [runs/ablation-ENV].", type=click.Path(path_type=Path)
 )
-@click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke.")
+@preset_option
 @click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated.")
 @shared

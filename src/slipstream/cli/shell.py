@@ -16,7 +16,7 @@ from slipstream.core.errors import SlipstreamError
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
     "run", "record", "demos", "clone", "train", "compete", "resume", "evaluate", "tournament", "watch", "replay",
-    "rewards", "report", "envs", "agents", "convert", "doctor",
+    "rewards", "report", "tune", "bench", "envs", "agents", "convert", "doctor",
 )  # fmt: skip
 
 
@@ -49,6 +49,11 @@ def main() -> None:
     """
 
 
+preset_option = click.option(
+    "--preset", multiple=True, metavar="NAME", help="Settings that ship with slipstream, e.g. smoke; may be repeated."
+)
+
+
 def shared(function: F) -> F:
     """The flags that every verb has."""
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
@@ -58,15 +63,27 @@ def shared(function: F) -> F:
 
 
 def configurable(function: F) -> F:
-    """The flags that set settings."""
+    """The flags of a run: how long, where, and what sets settings."""
     for option in reversed(
         (
             click.option("--steps", type=int, help="Steps in all."),
             click.option("--minutes", type=float, help="Stop after this much time instead."),
-            click.option("--seed", type=int, help="Everything random follows from it."),
             click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME]."),
+            settable,
+            click.option("--no-tuned", is_flag=True, help="Ignore the plan that `tune` found on this machine."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def settable(function: F) -> F:
+    """The flags that set settings."""
+    for option in reversed(
+        (
+            click.option("--seed", type=int, help="Everything random follows from it."),
             click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
-            click.option("--preset", metavar="NAME", help="Settings that ship with slipstream, e.g. smoke."),
+            preset_option,
             click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
             click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
         )
@@ -85,8 +102,9 @@ def settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
     import_modules(modules)
     words = flag_layer(list(flags.pop("words", ()))).values
     preset, config, agent = flags.pop("preset", None), flags.pop("config", None), flags.pop("agent", "")
+    tuned = not flags.pop("no_tuned", False)
     chosen = words | {key: value for key, value in flags.items() if value is not None}
-    resolved = configure(env, preset=preset, config=config, agent=agent, flags=chosen)
+    resolved = configure(env, preset=preset, config=config, agent=agent, flags=chosen, tuned=tuned)
     return choose_env(env, resolved.settings, modules=modules), resolved
 
 

@@ -22,11 +22,13 @@ def run(
 ) -> None:
     """The whole story: record an expert, clone it, train on from there, compete in a league, evaluate, report.
 
+    It tunes first where no plan is kept for this machine, trying only what leaves every bit of the result as it is.
     The same command with --run DIR goes on where it was stopped.
     """
     from slipstream.stages.run import run as tell_story
 
     choice, _ = settle(env, modules, dict(flags))
+    skip += ("tune",) if flags["no_tuned"] else ()
     with Bar("progress") as bar:
         facts = tell_story(
             choice, lambda more: settle(env, modules, flags | more)[1], place, skip,
@@ -175,10 +177,11 @@ def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
 
 def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
     from slipstream.learn.build import build
+    from slipstream.learn.summary import plan_rows, table
 
     parts = build(choice, resolved.settings)
     parts.close()
-    rows = parts.plan.rows()
+    rows = plan_rows(parts, resolved.settings)
     facts = {
         "env": choice.name,
         "agents": parts.spec.agents,
@@ -189,7 +192,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }
     lines = [f"{choice.name}: {facts['obs']} observations, batch {parts.batch:,}, {facts['parameters']:,} parameters"]
-    lines += [f"{name} = {applied}  (requested {text(asked)}: {why})" for name, asked, applied, why in rows]
+    lines += table(rows)
     lines += parts.learner.notices
     return facts, as_json, "\n".join([*lines, "Everything could be made; nothing was trained."])
 
@@ -244,8 +247,10 @@ def _story(facts: dict[str, Any]) -> str:
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
     if "times" in facts:
-        parts += ["", f"{'stage':<10}{'seconds':>9}{'share':>8}"]
-        parts += [f"{name:<10}{one['seconds']:>9.1f}{one['share']:>8.0%}" for name, one in facts["times"].items()]
+        parts += ["", f"{'stage':<10}{'expected':>9}{'seconds':>9}{'share':>8}"]
+        for name, one in facts["times"].items():
+            expected = "" if one["expected"] is None else f"{one['expected']:.1f}"
+            parts.append(f"{name:<10}{expected:>9}{one['seconds']:>9.1f}{one['share']:>8.0%}")
     return "\n".join(parts)
 
 

@@ -16,7 +16,7 @@ from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
 from slipstream.core.streams import make_streams
 from slipstream.models.acting import bound, make_acting
-from slipstream.models.design import Design
+from slipstream.models.design import Acting, Design
 
 
 class Actor:
@@ -24,13 +24,13 @@ class Actor:
 
     def __init__(
         self, vector: Vector, design: Design, *, seed: int, roster: Roster, memory: int = 0, first: int = 0,
-        progress: Array | None = None,
+        progress: Array | None = None, acting: Acting | None = None, now: Rows | None = None,
     ) -> None:  # fmt: skip
         spec = vector.spec
         rows = vector.envs * spec.agents
         self.vector = vector
         self.design = design
-        self.acting = make_acting(design)
+        self.acting = acting or make_acting(design)
         self.guard = Guard(vector, first)
         self.roster = roster
         self.table = Table(spec, vector.envs, first)
@@ -45,7 +45,7 @@ class Actor:
         self._memory = np.zeros((rows, design.state_size), np.float32)
         self._other_memory = np.zeros((rows, memory), np.float32)
         """What the frozen players remember, the widest of them filling a row."""
-        self._now = empty_rows(spec, vector.envs)
+        self._now = now or empty_rows(spec, vector.envs)
         self._moments = Moments(spec, self._now)
         action = spec.action
         self._continuous = action.kind == "continuous"
@@ -63,52 +63,71 @@ class Actor:
 
     def fill(self, rollout: Rollout, wanted: Array) -> None:
         """Act and step until the rollout is full, with the weights that `self.acting` holds."""
-        acting, vector, now, memory, table = self.acting, self.vector, self._now, self._memory, self.table
-        starts, values, found = sequence_starts(self.design, rollout.steps), self.design.value, ABSENT
+        self.begin(rollout, wanted)
+        for t in range(rollout.steps):
+            self.choose(t)
+            began = perf_counter()
+            self.vector.step(self.action, self.rows)
+            self._in_envs += perf_counter() - began
+            self.settle(t)
+        self.finish()
+
+    def begin(self, rollout: Rollout, wanted: Array) -> None:
+        """Turn to a rollout that is to be filled."""
+        now = self._now
+        self._rollout, self._wanted = rollout, wanted
+        self._starts, self._found = sequence_starts(self.design, rollout.steps), ABSENT
+        self._turns = self._moments.of(rollout)
+        self._in_envs = self._in_policy = 0.0
         self._assign(wanted)
         rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
-        rollout.active[0][table.frozen] = 0
+        rollout.active[0][self.table.frozen] = 0
         rollout.terms[:] = 0
-        in_envs = in_policy = 0.0
-        for t, step in enumerate(self._moments.of(rollout)):
-            began = perf_counter()
-            obs, mask, action, rows = step.obs, step.mask, step.action, step.rows
-            for sequence in starts.get(t, ()):
-                rollout.state[sequence] = memory
-            own = self._present(table.own, step.active) if found & ABSENT and not memory.size else table.own
-            acting.act(own, obs, mask, self._streams, True, action, step.logp, step.value, memory)
-            env_action = action
-            if self._continuous:
-                env_action = self._env_action
-                bound(action, self._low, self._high, self.design.squashed, env_action)
-            if table.others:
-                act_others(
-                    table, self.roster, obs, mask, self._other_streams, env_action, self._other_memory, check=t == 0
-                )
-            if table.follows:
-                table.expect(step.value, step.active)
-            acted = perf_counter()
-            self._steps += 1
-            self._watch[0] = self._steps
-            vector.step(env_action, rows)
-            stepped = perf_counter()
-            in_policy += acted - began
-            in_envs += stepped - acted
-            found = inspect(*step.looked)
-            if values and found & CUT:
-                acting.value(np.flatnonzero(rows.truncated), rows.final_obs, rollout.final_value[t], memory)
-            broken = self.guard.mend(t, self._steps, rollout, rows) if found & BROKEN else []
-            if table.follows:
-                table.follow(rows.reward, step.active)
-            if found & (ENDED | BROKEN):
-                self._end(t, rows, (rows.terminated | rows.truncated) > 0, step.active, broken, wanted)
-            if len(table.frozen):
-                rows.active[table.frozen] = 0
+
+    def choose(self, t: int) -> None:
+        """Choose for all rows at step t: `action` is what the vector is to be stepped with, `rows` where it writes."""
+        began, step, memory, table = perf_counter(), self._turns[t], self._memory, self.table
+        obs, mask, action = step.obs, step.mask, step.action
+        for sequence in self._starts.get(t, ()):
+            self._rollout.state[sequence] = memory
+        own = self._present(table.own, step.active) if self._found & ABSENT and not memory.size else table.own
+        self.acting.act(own, obs, mask, self._streams, True, action, step.logp, step.value, memory)
+        if self._continuous:
+            bound(action, self._low, self._high, self.design.squashed, self._env_action)
+            action = self._env_action
+        if table.others:
+            act_others(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
+        if table.follows:
+            table.expect(step.value, step.active)
+        self.action, self.rows = action, step.rows
+        self._steps += 1
+        self._watch[0] = self._steps
+        self._in_policy += perf_counter() - began
+
+    def settle(self, t: int) -> None:
+        """Look at what step t has brought: ends, faults, games."""
+        rollout, rows, table, step = self._rollout, self.rows, self.table, self._turns[t]
+        found = self._found = inspect(*step.looked)
+        truncated = np.flatnonzero(rows.truncated) if self.design.value and found & CUT else self._all[:0]
+        broken = self.guard.mend(t, self._steps, rollout, rows) if found & BROKEN else []
+        if truncated.size:  # where the guard has cut, it has said the value too
+            truncated = truncated[~np.isin(truncated // table.spec.agents, broken)] if broken else truncated
+            self.acting.value(truncated, rows.final_obs, rollout.final_value[t], self._memory)
+        if table.follows:
+            table.follow(rows.reward, step.active)
+        if found & (ENDED | BROKEN):
+            self._end(t, rows, (rows.terminated | rows.truncated) > 0, step.active, broken, self._wanted)
+        if len(table.frozen):
+            rows.active[table.frozen] = 0
+
+    def finish(self) -> None:
+        """Keep what the next rollout starts from, and what this one is worth at its end."""
+        rollout, now = self._rollout, self._now
         now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
         if self.design.value:
-            acting.value(self._all, now.obs, rollout.value[-1], memory)
-        self.seconds[0] += in_envs
-        self.seconds[1] += in_policy
+            self.acting.value(self._all, now.obs, rollout.value[-1], self._memory)
+        self.seconds[0] += self._in_envs
+        self.seconds[1] += self._in_policy
 
     def drain(self) -> list[tuple[int, Match]]:
         """The games that ended since the last call, each with the step of the rollout."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.collect.rollout import Rollout, rollout_fields, view_rollout
+from slipstream.collect.rollout import Rollout, copy_rollout, empty_rollout, rollout_fields, view_rollout
 from slipstream.collect.seats import Match
 from slipstream.collect.vectors import env_seeds
 from slipstream.core.contracts import Array, EnvSpec
@@ -43,7 +43,7 @@ class Actors:
     def __init__(
         self, choice: EnvChoice, spec: EnvSpec, design: Design, state_fields: dict[str, Field], *, envs: int,
         workers: int, steps: int, lag: int, seed: int, sampled: bool = False, memory: int = 0,
-        deadline_s: float = 60.0,
+        deadline_s: float = 60.0, zero_copy: bool = True,
     ) -> None:  # fmt: skip
         self.lag, self.workers = lag, workers
         self.failed: dict[int, str] = {}
@@ -63,6 +63,8 @@ class Actors:
             fields |= {f"start{slot}/{name}": field for name, field in state_fields.items()}
         self._slab = Slab(fields)
         self._rollouts = [view_rollout(self._slab, f"{b}/") for b in range(buffers)]
+        self._own = None if zero_copy else empty_rollout(spec, design, steps, envs)
+        """What the learner gets instead of the slab's own memory, if anything."""
         self._envs = [(w * envs // workers, (w + 1) * envs // workers) for w in range(workers)]
         jobs = [
             ActorJob(w, choice, design, seed, low, high - low, buffers, sampled, memory)
@@ -90,7 +92,8 @@ class Actors:
         if self._asked == version + self.lag:
             self._ask(version + self.lag)
         self._crew.gather(f"done {version}")
-        return self._rollouts[version % (self.lag + 1)]
+        made = self._rollouts[version % (self.lag + 1)]
+        return made if self._own is None else copy_rollout(made, self._own)
 
     def snapshot(self, version: int) -> dict[str, Array]:
         """What rollout number `version`, the next one to be trained on, started from."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.core.contracts import Array, EnvSpec, Rows, empty_rows
 from slipstream.core.slab import Field
 from slipstream.models.design import Design
 
@@ -36,10 +36,19 @@ class Rollout:
     final_obs: Array  # [T, rows, obs] or [0, rows, obs]
     terms: Array  # [rows, terms] float32, sums over the rollout
 
+    mirror = cast(Any, None)
+    """A tensor with the observations [T, rows, obs] on the device that learns, where they are there already."""
+
     @property
     def steps(self) -> int:
         """T."""
         return int(self.reward.shape[0])
+
+    def term_sums(self) -> Array:
+        """Each reward term's sum over the rollout, for rows in which the learning policy acted."""
+        acting = self.active[: self.steps].any(axis=0)
+        sums: Array = self.terms[acting].sum(axis=0, dtype=np.float64)
+        return sums
 
     def part(self, low: int, high: int) -> Rollout:
         """The rows [low, high) of this rollout, as views."""
@@ -109,6 +118,39 @@ def empty_rollout(spec: EnvSpec, design: Design, steps: int, envs: int) -> Rollo
     return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
 
 
+def copy_rollout(made: Rollout, into: Rollout) -> Rollout:
+    """Copy a rollout into another of the same shape; return that."""
+    for field in fields(Rollout):
+        np.copyto(getattr(into, field.name), getattr(made, field.name))
+    return into
+
+
 def view_rollout(slab: Any, prefix: str) -> Rollout:
     """The rollout whose fields stand in a slab under `prefix`."""
     return Rollout(**{f.name: slab[prefix + f.name] for f in fields(Rollout)})
+
+
+def now_fields(spec: EnvSpec, envs: int) -> dict[str, Field]:
+    """The fields, under `now/`, that hold the rows between rollouts."""
+    like = empty_rows(spec, envs)
+    return {f"now/{name}": Field(array.shape, array.dtype.name) for name, array in vars(like).items()}
+
+
+def view_now(slab: Any, low: int, high: int) -> Rows:
+    """The rows [low, high) between rollouts."""
+    return Rows(**{f.name: slab[f"now/{f.name}"][low:high] for f in fields(Rows)})
+
+
+def places(slab: Any, low: int, high: int, *, buffers: int) -> list[Rows]:
+    """Where the rows [low, high) of a slab with rollouts may be written: a place to copy from, now, every step of all.
+
+    What is not kept in a rollout (`behaviour`, and `final_obs` where values stand for it) has one place for all steps.
+    """
+    copied = Rows(**{f.name: slab[f.name][low:high] for f in fields(Rows)})
+    now = view_now(slab, low, high)
+    found = [copied, now]
+    for b in range(buffers):
+        rollout = view_rollout(slab, f"{b}/").part(low, high)
+        finals = [now.final_obs] * rollout.steps if not len(rollout.final_obs) else list(rollout.final_obs)
+        found += [rollout.at(t, finals[t], now.behaviour) for t in range(rollout.steps)]
+    return found

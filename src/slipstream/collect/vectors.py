@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import EnvFault, SlipstreamError
+from slipstream.core.slab import Field
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder
 from slipstream.envs.adapters.observations import obs_encoder
 from slipstream.envs.registry import EnvChoice, import_modules, parse
+from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
+from slipstream.vector.threads import Threads
 
 
 def env_seeds(seed: int, first: int, envs: int) -> list[int]:
@@ -37,7 +42,26 @@ def make_vector(
     except Exception as error:
         raise EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
+    spec = replace(spec, action_repeat=repeat)
     return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
+
+
+def spread_vector(
+    choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, deadline_s: float = 60.0
+) -> Vector:
+    """Make all environments of a run, stepped `serial`, in `threads` or in `processes`, to the same effect."""
+    if how == "serial":
+        return make_vector(choice, envs, seed=seed)
+    probe = make_vector(choice, 1, seed=seed)
+    spec, kept = probe.spec, probe.snapshot()
+    probe.close()
+    if how == "threads" and spec.own_threads:
+        return make_vector(choice, envs, seed=seed)
+    make, workers = partial(make_vector, choice, seed=seed), min(workers, envs)
+    if how == "threads":
+        return Threads(make, spec, envs, workers, deadline_s)
+    state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in kept.items()}
+    return Processes(make, spec, envs, workers, deadline_s, state)
 
 
 def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:

@@ -15,12 +15,14 @@ class Bell:
             ear, cord = os.pipe()
         self.ear, self.cord = ear, cord
         """The descriptors to read from and to write to; None where this process does not hold that end."""
+        self.word = 0
+        """What the last ring that was heard said."""
 
-    def ring(self) -> None:
-        """Wake the other side; a dead one is noticed by whoever waits for its answer."""
+    def ring(self, word: int = 0) -> None:
+        """Wake the other side with a word (one byte); a dead one is noticed by whoever waits for its answer."""
         assert self.cord is not None
         with contextlib.suppress(BrokenPipeError):
-            os.write(self.cord, b"!")
+            os.write(self.cord, bytes([word]))
 
     def wait(self, timeout_s: float | None = None) -> bool | None:
         """True when rung, False when the other side is gone, None when the time is over."""
@@ -30,7 +32,9 @@ class Bell:
             poll.register(self.ear, select.POLLIN)
             if not poll.poll(timeout_s * 1000):
                 return None
-        return bool(os.read(self.ear, 1))
+        heard = os.read(self.ear, 1)
+        self.word = heard[0] if heard else self.word
+        return bool(heard)
 
     def drop(self, *, ear: bool = False, cord: bool = False) -> None:
         """Close the end that the other process holds too, so that its death is an end of file here."""

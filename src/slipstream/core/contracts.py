@@ -93,13 +93,19 @@ class ObsField:
     """Its key in a dict, its place in a tuple, joined by `/` where they are nested; empty for a bare observation."""
     kind: Literal["vector", "image", "tokens"]
     shape: tuple[int, ...]
-    """Vector (numbers,), image (height, width, channels), tokens (tokens, 3): place, feature and value of each, where
-    the place 255 marks a token that is not there."""
+    """Vector (numbers,), image (height, width, channels) or (frames, height, width, channels), oldest frame first,
+    tokens (tokens, 3): place, feature and value of each, where the place 255 marks a token that is not there."""
 
     @property
     def dtype(self) -> type[np.generic]:
         """float32 for vectors, uint8 for images and tokens."""
         return np.float32 if self.kind == "vector" else np.uint8
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        """Channels, those of all frames of an image, height and width, as convolutions count them."""
+        height, width, channels = self.shape[-3:]
+        return prod(self.shape[:-3]) * channels, height, width
 
     @property
     def bytes(self) -> int:
@@ -225,12 +231,16 @@ class EnvSpec:
     """Whether `snapshot` holds all there is, so that a resumed run goes on bit for bit."""
     step_seconds: float = 0.0
     """Game time that one step takes, 0 if unknown."""
+    action_repeat: int = 1
+    """Times that the game takes every action."""
     behaviours: tuple[str, ...] = ()
     """Names of what is counted about each row in a game, such as goals or touches; never rewarded."""
     tasks: tuple[str, ...] = ()
     """Kinds of game that every env can be told to play, one per episode; empty: only one."""
     target: tuple[str, ...] = ()
     """Those of the tasks that are played unless told otherwise, and measured on."""
+    own_threads: bool = False
+    """Whether a vector of it is a `Stepper` with threads of its own, so that nobody else need share it out."""
 
     @property
     def agents(self) -> int:
@@ -348,6 +358,17 @@ class Vector(Protocol):
 
     def close(self) -> None:
         """Free what the environments hold; may be called twice."""
+
+
+@runtime_checkable
+class Stepper(Vector, Protocol):
+    """A vector whose step can be begun and waited for, so that something else is done meanwhile."""
+
+    def send(self, action: Array, out: Rows) -> None:
+        """Begin a step; neither array may be touched until `receive`."""
+
+    def receive(self) -> None:
+        """Wait until the step that was begun is done."""
 
 
 @runtime_checkable

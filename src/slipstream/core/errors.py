@@ -6,7 +6,8 @@
     |   `-- EnvFault                3   one that raised, with its index, seed and step
     |-- DemoError                   4   recorded data that cannot be used
     |-- CheckpointError             5   a run or checkpoint that is missing, locked or damaged
-    `-- MachineError                6   this machine lacks something (disk, memory, a device)
+    |-- MachineError                6   this machine lacks something (disk, memory, a device)
+    `-- GateError                   7   `bench --gate`: slower than allowed
 
 The numbers are exit codes.
 """
@@ -70,6 +71,12 @@ class MachineError(SlipstreamError):
     """This machine lacks something that the run needs."""
 
     code = 6
+
+
+class GateError(SlipstreamError):
+    """A measured slow-down that is larger than was allowed."""
+
+    code = 7
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

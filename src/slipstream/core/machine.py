@@ -72,9 +72,16 @@ def gpu_name(devices: Path = Path("/dev")) -> str:
     return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else ""
 
 
+def gpu_bf16() -> bool:
+    """Whether the GPU has bf16 of its own; older ones only act as if."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(0) >= (8, 0)
+
+
 def fingerprint() -> str:
     """A short name for this kind of machine, the same on every call."""
-    facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30)
+    facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30, gpu_name())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 

@@ -68,6 +68,11 @@ class Plan:
         setattr(self, name, Switch(getattr(self, name).requested, applied, why))
 
 
+def changed(name: str, applied: Any, why: str) -> str:
+    """What is said when a switch could not be carried out."""
+    return f"plan.{name} is {'off' if applied is False else applied}: {why}"
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the plan of a run follows from, besides wishes."""
@@ -86,8 +91,12 @@ class Facts:
     """The name of the GPU; empty: there is none that torch can use."""
     off_device: str = "this game has no GPU version"
     """Why game, policy or learner cannot live on the GPU as a whole; empty: they can."""
+    bf16: bool = True
+    """Whether that GPU computes in bf16 by itself."""
     images: bool = False
     """Whether the network convolves."""
+    posix: bool = True
+    """Whether the system has the pipes that worker processes are rung by."""
 
 
 def make_plan(wanted: PlanSettings, facts: Facts, before: Mapping[str, Any] | None = None) -> Plan:
@@ -111,38 +120,49 @@ def make_plan(wanted: PlanSettings, facts: Facts, before: Mapping[str, Any] | No
 
 def _place(wanted: PlanSettings, facts: Facts) -> tuple[Switch, Switch]:
     """Where the learner computes, and who collects."""
-    if "cuda" in (wanted.device, wanted.inference) or wanted.collector == "device":
-        _check_gpu(wanted, facts)
-    whole = not facts.off_device
-    if wanted.device != "auto":
-        device = Switch(wanted.device, wanted.device, "asked for")
-    elif not facts.gpu:
-        device = Switch("auto", "cpu", "no GPU that torch can use")
-    elif wanted.collector == "device" or (wanted.collector == "auto" and whole):
-        device = Switch("auto", "cuda", f"game, policy and learner live on the {facts.gpu}")
-    elif facts.images and not facts.replay:
-        device = Switch("auto", "cuda", f"a network for images, and a {facts.gpu}")
-    else:
-        device = Switch("auto", "cpu", "a small network: its way to the GPU and back costs more than it gains")
+    _check_gpu(wanted, facts)
+    device = _device(wanted, facts)
     if wanted.collector != "auto":
         return device, Switch(wanted.collector, wanted.collector, "asked for")
     if facts.replay:
-        why = "updates follow every step: nothing to gain by processes"
-        return device, Switch("auto", "local", why)
-    if device.applied == "cuda" and whole:
+        return device, Switch("auto", "local", "updates follow every step: nothing to gain by processes")
+    if device.applied == "cuda" and not facts.off_device:
         return device, Switch("auto", "device", f"the whole game runs on the {facts.gpu}")
     if device.applied == "cuda":
         return device, Switch("auto", "batched", "one policy on the GPU chooses for all envs")
+    if wanted.inference == "cuda":
+        return device, Switch("auto", "batched", "plan.inference=cuda: one policy on the GPU chooses for all envs")
+    if wanted.vector != "auto":
+        return device, Switch("auto", "local", f"plan.vector={wanted.vector}: this process acts for all envs")
     if facts.cores > 1:
         return device, Switch("auto", "actors", f"{facts.cores} usable cores")
     return device, Switch("auto", "local", "one usable core")
+
+
+def _device(wanted: PlanSettings, facts: Facts) -> Switch:
+    if wanted.device != "auto":
+        return Switch(wanted.device, wanted.device, "asked for")
+    if not facts.gpu:
+        return Switch("auto", "cpu", "no GPU that torch can use")
+    if facts.replay:
+        return Switch("auto", "cpu", "SAC learns on the CPU")
+    if wanted.learner == "fused":
+        return Switch("auto", "cpu", "the fused learner computes on the CPU")
+    if wanted.collector == "device" or (wanted.collector == "auto" and not facts.off_device):
+        return Switch("auto", "cuda", f"game, policy and learner live on the {facts.gpu}")
+    if facts.images:
+        return Switch("auto", "cuda", f"a network for images, and a {facts.gpu}")
+    return Switch("auto", "cpu", "a small network: its way to the GPU and back costs more than it gains")
 
 
 def _check_gpu(wanted: PlanSettings, facts: Facts) -> None:
     """A GPU that is asked for must be there, except by `plan.device=cpu`, which plays the GPU's part for tests."""
     if wanted.collector == "device" and facts.off_device:
         raise ConfigError(f"plan.collector=device: {facts.off_device}.", "leave plan.collector=auto")
-    if wanted.device != "cpu" and not facts.gpu:
+    if wanted.device == "cuda" and facts.replay:
+        raise ConfigError("SAC cannot do a learner on the GPU.", "leave plan.device=auto, or use algorithm=ppo")
+    asked = "cuda" in (wanted.device, wanted.inference) or (wanted.collector == "device" and wanted.device != "cpu")
+    if asked and not facts.gpu:
         raise ConfigError(
             "The plan asks for a GPU, and torch finds none here.", "slipstream doctor; or plan.device=cpu"
         )
@@ -166,14 +186,19 @@ def _stepping(wanted: PlanSettings, facts: Facts, collector: str, envs: int) -> 
     if workers.applied > envs:
         workers = Switch(wanted.workers, envs, "no more workers than envs")
     if collector == "batched":
-        groups = _choose(wanted.groups, min(2, envs), "one group steps while the policy chooses for the other")
+        groups = _choose(wanted.groups, 2, "one group steps while the policy chooses for the other")
+        if groups.applied > envs:
+            groups = Switch(wanted.groups, envs, "no more groups than envs")
     if collector == "device":
         workers = Switch(wanted.workers, 1, "the GPU steps all envs at once")
-    elif collector == "local" and vector.applied == "serial":
-        workers = Switch(wanted.workers, 1, "local collects in this process")
-    if collector in ("local", "device"):
+    elif collector != "actors" and vector.applied == "serial":
+        workers = Switch(wanted.workers, 1, f"{collector} steps all envs in this process")
+    if collector == "local":
         lag = _choose(wanted.lag, 0, "there is nothing to overlap with")
-        zero_copy = Switch(wanted.zero_copy, True, f"{collector} has no workers to copy from")
+    elif collector == "device":
+        lag = Switch(wanted.lag, 0, "the GPU does one thing after the other")
+    if collector in ("local", "device"):
+        zero_copy = Switch(wanted.zero_copy, True, f"{collector} has no rollouts of workers to copy")
     return {"vector": vector, "workers": workers, "groups": groups, "lag": lag, "zero_copy": zero_copy}
 
 
@@ -181,12 +206,16 @@ def _vector(wanted: PlanSettings, facts: Facts, collector: str) -> Switch:
     if collector in ("actors", "device"):
         done = "each actor steps its own envs" if collector == "actors" else "the GPU steps all envs at once"
         return Switch(wanted.vector, "serial", done)
+    if wanted.vector == "processes" and not facts.posix:
+        return Switch("processes", "serial", "processes that step envs need POSIX pipes")
     if wanted.vector != "auto":
         return Switch(wanted.vector, wanted.vector, "asked for")
     if collector == "local" or facts.cores == 1:
         return Switch("auto", "serial", "local steps one env after another" if facts.cores > 1 else "one usable core")
     if facts.native:
         return Switch("auto", "threads", "a native game lets other threads run while it steps")
+    if not facts.posix:
+        return Switch("auto", "threads", "processes that step envs need POSIX pipes")
     return Switch("auto", "processes", "Python envs hold each other up in threads")
 
 
@@ -196,50 +225,70 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
     if device == "cuda" and not needs:
         needs = "a learner on the GPU"
     learner = _learner(wanted, needs)
+    if collector == "device":
+        learner = Switch(wanted.learner, "torch", "gradients are products of matrices on the device")
     threads = _choose(wanted.threads, *_threads(facts.cores, lag, facts.minibatch, facts.weights))
     micro_batch = _choose(wanted.micro_batch, facts.minibatch, "a whole minibatch fits")
     checkpointing = _asked(wanted.checkpointing, False, "off")
     compile = _asked(wanted.compile, False, "off")
-    mode = Switch(wanted.compile_mode, wanted.compile_mode, "asked for" if wanted.compile else "nothing is compiled")
+    if micro_batch.applied > facts.minibatch:
+        micro_batch = Switch(wanted.micro_batch, facts.minibatch, "no more than a minibatch")
     if learner.applied == "fused":
         micro_batch = Switch(wanted.micro_batch, None, "the fused kernel holds one small block at a time anyway")
         compile = Switch(False, False, "the fused kernel is compiled anyway")
+    elif facts.replay:
+        micro_batch = Switch(wanted.micro_batch, None, "SAC takes whole batches")
     if collector == "device":
         micro_batch = Switch(wanted.micro_batch, facts.minibatch, "the GPU holds whole minibatches")
+        checkpointing = Switch(wanted.checkpointing, False, "the GPU holds whole minibatches")
         compile = Switch(wanted.compile, False, "what the GPU does is captured as graphs")
+    mode = _choose_word(wanted.compile_mode, "default", "asked for")
+    if not compile.applied:
+        mode = Switch(wanted.compile_mode, "default", "nothing is compiled")
+    precision = _precision(wanted, facts, device, collector, learner.applied)
     return {
         "learner": learner, "threads": threads, "micro_batch": micro_batch, "checkpointing": checkpointing,
-        "compile": compile, "compile_mode": mode, "precision": _precision(wanted, facts, device, learner.applied),
+        "compile": compile, "compile_mode": mode, "precision": precision,
     }  # fmt: skip
 
 
-def _precision(wanted: PlanSettings, facts: Facts, device: str, learner: str) -> Switch:
-    if learner == "fused":
-        return Switch(wanted.precision, "fp32", "the fused kernel computes in fp32")
+def _precision(wanted: PlanSettings, facts: Facts, device: str, collector: str, learner: str) -> Switch:
     if wanted.precision in ("tf32", "fp16") and device != "cuda":
         what = "TensorFloat-32 is a GPU's" if wanted.precision == "tf32" else "fp16 is too slow on a CPU"
         return Switch(wanted.precision, "fp32", what)
+    if learner == "fused":
+        return Switch(wanted.precision, "fp32", "the fused kernel computes in fp32")
+    if wanted.precision == "fp16" and collector == "device":
+        return Switch("fp16", "bf16" if facts.bf16 else "fp32", "games that live on the GPU have no fp16")
     if wanted.precision != "auto":
         return Switch(wanted.precision, wanted.precision, "asked for")
-    if device == "cuda":
+    if device == "cuda" and facts.bf16:
         return Switch("auto", "bf16", "fast on a GPU; weights, optimiser and losses stay fp32")
+    if device == "cuda":
+        return Switch("auto", "fp32", f"the {facts.gpu} has no bf16 of its own")
     return Switch("auto", "fp32", "bf16 only if asked for")
 
 
 def _on_gpu(wanted: PlanSettings, facts: Facts, device: str, collector: str) -> dict[str, Switch]:
     """What only a GPU can do."""
-    cuda = device == "cuda"
-    inference = _choose_word(wanted.inference, device if collector in ("batched", "device") else "cpu",
-                             f"{collector}, with the learner on {device}")  # fmt: skip
-    storage = _choose_word(wanted.storage, "device" if cuda else "host", "where the learner is")
-    if not cuda and inference.applied != "cuda":
-        none = "nothing runs on a GPU"
+    learns, none = device == "cuda", "nothing runs on a GPU"
+    inference = Switch(wanted.inference, "cpu", f"{collector} asks its own copies of the policy")
+    if collector == "batched":
+        inference = _choose_word(wanted.inference, device, "where the learner is")
+    elif collector == "device":
+        inference = Switch(wanted.inference, device, "the policy lives where the game does")
+    storage = Switch(wanted.storage, "host", "the learner is on the CPU")
+    if learns:
+        storage = _choose_word(wanted.storage, "device", "where the learner is")
+    if collector == "device":
+        storage = Switch(wanted.storage, "device", "rollouts are made where they are learned from")
+    if not learns and inference.applied != "cuda":
         return {
-            "inference": inference, "storage": Switch(wanted.storage, "host", none),
-            "graphs": Switch(wanted.graphs, False, none), "pinned": Switch(wanted.pinned, False, none),
+            "inference": inference, "storage": storage, "graphs": Switch(wanted.graphs, False, none),
+            "pinned": Switch(wanted.pinned, False, none),
             "cudnn_benchmark": Switch(wanted.cudnn_benchmark, False, none),
         }  # fmt: skip
-    pinned = _choose(wanted.pinned, collector != "device", "copies overlap with work")
+    pinned = _choose(wanted.pinned, True, "copies overlap with work")
     if collector == "device":
         pinned = Switch(wanted.pinned, False, "nothing is copied: the game is on the GPU")
     images = "there are convolutions" if facts.images else "there are no convolutions"
@@ -251,20 +300,23 @@ def _on_gpu(wanted: PlanSettings, facts: Facts, device: str, collector: str) -> 
 
 
 def _be_reproducible(plan: Plan) -> None:
-    """Take back what makes results depend on timing or luck."""
-    why = "plan.reproducible"
+    """Take back what makes results depend on timing, luck or the number of cores."""
     plan.reproducible = Switch(True, True, "asked for")
-    plan.mend("cudnn_benchmark", False, why)
-    plan.mend("threads", 1, why)
+    plan.mend("cudnn_benchmark", False, "plan.reproducible: no way of convolving is chosen by the clock")
+    if plan.threads.requested is None:
+        plan.mend("threads", 1, "plan.reproducible: the same on every machine")
 
 
 def _torch_alone(wanted: PlanSettings, replay: bool) -> str:
     """What of the wishes only the torch learner of PPO and cloning can do; empty: nothing."""
-    wishes = {"bf16": wanted.precision == "bf16", "torch.compile": wanted.compile}
+    wishes = {
+        "bf16": wanted.precision == "bf16", "torch.compile": wanted.compile, "checkpointing": wanted.checkpointing
+    }  # fmt: skip
     what = next((name for name, wished in wishes.items() if wished), "")
     if what and replay:
         raise ConfigError(
-            f"SAC cannot do {what}.", "leave plan.precision=auto and plan.compile=false, or use algorithm=ppo"
+            f"SAC cannot do {what}.",
+            "leave plan.precision=auto, plan.compile=false and plan.checkpointing=false, or use algorithm=ppo",
         )
     return what
 

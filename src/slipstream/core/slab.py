@@ -62,6 +62,12 @@ class Slab:
     def __getitem__(self, name: str) -> Array:
         return self._views[name]
 
+    @property
+    def address(self) -> int:
+        """Where the mapping stands in this process."""
+        address: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        return address
+
     def describe(self) -> dict[str, Any]:
         """What another process needs to attach: plain JSON."""
         fields = {name: [list(field.shape), field.dtype] for name, field in self.fields.items()}

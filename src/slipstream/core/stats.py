@@ -1,11 +1,11 @@
-"""Intervals: Wilson for rates, Student's t for means."""
+"""Intervals: Wilson for rates, Student's t for means, order statistics for medians."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import NormalDist
+from statistics import NormalDist, median
 
 CONFIDENCE = 0.95
 
@@ -32,6 +32,25 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tu
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = t_quantile(0.5 + confidence / 2, count - 1) * deviation / math.sqrt(count)
     return mean, mean - half, mean + half
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float, float]:
+    """Return median, low, high and how sure that interval is, whatever the values' distribution; NaN without any.
+
+    The interval goes from the k-th least to the k-th greatest value, for the largest k that is sure enough: the median
+    lies outside with the chance that fewer than k of n coins, or all but fewer than k, show heads. Below six values
+    even the least and the greatest are less sure than 95 %; they are returned with what they are worth.
+    """
+    if not values:
+        return math.nan, math.nan, math.nan, 0.0
+    ranked, count = sorted(values), len(values)
+    outside, cut = 2 * 0.5**count, 0
+    for k in range(1, (count + 1) // 2):
+        more = outside + 2 * math.comb(count, k) * 0.5**count
+        if more > 1 - confidence:
+            break
+        outside, cut = more, k
+    return median(ranked), ranked[cut], ranked[-1 - cut], max(0.0, 1 - outside)
 
 
 @lru_cache(maxsize=1024)

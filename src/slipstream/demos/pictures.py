@@ -125,6 +125,7 @@ def view(demos: Demos, episode: int, path: Path) -> str:
 
 def to_picture(image: Array) -> Array:
     """An image of any number of channels as one to look at: of stacked frames the newest, in colour by threes."""
+    image = image[-1] if image.ndim == 4 else image
     channels = image.shape[-1]
     return np.ascontiguousarray(image[..., -3:] if channels % 3 == 0 else image[..., -1])
 

@@ -36,6 +36,18 @@ def import_modules(modules: Sequence[str]) -> None:
             ) from error
 
 
+ATARI_GAMES = (
+    "Pong", "Alien", "Amidar", "Assault", "Asterix", "Asteroids", "Atlantis", "BankHeist", "BattleZone", "BeamRider",
+    "Berzerk", "Bowling", "Boxing", "Breakout", "Centipede", "ChopperCommand", "CrazyClimber", "Defender",
+    "DemonAttack", "DoubleDunk", "Enduro", "FishingDerby", "Freeway", "Frostbite", "Gopher", "Gravitar", "Hero",
+    "IceHockey", "Jamesbond", "Kangaroo", "Krull", "KungFuMaster", "MontezumaRevenge", "MsPacman", "NameThisGame",
+    "Phoenix", "Pitfall", "PrivateEye", "Qbert", "Riverraid", "RoadRunner", "Robotank", "Seaquest", "Skiing",
+    "Solaris", "SpaceInvaders", "StarGunner", "Surround", "Tennis", "TimePilot", "Tutankham", "UpNDown", "Venture",
+    "VideoPinball", "WizardOfWor", "YarsRevenge", "Zaxxon",
+)  # fmt: skip
+"""What may be played as `atari:NAME`."""
+
+
 @dataclass(frozen=True)
 class EnvChoice:
     """Which environment, with which settings: all that a process needs to make it."""
@@ -194,9 +206,18 @@ MIXED = Game(
 )
 
 
+def _make_atari(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+    from slipstream.envs.adapters.atari import make
+
+    return make(choice, variant, envs, first, seed)
+
+
+ATARI = Game(summary="Atari games by ALE (needs the extra `atari`)", variants=ATARI_GAMES, make=_make_atari)
+
+
 def games() -> dict[str, Game]:
     """Every native game by name."""
-    found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED}
+    found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED, "atari": ATARI}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):

@@ -8,8 +8,10 @@ sum from telescoping. What `Rows.terms` accumulates is each term's share before 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,14 +98,16 @@ class Payout:
         """How many values each env has seen, and the mean square of each term."""
         self._limit = np.float32(np.inf if rewards.clip is None else rewards.clip)
         self._teams = np.array([team != teams[0] for team in teams], np.int64)
-        self._mixing = np.float32(rewards.team_spirit), np.float32(rewards.zero_sum)
+        self.rules: tuple[Any, ...] = (
+            self.values, self.weights, self._live, self._kept, self._moments, self._limit, self._teams,
+            np.float32(rewards.team_spirit), np.float32(rewards.zero_sum),
+        )  # fmt: skip
+        """All that `pay_env` goes by, `acted` aside, which comes before the last two."""
 
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
         """Write the rewards of the rows that acted, 0 for the others, and add their terms up."""
-        pay(
-            self.values, self.weights, self._live, self._kept, self._moments, self._limit, self._teams, acted,
-            *self._mixing, reward, terms,
-        )  # fmt: skip
+        values, weights, live, kept, moments, limit, teams, spirit, rivalry = self.rules
+        pay(values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
     def reset(self) -> None:
         """Forget the sizes of the terms."""
@@ -128,7 +132,7 @@ def remember(values: Array, live: Array, acted: Array, first: int, agents: int, 
         moments[0] = min(moments[0] + 1.0, MEMORY)
         for k in live:
             square = np.float64(values[row, k]) * np.float64(values[row, k])
-            if np.isfinite(square):
+            if math.isfinite(square):
                 moments[1 + k] += (square - moments[1 + k]) / moments[0]
 
 
@@ -136,7 +140,7 @@ def remember(values: Array, live: Array, acted: Array, first: int, agents: int, 
 def scaled(value: Number, mean_square: Number, limit: Number) -> Number:
     """Divide by the running size, if there is one, and clip; NaN stays NaN, to be named by whoever collects."""
     if mean_square > 0.0:
-        value = np.float32(value / np.sqrt(mean_square))
+        value = np.float32(value / math.sqrt(mean_square))
     if value > limit:
         return limit
     return -limit if value < -limit else value
@@ -160,28 +164,36 @@ def share(reward: Array, acted: Array, first: int, teams: Array, spirit: Number,
             reward[first + k] = (ONE - spirit) * reward[first + k] + spirit * own - rivalry * other
 
 
+@inlined
+def pay_env(
+    env: int, values: Array, weights: Array, live: Array, kept: Array, moments: Array, limit: Number, teams: Array,
+    acted: Array, spirit: Number, rivalry: Number, reward: Array, terms: Array,
+) -> None:  # fmt: skip
+    """Pay one step of one env; see the top of this file."""
+    agents = teams.shape[0]
+    first, normalised = env * agents, moments.shape[0] > 0
+    as_is = not normalised and math.isinf(limit)
+    if normalised:
+        remember(values, live, acted, first, agents, moments[env])
+    for row in range(first, first + agents):
+        total = ZERO
+        if acted[row] != 0:
+            for k in live:
+                value = weights[k] * values[row, k]
+                if not as_is and kept[k] == 0:
+                    value = scaled(value, moments[env, 1 + k] if normalised else 0.0, limit)
+                total += value
+                terms[row, k] += value
+        reward[row] = total
+    if spirit > ZERO or rivalry > ZERO:
+        share(reward, acted, first, teams, spirit, rivalry)
+
+
 @compiled
 def pay(
     values: Array, weights: Array, live: Array, kept: Array, moments: Array, limit: Number, teams: Array, acted: Array,
     spirit: Number, rivalry: Number, reward: Array, terms: Array,
 ) -> None:  # fmt: skip
-    """Pay one step of all envs; see the top of this file."""
-    agents = teams.shape[0]
-    normalised, mixed = moments.shape[0] > 0, spirit > ZERO or rivalry > ZERO
-    as_is = not normalised and np.isinf(limit)
-    for first in range(0, values.shape[0], agents):
-        env = first // agents
-        if normalised:
-            remember(values, live, acted, first, agents, moments[env])
-        for row in range(first, first + agents):
-            total = ZERO
-            if acted[row] != 0:
-                for k in live:
-                    value = weights[k] * values[row, k]
-                    if not as_is and kept[k] == 0:
-                        value = scaled(value, moments[env, 1 + k] if normalised else 0.0, limit)
-                    total += value
-                    terms[row, k] += value
-            reward[row] = total
-        if mixed:
-            share(reward, acted, first, teams, spirit, rivalry)
+    """Pay one step of all envs."""
+    for env in range(values.shape[0] // teams.shape[0]):
+        pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)

@@ -9,9 +9,10 @@ import numpy as np
 
 from slipstream.core.contracts import Array
 
-POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATES = range(10)
-SUMS = 10
-"""What an epoch adds up: sums over samples, then their number, the lengths of gradients, and the steps taken."""
+POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATES, SKIPPED = range(11)
+SUMS = 11
+"""What an epoch adds up: sums over samples, then their number, the lengths of gradients, the steps taken, and those
+that fp16 left out because its factor was too large."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Outcome:
     """Steps that were left out because loss or gradient was not finite."""
     diverged: bool
     """Whether three of them came in a row."""
+    skipped: int = 0
+    """Steps that were left out because fp16 needed a smaller factor."""
 
     @classmethod
     def of(cls, totals: Array, failed: int, diverged: bool) -> Outcome:
@@ -95,8 +98,9 @@ class Outcome:
         )
         norm = float(totals[NORMS]) / updates
         return cls(
-            policy, value, entropy, kl, clipped, reference, contrast, norm, int(totals[UPDATES]), failed, diverged
-        )
+            policy, value, entropy, kl, clipped, reference, contrast, norm, int(totals[UPDATES]), failed, diverged,
+            int(totals[SKIPPED]),
+        )  # fmt: skip
 
     def metrics(self) -> dict[str, float]:
         """As they stand in the log."""
@@ -109,6 +113,7 @@ class Outcome:
             "ppo/gradient_norm": self.gradient_norm,
             "ppo/updates": self.updates,
             "ppo/failed_updates": self.failed,
+            **({"ppo/skipped_updates": self.skipped} if self.skipped else {}),
         }
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from slipstream.agents.specs import load_agent
 from slipstream.collect.actor import Actor
 from slipstream.collect.actors import Actors
 from slipstream.collect.games import nobody_to_play
+from slipstream.collect.groups import Grouping, make_batched
 from slipstream.collect.local import Local
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.seats import Match, Roster, still_seats
-from slipstream.collect.vectors import make_vector
+from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.core import machine
-from slipstream.core.contracts import Array, EnvSpec
+from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Facts, Plan, check_batch, make_plan
+from slipstream.core.plan import Facts, Plan, changed, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
@@ -31,10 +35,11 @@ from slipstream.learn.gate import Gate
 from slipstream.learn.handover import adopt
 from slipstream.learn.matches import Matches, Opponents, Still
 from slipstream.learn.mentor import make_mentor
+from slipstream.learn.placement import off_device
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
 from slipstream.models.design import Design
-from slipstream.settings import Settings
+from slipstream.settings import PlanSettings, Settings
 
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
@@ -84,13 +89,13 @@ class Collector(Protocol):
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
 
-    def collect(self, version: int) -> Rollout:
+    def collect(self, version: int) -> Any:
         """Return rollout number `version`, made with weights number `version - lag`."""
 
     def matches(self, version: int) -> list[Match]:
         """The games that ended in rollout number `version`."""
 
-    def snapshot(self, version: int) -> dict[str, Array]:
+    def snapshot(self, version: int) -> Mapping[str, Array]:
         """What rollout number `version`, the next one to be trained on, starts from."""
 
     def drain_faults(self) -> list[str]:
@@ -166,7 +171,7 @@ def build(
     opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
 ) -> Parts:  # fmt: skip
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
-    spec, design, memory, fields = look(choice, settings)
+    spec, design, memory, fields, native = look(choice, settings)
     settings = settle_discount(settings, spec.step_seconds, choice.name)
     schedules = Schedules(settings)
     if (settings.opponent or opponents) and not spec.competitive:
@@ -176,12 +181,17 @@ def build(
         cores=machine.cores(), native=parse(choice.name)[0] is not None,
         minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
         weights=design.weights.size * (PASSES if replay else 1), replay=replay,
-        needs_torch=needs_torch(settings, design), gpu=machine.gpu_name() if settings.plan.device != "cpu" else "",
-        images=not spec.obs.plain,
+        needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
+        off_device=off_device(
+            settings, spec, design, game=native, terms=bool(choice.terms),
+            rivals=bool(settings.opponent or opponents),
+        ),
     )  # fmt: skip
     plan = make_plan(settings.plan, facts, before)
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
+    if plan.collector.applied == "device":
+        return _on_device(choice, settings, spec, design, plan, schedules, batch, fresh=before is None)
     learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
@@ -189,15 +199,51 @@ def build(
     curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
-    collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory)
+    collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append)
     episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
     alarm = Alarm(steady=curriculum is None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
     return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate)
 
 
-def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field]]:
+def _on_device(
+    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, schedules: Schedules, batch: int,
+    fresh: bool,
+) -> Parts:  # fmt: skip
+    """The parts of a run that lives on one device."""
+    from slipstream.collect.device import Device
+    from slipstream.learn.device import DeviceEpisodes, DevicePPO
+    from slipstream.learn.modes import set_modes
+    from slipstream.models.matrices import Matrices
+    from slipstream.vector.device import DeviceVector
+
+    set_modes(plan)
+    envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
+    pack = design.first_pack(settings.seed)
+    start = adopt(settings.start, design, pack) if settings.start and fresh else {}
+    net = Matrices(design, device, plan.precision.applied)
+    began, graphs = time.perf_counter(), plan.graphs.applied
+    learner = DevicePPO(settings, net, pack, rows, graphs=graphs, mixed=choice.name.endswith(":mixed"), start=start)
+    if said := told_discount(settings, spec.step_seconds):
+        learner.notices.append(said)
+    game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
+    collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
+    if graphs:
+        collector.prepare()
+        learner.prepare(collector.rollout)
+        learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
+    matches = Matches(spec, envs, settings.seed, Still(None, spec, envs), None)
+    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
+    return Parts(
+        choice, spec, plan, design, learner, schedules, DeviceEpisodes(rows, collector), matches, collector, batch,
+        Alarm(steady=True), gate,
+    )  # fmt: skip
+
+
+def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field], bool]:
     """Make one environment, play one step of it, and read off its facts, the design of its policy and what is kept.
+
+    The last of them is whether the game can be played on a GPU.
 
     This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
     """
@@ -217,7 +263,14 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, d
         actor.fill(empty_rollout(spec, design, 1, 1), seats)
     finally:
         vector.close()
-    return spec, design, memory, fields
+    return spec, design, memory, fields, hasattr(vector, "on_device")
+
+
+def machine_facts(wanted: PlanSettings) -> dict[str, Any]:
+    """What the plan has to know about the machine; a GPU is looked for only where it may be used."""
+    looked_for = wanted.device != "cpu" or wanted.inference == "cuda"
+    gpu = machine.gpu_name() if looked_for else ""
+    return {"gpu": gpu, "bf16": bool(gpu) and machine.gpu_bf16(), "posix": os.name == "posix"}
 
 
 def needs_torch(settings: Settings, design: Design) -> str:
@@ -227,7 +280,6 @@ def needs_torch(settings: Settings, design: Design) -> str:
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
         "the contrastive loss": settings.algorithm == "ppo"
         and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
-        "checkpointing": settings.plan.checkpointing,
     }
     return next((what for what, wanted in wants.items() if wanted), "")
 
@@ -245,6 +297,10 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
             )
         from slipstream.learn.sac import SAC
 
+        if plan.learner.applied == "torch":
+            from slipstream.learn.modes import set_modes
+
+            set_modes(plan)
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
     wanted, said = settings.ppo, list[str]()
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
@@ -254,22 +310,28 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
     return ppo
 
 
+def mend(plan: Plan, say: Callable[[str], None], name: str, applied: Any, why: str) -> None:
+    """Put down in the plan what is done instead, and say it, once."""
+    if getattr(plan, name).applied != applied:
+        plan.mend(name, applied, why)
+        say(changed(name, applied, why))
+
+
 def make_engine(
     settings: Settings, design: Design, params: Array, plan: Plan, say: Callable[[str], None] = warnings.warn
 ) -> Engine:
-    """What takes the gradient steps, as the plan says; where compiling fails, `say` is told and the plan mended."""
-
-    def stay_eager(why: str) -> None:
-        plan.mend("compile", False, why)
-        say(f"plan.compile is off: {why}")
-
+    """What takes the gradient steps, as the plan says; where it cannot, the plan is mended and `say` told."""
     if plan.learner.applied == "torch":
+        from slipstream.learn.modes import set_modes
         from slipstream.learn.reference import TorchEngine
 
+        set_modes(plan)
         return TorchEngine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
             checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
-            precision=plan.precision.applied, compiled=plan.compile.applied, say=stay_eager,
+            device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
+            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
+            offload=plan.storage.applied == "host",
         )  # fmt: skip
     from slipstream.learn.fused import FusedEngine
 
@@ -278,21 +340,48 @@ def make_engine(
 
 def _collector(
     choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field],
-    sampled: bool, memory: int,
+    sampled: bool, memory: int, say: Callable[[str], None],
 ) -> Collector:  # fmt: skip
     envs, lag = plan.envs.applied, plan.lag.applied
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
+    roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
     if plan.collector.applied == "local":
-        vector = make_vector(choice, envs, seed=settings.seed)
-        roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
+        vector = _vector(choice, settings, plan, say)
         return Local(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
 
     def sized(name: str, field: Field) -> Field:
         first = envs * spec.agents if name.startswith("row/") else envs
         return Field((first, *field.shape[1:]), field.dtype)
 
-    return Actors(
-        choice, spec, design, {name: sized(name, field) for name, field in fields.items()}, envs=envs,
-        workers=plan.workers.applied, steps=steps, lag=lag, seed=settings.seed, sampled=sampled,
-        memory=memory, deadline_s=settings.plan.deadline_s,
-    )  # fmt: skip
+    state = {name: sized(name, field) for name, field in fields.items()}
+    if plan.collector.applied == "batched":
+        kept = plan.storage.applied == "device" and plan.learner.applied == "torch"
+        how = Grouping(
+            envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
+            settings.plan.deadline_s, plan.inference.applied, plan.precision.applied, plan.graphs.applied,
+            plan.pinned.applied, plan.device.applied if kept else "",
+        )  # fmt: skip
+        return make_batched(
+            choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=partial(mend, plan, say)
+        )  # fmt: skip
+    try:
+        return Actors(
+            choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
+            seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
+            zero_copy=plan.zero_copy.applied,
+        )  # fmt: skip
+    except OSError as error:
+        mend(plan, say, "collector", "local", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "local steps all envs in this process")
+    return _collector(choice, settings, plan, spec, design, fields, sampled, memory, say)
+
+
+def _vector(choice: EnvChoice, settings: Settings, plan: Plan, say: Callable[[str], None]) -> Vector:
+    """What steps all environments for this process; where no workers can be started, one after another."""
+    envs, how, workers = plan.envs.applied, plan.vector.applied, plan.workers.applied
+    try:
+        return spread_vector(choice, envs, how, workers, seed=settings.seed, deadline_s=settings.plan.deadline_s)
+    except OSError as error:
+        mend(plan, say, "vector", "serial", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "plan.vector is serial")
+        return make_vector(choice, envs, seed=settings.seed)

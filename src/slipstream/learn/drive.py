@@ -27,6 +27,7 @@ from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.loop import Progress, due, iterate
 from slipstream.learn.matches import Opponents
 from slipstream.learn.state import Position, capture, restore
+from slipstream.learn.summary import plan_rows, table, telling
 from slipstream.models.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
@@ -92,6 +93,7 @@ def begin(
         with lock(place):
             write_text(place.config, dump(resolved, choice.name))
             write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
+            provenance.record_plan(place, plan_rows(parts, settings))
             parts.publish(0)
             parts.collector.start(0, None)
             return _drive(parts, settings, place, Position(), began)
@@ -165,13 +167,12 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
     wishes, saver, metrics = Wishes(), Saver(run, settings.keep), Metrics(run)
     progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
     display = Display(f"train {parts.choice.name}")
-    evaluate = _evaluator(parts, settings)
+    evaluate, rows = _evaluator(parts, settings), parts.plan.rows()
     loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
     try:
         with heeded(wishes), display:
-            display.message(
-                "plan: " + ", ".join(f"{name[5:]} {now} ({why})" for name, _, now, why in parts.plan.rows())
-            )
+            for line in table(telling(plan_rows(parts, settings))):
+                display.message(line)
             try:
                 before = position.steps
                 for progress in loop:
@@ -181,6 +182,9 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
                     start_seconds = start_seconds or time.perf_counter() - began
                     events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
                     record_events(run, position.steps, events)
+                    if (now := parts.plan.rows()) != rows:
+                        provenance.record_plan(run, [row for row in now if row not in rows])
+                        rows = now
                     for _, text in events:
                         display.message(text)
                     display.show(_view(progress, parts, settings, run, saver, evaluated))

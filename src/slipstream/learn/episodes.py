@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ class Episodes:
     """The last finished episodes of the learning policy."""
 
     def __init__(self, rows: int, versus: bool) -> None:
-        self.count = np.zeros(1, np.int64)
+        self.count = self.shown = np.zeros(1, np.int64)
+        """Episodes that ended, and how many of them went through the window."""
         self._versus = versus
         """Whether there is an opponent, so that games are won and lost."""
         self._returns = np.zeros(rows, np.float64)
@@ -62,9 +64,9 @@ class Episodes:
     def metrics(self) -> dict[str, Any]:
         """Means over the window; None where no episode has finished yet."""
         count = int(self.count[0])
-        seen = self._window[: min(count, WINDOW)]
+        seen = self._window[: min(int(self.shown[0]), WINDOW)]
         row: dict[str, Any] = {"episode/count": count}
-        if not count:
+        if not len(seen):
             names = ("return_mean", "return_low", "return_high", "length_mean")
             return row | dict.fromkeys(f"episode/{name}" for name in names)
         mean, low, high = mean_interval(seen[:, 0].tolist())
@@ -84,3 +86,8 @@ class Episodes:
             "episodes.lengths": self._lengths,
             "episodes.window": self._window,
         }
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Put back what `arrays` told."""
+        for name, array in self.arrays().items():
+            array[:] = arrays[name]

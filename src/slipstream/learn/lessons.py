@@ -61,7 +61,9 @@ def measure(demos: Demos, gamma: float) -> Statistics:
         everyone, nobody = np.ones(reward.shape, np.uint8), np.zeros(reward.shape, np.uint8)
         if spec.floats:
             found.obs.see(np.array(spec.vectors(episode["obs"]))[:, None], everyone)
-        sum_returns(reward, nobody, nobody, everyone, gamma, np.zeros(1, np.float64), sums)
+        own = np.zeros((1, 3), np.float64)
+        sum_returns(reward, nobody, nobody, everyone, gamma, np.zeros(1, np.float64), own)
+        sums += own[0]
     count = max(1.0, sums[0])
     mean = sums[1:2] / count
     found.returns.merge(sums[0], mean, np.maximum(sums[2:3] / count - mean * mean, 0.0))

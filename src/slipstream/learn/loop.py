@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from slipstream.learn.build import Parts
 from slipstream.learn.matches import Event
 from slipstream.learn.state import Position, capture
@@ -135,6 +133,5 @@ def _terms(parts: Parts, rollout: Any, samples: int) -> dict[str, float]:
     """The mean of each reward term per step of the learning policy."""
     if not parts.spec.terms:
         return {}
-    acting = rollout.active[: rollout.steps].any(axis=0)
-    sums = rollout.terms[acting].sum(axis=0, dtype=np.float64)
-    return {f"reward/{name}": float(x) / max(1, samples) for name, x in zip(parts.spec.terms, sums, strict=True)}
+    sums = zip(parts.spec.terms, rollout.term_sums(), strict=True)
+    return {f"reward/{name}": float(x) / max(1, samples) for name, x in sums}

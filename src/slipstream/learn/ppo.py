@@ -186,23 +186,31 @@ class PPO:
             self._centre += share * (mean - self._centre)
         if not s.normalise_return:
             return 1.0
-        sums = np.zeros(3, np.float64)
+        sums = np.zeros((len(self._running), 3), np.float64)
         sum_returns(rollout.reward, rollout.terminated, rollout.truncated, active, s.gamma, self._running, sums)
+        return self._merge_returns(sums.sum(axis=0))
+
+    def _merge_returns(self, sums: Array) -> float:
+        """Take in count, sum and squares of discounted returns; return the factor for rewards."""
         count = max(1.0, sums[0])
-        mean_return = sums[1:2] / count
-        self._return.merge(sums[0], mean_return, np.maximum(sums[2:3] / count - mean_return * mean_return, 0.0))
+        mean = sums[1:2] / count
+        self._return.merge(sums[0], mean, np.maximum(sums[2:3] / count - mean * mean, 0.0))
         return float(self._return.scale[0])
 
     def _estimate(self, rollout: Rollout, scale: float, ratio: Array | None = None, value: Array | None = None) -> None:
         """Advantages [T, rows], weighed by V-trace where ratios are given."""
-        s = self.now
         if self._advantage.shape != rollout.reward.shape:
             self._advantage = np.zeros(rollout.reward.shape, np.float32)
         estimate_advantages(
             rollout.reward, rollout.value if value is None else value, rollout.final_value, rollout.terminated,
-            rollout.truncated, rollout.active, s.gamma, s.gae_lambda, scale, float(self._centre[0]),
-            np.zeros((0, 0), np.float32) if ratio is None else ratio, s.vtrace_rho, s.vtrace_c, self._advantage,
+            rollout.truncated, rollout.active, self._gae_knobs(scale),
+            np.zeros((0, 0), np.float32) if ratio is None else ratio, self._advantage,
         )  # fmt: skip
+
+    def _gae_knobs(self, scale: float) -> Array:
+        """What `estimate_row` goes by."""
+        s = self.now
+        return np.array([s.gamma, s.gae_lambda, scale, self._centre[0], s.vtrace_rho, s.vtrace_c], np.float32)
 
     def _weigh(self, rollout: Rollout, scale: float, batch: Batch) -> bool:
         """V-trace: advantages and value targets anew, by what the network has become; false if not finite."""
@@ -227,7 +235,7 @@ class PPO:
             return array[:steps].reshape(samples, *array.shape[2:])
 
         return Batch(
-            obs=flat(rollout.obs),
+            obs=flat(rollout.obs if rollout.mirror is None else rollout.mirror),
             mean=mean.copy(),
             scale=scale.copy(),
             mask=flat(rollout.mask),

@@ -2,194 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.core.errors import MachineError
+from slipstream.core.plan import changed
 from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
+from slipstream.learn.contrast import contrast
 from slipstream.learn.fused import under
+from slipstream.learn.graphs import Graphs, Tally
+from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
+from slipstream.learn.optimisers import Optimiser, shorten
+from slipstream.learn.tensors import Data, Part
 from slipstream.models.design import Design
 from slipstream.models.reference import ActorCritic, Chain, Cuts, Told
 
-COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")
 SURVEYED = 4096
 """Samples that `survey` looks at together."""
-CONTRASTED = 1024
-"""Samples that are told from all others together."""
 WARMED = 256
 """Samples, at most, that a compiled policy is tried with."""
-
-
-def info_nce(anchors: Tensor, positives: Tensor, temperature: float, first: int = 0) -> Tensor:
-    """Sum over anchors i of -log of the share that positive `first + i` has among exp(cosine / temperature) of all."""
-    ours, theirs = functional.normalize(anchors, dim=-1), functional.normalize(positives, dim=-1)
-    right = torch.arange(first, first + len(anchors), device=anchors.device)
-    return functional.cross_entropy(ours @ theirs.T / temperature, right, reduction="sum")
-
-
-def contrast(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean contrastive loss and its slopes, some anchors at a time so that no matrix of all pairs is held."""
-    anchors, positives = anchors.detach().requires_grad_(), positives.detach().requires_grad_()
-    total, share = torch.zeros((), device=anchors.device), 1.0 / max(1, len(anchors))
-    by_anchors, by_positives = torch.zeros_like(anchors), torch.zeros_like(positives)
-    for first in range(0, len(anchors), CONTRASTED):
-        some = slice(first, first + CONTRASTED)
-        with torch.enable_grad():
-            loss = share * info_nce(anchors[some], positives, temperature, first)
-        slopes = torch.autograd.grad(loss, (anchors, positives))
-        total, by_anchors, by_positives = total + loss.detach(), by_anchors + slopes[0], by_positives + slopes[1]
-    return total, by_anchors, by_positives
 
 
 def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Knobs) -> list[Tensor]:
     """Return, each summed over samples: the loss, then what `batch.POLICY` to `batch.REFERENCE` stand for.
 
-    `told` are outputs and values, `sample` the columns of the batch with standardised advantages.
+    `told` are outputs and values, `sample` the columns of the batch with standardised advantages. Samples of weight 0
+    add nothing, whatever stands there: shapes stay the same however many there are.
     """
-    (outputs, value), gain = told, sample["advantage"] * sample["weight"]
+    (outputs, value), counts = told, sample["weight"] > 0
     mask = sample["mask"] if sample["mask"].shape[1] else None
     logp, entropy = policy.measure(outputs, sample["action"], mask)
-    difference = torch.zeros_like(logp) if knobs.imitate else logp - sample["logp"]
+
+    def given(name: str, instead: Tensor) -> Tensor:
+        return torch.where(counts, sample[name], instead.detach())
+
+    gain = given("advantage", torch.zeros_like(logp)) * sample["weight"]
+    goal, before = given("goal", value), given("value", value)
+    difference = torch.zeros_like(logp) if knobs.imitate else logp - given("logp", logp)
     ratio = difference.exp()
     surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - knobs.clip, 1 + knobs.clip) * gain)
     if knobs.imitate:
         surrogate = logp * gain
-    error = (value - sample["goal"]).square()
+    error, entropy = (value - goal).square(), torch.where(counts, entropy, 0.0)
     if knobs.clip_value > 0:
-        near = sample["value"] + (value - sample["value"]).clamp(-knobs.clip_value, knobs.clip_value)
-        error = torch.maximum(error, (near - sample["goal"]).square())
+        near = before + (value - before).clamp(-knobs.clip_value, knobs.clip_value)
+        error = torch.maximum(error, (near - goal).square())
     held = torch.zeros_like(value)
     if sample["reference"].shape[1]:
-        held = policy.divergence(outputs, sample["reference"], mask)
+        held = torch.where(counts, policy.divergence(outputs, sample["reference"], mask), 0.0)
     loss = -knobs.policy * surrogate + knobs.value * error - knobs.entropy * entropy + knobs.reference_kl * held
     clipped = (ratio - 1).abs() > knobs.clip
     parts = (-surrogate, error, entropy, ratio - 1 - difference, clipped.float(), held)
     return [loss.sum(), *(part.detach().double().sum() for part in parts)]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some sequences of a minibatch, brought in."""
-
-    obs: Tensor  # [steps * lanes (+ pairs), width]
-    fresh: Tensor | None  # [steps, lanes]
-    state: Tensor  # [lanes, size], freshened by the burn-in
-    counting: Tensor  # where the samples that count stand
-    sample: dict[str, Tensor]  # their columns
-    anchors: Tensor  # where the samples that have a partner stand
-    positives: Tensor  # and their partners
-
-
-class Data:
-    """A batch as tensors."""
-
-    def __init__(self, batch: Batch, device: str) -> None:
-        def there(array: Array) -> Tensor:
-            return torch.from_numpy(array).to(device)
-
-        self.batch, self.device = batch, device
-        self.obs, self.mean, self.scale = there(batch.obs), there(batch.mean), there(batch.scale)
-        self.fresh, self.state = there(batch.fresh), there(batch.state)
-        self.partner = there(batch.partner)
-        self.columns = {name: there(getattr(batch, name)) for name in COLUMNS}
-
-    def samples(self, index: Tensor) -> Tensor:
-        """The samples [steps, sequences] of some sequences."""
-        steps, rows = self.batch.sequence, self.batch.rows
-        step = torch.arange(steps, device=index.device)[:, None]
-        return (index // rows * steps + step) * rows + index % rows
-
-    def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, float]:
-        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over its number."""
-        n = self.samples(index)
-        values = self.columns["advantage"][n[self.columns["weight"][n] > 0]].double()
-        share = 1.0 / max(1, len(values))
-        mean = values.sum() * share
-        deviation = ((values - mean).square().sum() / max(1, len(values) - 1)).sqrt()
-        if not wanted:
-            mean, deviation = torch.zeros_like(mean), torch.ones_like(mean)
-        return mean.float(), (1 / (deviation + 1e-8)).float(), share
-
-
-class Optimiser:
-    """Adam, with Muon for the matrices inside if that is wanted.
-
-    Decay is decoupled, so that Adam is AdamW with a decay of 0.
-    """
-
-    def __init__(self, policy: ActorCritic, kind: str) -> None:
-        self.named = dict(policy.named_parameters())
-        inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
-        rest = [name for name in self.named if name not in inner]
-        self.adam = torch.optim.AdamW([self.named[name] for name in rest], fused=True)
-        for name in rest:
-            p = self.named[name]
-            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self.adam.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
-        self.muon: torch.optim.Optimizer | None = None
-        if inner:
-            self.muon = make_muon([self.named[name] for name in inner])
-            for name in inner:
-                self.muon.state[self.named[name]] = {"momentum_buffer": torch.zeros_like(self.named[name])}
-
-    def step(self, knobs: Knobs, left_out: Tensor) -> None:
-        """Take a step, unless `left_out` is 1."""
-        rate = {"lr": knobs.learning_rate, "weight_decay": knobs.weight_decay}
-        for group in self.adam.param_groups:
-            group.update(rate, eps=knobs.adam_eps)
-        self.adam.found_inf = left_out  # type: ignore[attr-defined]
-        self.adam.step()
-        if self.muon is not None and not bool(left_out):
-            for group in self.muon.param_groups:
-                group.update(rate)
-            self.muon.step()
-
-    def clear(self) -> None:
-        """Forget the gradient."""
-        for parameter in self.named.values():
-            parameter.grad = None
-
-    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The first and second moments of each weight's gradient; Muon has no second."""
-        found = {}
-        for name, parameter in self.named.items():
-            if parameter in self.adam.state:
-                state = self.adam.state[parameter]
-                found[name] = state["exp_avg"], state["exp_avg_sq"]
-            elif self.muon is not None:
-                found[name] = self.muon.state[parameter]["momentum_buffer"], torch.zeros_like(parameter)
-        return found
-
-    def count(self, steps: int) -> None:
-        """Say how many steps were taken."""
-        for state in self.adam.state.values():
-            state["step"].fill_(float(steps))
-
-
-def inside(policy: ActorCritic, name: str) -> bool:
-    """Whether a weight stands between layers: neither a head's nor a table of embeddings."""
-    owner = name.rpartition(".")[0]
-    return not owner.endswith(".head") and not isinstance(policy.get_submodule(owner), nn.Embedding)
-
-
-def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Muon whose steps are as large as Adam's, so that `ppo.learning_rate` means the same for both."""
-    if not hasattr(torch.optim, "Muon"):
-        raise ConfigError(
-            f"`ppo.optimiser` = muon needs torch 2.9 or later; this is {torch.__version__}.",
-            "upgrade torch, or use ppo.optimiser = adamw",
-        )
-    return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
 def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
@@ -198,7 +71,7 @@ def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tupl
         return Chain._remember(chain, x.float(), state, cuts)
 
 
-def compiled_twin(policy: ActorCritic) -> ActorCritic:
+def compiled_twin(policy: ActorCritic, mode: str = "default") -> ActorCritic:
     """A policy of the same weights whose networks are compiled, so that the first stays open to hooks.
 
     Sizes stay symbols: another number of samples is no reason to compile again. Memories are left to torch's own.
@@ -207,8 +80,17 @@ def compiled_twin(policy: ActorCritic) -> ActorCritic:
     twin = copy.deepcopy(policy, {id(part): part for part in kept})
     for chain in twin.chains():
         chain._remember = torch.compiler.disable(chain._remember)  # type: ignore[method-assign, no-untyped-call]
-        chain.compile(dynamic=True)
+        chain.compile(dynamic=True, mode=mode)
     return twin
+
+
+Mend = Callable[[str, Any, str], None]
+"""Is told what is done instead where a switch of the plan cannot be carried out: its name, that, and why."""
+
+
+def warn_of(name: str, applied: Any, why: str) -> None:
+    """Warn, for engines that nobody listens to."""
+    warnings.warn(changed(name, applied, why), stacklevel=2)
 
 
 class TorchEngine:
@@ -217,28 +99,39 @@ class TorchEngine:
     def __init__(
         self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
         optimiser: str = "adam", device: str = "cpu", precision: str = "fp32", compiled: bool = False,
-        say: Callable[[str], None] = warnings.warn,
+        compile_mode: str = "default", mend: Mend = warn_of, graphs: bool = False, offload: bool = False,
     ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
+        cuda = torch.device(device).type == "cuda"
         self.design = design
         self.params = params
         self.micro_batch = micro_batch
         self.device = device
         self.policy = ActorCritic(design).to(device)
+        if cuda:  # convolutions in halves read pixels in this order; what is no image stays as it is
+            self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.policy.checkpointing = checkpointing
         self.optimiser = Optimiser(self.policy, optimiser)
         self.counters = np.zeros(3, np.int64)
-        self._stretch = torch.ones(())
+        self._stretch = torch.ones((), device=device)
+        self._tally = Tally(device)
+        self._data: Data | None = None
+        self._offload = offload
+        self._stream: Any = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        self._marks: dict[str, Tensor] = {}
         self._write(self.optimiser.named, design.weights.named(params))
         self.precision = precision
-        if precision == "bf16":
+        self._scale = LossScale(device) if precision == "fp16" else None
+        if precision in HALVES:
             for chain in self.policy.chains():
                 chain._remember = partial(remember_exactly, chain)  # type: ignore[method-assign]
-        self._say = say
+        self._mend, self._mode = mend, compile_mode
         self._learning = self.policy
         """What gradients are taken of: the policy, or its compiled twin."""
         if compiled:
             self._compile()
+        self._wait()
+        self._graphs = Graphs(self.step, self.optimiser, self._unfit_for_graphs, mend) if graphs and cuda else None
 
     @property
     def compiled(self) -> bool:
@@ -246,37 +139,43 @@ class TorchEngine:
         return self._learning is not self.policy
 
     def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
-        """Take the gradient steps of one epoch on the sequences in `order`."""
-        data = Data(batch, self.device)
-        sums = torch.zeros(SUMS, dtype=torch.float64, device=self.device)
-        ended, failed, streak = (torch.tensor(float(n), device=self.device) for n in (0, 0, self.counters[1]))
-        for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
-            try:
-                loss, added = self._add_gradient(data, index, knobs)
-            except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
-                if not self.compiled:
-                    raise
-                self._stay_eager(error)
-                loss, added = self._add_gradient(data, index, knobs)
-            if knobs.policy == 0:
-                self._hold_policy()
-            norm = nn.utils.clip_grad_norm_(self.policy.parameters(), knobs.max_grad_norm)
-            self._stretch = torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0)
-            bad = (~torch.isfinite(norm + loss)).float()
-            left_out = torch.maximum(bad, ended)
-            self.optimiser.step(knobs, left_out)
-            added[NORMS], added[UPDATES] = norm, 1.0
-            sums += torch.where(left_out > 0, torch.zeros_like(added), added)
-            failed, streak = failed + bad * (1 - ended), torch.where(ended > 0, streak, (streak + 1) * bad)
-            ended = torch.maximum(ended, (bad * streak >= 3).float())
-        self.counters += np.array([int(sums[UPDATES]), 0, int(failed)])
-        self.counters[1] = int(streak)
-        totals += sums.cpu().numpy()
+        """Take the gradient steps of one epoch on the sequences in `order`; only at its end the host waits."""
+        with self._own_stream():
+            data, tally = self._bring(batch), self._tally
+            tally.begin(int(self.counters[1]))
+            for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
+                if self._graphs is None or not self._graphs.replay(data, index, knobs):
+                    self.step(data, index, knobs)
+            if self._graphs is not None:
+                self._graphs.settle()
+            sums, failed, streak = tally.read()
+        self.counters += np.array([int(sums[UPDATES]), 0, failed])
+        self.counters[1] = streak
+        totals += sums
         self._publish()
+
+    def step(self, data: Data, index: Tensor, knobs: Knobs) -> None:
+        """Take one gradient step, without waiting for its result."""
+        tally = self._tally
+        loss, added = self._find_gradient(data, index, knobs)
+        if self._scale is not None:
+            self._scale.divide(self.optimiser.both())
+        if knobs.policy == 0:
+            self._hold_policy()
+        norm = shorten(list(self.optimiser.named.values()), knobs.max_grad_norm)
+        self._stretch.copy_(torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0))
+        bad, skipped = (~torch.isfinite(norm + loss)).float(), torch.zeros_like(loss)
+        if self._scale is not None:
+            skipped = self._scale.overflowed(loss, norm)
+            bad = bad * (1 - skipped)
+            self._scale.settle()
+        self.optimiser.step(knobs, tally.left_out(bad, skipped))
+        added[NORMS], added[UPDATES] = norm, 1.0
+        tally.add(added, bad, skipped)
 
     def survey(self, batch: Batch) -> Survey:
         """Look at all samples without learning, in the precision in which the policy acts."""
-        data, samples = Data(batch, self.device), len(batch.logp)
+        data, samples = self._bring(batch), len(batch.logp)
         logp, value = (torch.zeros(samples, device=self.device) for _ in range(2))
         sizes: dict[str, Tensor] = {}
 
@@ -313,7 +212,8 @@ class TorchEngine:
         for name, pair in self.optimiser.moments().items():
             for kind, moment in zip(("first", "second"), pair, strict=True):
                 arrays[f"{kind}/{name}"] = moment.cpu().numpy().copy()
-        return arrays | {"counters": self.counters.copy()}
+        scale = {"loss_scale": self._scale.state()} if self._scale is not None else {}
+        return arrays | scale | {"counters": self.counters.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
@@ -321,16 +221,74 @@ class TorchEngine:
         first, second = ({name: pair[number] for name, pair in moments.items()} for number in range(2))
         for kind, into in (("weight/", self.optimiser.named), ("first/", first), ("second/", second)):
             self._write(into, weights.named(weights.flatten(under(arrays, kind))))
+        if self._scale is not None and "loss_scale" in arrays:
+            self._scale.restore(arrays["loss_scale"])
         self.counters[:] = arrays["counters"]
         self.optimiser.count(int(self.counters[0]))
         self._publish()
 
+    def _bring(self, batch: Batch) -> Data:
+        """A batch as tensors; the same one is brought once, but for what has changed since."""
+        if self._data is not None and (batch is self._data.batch or self._data.fits(batch)):
+            self._data.take(batch)
+        else:
+            self._data = Data(batch, self.device, self._offload)
+        return self._data
+
+    def _own_stream(self) -> Any:
+        """On a GPU the learner works on its own stream, so that nobody else's work holds it up."""
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _unfit_for_graphs(self, data: Data, knobs: Knobs) -> str:
+        """Why the steps of a batch cannot be captured; empty: they can."""
+        reasons = {
+            "sequences are cut where episodes begin": bool(self.design.state_size),
+            "the contrastive loss picks its samples": knobs.contrast > 0,
+            "Muon asks the host": self.optimiser.muon is not None,
+            "a frozen trunk reads the images": self.policy.sight is not None,
+            "observations stay on the host": data.offloaded,
+            "fp16 scales its loss": self._scale is not None,
+            "torch.compile has graphs of its own": self.compiled,
+        }
+        return next((why for why, true in reasons.items() if true), "")
+
     def _hold_policy(self) -> None:
         """Leave a gradient to the value's own weights alone."""
-        marks = self.design.weights.named(self.design.of_value())
+        if not self._marks:
+            marks = self.design.weights.named(self.design.of_value())
+            self._marks = {name: torch.from_numpy(mark.copy()).to(self.device) for name, mark in marks.items()}
         for name, parameter in self.optimiser.named.items():
             if parameter.grad is not None:
-                parameter.grad *= torch.from_numpy(marks[name]).to(self.device)
+                parameter.grad *= self._marks[name]
+
+    def _find_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
+        """Write a minibatch's gradient; without a compiler that fails, and in smaller parts where memory runs out."""
+        while True:
+            try:
+                return self._add_gradient(data, index, knobs)
+            except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
+                short = ran_out_of_memory(error)
+                if not (short or self.compiled):
+                    raise
+                if not short:
+                    self._stay_eager(error)
+            if short:  # only out here the failed attempt has let go of its memory
+                self._halve(
+                    data.batch, min(len(index), self._sequences(self.micro_batch or knobs.minibatch, data.batch))
+                )
+
+    def _halve(self, batch: Batch, held: int) -> None:
+        """Hold half as many sequences at once from now on: gradients add up to the same."""
+        self.optimiser.clear()
+        if held == 1:
+            raise MachineError(
+                f"Memory ran out in the midst of learning, with {batch.sequence} samples at once: no less can be held.",
+                "try plan.checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy",
+            )
+        if torch.device(self.device).type == "cuda":
+            torch.cuda.empty_cache()
+        self.micro_batch = held // 2 * batch.sequence
+        self._mend("micro_batch", self.micro_batch, f"memory ran out with {held * batch.sequence} samples at once")
 
     def _add_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
         """Write the gradient of a minibatch, part by part; return its loss and what it adds to the totals."""
@@ -345,11 +303,11 @@ class TorchEngine:
             part = self._load(data, split, knobs.contrast > 0)
             told = self._look(data, part)
             sample = part.sample | {"advantage": (part.sample["advantage"] - shift) * factor}
-            seen = told.outputs[part.counting], told.value[part.counting]
+            seen = told.outputs[: len(sample["logp"])], told.value[: len(sample["logp"])]
             loss, *sums = ppo_loss(self.policy, seen, sample, knobs)
             loss = loss * share
             added[: len(sums)] += torch.stack(sums)
-            added[SAMPLES] += len(part.counting)
+            added[SAMPLES] += (sample["weight"] > 0).sum()
             whole = whole + loss.detach()
             if knobs.contrast > 0:
                 ours, theirs = told.features[part.anchors], told.features[part.positives]
@@ -359,6 +317,7 @@ class TorchEngine:
                 loss = loss + knobs.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
                 whole = whole + knobs.contrast * mean
                 added[CONTRAST] += mean / share
+            loss = loss if self._scale is None else self._scale.multiply(loss)
             loss.backward()  # type: ignore[no-untyped-call]
         return whole, added
 
@@ -380,11 +339,10 @@ class TorchEngine:
         """Bring in some sequences: observations, states, and the columns of the samples that count."""
         samples = data.samples(index)
         n = samples.reshape(-1)
-        counting = torch.nonzero(data.columns["weight"][n] > 0)[:, 0]
-        sample = {name: column[n[counting]] for name, column in data.columns.items()}
-        anchors = positives = counting[:0]
+        sample = {name: column[n] for name, column in data.columns.items()}
+        anchors = positives = n[:0]
         if paired:
-            anchors = counting[data.partner[n[counting]] >= 0]
+            anchors = torch.nonzero((sample["weight"] > 0) & (data.partner[n] >= 0))[:, 0]
             partners = data.partner[n[anchors]]
             if self.design.state_size:
                 steps, lanes = partners // data.batch.rows % data.batch.sequence, anchors % len(index)
@@ -393,7 +351,7 @@ class TorchEngine:
                 positives = torch.arange(len(n), len(n) + len(partners), device=n.device)
                 n = torch.cat([n, partners])
         fresh = data.fresh[samples] if self.design.state_size else None
-        return Part(data.obs[n], fresh, self._freshen(data, index), counting, sample, anchors, positives)
+        return Part(data.look_up(n), fresh, self._freshen(data, index), sample, anchors, positives)
 
     def _look(self, data: Data, part: Part) -> Told:
         """Run the policy on the sequences of a part, as it learns."""
@@ -401,8 +359,10 @@ class TorchEngine:
 
     def _ask(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None) -> Told:
         """Run the policy in its precision; all that is made of what it tells is fp32."""
-        kind, enabled = torch.device(self.device).type, self.precision == "bf16"
-        with torch.autocast(kind, torch.bfloat16, enabled=enabled):
+        if self.compiled and self._mode != "default":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        half = HALVES.get(self.precision)
+        with torch.autocast(torch.device(self.device).type, half or torch.bfloat16, enabled=half is not None):
             told = self._learning(obs, mean, scale, state, fresh)
         return Told(*(tensor.float() for tensor in told))
 
@@ -421,7 +381,7 @@ class TorchEngine:
             self.policy(obs, mean, scale, state, fresh)  # works out what is kept, which compilers cannot look into
         try:
             torch.compiler.reset()  # torch allows few ways to compile one function: those of other designs are dropped
-            self._learning = compiled_twin(self.policy)
+            self._learning = compiled_twin(self.policy, self._mode)
             told = self._ask(obs, mean, scale, state, fresh)
             (told.outputs.sum() + told.value.sum()).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a compiler that is missing or fails may say so by any error
@@ -432,7 +392,7 @@ class TorchEngine:
         """Learn by the policy as it is from now on, and say why."""
         self._learning = self.policy
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
-        self._say(f"compiling failed: {(lines or [type(error).__name__])[0]:.200}")
+        self._mend("compile", False, f"compiling failed: {(lines or [type(error).__name__])[0]:.200}")
 
     def _freshen(self, data: Data, index: Tensor) -> Tensor:
         """The states before some sequences, run through their burn-in by the network of this moment, as it acts."""
@@ -441,7 +401,7 @@ class TorchEngine:
             for ahead in range(batch.burn_in, 0, -1):
                 n = data.samples(index)[0] - ahead * batch.rows
                 there, n = (n >= 0)[:, None], n.clamp(min=0)
-                told = self.policy(data.obs[n], data.mean, data.scale, state, data.fresh[n][None])
+                told = self.policy(data.look_up(n), data.mean, data.scale, state, data.fresh[n][None])
                 state = torch.where(there, told.state, state)
         return state
 
@@ -450,12 +410,26 @@ class TorchEngine:
         return max(1, samples // batch.sequence)
 
     def _weights(self) -> dict[str, Array]:
-        return {name: parameter.detach().cpu().numpy() for name, parameter in self.optimiser.named.items()}
+        """The weights on the host; from a GPU all of them come in one copy."""
+        named = self.optimiser.named
+        if self._stream is None:
+            return {name: parameter.detach().numpy() for name, parameter in named.items()}
+        with self._own_stream():
+            flat = torch.cat([parameter.detach().reshape(-1) for parameter in named.values()])
+            host = torch.empty_like(flat, device="cpu", pin_memory=True).copy_(flat)
+        parts = torch.split(host, [parameter.numel() for parameter in named.values()])
+        return {name: part.view(p.shape).numpy() for (name, p), part in zip(named.items(), parts, strict=True)}
 
     def _write(self, into: Mapping[str, Tensor], named: Mapping[str, Array]) -> None:
         with torch.no_grad():
             for name, tensor in into.items():
                 tensor.copy_(torch.from_numpy(named[name]))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Let what was begun elsewhere be done before the learner's own stream goes on."""
+        if self._stream is not None:
+            torch.cuda.synchronize()
 
     def _publish(self) -> None:
         self.design.weights.flatten(self._weights(), self.params)

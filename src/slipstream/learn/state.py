@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ class Position:
     """The best evaluation so far."""
     previous: Array | None = None
     """At lag 1, the weights that the rollout in flight is being made with."""
-    start: dict[str, Array] = field(default_factory=dict)
+    start: Mapping[str, Array] = field(default_factory=dict)
     """What the next rollout starts from."""
     whole: bool = True
     """Whether everything belongs to the same moment; false in the midst of an update."""
@@ -38,7 +39,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
     groups = {
         "policy": policy_arrays(parts.design, parts.learner.pack),
         "learner": learner,
-        "envs": position.start,
+        "envs": dict(position.start),
     }
     if position.previous is not None:
         groups["acting"] = {"previous": position.previous}
@@ -80,8 +81,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
         check_trunk(state["policy"]["trunk"])
     learner = checkpoint.groups["learner"]
     parts.learner.restore(learner, state["learner"])
-    for name, array in parts.episodes.arrays().items():
-        array[:] = learner[name]
+    parts.episodes.restore(learner)
     parts.schedules.seen.update(state["seen"])
     parts.alarm.restore(state["alarm"])
     if parts.gate is not None and state["gate"]:

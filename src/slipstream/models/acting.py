@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slipstream.core.compile import compiled_fused
@@ -107,15 +109,21 @@ def make_acting(design: Design) -> Acting:
 
 
 @compiled_fused
-def bound(raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
-    """Map policy actions to the env's: [-1, 1] onto [low, high] where both are finite, unchanged where not.
+def bound_row(row: int, raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
+    """Map a row of policy actions to the env's: [-1, 1] onto [low, high] where both are finite, unchanged where not.
 
     A squashed action is bent into [-1, 1] first, any other is cut off there.
     """
+    for k in range(raw.shape[1]):
+        x = hyperbolic_tangent(raw[row, k]) if squash else raw[row, k]
+        if math.isfinite(low[k]) and math.isfinite(high[k]):
+            x = min(max(x, np.float32(-1)), np.float32(1))
+            x = low[k] + (x + np.float32(1)) * np.float32(0.5) * (high[k] - low[k])
+        out[row, k] = x
+
+
+@compiled_fused
+def bound(raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
+    """Map policy actions to the env's, row by row."""
     for row in range(raw.shape[0]):
-        for k in range(raw.shape[1]):
-            x = hyperbolic_tangent(raw[row, k]) if squash else raw[row, k]
-            if np.isfinite(low[k]) and np.isfinite(high[k]):
-                x = min(max(x, np.float32(-1)), np.float32(1))
-                x = low[k] + (x + np.float32(1)) * np.float32(0.5) * (high[k] - low[k])
-            out[row, k] = x
+        bound_row(row, raw, low, high, squash, out)

@@ -58,8 +58,7 @@ def make_reader(field: ObsField, policy: PolicySettings) -> ImageReader | TokenR
     if field.kind == "tokens":
         return TokenReader(policy.features)
     assert policy.image != "frozen"
-    height, width, channels = field.shape
-    return ImageReader((channels, height, width), policy.image, policy.features)
+    return ImageReader(field.planes, policy.image, policy.features)
 
 
 class ImageReader(nn.Module):
@@ -73,8 +72,11 @@ class ImageReader(nn.Module):
         self.stages = nn.Sequential(*stages, nn.Sequential(nn.Flatten(), nn.Linear(width, features), nn.ReLU()))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """From [rows, height, width, channels] to [rows, features]."""
-        image = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last) / 255
+        """From [rows, height, width, channels] to [rows, features]; frames may stand before height."""
+        device = pixels.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        planes = pixels.movedim(-1, -3).flatten(1, -3)
+        image = planes.to(kind, memory_format=torch.channels_last) / 255
         result: Tensor = self.stages(image)
         return result
 

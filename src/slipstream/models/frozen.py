@@ -67,10 +67,10 @@ class Trunk:
 
     def check(self, field: ObsField) -> None:
         """Refuse images with channels that it does not know."""
-        if field.shape[2] not in (self.channels, 1):
+        if field.planes[0] not in (self.channels, 1):
             raise ConfigError(
                 f"The trunk `{self.name}` reads images of {self.channels} channels, but `{field.name or 'obs'}` has "
-                f"{field.shape[2]}.",
+                f"{field.planes[0]}.",
                 "use another trunk, or policy.image=impala",
             )
 
@@ -382,7 +382,7 @@ def _of_run(name: str, folder: Path) -> Trunk:
     policy.load_state_dict({key: torch.from_numpy(arrays[key]) for key, _ in policy.named_parameters()})
     encoder = policy.chains()[0].encoder
     stages: Any = encoder.readers[encoder.fields.index(images[0])].stages
-    height, width, channels = images[0].shape
+    channels, height, width = images[0].planes
     return Trunk(name, stages, (height, width), channels, {"kind": "run", "image": design.policy.image})
 
 

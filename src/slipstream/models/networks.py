@@ -68,12 +68,8 @@ def forward(
     """
     rows = lanes * steps
     for layer in range(table.shape[0]):
-        weight, bias, terms, columns = (
-            table[layer, WEIGHT],
-            table[layer, BIAS],
-            table[layer, INPUTS],
-            table[layer, COLUMNS],
-        )
+        weight, bias = table[layer, WEIGHT], table[layer, BIAS]
+        terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
         before = columns_of(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
         if table[layer, KIND] != DENSE:
             remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
@@ -140,16 +136,9 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
 
 @compiled_fused
 def load_lanes(
-    obs: Array,
-    rows: Array,
-    first: int,
-    count: int,
-    mean: Array,
-    scale: Array,
-    states: Array,
-    inputs: Array,
+    obs: Array, rows: Array, first: int, count: int, mean: Array, scale: Array, states: Array, inputs: Array,
     state: Array,
-) -> int:
+) -> int:  # fmt: skip
     """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
     for i in range(count):
         load_obs(obs, rows[first + i], mean, scale, inputs[i])

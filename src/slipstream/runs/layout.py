@@ -153,12 +153,12 @@ def _runs_beside(path: Path) -> list[str]:
         return []
 
 
-def default_path(env: str) -> Path:
+def default_path(env: str, folder: str = "runs") -> Path:
     """A free `runs/<env>-<time>`; runs begun in the same second are told apart by a number."""
     slug = re.sub(r"[^a-z0-9]+", "-", env.lower()).strip("-") or "run"
     name = f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
     suffixes = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
-    return next(path for suffix in suffixes if not (path := Path("runs") / (name + suffix)).exists())
+    return next(path for suffix in suffixes if not (path := Path(folder) / (name + suffix)).exists())
 
 
 def plain(value: Any) -> Any:

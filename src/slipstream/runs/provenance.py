@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from slipstream.config import file_layer, flag_layer, resolve
 from slipstream.core.errors import CheckpointError
 from slipstream.core.machine import cores, cpu_model, memory_bytes
-from slipstream.runs.layout import RunDir
+from slipstream.runs.layout import RunDir, write_json
 from slipstream.settings import Settings
 
 PACKAGES = ("torch", "numpy", "numba", "gymnasium", "safetensors")
@@ -36,6 +37,15 @@ def collect(command: list[str]) -> dict[str, Any]:
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": list(command),
     }
+
+
+def record_plan(run: RunDir, rows: Sequence[tuple[str, Any, Any, str]]) -> None:
+    """Put down what each of these switches was asked to be, what it is, and why; the others stay as they stand."""
+    told = json.loads(run.provenance.read_text(encoding="utf-8"))
+    told["plan"] = told.get("plan", {}) | {
+        name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows
+    }
+    write_json(run.provenance, told)
 
 
 def version(package: str) -> str | None:

@@ -37,6 +37,11 @@ def sample(path: Path = Path(".")) -> dict[str, float]:
     }
 
 
+def memory_mib() -> float:
+    """What this process and its children hold now; pages that they share count once."""
+    return _usage(psutil.Process())[1] / 2**20
+
+
 def _usage(me: psutil.Process) -> tuple[dict[int, float], int]:
     """CPU seconds per process, and bytes in all; a process that ends meanwhile is left out."""
     cpu: dict[int, float] = {}

@@ -1,4 +1,4 @@
 """The verbs: each turns settings into something on disk."""
 
-STORY = ("record", "clone", "train", "compete", "evaluate", "tournament", "report")
+STORY = ("tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report")
 """What `run` does, in this order."""

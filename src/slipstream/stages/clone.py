@@ -17,13 +17,13 @@ from slipstream.config import Resolved, dump
 from slipstream.core import compile, machine
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError, DemoError
-from slipstream.core.plan import Facts, make_plan
+from slipstream.core.plan import Facts, Plan, make_plan
 from slipstream.demos.edit import split
 from slipstream.demos.pictures import Panel, plot
 from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
 from slipstream.envs.rewards import discount
-from slipstream.learn.build import choose_env, make_engine, needs_torch
+from slipstream.learn.build import choose_env, machine_facts, make_engine, needs_torch
 from slipstream.learn.cloning import Cloner, facts_of
 from slipstream.learn.dagger import expert_of, play_round
 from slipstream.learn.handover import adopt
@@ -101,13 +101,14 @@ def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Ca
     for line in report.lines():
         say(line)
     demos = Demos.open(folder)
-    cloner, plan = _make(settings, demos, tell)
+    cloner, plan = _make(settings, demos, say, tell)
     name = f"{demos.schema.env or 'demos'}-clone"
     place = RunDir.create(run or default_path(name))
     with lock(place):
         write_text(place.config, dump(resolved, demos.schema.env))
         origin = {"stage": "clone", "env": demos.schema.env, "demos": str(folder), "checksum": demos.checksum}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
+        provenance.record_plan(place, plan.rows())
         return _drive(cloner, settings, place, State(), plan, demos, say, tell, began)
 
 
@@ -132,7 +133,7 @@ def resume(run: Path, settings: Settings, say: Say, tell: Callable[[int, int], N
                 f"{demos.path} holds other demos than those that {run} was learning from.",
                 f"clone them anew: slipstream clone {demos.path}",
             )
-        cloner, plan = _make(settings, demos, tell, kept["plan"])
+        cloner, plan = _make(settings, demos, say, tell, kept["plan"])
         for number in range(1, state.round + 1):
             played = _seen(settings, Demos.open(run / "dagger" / str(number)), tell)
             cloner.add(*split(played, settings.clone.held_out, settings.seed))
@@ -142,9 +143,9 @@ def resume(run: Path, settings: Settings, say: Say, tell: Callable[[int, int], N
 
 
 def _make(
-    settings: Settings, demos: Demos, tell: Callable[[int, int], None], before: dict[str, Any] | None = None
-) -> tuple[Cloner, dict[str, Any]]:
-    """The cloner of these settings, and the plan that was applied; a frozen trunk's features are computed first."""
+    settings: Settings, demos: Demos, say: Say, tell: Callable[[int, int], None], before: dict[str, Any] | None = None
+) -> tuple[Cloner, Plan]:
+    """The cloner of these settings, and its plan; a frozen trunk's features are computed first."""
     wanted, design = settings.clone, _design(settings, demos)
     pack = design.first_pack(settings.seed)
     if settings.start:
@@ -159,15 +160,16 @@ def _make(
     train, held_out = split(demos, wanted.held_out, settings.seed)
     facts = Facts(
         cores=machine.cores(), native=True, minibatch=wanted.batch, weights=design.weights.size,
-        needs_torch=needs_torch(settings, design),
+        needs_torch=needs_torch(settings, design), images=not design.obs.plain, **machine_facts(settings.plan),
     )  # fmt: skip
-    plan = make_plan(settings.plan, facts, before)
-    engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
+    nobody_plays = {"collector": "auto", "inference": "auto"}
+    plan = make_plan(settings.plan.model_copy(update=nobody_plays), facts, before)
+    engine = make_engine(settings, design, design.split_pack(pack)[0], plan, say)
     given = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
     gamma = discount(settings.rewards, demos.schema.step_seconds, given, demos.schema.env)
     statistics = measure(train, gamma)
     cloner = Cloner(wanted, design, pack, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed)
-    return cloner, plan.applied()
+    return cloner, plan
 
 
 def _design(settings: Settings, demos: Demos) -> Design:
@@ -194,7 +196,7 @@ def _first(demos: Demos, most: int, seed: int) -> Demos:
 
 
 def _drive(
-    cloner: Cloner, settings: Settings, place: RunDir, state: State, plan: dict[str, Any], demos: Demos, say: Say,
+    cloner: Cloner, settings: Settings, place: RunDir, state: State, plan: Plan, demos: Demos, say: Say,
     tell: Callable[[int, int], None], began: float,
 ) -> Cloned:  # fmt: skip
     """Learn, then as often as asked for let the clone play, its expert comment, and learn again."""
@@ -287,7 +289,7 @@ def _go_on(done: int, total: int, tell: Callable[[int, int], None], wishes: Wish
         raise _Stop
 
 
-def _capture(cloner: Cloner, state: State, plan: dict[str, Any], settings: Settings, demos: Demos) -> Checkpoint:
+def _capture(cloner: Cloner, state: State, plan: Plan, settings: Settings, demos: Demos) -> Checkpoint:
     """A copy of everything, as `train` can start from it."""
     return Checkpoint(
         steps=state.samples,
@@ -295,7 +297,7 @@ def _capture(cloner: Cloner, state: State, plan: dict[str, Any], settings: Setti
         state={
             "stage": "clone",
             **{name: getattr(state, name) for name in KEPT},
-            "plan": plan,
+            "plan": plan.applied(),
             "terms": list(demos.schema.terms),
             "policy": _design(settings, demos).describe(),
             "env": demos.schema.env,

@@ -378,6 +378,10 @@ def _game(path: Path) -> str:
 def _time(seen: Material) -> str:
     told = [(name, number(value)) for name, value in (seen.story.get("seconds") or {}).items()]
     stages = figures.strip([(name, value, human_time(value)) for name, value in told if value is not None])
+    wanted = seen.story.get("expected") or {}
+    pairs = [(name, number(wanted.get(name)), value) for name, value in told if value is not None]
+    told_before = [[name, human_time(one), human_time(value)] for name, one, value in pairs if one is not None]
+    stages += table(("stage", "expected", "took"), told_before) if told_before else ""
     rows = [row for row in seen.rows if all(row.get(f"time/{name}") is not None for name in SPLIT)]
     split = [Line(name, [(row["steps"], row[f"time/{name}"], None, None) for row in rows]) for name in SPLIT]
     drawn = [

@@ -1,7 +1,8 @@
-"""The whole story of a game, stage after stage: record, clone, train, compete, evaluate, tournament, report.
+"""The whole story of a game, stage after stage: tune, record, clone, train, compete, evaluate, tournament, report.
 
 Stages meet on disk: demos in DIR/demos, the clone in DIR/clone, the training in DIR itself, the league in DIR/league.
-What is done stands in DIR/story.json, so that the same command goes on where it was stopped.
+What is done stands in DIR/story.json, so that the same command goes on where it was stopped. Tuning tries only what
+leaves every bit of the result as it is: the same seed tells the same story, tuned or not.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from slipstream.config import Resolved
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.perf import cache
+from slipstream.perf.trial import try_out
+from slipstream.perf.tune import tune
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
@@ -33,6 +37,8 @@ from slipstream.stages.tournament import tournament
 
 Tell = Callable[[str], None]
 Show = Callable[[int, int], None]
+WORTH_TUNING_S = 60.0
+"""Training that takes less than this is done before tuning would have paid."""
 
 
 class Story:
@@ -48,10 +54,14 @@ class Story:
         self._file = place / "story.json"
         game, _ = parse(choice.name)
         self._game = game
-        self._settings: Settings = configure({}).settings
+        resolved = configure({})
+        self._settings: Settings = resolved.settings
+        self._untuned: Settings = resolved.untuned or resolved.settings
         self.expert = self._settings.record.agent or (game.expert if game is not None else "")
         absent = [] if self.expert else ["record", "clone"]
         absent += [] if game is not None and game.reference else ["compete", "tournament"]
+        trains = "train" not in skip and not RunDir(place).holds_run
+        absent += [] if trains and not choice.name.startswith("python:") else ["tune"]
         self.stages = [name for name in STORY if name not in skip and name not in absent]
         before = self._before()
         if not before and RunDir(place).holds_run and "train" in self.stages:
@@ -61,6 +71,8 @@ class Story:
             )
         self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STORY if n in before}
         self._seconds: dict[str, float] = before.get("seconds", {})
+        self._expected: dict[str, float] = before.get("expected", {})
+        self._costs = cache.stage_costs(choice.name, self._untuned)
 
     def _before(self) -> dict[str, Any]:
         """What an earlier start has finished."""
@@ -76,17 +88,67 @@ class Story:
             if name in self.facts and name not in ("evaluate", "tournament", "report") and not self._wants_more(name):
                 self.tell(f"{name}: done before")
                 continue
-            self.tell(name)
+            fresh = not self._begun(name)
+            expected = self._expect(name, fresh)
+            self.tell(name if expected is None else f"{name}: about {expected:,.1f} s expected")
             began = time.perf_counter()
             self.facts[name] = getattr(self, f"_{name}")()
             if isinstance(self.facts[name], dict) and self.facts[name].get("stopped"):
                 return self.facts
             self._seconds[name] = time.perf_counter() - began
+            if fresh and (work := self._work(name)):
+                cache.keep_stage_cost(self.choice.name, self._untuned, name, self._seconds[name] / work)
             self.place.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, self.facts | {"seconds": self._seconds})
+            write_json(self._file, self.facts | {"seconds": self._seconds, "expected": self._expected})
         whole = sum(self._seconds.values())
-        self.facts["times"] = {name: {"seconds": s, "share": s / whole} for name, s in self._seconds.items()}
+        self.facts["times"] = {
+            name: {"seconds": s, "share": s / whole, "expected": self._expected.get(name)}
+            for name, s in self._seconds.items()
+        }
         return self.facts
+
+    def _begun(self, name: str) -> bool:
+        """Whether an earlier start has done a part of a stage, so that the rest says nothing about the whole."""
+        places = {"record": "demos", "clone": "clone", "train": "checkpoints", "compete": "league"}
+        return name in places and (self.place / places[name]).exists()
+
+    def _work(self, name: str) -> float:
+        """How much a stage has to do, in whatever its time grows with; 0 where that is not known."""
+        s, games = self._settings, float(self._settings.evaluation.final_games)
+        return {
+            "record": float(s.record.games), "clone": float(s.record.games * s.clone.epochs),
+            "train": float(s.steps or 0), "compete": float(s.league.steps), "evaluate": games, "tournament": games,
+            "report": 1.0,
+        }.get(name, 0.0)  # fmt: skip
+
+    def _expect(self, name: str, fresh: bool) -> float | None:
+        """Seconds that a stage should take: by the last story on this machine, or by the rate that tuning measured."""
+        self._expected.pop(name, None)
+        if not fresh:
+            return None
+        rate = self.facts["tune"].get("steps_per_second") if isinstance(self.facts.get("tune"), dict) else None
+        if name == "train" and self._settings.minutes is not None:
+            self._expected[name] = 60 * self._settings.minutes
+        elif name in self._costs and self._work(name):
+            self._expected[name] = self._costs[name] * self._work(name)
+        elif name in ("train", "compete") and rate and self._work(name):
+            self._expected[name] = self._work(name) / rate
+        return self._expected.get(name)
+
+    def _tune(self) -> dict[str, Any]:
+        """Find a faster plan, if there is none yet and training takes long enough to pay for it."""
+        found = cache.load(self.choice.name, self._untuned)
+        if found is not None:
+            self.tell("tuned before on this machine")
+            return {key: found.get(key) for key in ("settings", "steps_per_second", "gain", "exact")}
+        trial = try_out(self.choice, self._untuned, seconds=0.3, warm_iterations=1)
+        seconds = (self._work("train") + self._work("compete") * ("compete" in self.stages)) / trial.rate
+        seconds = max(seconds, 60 * (self._settings.minutes or 0))
+        if seconds < WORTH_TUNING_S:
+            self.tell(f"not worth it: training takes about {seconds:,.1f} s")
+            return {"settings": {}, "steps_per_second": trial.rate, "gain": 1.0, "exact": True}
+        tuned = tune(self.choice, self._configure({}), exact=True, tell=self.tell)
+        return {key: tuned.facts()[key] for key in ("settings", "steps_per_second", "gain", "exact")}
 
     def _wants_more(self, name: str) -> bool:
         """Whether more steps are asked for than a training that is done has taken."""

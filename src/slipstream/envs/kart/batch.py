@@ -29,6 +29,7 @@ from slipstream.envs.kart.observe import observe
 from slipstream.envs.kart.physics import tick
 from slipstream.envs.kart.rewards import shape_terms, value_terms
 from slipstream.envs.kart.starts import new_lap
+from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.physics import ZERO
 
 
@@ -49,6 +50,21 @@ def decide(s: Array, clock: Array, track: Array, repeat: int) -> None:
         clock[OVER] = TIMED_OUT
 
 
+@inlined
+def advance_env(
+    env: int, state: Array, before: Array, clock: Array, tracks: Array, action: Array, kind: int, table: Array,
+    repeat: int, sums: Array, values: Array,
+) -> None:  # fmt: skip
+    """Step one env by one decision and value its built-in terms."""
+    s, old, own = state[env], before[env], clock[env]
+    for k in range(s.shape[0]):
+        old[k] = s[k]
+    decode(action, env, kind, table, s)
+    decide(s, own, tracks[env], repeat)
+    count(s, own, sums[env])
+    value_terms(old, s, own, values[env])
+
+
 @compiled
 def advance(
     state: Array, before: Array, clock: Array, tracks: Array, action: Array, kind: int, table: Array, repeat: int,
@@ -56,13 +72,7 @@ def advance(
 ) -> None:  # fmt: skip
     """Step every env by one decision and value its built-in terms into `values` [envs, terms]."""
     for env in range(state.shape[0]):
-        s, old, own = state[env], before[env], clock[env]
-        for k in range(s.shape[0]):
-            old[k] = s[k]
-        decode(action, env, kind, table, s)
-        decide(s, own, tracks[env], repeat)
-        count(s, own, sums[env])
-        value_terms(old, s, own, values[env])
+        advance_env(env, state, before, clock, tracks, action, kind, table, repeat, sums, values)
 
 
 def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
@@ -71,11 +81,38 @@ def value_user_term(term: Callable[..., Number], before: Array, state: Array, cl
         values[env] = F(term(before[env], state[env], clock[env]))
 
 
+@inlined
+def shape_env(env: int, before: Array, state: Array, clock: Array, gamma: Number, values: Array) -> None:
+    """Write the terms of one env that have a potential by it; only a lap that is done has none after it."""
+    shape_terms(before[env], state[env], ZERO if clock[env, OVER] == LAPPED else gamma, values[env])
+
+
 @compiled
 def shape(before: Array, state: Array, clock: Array, gamma: Number, values: Array) -> None:
-    """Write the terms that have a potential by it; only a lap that is done has none after it."""
+    """Write the terms that have a potential by it."""
     for env in range(state.shape[0]):
-        shape_terms(before[env], state[env], ZERO if clock[env, OVER] == LAPPED else gamma, values[env])
+        shape_env(env, before, state, clock, gamma, values)
+
+
+@inlined
+def settle_env(
+    env: int, state: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, sums: Array, targets: Array,
+    limit_ticks: int, random_starts: Number, obs: Array, terminated: Array, truncated: Array, outcome: Array,
+    behaviour: Array, final_obs: Array,
+) -> None:  # fmt: skip
+    """End the lap of one env if it is over, begin a new one and observe."""
+    s, own, track = state[env], clock[env], tracks[env]
+    over = own[OVER]
+    terminated[env] = over == LAPPED
+    truncated[env] = over == TIMED_OUT
+    if over != RUNNING:
+        observe(s, own, track, final_obs[env])
+        outcome[env] = 1 if over == LAPPED else -1
+        conclude(s, own, limit_ticks, sums[env], behaviour[env])
+        level = tasks[env] if tasks[env] >= 0 else targets[env]
+        room = scratch[env % scratch.shape[0]]
+        new_lap(s, own, -1, level, track, room, sums[env], limit_ticks, random_starts)
+    observe(s, own, track, obs[env])
 
 
 @compiled
@@ -84,19 +121,33 @@ def settle(
     limit_ticks: int, random_starts: Number, obs: Array, terminated: Array, truncated: Array, outcome: Array,
     behaviour: Array, final_obs: Array,
 ) -> None:  # fmt: skip
-    """End laps, begin new ones and observe."""
+    """End laps, begin new ones and observe; `scratch` has room for one track, or for one of each env."""
     for env in range(state.shape[0]):
-        s, own, track = state[env], clock[env], tracks[env]
-        over = own[OVER]
-        terminated[env] = over == LAPPED
-        truncated[env] = over == TIMED_OUT
-        if over != RUNNING:
-            observe(s, own, track, final_obs[env])
-            outcome[env] = 1 if over == LAPPED else -1
-            conclude(s, own, limit_ticks, sums[env], behaviour[env])
-            level = tasks[env] if tasks[env] >= 0 else targets[env]
-            new_lap(s, own, -1, level, track, scratch, sums[env], limit_ticks, random_starts)
-        observe(s, own, track, obs[env])
+        settle_env(
+            env, state, clock, tasks, tracks, scratch, sums, targets, limit_ticks, random_starts, obs, terminated,
+            truncated, outcome, behaviour, final_obs,
+        )  # fmt: skip
+
+
+@inlined
+def step_env(
+    env: int, state: Array, before: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, sums: Array,
+    targets: Array, limit_ticks: int, random_starts: Number, kind: int, table: Array, repeat: int, acted: Array,
+    shaped: bool, gamma: Number, values: Array, weights: Array, live: Array, kept: Array, moments: Array,
+    limit: Number, teams: Array, spirit: Number, rivalry: Number, action: Array, obs: Array, reward: Array,
+    terminated: Array, truncated: Array, outcome: Array, final_obs: Array, active: Array, terms: Array,
+    behaviour: Array,
+) -> None:  # fmt: skip
+    """Drive one decision of one env from its first tick to its rewards: what a GPU runs for each env at once."""
+    advance_env(env, state, before, clock, tracks, action, kind, table, repeat, sums, values)
+    if shaped:
+        shape_env(env, before, state, clock, gamma, values)
+    settle_env(
+        env, state, clock, tasks, tracks, scratch, sums, targets, limit_ticks, random_starts, obs, terminated,
+        truncated, outcome, behaviour, final_obs,
+    )  # fmt: skip
+    active[env] = 1
+    pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
 
 @compiled
@@ -116,5 +167,5 @@ def renew(
         env = chosen[k]
         s, own, track = state[env], clock[env], tracks[env]
         level = tasks[env] if tasks[env] >= 0 else targets[env]
-        new_lap(s, own, games[k], level, track, scratch, sums[env], limit_ticks, random_starts)
+        new_lap(s, own, games[k], level, track, scratch[0], sums[env], limit_ticks, random_starts)
         observe(s, own, track, obs[env])

@@ -98,6 +98,7 @@ class Kart:
             terms=(*TERMS, *extra),
             exact=True,
             step_seconds=action_repeat / TICK_HZ,
+            action_repeat=action_repeat,
             behaviours=BEHAVIOURS,
             tasks=tasks,
             target=choose_target(name, tasks, (), target),
@@ -115,12 +116,14 @@ class Kart:
         )  # fmt: skip
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
-        self._scratch = np.zeros(SCRATCH)
+        self._scratch = np.zeros((1, *SCRATCH))
         self._terms = [_compiled_term(name, function) for name, function in extra.items()]
         self._seed, self._first = seed, first
         self._kind = KINDS.index(actions)
         self._repeat = action_repeat
         limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
+        self.limit_steps = -(-limit_ticks // action_repeat)
+        """Steps after which a lap is cut off."""
         self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(random_starts)
         self.set_difficulty(*difficulty)
         self._begin(np.zeros((envs, OBS_SIZE), np.float32))
@@ -185,6 +188,14 @@ class Kart:
         )  # fmt: skip
         payout.pay(self._acted, out.reward, out.terms)
         out.active[:] = 1
+
+    def on_device(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """The function that drives one decision of one env, and all that it takes before the action."""
+        payout, scratch = self.payout, np.zeros((self.envs, *SCRATCH))
+        return batch.step_env, (
+            self.state, self._before, self.clock, self.tasks, self.tracks, scratch, self.behaviour, *self._rules,
+            self._kind, TABLE, self._repeat, self._acted, payout.shaped, payout.gamma, *payout.rules,
+        )  # fmt: skip
 
     def snapshot(self) -> dict[str, Array]:
         """Copy all there is: state, clock, track, task, what was counted, and the sizes of terms if normalised."""

@@ -9,6 +9,8 @@ walls would touch. Angles come from a table made by + - * / alone, so every mach
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slipstream.core.compile import Number, compiled, inlined
@@ -96,7 +98,7 @@ def sine(angle: int) -> Number:
 @inlined
 def length_of(x: Number, y: Number) -> Number:
     """Return the length of a vector, in double precision."""
-    return np.sqrt(x * x + y * y)
+    return math.sqrt(x * x + y * y)
 
 
 @inlined

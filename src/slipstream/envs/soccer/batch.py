@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
+from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.actions import decode
 from slipstream.envs.soccer.behaviour import conclude, count_cars
 from slipstream.envs.soccer.chance import kick_off, new_match
@@ -59,8 +60,6 @@ def decide(s: Array, clock: Array, repeat: int, overtime_ticks: int, team_size: 
     """Advance one env by one decision; the ticks after a goal are a pause."""
     cars = 2 * team_size
     s[GOAL] = ZERO
-    for car in range(cars):
-        s[car_at(car) + TOUCH] = ZERO
     left = clock[TICKS_LEFT]
     # Who hits first when both do at once changes with every kick-off and from match to match: neither side gains.
     last_first = (clock[KEY] + clock[GAME] + clock[SCORE] + clock[SCORE + 1]) & 1
@@ -86,6 +85,26 @@ def mark(rows: Array, env: int, team_size: int, slots: int) -> None:
         rows[first + k] = rows[first + slots + k] = k < team_size
 
 
+@inlined
+def advance_env(
+    env: int, state: Array, before: Array, clock: Array, tasks: Array, rules: Array, slots: int, action: Array,
+    kind: int, table: Array, overtime_ticks: int, sizes: Array, acted: Array, sums: Array, values: Array,
+) -> None:  # fmt: skip
+    """Step one env by one decision and value its usual terms."""
+    s, old, own, rule = state[env], before[env], clock[env], rules[tasks[env, PLAYED]]
+    size = sizes[env] = rule[SIZE]
+    for k in range(s.shape[0]):
+        old[k] = s[k]
+    mark(acted, env, size, slots)
+    for car in range(2 * size):
+        decode(action, row_of(env, car, size, slots), kind, table, s, car_at(car))
+        s[car_at(car) + TOUCH] = ZERO
+    decide(s, own, rule[REPEAT], overtime_ticks, size)
+    count_cars(old, s, own, size, rule[REPEAT], sums[env])
+    for car in range(2 * size):
+        value_terms(old, s, own, car, size, values[row_of(env, car, size, slots)])
+
+
 @compiled
 def advance(
     state: Array, before: Array, clock: Array, tasks: Array, rules: Array, slots: int, action: Array, kind: int,
@@ -97,26 +116,27 @@ def advance(
     when the next match may have begun.
     """
     for env in range(state.shape[0]):
-        s, old, own, rule = state[env], before[env], clock[env], rules[tasks[env, PLAYED]]
-        size = sizes[env] = rule[SIZE]
-        for k in range(s.shape[0]):
-            old[k] = s[k]
-        mark(acted, env, size, slots)
-        for car in range(2 * size):
-            decode(action, row_of(env, car, size, slots), kind, table, s, car_at(car))
-        decide(s, own, rule[REPEAT], overtime_ticks, size)
-        count_cars(old, s, own, size, rule[REPEAT], sums[env])
-        for car in range(2 * size):
-            value_terms(old, s, own, car, size, values[row_of(env, car, size, slots)])
+        advance_env(
+            env, state, before, clock, tasks, rules, slots, action, kind, table, overtime_ticks, sizes, acted, sums,
+            values,
+        )  # fmt: skip
+
+
+@inlined
+def value_others_env(
+    env: int, before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array
+) -> None:
+    """Value the built-in terms of one env that are seldom wanted."""
+    size = sizes[env]
+    for car in range(2 * size):
+        value_more(before[env], state[env], clock[env], car, size, values[row_of(env, car, size, slots)])
 
 
 @compiled
 def value_others(before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array) -> None:
     """Value the built-in terms that are seldom wanted."""
     for env in range(state.shape[0]):
-        size = sizes[env]
-        for car in range(2 * size):
-            value_more(before[env], state[env], clock[env], car, size, values[row_of(env, car, size, slots)])
+        value_others_env(env, before, state, clock, sizes, slots, values)
 
 
 def value_user_term(
@@ -173,6 +193,29 @@ def tell(clock: Array, env: int, team_size: int, slots: int, sums: Array, outcom
         conclude(clock, sums[car], car, team_size, behaviour[row_of(env, car, team_size, slots)])
 
 
+@inlined
+def settle_env(
+    env: int, state: Array, clock: Array, tasks: Array, sums: Array, rules: Array, targets: Array, slots: int,
+    match_ticks: int, random_starts: Number, obs: Array, active: Array, terminated: Array, outcome: Array,
+    behaviour: Array, final_obs: Array,
+) -> None:  # fmt: skip
+    """End the match of one env if it is over, set a kick-off if one is due, and observe."""
+    per_match = F(1.0) / F(match_ticks)
+    s, own = state[env], clock[env]
+    size, over = rules[tasks[env, PLAYED], SIZE], own[OVER]
+    if over == 1:
+        see(s, own, env, size, slots, per_match, final_obs)
+        tell(own, env, size, slots, sums[env], outcome, behaviour)
+        start(s, own, -1, tasks[env], sums[env], rules, targets[env], match_ticks, random_starts)
+        size = rules[tasks[env, PLAYED], SIZE]
+    elif own[KICKOFF] == 1:
+        kick_off(s, own, size, ONE if rules[tasks[env, PLAYED], SCATTERED] == 1 else random_starts)
+    for row in range(env * 2 * slots, (env + 1) * 2 * slots):
+        terminated[row] = over
+    mark(active, env, size, slots)
+    see(s, own, env, size, slots, per_match, obs)
+
+
 @compiled
 def settle(
     state: Array, clock: Array, tasks: Array, sums: Array, rules: Array, targets: Array, slots: int, match_ticks: int,
@@ -180,21 +223,22 @@ def settle(
     final_obs: Array,
 ) -> None:  # fmt: skip
     """End matches, set kick-offs and observe."""
-    per_match = F(1.0) / F(match_ticks)
     for env in range(state.shape[0]):
-        s, own = state[env], clock[env]
-        size, over = rules[tasks[env, PLAYED], SIZE], own[OVER]
-        if over == 1:
-            see(s, own, env, size, slots, per_match, final_obs)
-            tell(own, env, size, slots, sums[env], outcome, behaviour)
-            start(s, own, -1, tasks[env], sums[env], rules, targets[env], match_ticks, random_starts)
-            size = rules[tasks[env, PLAYED], SIZE]
-        elif own[KICKOFF] == 1:
-            kick_off(s, own, size, ONE if rules[tasks[env, PLAYED], SCATTERED] == 1 else random_starts)
-        for row in range(env * 2 * slots, (env + 1) * 2 * slots):
-            terminated[row] = over
-        mark(active, env, size, slots)
-        see(s, own, env, size, slots, per_match, obs)
+        settle_env(
+            env, state, clock, tasks, sums, rules, targets, slots, match_ticks, random_starts, obs, active, terminated,
+            outcome, behaviour, final_obs,
+        )  # fmt: skip
+
+
+@inlined
+def shape_env(
+    env: int, before: Array, state: Array, terminated: Array, sizes: Array, slots: int, gamma: Number, values: Array
+) -> None:
+    """Write the terms of one env that have a potential by it."""
+    size = sizes[env]
+    later = ZERO if terminated[env * 2 * slots] else gamma
+    for car in range(2 * size):
+        shape_terms(before[env], state[env], later, car, size, values[row_of(env, car, size, slots)])
 
 
 @compiled
@@ -203,10 +247,33 @@ def shape(
 ) -> None:
     """Write the terms that have a potential by it, from what each decision saw to what the next one sees."""
     for env in range(state.shape[0]):
-        size = sizes[env]
-        later = ZERO if terminated[env * 2 * slots] else gamma
-        for car in range(2 * size):
-            shape_terms(before[env], state[env], later, car, size, values[row_of(env, car, size, slots)])
+        shape_env(env, before, state, terminated, sizes, slots, gamma, values)
+
+
+@inlined
+def step_env(
+    env: int, state: Array, before: Array, clock: Array, tasks: Array, sums: Array, rules: Array, targets: Array,
+    slots: int, match_ticks: int, random_starts: Number, kind: int, table: Array, overtime_ticks: int, sizes: Array,
+    acted: Array, more: bool, shaped: bool, gamma: Number, values: Array, weights: Array, live: Array, kept: Array,
+    moments: Array, limit: Number, teams: Array, spirit: Number, rivalry: Number, action: Array, obs: Array,
+    reward: Array, terminated: Array, truncated: Array, outcome: Array, final_obs: Array, active: Array, terms: Array,
+    behaviour: Array,
+) -> None:  # fmt: skip
+    """Play one decision of one env from its first tick to its rewards: what a GPU runs for each env at once."""
+    advance_env(
+        env, state, before, clock, tasks, rules, slots, action, kind, table, overtime_ticks, sizes, acted, sums, values
+    )  # fmt: skip
+    if more:
+        value_others_env(env, before, state, clock, sizes, slots, values)
+    settle_env(
+        env, state, clock, tasks, sums, rules, targets, slots, match_ticks, random_starts, obs, active, terminated,
+        outcome, behaviour, final_obs,
+    )  # fmt: skip
+    if shaped:
+        shape_env(env, before, state, terminated, sizes, slots, gamma, values)
+    for row in range(env * 2 * slots, (env + 1) * 2 * slots):
+        truncated[row] = 0
+    pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
 
 @compiled

@@ -35,6 +35,9 @@ class Soccer:
     allocated in a step.
     """
 
+    limit_steps = 0
+    """Matches end; they are never cut off."""
+
     def __init__(
         self,
         envs: int,
@@ -137,6 +140,14 @@ class Soccer:
         out.truncated[:] = 0
         self.steps += 1
 
+    def on_device(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """The function that plays one decision of one env, and all that it takes before the action."""
+        payout = self.payout
+        return batch.step_env, (
+            self.state, self._before, self.clock, self.tasks, self.behaviour, *self._rules, self._kind, TABLE,
+            self._overtime_ticks, self._sizes, self._acted, self._more, payout.shaped, payout.gamma, *payout.rules,
+        )  # fmt: skip
+
     def snapshot(self) -> dict[str, Array]:
         """Copy all there is: state, clock, tasks, what was counted, and the sizes of terms if they are normalised."""
         return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
@@ -167,6 +178,7 @@ def _spec(
         terms=(*TERMS, *extra),
         exact=True,
         step_seconds=action_repeat / TICK_HZ,
+        action_repeat=action_repeat,
         behaviours=BEHAVIOURS,
         tasks=tasks,
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),

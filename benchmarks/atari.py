@@ -1,0 +1,159 @@
+"""ALE Pong end to end, against its envs stepping alone and its learner alone, all in one run.
+
+    .venv/bin/python benchmarks/atari.py [--envs 256] [--groups 2] [--rounds 5] [--seconds 5] [--quick]
+
+84 x 84 x 4 bytes, Nature CNN, every core steps envs; the bar is 0.9x the slower of the two. A round measures each in
+turn: ALE's own vector with all envs and threads and nothing else, the groups as the collector steps them, the learner
+on one rollout again and again, and training at lag 1. --quick is a look at the script on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from record import Record, dated
+from slipstream.api import configure
+from slipstream.core import machine
+from slipstream.core.contracts import empty_rows
+from slipstream.envs.adapters.atari import Atari
+from slipstream.learn.build import Parts, build, choose_env
+
+BAR = 0.9
+SETTLE_S = 1.0
+"""A rollout that is being made ahead is done by then."""
+
+
+def stepping(envs: int, groups: int, threads: int) -> Callable[[float], tuple[int, float]]:
+    """Games that step with fixed actions, in groups that are waited for in turn."""
+    size = envs // groups
+    vectors = [Atari("Pong", size, first=g * size, options={"threads": threads}) for g in range(groups)]
+    rows = [empty_rows(vector.spec, size) for vector in vectors]
+    action = np.random.default_rng(0).integers(0, 6, (size, 1)).astype(np.int32)
+    for vector, into in zip(vectors, rows, strict=True):
+        vector.reset(into)
+
+    def run(seconds: float) -> tuple[int, float]:
+        began, steps = time.perf_counter(), 0
+        for vector, into in zip(vectors, rows, strict=True):
+            vector.send(action, into)
+        while time.perf_counter() - began < seconds:
+            for vector, into in zip(vectors, rows, strict=True):
+                vector.receive()
+                vector.send(action, into)
+                steps += size
+        for vector in vectors:
+            vector.receive()
+            steps += size
+        return steps, time.perf_counter() - began
+
+    return run
+
+
+class Training:
+    """The loop of training without a run directory, to be gone on with at any time."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.version, self.steps = parts, 0, 0
+        self.rollout: Any = None
+        parts.publish(0)
+        parts.collector.start(0, None)
+
+    def run(self, seconds: float) -> tuple[int, float]:
+        """Train for so long, in whole iterations."""
+        began, before = time.perf_counter(), self.steps
+        while time.perf_counter() - began < seconds:
+            self.rollout = self.parts.collector.collect(self.version)
+            samples, _ = self.parts.learner.update(self.rollout, self.steps)
+            self.parts.episodes.add(self.rollout)
+            self.steps += samples
+            self.parts.collector.matches(self.version)
+            self.version += 1
+            self.parts.collector.snapshot(self.version)
+            self.parts.publish(self.version)
+        return self.steps - before, time.perf_counter() - began
+
+    def learn(self, seconds: float) -> tuple[int, float]:
+        """Learn from the last rollout again and again."""
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            done += self.parts.learner.update(self.rollout, self.steps)[0]
+        return done, time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure in turns and say whether the bar is held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--envs", type=int, default=256)
+    parser.add_argument("--groups", type=int, default=2)
+    parser.add_argument("--rollout", type=int, default=64)
+    parser.add_argument("--minibatch", type=int, default=4096)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--lag", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--set", action="append", default=[], help="more settings, as KEY=VALUE")
+    parser.add_argument("--out", type=Path, default=None, help="where the record goes")
+    parser.add_argument("--quick", action="store_true", help="a small one, no record")
+    options = parser.parse_args()
+    if options.quick:
+        options.envs, options.rollout, options.minibatch, options.rounds, options.seconds = 8, 8, 32, 2, 1.0
+    cores = machine.cores()
+    flags: dict[str, Any] = {
+        "plan__collector": "batched", "plan__envs": options.envs, "plan__groups": options.groups,
+        "plan__lag": options.lag, "ppo__rollout": options.rollout, "ppo__minibatch": options.minibatch,
+        "ppo__epochs": options.epochs, "policy__hidden": [], "policy__features": 512,
+        "env__options": {"threads": cores},
+    }  # fmt: skip
+    more = dict(word.split("=", 1) for word in options.set)
+    settings = configure(
+        "atari:Pong", flags=flags | {key.replace(".", "__"): value for key, value in more.items()}
+    ).settings
+    began = time.perf_counter()
+    parts = build(choose_env("atari:Pong", settings), settings)
+    for name, _, applied, why in parts.plan.rows():
+        print(f"{name} = {applied} ({why})")
+    training = Training(parts)
+    training.run(3 * options.seconds if not options.quick else 1.0)
+    print(f"built, captured and warm after {time.perf_counter() - began:.1f} s", *parts.learner.notices, sep="\n")
+    alone, grouped = stepping(options.envs, 1, cores), stepping(options.envs, options.groups, cores)
+    work = {"envs alone, one vector": alone, "envs alone, in groups": grouped, "learner alone": training.learn,
+            "end to end": training.run}  # fmt: skip
+    rates: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(options.rounds):
+        for name, run in work.items():
+            time.sleep(SETTLE_S)
+            steps, seconds = run(options.seconds)
+            rates[name].append(steps / seconds)
+    waited, chose = parts.collector.seconds()
+    parts.close()
+    medians = {name: float(np.median(found)) for name, found in rates.items()}
+    limit = min(max(medians["envs alone, one vector"], medians["envs alone, in groups"]), medians["learner alone"])
+    share = medians["end to end"] / limit
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    title = f"ALE Pong, {options.envs} envs in {options.groups} groups, {cores} cores, {where}"
+    lines = [f"{title}, {options.epochs} epochs, lag {options.lag}", "",
+             "| what | steps/s (median) | lowest | highest |", "|---|---|---|---|"]  # fmt: skip
+    lines += [f"| {name} | {medians[name]:,.0f} | {min(r):,.0f} | {max(r):,.0f} |" for name, r in rates.items()]
+    lines += ["", f"collecting: {waited:.1f} s waited for envs, {chose:.1f} s choosing",
+              f"end to end is {share:.3f} of the slower of envs and learner, bar {BAR}: "
+              f"{'held' if share >= BAR else 'MISSED'}"]  # fmt: skip
+    if options.quick:
+        print("\n".join(lines))
+        return
+    record = Record(options.out or dated("atari"))
+    record.begin()
+    record.load()
+    for name, found in rates.items():
+        record.add({"work": "atari:Pong", "contestant": name, "rates": [round(rate) for rate in found]})
+    record.close({"share": share, **medians}, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,407 @@
+"""The device collector: environments, policy and rollout all on one device, a whole rollout captured as one graph.
+
+On a GPU the host starts one graph per rollout and waits. The same code runs on the CPU without graphs, which is how it
+is tested: chance comes from the same streams, so that it makes the rollouts that `local` makes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slipstream.collect.rollout import rollout_fields, sequence_starts
+from slipstream.collect.seats import SELF, Match, Table, still_seats
+from slipstream.core.compile import compiled, compiled_fused
+from slipstream.core.contracts import Array, empty_rows, sides_of
+from slipstream.core.launch import launch
+from slipstream.core.streams import make_streams
+from slipstream.models.acting import bound, bound_row
+from slipstream.models.heads import sample
+from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE
+from slipstream.models.matrices import Matrices
+from slipstream.vector.device import DeviceVector, side_by_side
+
+SHOWN = 8
+"""Games that ended in a rollout and are told one by one; there may be thousands."""
+LISTED = 16
+"""Episodes that ended in a rollout and are told as numbers."""
+RETURN, LENGTH, OUTCOME, ENDED = range(4)
+"""Columns of what is known of the last episode of each row that ended in a rollout."""
+
+
+@compiled_fused
+def sample_row(
+    row: int, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
+    action: Array, logp: Array, value: Array,
+) -> None:  # fmt: skip
+    """Draw the action of one row."""
+    logp[row] = sample(policy[row], log_std, head, streams, row, probs[row], action[row])
+    value[row] = values[row, column]
+
+
+@compiled_fused
+def sample_rows(
+    policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
+    action: Array, logp: Array, value: Array,
+) -> None:  # fmt: skip
+    """Draw the actions of all rows."""
+    for row in range(policy.shape[0]):
+        sample_row(row, policy, values, column, log_std, head, streams, probs, action, logp, value)
+
+
+@compiled
+def forget_row(row: int, terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
+    """Clear the memory of a row whose episode ended, after keeping what it was."""
+    if terminated[row] or truncated[row]:
+        for k in range(memory.shape[1]):
+            last[row, k] = memory[row, k]
+            memory[row, k] = np.float32(0)
+
+
+@compiled
+def forget_rows(terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
+    """Clear the memories of all rows whose episodes ended."""
+    for row in range(terminated.shape[0]):
+        forget_row(row, terminated, truncated, memory, last)
+
+
+@compiled
+def follow_row(
+    row: int, reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, returns: Array,
+    lengths: Array, ended: Array,
+) -> None:  # fmt: skip
+    """Carry the episode of one row through a rollout; write the last one that ended into `ended` [rows, 4]."""
+    ended[row, ENDED] = 0.0
+    for t in range(reward.shape[0]):
+        returns[row] += reward[t, row]
+        lengths[row] += active[t, row]
+        if terminated[t, row] or truncated[t, row]:
+            if lengths[row]:
+                ended[row, RETURN], ended[row, LENGTH] = returns[row], lengths[row]
+                ended[row, OUTCOME] = outcome[t, row]
+                ended[row, ENDED] += 1.0
+            returns[row] = 0.0
+            lengths[row] = 0
+
+
+@compiled
+def follow_rows(
+    reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, returns: Array, lengths: Array,
+    ended: Array,
+) -> None:  # fmt: skip
+    """Carry the episodes of all rows."""
+    for row in range(reward.shape[1]):
+        follow_row(row, reward, terminated, truncated, outcome, active, returns, lengths, ended)
+
+
+@dataclass
+class DeviceRollout:
+    """What `Rollout` holds, as tensors on the device, and `inputs`: the observations as the policy read them."""
+
+    obs: Tensor
+    action: Tensor
+    logp: Tensor
+    value: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    outcome: Tensor
+    final_value: Tensor
+    active: Tensor
+    mask: Tensor
+    state: Tensor
+    final_obs: Tensor
+    terms: Tensor
+    inputs: Tensor  # [T, rows, width]
+    episodes: Tensor  # [rows, 4]
+    summed: Tensor  # [terms]
+    ended: Tensor  # [shown, 5]: some of the rows whose episodes ended, and behind each how many there were in all
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.reward)
+
+    def term_sums(self) -> Array:
+        """Each reward term's sum over the rollout."""
+        sums: Array = self.summed.cpu().numpy()
+        return sums
+
+
+class Later(Mapping[str, Array]):
+    """Arrays that are brought from the device when somebody asks for one of them."""
+
+    def __init__(self, bring: Callable[[], dict[str, Array]]) -> None:
+        self._bring = bring
+        self._held: dict[str, Array] | None = None
+
+    def _arrays(self) -> dict[str, Array]:
+        if self._held is None:
+            self._held = self._bring()
+        return self._held
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays())
+
+    def __len__(self) -> int:
+        return len(self._arrays())
+
+
+class Device:
+    """Makes rollouts on the device of `net`, whose weights and normaliser are those of the learner."""
+
+    lag = 0
+
+    def __init__(self, game: DeviceVector, net: Matrices, *, steps: int, seed: int, graphs: bool) -> None:
+        spec, design, device = game.spec, net.design, net.device
+        rows = game.envs * spec.agents
+        self.game, self.net, self.failed = game, net, dict[int, str]()
+        self.rollout = _empty(game, net, steps)
+        self._graphs, self._graph = graphs and device != "cpu", cast(Any, None)
+        self._streams = side_by_side(torch.from_numpy(make_streams(seed, "act", 0, rows)).to(device), (rows,))
+        self._others = make_streams(seed, "opponent", 0, rows)
+        self._memory = torch.zeros(rows, design.state_size, device=device)
+        self._last = torch.zeros_like(self._memory)
+        self.returns = torch.zeros(rows, dtype=torch.float64, device=device)
+        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        now = empty_rows(spec, game.envs)
+        self._obs, self._active = (torch.from_numpy(part).to(device) for part in (now.obs, now.active))
+        self._final_obs, self._behaviour = (
+            torch.from_numpy(part).to(device) for part in (now.final_obs, now.behaviour)
+        )
+        self._final = torch.zeros(rows, device=device)
+        self._probs = torch.zeros(max(1, design.outputs), rows, device=device).T
+        self._env_action = torch.zeros(rows, spec.action.parts, device=device)
+        self._head = torch.from_numpy(design.stack.head).to(device)
+        self._bounds = [
+            torch.tensor(side, dtype=torch.float32, device=device) for side in (spec.action.low, spec.action.high)
+        ]
+        self._sides = torch.tensor(sides_of(spec.teams), device=device)
+        self._told = torch.zeros(
+            math.gcd(game.envs, SHOWN), 4 + 2 * len(spec.behaviours), dtype=torch.float64, device=device
+        )
+        self._begun: list[Tensor] = [tensor.clone() for tensor in self._kept()]
+        self._made = 0
+
+    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+        """The weights are shared with the learner; everybody plays against itself."""
+        assert (seats[:, 1] == SELF).all()
+        assert not players
+
+    def start(self, version: int, state: dict[str, Array] | None) -> None:
+        """Begin with rollout number `version`, from a snapshot if there is one."""
+        vector, self._made = self.game.vector, version
+        now = empty_rows(self.game.spec, self.game.envs)
+        if state is None:
+            vector.reset(now)
+            self._memory.zero_()
+        else:
+            vector.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
+            now.obs[:], now.active[:] = state["row/obs"], state["row/active"]
+            self._streams.copy_(torch.from_numpy(state["row/streams"]))
+            self._memory.copy_(torch.from_numpy(state["row/memory"]))
+        self.game.push()
+        self._obs.copy_(torch.from_numpy(now.obs))
+        self._active.copy_(torch.from_numpy(now.active))
+
+    def prepare(self) -> None:
+        """Compile and capture what a rollout takes, so that the first one is as fast as any."""
+        if self._graphs:
+            self._graph = capture(self._roll, [*self._kept(), self.returns, self.lengths])
+
+    def collect(self, version: int) -> DeviceRollout:
+        """Make rollout number `version`."""
+        self._made = version + 1
+        if self._graph is None:
+            self._roll()
+        else:
+            self._graph.replay()
+        return self.rollout
+
+    def matches(self, version: int) -> list[Match]:
+        """Some of the games that ended in the rollout that was made last."""
+        names = len(self.game.spec.behaviours)
+        found = []
+        for row in self._told.cpu().numpy():
+            if row[ENDED]:
+                own, theirs = tuple(row[4 : 4 + names].tolist()), tuple(row[4 + names :].tolist())
+                found.append(Match(0, -1, SELF, 0, int(row[OUTCOME]), int(row[LENGTH]), float(row[RETURN]), 0.0, -1,
+                                   own, theirs))  # fmt: skip
+        return found
+
+    def snapshot(self, version: int) -> Mapping[str, Array]:
+        """What rollout number `version` starts from, brought to the host only if somebody reads it."""
+        return Later(lambda: self._snapshot(None if self._made == version else self._begun))
+
+    def drain_faults(self) -> list[str]:
+        """Native games make no faults."""
+        return []
+
+    def seconds(self) -> tuple[float, float]:
+        """The GPU does not tell how a graph's time is split."""
+        return 0.0, 0.0
+
+    def close(self) -> None:
+        """Let go of the graph and its memory."""
+        self._graph = None
+        self.game.vector.close()
+
+    def _kept(self) -> list[Tensor]:
+        """All that the next rollout starts from."""
+        return [*self.game.tensors(), self._obs, self._active, self._streams, self._memory]
+
+    def _snapshot(self, begun: list[Tensor] | None) -> dict[str, Array]:
+        """As an actor's snapshot names it, so that a run can go on with any collector."""
+        kept, own = begun or self._kept(), len(self.game.tensors())
+        state = {f"env/{name}": array for name, array in self.game.pull(kept[:own]).items()}
+        table = Table(self.game.spec, self.game.envs, 0)
+        table.seat[:] = still_seats(self.game.spec, self.game.envs, False)
+        table.seed[:] = self.game.vector.seeds()
+        state |= {f"seat/{name}": array.copy() for name, array in table.arrays().items()}
+        obs, active, streams, memory = (np.ascontiguousarray(tensor.cpu().numpy()) for tensor in kept[own:])
+        rows, width = memory.shape
+        told = {
+            "obs": obs, "active": active, "streams": streams, "memory": memory, "others": self._others.copy(),
+            "mask": np.ones((rows, 0), np.uint8),
+            "others_memory": np.zeros((rows, width if self.game.spec.competitive else 0), np.float32),
+        }  # fmt: skip
+        return state | {f"row/{name}": array for name, array in told.items()}
+
+    def _roll(self) -> None:
+        """Act and step until the rollout is full.
+
+        Where an episode can be cut off only once in a rollout, the values of last observations wait until its end.
+        """
+        limit = self.game.vector.limit_steps
+        r, net, memory, continuous = self.rollout, self.net, self._memory, self.net.design.action.kind == "continuous"
+        for tensor, now in zip(self._begun, self._kept(), strict=True):
+            tensor.copy_(now)
+        starts = sequence_starts(net.design, r.steps)
+        r.obs[0].copy_(self._obs)
+        r.active[0].copy_(self._active)
+        r.terms.zero_()
+        for t in range(r.steps):
+            for sequence in starts.get(t, ()):
+                r.state[sequence].copy_(memory)
+            self._act(r.inputs[t], r.obs[t], r.action[t], r.logp[t], r.value[t])
+            action = r.action[t]
+            if continuous:
+                action = self._env_action
+                given = (r.action[t], *self._bounds, net.design.squashed, action)
+                launch(bound, bound_row, len(action), given)
+            rows = SimpleNamespace(
+                obs=r.obs[t + 1], reward=r.reward[t], terminated=r.terminated[t], truncated=r.truncated[t],
+                outcome=r.outcome[t], final_obs=self._final_obs, active=r.active[t + 1], terms=r.terms,
+                behaviour=self._behaviour,
+            )  # fmt: skip
+            self.game.step(action, rows)
+            if 0 < limit < r.steps:
+                self._values(self._final_obs, memory, self._final)
+                torch.mul(r.truncated[t], self._final, out=r.final_value[t])
+            if memory.numel():
+                launch(forget_rows, forget_row, len(memory), (r.terminated[t], r.truncated[t], memory, self._last))
+        self._obs.copy_(r.obs[-1])
+        self._active.copy_(r.active[-1])
+        self._values(self._obs, memory, r.value[-1])
+        if limit >= r.steps:
+            self._values(self._final_obs, self._last, self._final)
+            torch.mul(r.truncated, self._final, out=r.final_value)
+        launch(
+            follow_rows, follow_row, len(self.returns),
+            (r.reward, r.terminated, r.truncated, r.outcome, r.active, self.returns, self.lengths, r.episodes),
+        )  # fmt: skip
+        self._tell()
+
+    def _act(self, inputs: Tensor, obs: Tensor, action: Tensor, logp: Tensor, value: Tensor) -> None:
+        """Choose for all rows."""
+        net, stack = self.net, self.net.design.stack
+        net.read(obs, inputs)
+        outputs, _, left = net.forward(inputs, self._memory)
+        if self._memory.numel():
+            self._memory.copy_(left)
+        launch(
+            sample_rows, sample_row, len(obs),
+            (outputs[stack.policy_layer], outputs[stack.value_layer], int(stack.head[HEAD_VALUE]),
+             net.flat[int(stack.head[HEAD_LOG_STD]) :], self._head, self._streams, self._probs, action, logp, value),
+        )  # fmt: skip
+
+    def _values(self, obs: Tensor, memory: Tensor, value: Tensor) -> None:
+        """Write what observations are worth."""
+        net, stack = self.net, self.net.design.stack
+        inputs = torch.zeros(len(obs), net.width, dtype=net.dtype, device=net.device)
+        net.read(obs, inputs)
+        outputs, _, _ = net.forward(inputs, memory)
+        value.copy_(outputs[stack.value_layer][:, int(stack.head[HEAD_VALUE])])
+
+    def _tell(self) -> None:
+        """Add up the terms, and gather some of the episodes that ended, and of the games, told from the first side."""
+        r = self.rollout
+        torch.sum(r.terms, 0, dtype=torch.float64, out=r.summed)
+        r.ended[:, :4] = r.episodes[_some(r.episodes[:, ENDED], len(r.ended))]
+        r.ended[:, 4] = r.episodes[:, ENDED].sum()
+        spec, agents = self.game.spec, self.game.spec.agents
+        episodes = self.rollout.episodes.view(-1, agents, 4)[:, 0]  # [envs, 4]
+        shown = len(self._told)
+        envs = _some(episodes[:, ENDED], shown)
+        self._told[:shown, :4] = episodes[envs]
+        counted = self._behaviour.view(-1, agents, len(spec.behaviours))[envs]
+        for side in range(2):
+            chosen = (self._sides == side).to(counted.dtype)[None, :, None]
+            mean = (counted * chosen).sum(1) / chosen.sum().clamp(min=1)
+            width = len(spec.behaviours)
+            self._told[:shown, 4 + side * width : 4 + (side + 1) * width] = mean
+
+
+def _empty(game: DeviceVector, net: Matrices, steps: int) -> DeviceRollout:
+    """A rollout on the device; what its inputs are padded by stays zero."""
+    fields = rollout_fields(game.spec, net.design, steps, game.envs)
+    rows = game.envs * game.spec.agents
+    made = {
+        name: torch.zeros(field.shape, dtype=getattr(torch, field.dtype), device=net.device)
+        for name, field in fields.items()
+    }
+    for name in ("obs", "terms"):
+        made[name] = made[name].transpose(-1, -2).contiguous().transpose(-1, -2)
+    inputs = torch.zeros(steps, rows, net.width, dtype=net.dtype, device=net.device)
+    wide: Any = {"dtype": torch.float64, "device": net.device}
+    return DeviceRollout(
+        **made, inputs=inputs, episodes=torch.zeros(4, rows, **wide).T,
+        summed=torch.zeros(len(game.spec.terms), **wide),
+        ended=torch.zeros(math.gcd(rows, LISTED), 5, **wide),
+    )  # fmt: skip
+
+
+def _some(ended: Tensor, count: int) -> Tensor:
+    """Places of so many entries, spread out over all, above zero where there is such a one nearby."""
+    share = len(ended) // count
+    return ended.reshape(count, share).argmax(1) + torch.arange(count, device=ended.device) * share
+
+
+def capture(work: Callable[[], None], changed: Sequence[Tensor]) -> Any:
+    """A CUDA graph of some work, which is done once before so that all is compiled; `changed` is put back after it."""
+    kept = [tensor.clone() for tensor in changed]
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numba finds small grids worth a warning
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    for tensor, old in zip(changed, kept, strict=True):
+        tensor.copy_(old)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        work()
+    return graph

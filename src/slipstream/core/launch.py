@@ -1,0 +1,82 @@
+"""One scalar function for every index, on whatever device its arrays are: a compiled loop, or a kernel on a GPU.
+
+The functions are those that the CPU runs: numba compiles them once more, for the GPU. With `exact`, products and sums
+are rounded one by one there as well, so that games are the same to the bit; where speed matters more, they are fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.errors import MachineError
+
+BLOCK = 128
+_exact = [False]
+"""Whether what is being compiled must round as the CPU does."""
+
+
+def launch(
+    loop: Callable[..., Any], one: Callable[..., Any], count: int, args: Sequence[Any], *, exact: bool = False,
+    block: int = BLOCK,
+) -> None:  # fmt: skip
+    """Run `one(index, *args)` for every index below `count`; on the CPU by `loop(*args)`, which does the same.
+
+    Tensors among the arguments say where: all are on the CPU, or all on one GPU, whose current stream is used, so that
+    launches can be captured in a graph once they have been made before. What is none stays a number.
+    """
+    if not any(getattr(arg, "is_cuda", False) for arg in args):
+        loop(*(arg.numpy() if hasattr(arg, "is_cuda") else arg for arg in args))
+        return
+    import torch
+
+    cuda = gpu_compiler()
+    given: Any = tuple(cuda.as_cuda_array(arg, sync=False) if hasattr(arg, "is_cuda") else arg for arg in args)
+    stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+    _exact[0] = exact
+    try:
+        _kernel(one, exact)[-(-count // block), block, stream](count, given)
+    finally:
+        _exact[0] = False
+
+
+@cache
+def _kernel(one: Callable[..., Any], exact: bool) -> Any:
+    """The kernel of a function; kernels that round differently are not the same."""
+    cuda = gpu_compiler()
+
+    def kernel(count: int, args: Any) -> None:
+        index = cuda.grid(1)
+        if index < count:
+            one(index, *args)
+
+    return cuda.jit(kernel, lto=False)  # the linker's own code generation would fuse what must not be
+
+
+@cache
+def gpu_compiler() -> Any:
+    """`numba.cuda`, taught two things: to round exactly when asked to, and what `np.floor` is."""
+    if not hasattr(np, "row_stack"):
+        setattr(np, "row_stack", np.vstack)  # noqa: B010 (numba-cuda asks for a name that NumPy 2.5 has dropped)
+    try:
+        from numba import cuda
+        from numba.cuda import ufuncs
+        from numba.cuda.cudadrv import nvvm
+    except ImportError as error:
+        raise MachineError(
+            f"Games on the GPU need numba-cuda: {error}.", 'pip install -c constraints.txt "slipstream[gpu]"'
+        ) from error
+    plain: Any = nvvm.compile_ir
+
+    def compile_rounding(llvmir: Any, **options: Any) -> Any:
+        return plain(llvmir, **({"fma": False} if _exact[0] else {}), **options)
+
+    def floor(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(builder.module.declare_intrinsic("llvm.floor", [args[0].type]), args)
+
+    nvvm.compile_ir = compile_rounding
+    ufuncs.ufunc_db()[np.floor] = {"f->f": floor, "d->d": floor}
+    return cuda

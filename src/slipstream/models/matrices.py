@@ -1,0 +1,326 @@
+"""The policy as products of matrices on any device, forward and backward, on the flat weights that the kernels have.
+
+Every layer's weights are a view [inputs, outputs] of one flat tensor, padded as `layout` says, and so are their
+gradients: nothing is copied on the way to a checkpoint or an optimiser. Sizes never change between two calls of the
+same kind, so that a GPU can capture them in a graph. In bf16 only the products of plain layers are; memories, heads,
+losses and weights stay fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from slipstream.core.compile import compiled_fused
+from slipstream.core.contracts import Array
+from slipstream.core.launch import launch
+from slipstream.models.design import Design
+from slipstream.models.kernels import OBS_LIMIT, ONE, hyperbolic_tangent, logistic
+from slipstream.models.layout import COLUMNS, DENSE, IN_COLUMNS, STATE, Layer
+
+SLOPES: dict[str, Any] = {
+    "tanh": torch.ops.aten.tanh_backward,
+    "relu": lambda slope, out: torch.ops.aten.threshold_backward(slope, out, 0),
+    "elu": lambda slope, out: torch.ops.aten.elu_backward(slope, 1.0, 1.0, 1.0, True, out),
+}
+ACTIVATE: dict[str, Any] = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": functional.elu_}
+
+
+@compiled_fused
+def normalise_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
+    """Write one normalised number of one observation, as `networks.load_obs` does."""
+    row, k = i // mean.size, i % mean.size
+    value = (obs[row, k] - mean[k]) * scale[k]
+    into[row, k] = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+
+
+@compiled_fused
+def normalise_all(obs: Array, mean: Array, scale: Array, into: Array) -> None:
+    """Write all normalised numbers."""
+    for i in range(obs.shape[0] * mean.size):
+        normalise_at(i, obs, mean, scale, into)
+
+
+@compiled_fused
+def normalise_half_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
+    """Write the bits of one normalised number as bf16, rounded to the nearest, a tie to the even one."""
+    row, k = i // mean.size, i % mean.size
+    value = (obs[row, k] - mean[k]) * scale[k]
+    value = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+    bits = np.int64(np.float32(value).view(np.int32))
+    into[row, k] = np.int16((bits + 32767 + ((bits >> 16) & 1)) >> 16)
+
+
+@compiled_fused
+def normalise_all_half(obs: Array, mean: Array, scale: Array, into: Array) -> None:
+    """Write the bits of all normalised numbers as bf16."""
+    for i in range(obs.shape[0] * mean.size):
+        normalise_half_at(i, obs, mean, scale, into)
+
+
+@compiled_fused
+def cell_at(i: int, gates: Array, before: Array, after: Array, hidden: Array) -> None:
+    """One unit of an LSTM: `gates` become what they let through, in the order input, forget, new, output."""
+    units = before.shape[1]
+    lane, u = i // units, i % units
+    let_in, keep = logistic(gates[lane, u]), logistic(gates[lane, units + u])
+    new, out = hyperbolic_tangent(gates[lane, 2 * units + u]), logistic(gates[lane, 3 * units + u])
+    gates[lane, u], gates[lane, units + u] = let_in, keep
+    gates[lane, 2 * units + u], gates[lane, 3 * units + u] = new, out
+    after[lane, u] = keep * before[lane, u] + let_in * new
+    hidden[lane, u] = out * hyperbolic_tangent(after[lane, u])
+
+
+@compiled_fused
+def cells(gates: Array, before: Array, after: Array, hidden: Array) -> None:
+    """Every unit of an LSTM."""
+    for i in range(before.size):
+        cell_at(i, gates, before, after, hidden)
+
+
+@compiled_fused
+def cell_slope_at(
+    i: int, gates: Array, before: Array, after: Array, slope: Array, carried: Array, kept: Array, by_cell: Array,
+    keep: Array, by_gates: Array,
+) -> None:  # fmt: skip
+    """The slopes of one unit of an LSTM: from those of its output to those of its gates.
+
+    `carried` are slopes that come back from the next step, cut where `kept` says that an episode began there; `by_cell`
+    is the cell's own, carried on to the step before and cut by `keep`.
+    """
+    units = before.shape[1]
+    lane, u = i // units, i % units
+    let_in, forget = gates[lane, u], gates[lane, units + u]
+    new, out = gates[lane, 2 * units + u], gates[lane, 3 * units + u]
+    by_hidden = slope[lane, u] + carried[lane, u] * kept[lane]
+    bent = hyperbolic_tangent(after[lane, u])
+    cell = by_cell[lane, u] + by_hidden * out * (ONE - bent * bent)
+    by_gates[lane, u] = cell * new * let_in * (ONE - let_in)
+    by_gates[lane, units + u] = cell * before[lane, u] * forget * (ONE - forget)
+    by_gates[lane, 2 * units + u] = cell * let_in * (ONE - new * new)
+    by_gates[lane, 3 * units + u] = by_hidden * bent * out * (ONE - out)
+    by_cell[lane, u] = cell * forget * keep[lane]
+
+
+@compiled_fused
+def cell_slopes(
+    gates: Array, before: Array, after: Array, slope: Array, carried: Array, kept: Array, by_cell: Array, keep: Array,
+    by_gates: Array,
+) -> None:  # fmt: skip
+    """The slopes of every unit of an LSTM."""
+    for i in range(before.size):
+        cell_slope_at(i, gates, before, after, slope, carried, kept, by_cell, keep, by_gates)
+
+
+@dataclass
+class Lstm:
+    """What an LSTM leaves behind on its way forward, step by step."""
+
+    hidden: list[Tensor]  # [lanes, units] each: what it remembered before, cut where an episode began
+    before: list[Tensor]  # the cell, the same
+    after: list[Tensor]
+    gates: list[Tensor]  # [lanes, 4 * units]
+    keep: list[Tensor]  # [lanes]: 0 where an episode begins
+
+
+@dataclass
+class Parts:
+    """The weights of one layer, or their gradients."""
+
+    weight: Tensor  # [inputs, outputs]
+    bias: Tensor  # [outputs]
+    recurrent: Any = None
+    recurrent_bias: Any = None
+    """A memory's, which plain layers lack."""
+
+
+class Matrices:
+    """Networks of one design on one device."""
+
+    def __init__(self, design: Design, device: str, precision: str = "fp32") -> None:
+        stack = design.stack
+        self.design, self.device = design, device
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.flat = torch.zeros(stack.size, device=device)
+        self.gradient = torch.zeros_like(self.flat)
+        self._cast = self.flat if self.dtype is torch.float32 else self.flat.to(self.dtype)
+        self._exact, self._low, self._slopes = (
+            [_split(flat, layer, at) for layer, at in _offsets(stack.layers)]
+            for flat in (self.flat, self._cast, self.gradient)
+        )
+        self.width = int(stack.table[0, IN_COLUMNS])
+        """Columns of an input: the observation's, padded."""
+        self._held: dict[int, Tensor] = {}
+        self.mean, self.scale = torch.zeros(design.numbers, device=device), torch.ones(design.numbers, device=device)
+
+    def load(self, pack: Array) -> None:
+        """Take over the weights and the normaliser of a pack."""
+        self.flat.copy_(torch.from_numpy(self.design.split_pack(pack)[0].copy()))
+        self.load_normaliser(pack)
+        self.refresh()
+
+    def load_normaliser(self, pack: Array) -> None:
+        """Take over the normaliser of a pack."""
+        _, mean, scale = self.design.split_pack(pack)
+        self.mean.copy_(torch.from_numpy(mean.copy()))
+        self.scale.copy_(torch.from_numpy(scale.copy()))
+
+    def refresh(self) -> None:
+        """Follow a change of the weights."""
+        if self._cast is not self.flat:
+            self._cast.copy_(self.flat)
+
+    def read(self, obs: Tensor, into: Tensor) -> None:
+        """Write normalised observations [rows, numbers] as inputs [rows, width]."""
+        count = len(obs) * self.mean.numel()
+        if into.dtype is torch.float32:
+            launch(normalise_all, normalise_at, count, (obs, self.mean, self.scale, into))
+        else:
+            bits = into.view(torch.int16)
+            launch(normalise_all_half, normalise_half_at, count, (obs, self.mean, self.scale, bits))
+
+    def forward(self, x: Tensor, state: Tensor, fresh: Tensor | None = None) -> tuple[list[Any], list[Any], Tensor]:
+        """Run all layers on inputs [steps * lanes, width]; return their outputs, what memories left, and the state.
+
+        `state` [lanes, size] is what memories start from; `fresh` [steps, lanes] is 1 where an episode begins.
+        """
+        stack, lanes = self.design.stack, len(state) if state.shape[1] else len(x)
+        outputs: list[Any] = []
+        memories: list[Any] = []
+        left = state
+        for number, layer in enumerate(stack.layers):
+            before = x if layer.source < 0 else outputs[layer.source]
+            memory = None
+            if layer.kind == DENSE and number in stack.heads:
+                own = self._low[number]
+                # Column by column, so that what reads these rows one per thread reads side by side.
+                out = _product(own.weight.T, self._narrow(number, before).T).T + self._exact[number].bias
+            elif layer.kind == DENSE:
+                own = self._low[number]
+                out = ACTIVATE[layer.activation](torch.addmm(own.bias, self._narrow(number, before), own.weight))
+            else:
+                left = left.clone() if left is state else left
+                out, memory = self._remember(number, before, state, fresh, lanes, left)
+            outputs.append(out)
+            memories.append(memory)
+        return outputs, memories, left
+
+    def backward(self, x: Tensor, outputs: list[Any], memories: list[Any], by_heads: dict[int, Tensor]) -> None:
+        """Write the gradient of all weights, given slopes [samples, columns] of the heads' outputs."""
+        layers = self.design.stack.layers
+        slopes: dict[int, Tensor] = {number: slope.to(self.dtype) for number, slope in by_heads.items()}
+        for number in reversed(range(len(layers))):
+            layer, own, grown = layers[number], self._low[number], self._slopes[number]
+            before = x if layer.source < 0 else outputs[layer.source]
+            slope = slopes.pop(number)
+            if layer.kind == DENSE:
+                if number not in by_heads:
+                    slope = SLOPES[layer.activation](slope, outputs[number])
+                _product_into(self._narrow(number, before).T, slope, grown.weight)
+                _product_into(self._ones(len(slope)), slope, grown.bias[None])
+                inner = slope
+            else:
+                inner = self._forget(number, before, memories[number], slope.float()).to(self.dtype)
+            if layer.source >= 0:
+                back = inner @ own.weight.T
+                missing = outputs[layer.source].shape[1] - back.shape[1]
+                slopes[layer.source] = functional.pad(back, (0, missing)) if missing else back
+
+    def _ones(self, samples: int) -> Tensor:
+        """A row of ones: summing by a product is many times faster than by a sum."""
+        if samples not in self._held:
+            self._held[samples] = torch.ones(1, samples, dtype=self.dtype, device=self.device)
+        return self._held[samples]
+
+    def _narrow(self, number: int, before: Tensor) -> Tensor:
+        """What a layer reads of the outputs before it."""
+        return before[:, : self._exact[number].weight.shape[0]]
+
+    def _remember(
+        self, number: int, before: Tensor, state: Tensor, fresh: Tensor | None, lanes: int, left: Tensor
+    ) -> tuple[Tensor, Lstm]:
+        """Run an LSTM over all steps."""
+        own = self._exact[number]
+        row = self.design.stack.table[number]
+        at, units = int(row[STATE]), int(row[COLUMNS])
+        given = _product(self._narrow(number, before).float(), own.weight) + (own.bias + own.recurrent_bias)
+        hidden, cell = state[:, at : at + units], state[:, at + units : at + 2 * units]
+        kept, outs = Lstm([], [], [], [], []), []
+        for step, gates in enumerate(given.view(-1, lanes, given.shape[1])):
+            if fresh is not None:
+                keep = (fresh[step] == 0).float()
+                hidden, cell = hidden * keep[:, None], cell * keep[:, None]
+                kept.keep.append(keep)
+            gates = torch.addmm(gates, hidden, own.recurrent)
+            after, out = torch.empty_like(gates[:, :units]), torch.empty_like(gates[:, :units])
+            cell = cell.contiguous()
+            launch(cells, cell_at, lanes * units, (gates, cell, after, out))
+            kept.hidden.append(hidden)
+            kept.before.append(cell)
+            kept.after.append(after)
+            kept.gates.append(gates)
+            hidden, cell = out, after
+            outs.append(out)
+        left[:, at : at + units], left[:, at + units : at + 2 * units] = hidden, cell
+        return torch.cat(outs).to(self.dtype), kept
+
+    def _forget(self, number: int, before: Tensor, kept: Lstm, slope: Tensor) -> Tensor:
+        """Go back through an LSTM: its weights' gradients, and the slopes [samples, gates] of what it was given."""
+        own, grown = self._exact[number], self._slopes[number]
+        lanes, units = kept.before[0].shape
+        carried, by_cell = torch.zeros_like(kept.before[0]), torch.zeros_like(kept.before[0])
+        by_gates = torch.empty(len(kept.gates), lanes, 4 * units, device=self.device)
+        slopes = slope.reshape(-1, lanes, slope.shape[1])
+        still = torch.ones(lanes, device=self.device)
+        for step in reversed(range(len(kept.gates))):
+            later = kept.keep[step + 1] if step + 1 < len(kept.gates) else still
+            launch(
+                cell_slopes, cell_slope_at, lanes * units,
+                (kept.gates[step], kept.before[step], kept.after[step], slopes[step], carried, later, by_cell,
+                 kept.keep[step], by_gates[step]),
+            )  # fmt: skip
+            carried = by_gates[step] @ own.recurrent.T
+        flat = by_gates.view(-1, 4 * units)
+        torch.mm(self._narrow(number, before).float().T, flat, out=grown.weight)
+        torch.mm(torch.cat(kept.hidden).T, flat, out=grown.recurrent)
+        torch.sum(flat, 0, out=grown.bias)
+        grown.recurrent_bias.copy_(grown.bias)
+        return flat
+
+
+def _offsets(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
+    """Each layer with the place at which its weights begin."""
+    at, found = 0, []
+    for layer in layers:
+        found.append((layer, at))
+        at = layer.slots(at)[-1].end
+    return found
+
+
+def _split(flat: Tensor, layer: Layer, at: int) -> Parts:
+    """The weights of a layer as views of the flat ones."""
+    slots = layer.slots(at)
+    views = [flat[slot.offset : slot.end].view(slot.rows, slot.columns) for slot in slots]
+    if layer.kind == DENSE:
+        return Parts(views[0], views[1][0])
+    return Parts(views[0], views[1][0], views[2], views[3][0])
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """The product in fp32, whatever its factors are."""
+    if a.dtype is torch.float32:
+        return a @ b
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+
+
+def _product_into(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Write the product in fp32."""
+    if a.dtype is torch.float32:
+        torch.mm(a, b, out=out)
+    else:
+        out.copy_(_product(a, b))

@@ -1,0 +1,260 @@
+"""Bench: two sides really trained, one after the other, round by round, and a verdict that has earned its words."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from slipstream.core import machine
+from slipstream.core.errors import ConfigError, GateError, MachineError, SlipstreamError
+from slipstream.perf.board import draw, page
+from slipstream.perf.heats import Heat, Portrait, Work, heat, probe
+from slipstream.perf.sides import Side, read_side
+from slipstream.perf.verdict import compare, middle
+from slipstream.runs.layout import plain, read_json, write_json, write_text
+from slipstream.runs.provenance import git_state
+
+BASELINE = "slipstream bench baseline"
+NEED_ROUNDS = 5
+BUSY = 0.15
+"""A machine that others use more than this says less."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A side and all that its runs showed."""
+
+    text: str
+    portrait: Portrait
+    heats: tuple[Heat, ...]
+    when: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it, the curves aside."""
+        rates = middle([heat.rate for heat in self.heats])
+        scores = [heat.score for heat in self.heats if heat.score is not None]
+        memory = [heat.memory_mib for heat in self.heats if heat.memory_mib is not None]
+        return {
+            "side": self.text,
+            "commit": self.portrait.commit,
+            "steps_per_second": rates.facts(),
+            "score": middle(scores).facts() if scores else None,
+            "start_s": middle([heat.start_s for heat in self.heats]).median,
+            "warm_s": middle([heat.warm_s for heat in self.heats]).median,
+            "cold_s": self.portrait.cold_s,
+            "memory_mib": max(memory, default=None),
+            "split": dict(self.heats[-1].split),
+            "batch": self.portrait.batch,
+            "weights": self.portrait.weights,
+            "updates_per_step": self.portrait.updates,
+            "plan": self.portrait.plan,
+        }
+
+
+class Bench:
+    """One comparison: a folder to which every run is written as soon as it is over, so that nothing is lost."""
+
+    def __init__(self, work: Work, out: Path, say: Say) -> None:
+        self.work, self.out, self._say = work, out, say
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"{out} cannot be made: {error.strerror}.", "choose another --out DIR") from error
+        self._raw = out / "runs.jsonl"
+        write_text(self._raw, "")
+
+    def measure(self, sides: Sequence[Side], rounds: int) -> list[Measured]:
+        """Train every side once untimed, then all of them in each round; who goes first changes from round to round."""
+        names = ascii_uppercase[: len(sides)] if len(sides) > 1 else "B"
+        done: list[list[Heat]] = [[] for _ in sides]
+        turn = 0
+        try:
+            portraits = [self._probe(name, side) for name, side in zip(names, sides, strict=True)]
+            for turn in range(1, rounds + 1):
+                order = range(len(sides)) if turn % 2 else reversed(range(len(sides)))
+                for number in order:
+                    one = heat(sides[number], portraits[number], self.work, self.work.seed + turn)
+                    done[number].append(one)
+                    self._keep(names[number], turn, rounds, one)
+        except SlipstreamError as error:
+            where = f"Round {turn} of {rounds}" if turn else "The first, untimed run"
+            kept = f" What was measured before is in {self._raw}." if any(done) else ""
+            error.message = f"{where} of the comparison failed. {error.message}{kept}"
+            raise
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        together = zip(sides, portraits, done, strict=True)
+        return [Measured(side.label, portrait, tuple(heats), now) for side, portrait, heats in together]
+
+    def _probe(self, name: str, side: Side) -> Portrait:
+        if side.commit:
+            self._say(f"{name}: commit {side.commit[:12]}; its first run compiles, which may take a minute or two")
+        portrait = probe(side, self.work)
+        self._say(
+            f"{name} ({side.label}): first run: {portrait.cold_s:.1f} s for making its parts, compiling and the first "
+            f"iteration; batch {portrait.batch:,.0f}, {portrait.weights:,} numbers in the policy"
+        )
+        return portrait
+
+    def _keep(self, name: str, turn: int, rounds: int, one: Heat) -> None:
+        with open(self._raw, "a", encoding="utf-8") as file:
+            file.write(json.dumps(plain({"side": name, "round": turn, **one.facts()})) + "\n")
+        score = "" if one.score is None else f", score {one.score:.4g}"
+        self._say(f"{name} {turn}/{rounds}: {one.rate:,.0f} steps/s{score} (start {one.start_s:.1f} s, not counted)")
+
+
+def bench(
+    sides: Sequence[str], *, env: str | None = None, seconds: float | None = None, rounds: int | None = None,
+    games: int | None = None, shared: Sequence[str] = (), seed: int = 0, modules: Sequence[str] = (),
+    against: Path | None = None, save: Path | None = None, gate: float | None = None, out: Path,
+    any_machine: bool = False, say: Say = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Compare two sides, or one with a saved baseline, or measure one alone to save it; returns all that was found.
+
+    What a comparison with a baseline leaves open is taken from it: env, seconds, rounds, games and settings of both.
+    """
+    texts = list(sides)
+    if len(texts) == 2 and texts[0].endswith(".json"):
+        against, texts = Path(texts[0]), texts[1:]
+    _check(texts, against, save, gate)
+    before = read_baseline(against) if against else None
+    told = dict(before["work"]) if before else {}
+    work = Work(
+        env=env or told.get("env", "soccer"), seconds=seconds or told.get("seconds", 10.0), seed=seed,
+        games=told.get("games", 0) if games is None else games, modules=tuple(modules),
+    )  # fmt: skip
+    rounds = rounds or told.get("rounds", NEED_ROUNDS)
+    shared = list(shared) or told.get("shared", [])
+    if before:
+        _check_baseline(before, work, any_machine)
+    contest = Bench(work, out, say)
+    measured = contest.measure([read_side(text, shared) for text in texts], rounds)
+    facts = _told(work, rounds, shared, measured)
+    if save:
+        facts["saved"] = str(write_baseline(save, facts, measured[-1]))
+    notes = facts["notes"]
+    if before:
+        measured.insert(0, before["measured"])
+        notes.append(f"A is a baseline of {before['measured'].when}: not trained in the same minutes as B")
+        if before["machine"] != facts["machine"]:
+            notes.append(f"A was measured on another machine: {before['machine']['cpu']}")
+    if len(measured) == 2:
+        one, two = measured
+        facts |= compare(one.portrait, two.portrait, one.heats, two.heats, paired=before is None, gate=gate)
+        if facts["busy"] > BUSY:
+            notes.append(f"others used {facts['busy']:.0%} of the machine before the runs: a quiet one says more")
+    facts |= {name: one.facts() for name, one in zip(("a", "b")[-len(measured) :], measured, strict=True)}
+    _write(contest.out, facts, measured)
+    return facts
+
+
+def pass_gate(facts: Mapping[str, Any]) -> None:
+    """Raise where a comparison is slower than its gate allows."""
+    gate = facts.get("gate")
+    if gate and not gate["passed"]:
+        speed = facts["speed"]
+        raise GateError(
+            f"B is slower than A: {speed['median']:.3f}x [{speed['low']:.3f}, {speed['high']:.3f}], and "
+            f"{gate['percent']:g} % are allowed.",
+            f"{facts['out']}/bench.md says where the time goes",
+        )
+
+
+def _check(sides: Sequence[str], against: Path | None, save: Path | None, gate: float | None) -> None:
+    """Something must be compared or saved."""
+    if len(sides) == 2 and against:
+        raise ConfigError("Two sides and a baseline are three.", "leave out A, which is the baseline")
+    if len(sides) == 1 and not (against or save):
+        raise ConfigError("One side alone cannot be compared.", "name a second one, --against FILE or --save FILE")
+    if any(side.endswith(".json") for side in sides):
+        raise ConfigError("A saved baseline can only be A, what is compared with.", "slipstream bench FILE.json B")
+    if gate is not None and not (against or len(sides) == 2):
+        raise ConfigError("--gate needs something to compare with.", "name two sides, or --against FILE")
+
+
+def _told(work: Work, rounds: int, shared: Sequence[str], measured: Sequence[Measured]) -> dict[str, Any]:
+    """What is known whether or not there are two."""
+    sure = middle([0.0] * rounds).sure
+    notes = [f"{rounds} rounds: intervals of medians hold the truth with {sure:.0%}"]
+    return {
+        "env": work.env, "seconds": work.seconds, "rounds": rounds, "games": work.games, "shared": list(shared),
+        "score_is": f"result of {work.games} games after training" if work.games else "mean return of last episodes",
+        "machine": this_machine(), "git": git_state(), "command": shlex.join(["slipstream", *sys.argv[1:]]),
+        "time_utc": measured[-1].when, "notes": notes,
+    }  # fmt: skip
+
+
+def this_machine() -> dict[str, Any]:
+    """What tells machines apart."""
+    return {
+        "fingerprint": machine.fingerprint(), "cpu": machine.cpu_model(), "cores": machine.cores(),
+        "gpu": machine.gpu_name(),
+    }  # fmt: skip
+
+
+def _write(out: Path, facts: dict[str, Any], measured: Sequence[Measured]) -> None:
+    """The comparison for programs, for people, and as a picture."""
+    facts["out"] = str(out)
+    write_json(out / "bench.json", facts)
+    draw(out / "bench.png", facts, [(one.text, one.heats) for one in measured])
+    write_text(out / "bench.md", page(facts) + "\n")
+
+
+def write_baseline(path: Path, facts: Mapping[str, Any], measured: Measured) -> Path:
+    """Keep what a side showed, with the machine, the commit and the settings that it was measured with."""
+    path = path.with_suffix(path.suffix or ".json")
+    kept = {
+        "kind": BASELINE, "version": 1,
+        "work": {key: facts[key] for key in ("env", "seconds", "rounds", "games", "shared")},
+        "machine": facts["machine"], "git": facts["git"], "side": measured.text, "time_utc": measured.when,
+        "portrait": measured.portrait.facts(), "heats": [heat.facts() for heat in measured.heats],
+    }  # fmt: skip
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, kept)
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror}.", "choose another --save FILE") from error
+    return path
+
+
+def read_baseline(path: Path) -> dict[str, Any]:
+    """A saved baseline, its runs as they were."""
+    path = path if path.suffix else path.with_suffix(".json")
+    told = read_json(path)
+    if told is None:
+        raise ConfigError(f"There is no baseline {path}.", f"make one: slipstream bench SIDE --save {path}")
+    try:
+        if told["kind"] != BASELINE or told["version"] != 1:
+            raise KeyError("kind")
+        portrait = Portrait(**told["portrait"])
+        curves = [tuple(tuple(point) for point in heat["curve"]) for heat in told["heats"]]
+        heats = tuple(Heat(**heat | {"curve": curve}) for heat, curve in zip(told["heats"], curves, strict=True))
+        return told | {"measured": Measured(told["side"], portrait, heats, told["time_utc"])}
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not a baseline of this version.", "measure it anew with --save") from error
+
+
+def _check_baseline(before: Mapping[str, Any], work: Work, any_machine: bool) -> None:
+    """A comparison with a baseline is one only for the same work on the same machine."""
+    for key in ("env", "seconds", "games"):
+        was, now = before["work"][key], getattr(work, key)
+        if was != now:
+            raise ConfigError(
+                f"The baseline was measured with {key} {was}, not {now}.", f"leave --{key} out, or measure it anew"
+            )
+    here = this_machine()
+    if before["machine"] != here and not any_machine:
+        there = before["machine"]
+        raise MachineError(
+            f"The baseline was measured on another machine: {there['cpu']}, {there['cores']} cores, "
+            f"{there['gpu'] or 'no GPU'}; this is {here['cpu']}, {here['cores']} cores, {here['gpu'] or 'no GPU'}.",
+            "measure it here with --save, or compare anyway with --any-machine",
+        )

@@ -1,0 +1,85 @@
+"""The model of the machine: what a step costs on one core, and what a plan can make of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.perf.trial import Trial
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds per step that depend on how many envs go together: `each` + `call` / envs."""
+
+    each: float
+    call: float = 0.0
+
+    def __call__(self, envs: float) -> float:
+        """Seconds per step when so many envs are stepped by one call."""
+        return self.each + self.call / max(1.0, envs)
+
+    @classmethod
+    def fit(cls, points: Mapping[int, float]) -> Cost:
+        """The cost through one or two measured numbers of envs; a negative part is none."""
+        (few, slow), (many, quick) = min(points.items()), max(points.items())
+        call = max(0.0, (slow - quick) / (1 / few - 1 / many)) if many > few else 0.0
+        return cls(max(0.0, quick - call / many), call)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Seconds per step of one process with one thread: cores / (env + inference + learning) is the most there is."""
+
+    cores: int
+    env: Cost
+    inference: Cost
+    learn: float
+    """All epochs of it."""
+    rest: float
+
+    @classmethod
+    def of(cls, trials: Mapping[int, Trial], cores: int) -> Model:
+        """The model that trials in one process show, by their number of envs."""
+        costs = {
+            name: {envs: trial.spans[name] / max(1, trial.steps) for envs, trial in trials.items()}
+            for name in ("env", "inference", "learn", "rest")
+        }
+        most = max(trials)
+        return cls(
+            cores, Cost.fit(costs["env"]), Cost.fit(costs["inference"]), costs["learn"][most], costs["rest"][most]
+        )
+
+    def limit(self, envs: int) -> float:
+        """Steps per second if every core did nothing but this, all the time."""
+        return self.cores / (self.env(envs) + self.inference(envs) + self.learn)
+
+    def predict(self, plan: Mapping[str, Any]) -> float:
+        """Steps per second of an applied plan, if nothing but this cost time."""
+        envs, workers, threads = (int(plan[name]) for name in ("envs", "workers", "threads"))
+        workers, threads = min(workers, self.cores), min(threads, self.cores)
+        learn = self.learn / threads
+        if plan["collector"] == "batched":
+            collect = self._batched(envs, workers, plan["groups"])
+        elif plan["collector"] == "actors":
+            collect = (self.env(envs / workers) + self.inference(envs / workers)) / workers
+        else:
+            workers, collect = 1, self.env(envs) + self.inference(envs)
+        if plan["lag"] and plan["collector"] != "local":
+            spent = max(collect, learn, (collect * workers + self.learn) / self.cores)
+        else:
+            spent = collect + learn
+        return 1.0 / (spent + self.rest)
+
+    def _batched(self, envs: int, workers: int, groups: int) -> float:
+        """Groups take turns: while the policy chooses for one, the others step."""
+        env, choose = self.env(envs / groups / workers) / workers, self.inference(envs / groups)
+        if groups == 1:
+            return env + choose
+        return max(env, choose, (env * workers + choose) / self.cores)
+
+    def facts(self, envs: int) -> dict[str, float]:
+        """Microseconds per step, and the limit that follows."""
+        spent = {"env": self.env(envs), "inference": self.inference(envs), "learn": self.learn, "rest": self.rest}
+        return {f"{name}_us": 1e6 * seconds for name, seconds in spent.items()} | {"limit": self.limit(envs)}

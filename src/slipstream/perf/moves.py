@@ -1,0 +1,155 @@
+"""Moves: what can be tried on this machine from where a plan stands, without touching what is learned from.
+
+The batch (envs x agents x rollout), the minibatch and the epochs stay: where the number of envs changes, rollouts get
+shorter or longer. Only a search that is `free` tries larger batches and minibatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.core.errors import ConfigError
+from slipstream.core.plan import check_batch
+from slipstream.settings import Settings
+
+Changes = dict[str, Any]
+"""Settings by dotted key."""
+ORDER = (
+    "collector", "threads", "envs", "workers", "groups", "vector", "device", "inference", "precision", "graphs",
+    "storage", "pinned", "cudnn_benchmark", "learner", "compile", "batch", "minibatch",
+)  # fmt: skip
+"""Coordinates of the search, those that usually matter most first."""
+EXACT = ("collector", "workers", "groups", "vector", "pinned")
+"""Those that are not meant to change a single bit of what is learned."""
+FREE = ("batch", "minibatch")
+"""Those that change learning: larger batches by more envs, and fewer, larger gradient steps."""
+LADDERS = ("threads", "envs", "workers", "groups", *FREE)
+"""Those with many values in order, which are climbed by doubling."""
+LEAST_ROLLOUT = 16
+MOST_ENVS = 1 << 17
+COMPILE_S = 90.0
+"""Seconds that must be left before torch.compile is tried."""
+
+
+def lay(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with some of them replaced."""
+    tree = settings.model_dump()
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        tree[section][name] = value
+    return Settings.model_validate(tree)
+
+
+def rollout_for(settings: Settings, envs: int, wanted: int) -> int | None:
+    """Steps per env that keep the batch when `envs` become `wanted`; None where that cannot be.
+
+    A rollout must not become too short to learn from: 16 steps, a sequence of the memory, or what it was if less.
+    """
+    replay = settings.algorithm == "sac"
+    rollout = settings.sac.rollout if replay else settings.ppo.rollout
+    steps, left = divmod(envs * rollout, wanted)
+    if left or steps < min(rollout, 1 if replay else max(LEAST_ROLLOUT, settings.policy.sequence)):
+        return None
+    if not replay:
+        try:
+            check_batch(lay(settings, {"ppo.rollout": steps}), wanted, 1)
+        except ConfigError as error:
+            if "policy.sequence" in error.message or "policy.burn_in" in error.message:
+                return None
+    return steps
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be tried: the machine, what the user has fixed, and how much of learning may change."""
+
+    agents: int
+    cores: int
+    gpu: bool
+    fixed: Collection[str] = ()
+    """Settings that somebody asked for."""
+    free: bool = False
+    exact: bool = False
+
+    def coordinates(self) -> list[str]:
+        """Where there is something to try, in order."""
+        return [name for name in ORDER if (not self.exact or name in EXACT) and (self.free or name not in FREE)]
+
+    def allowed(self, changes: Mapping[str, Any]) -> bool:
+        """Whether nothing of this was asked to be otherwise."""
+        return not any(key in self.fixed for key in changes)
+
+    def options(self, coordinate: str, plan: Mapping[str, Any], seconds: float) -> list[Changes]:
+        """The alternatives to an applied plan along a coordinate that is no ladder, when so much time is left."""
+        found: list[Changes] = []
+        cuda, torch = plan["device"] == "cuda", plan["learner"] == "torch"
+        if coordinate == "collector":
+            found = self._collectors(plan)
+        elif coordinate == "vector" and plan["collector"] == "batched":
+            found = [{"plan.vector": name} for name in ("threads", "processes") if name != plan["vector"]]
+        elif coordinate == "device" and self.gpu:
+            found = [{"plan.device": "cpu" if cuda else "cuda"}]
+        elif coordinate == "inference" and self.gpu and plan["collector"] == "batched":
+            found = [{"plan.inference": "cpu" if plan["inference"] == "cuda" else "cuda"}]
+        elif coordinate == "precision" and torch:
+            names = ("bf16", "tf32", "fp32") if cuda else ("bf16", "fp32")
+            found = [{"plan.precision": name} for name in names if name != plan["precision"]]
+        elif coordinate == "learner":
+            found = [{"plan.learner": "fused" if torch else "torch"}] if not cuda else []
+        elif coordinate == "compile" and torch and seconds > COMPILE_S:
+            found = [{"plan.compile": not plan["compile"]}]
+        elif coordinate == "storage" and cuda:
+            found = [{"plan.storage": "host" if plan["storage"] == "device" else "device"}]
+        elif coordinate in ("graphs", "pinned", "cudnn_benchmark") and (cuda or plan["inference"] == "cuda"):
+            found = [{f"plan.{coordinate}": not plan[coordinate]}]
+        return [changes for changes in found if self.allowed(changes)]
+
+    def _collectors(self, plan: Mapping[str, Any]) -> list[Changes]:
+        """Other ways to collect; those that keep every bit stay on the same device."""
+        cuda, found = plan["device"] == "cuda", list[Changes]()
+        if self.exact and cuda:
+            return []
+        found.append({"plan.collector": "local"})
+        if plan["envs"] > 1:
+            workers = sorted({self.cores, max(1, self.cores // 2)}, reverse=True)
+            if self.cores > 1:
+                found.append({"plan.collector": "actors", "plan.workers": self.cores})
+            asks = [{}, {"plan.inference": "cpu" if plan["inference"] == "cuda" else "cuda"}]
+            for more in asks if self.gpu and not self.exact else [{}]:
+                groups = {"plan.collector": "batched", "plan.groups": 2}
+                found += [groups | {"plan.workers": count} | more for count in workers]
+        if self.gpu and not self.exact:
+            found.append({"plan.collector": "device"})
+        return [one for one in found if one["plan.collector"] != plan["collector"]]
+
+    def step(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> Changes | None:
+        """The next rung of a ladder from an applied plan and its settings; None at its end."""
+        batch = plan["envs"] * self.agents * settings.ppo.rollout
+        now = {"minibatch": settings.ppo.minibatch, "batch": plan["envs"]}.get(coordinate) or plan[coordinate]
+        most = {"envs": MOST_ENVS, "batch": MOST_ENVS, "groups": 4, "minibatch": batch}.get(coordinate, self.cores)
+        value = min(2 * now, most) if up else now // 2
+        if coordinate == "workers" and not up and now == self.cores > 2:
+            value = now - 1
+        if value < 1 or value == now or not self._matters(coordinate, plan, settings, up):
+            return None
+        changes: Changes = {f"plan.{coordinate}": value}
+        if coordinate == "envs":
+            steps = rollout_for(settings, plan["envs"], value)
+            changes |= {f"{settings.algorithm}.rollout": steps}
+        elif coordinate == "batch":
+            changes = {"plan.envs": value}
+        elif coordinate == "minibatch":
+            changes = {"ppo.minibatch": None if batch % value else value}
+        return changes if None not in changes.values() and self.allowed(changes) else None
+
+    def _matters(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> bool:
+        """Whether the plan has anything that this coordinate turns."""
+        if coordinate == "workers":
+            return plan["collector"] in ("actors", "batched")
+        if coordinate == "groups":
+            return bool(plan["collector"] == "batched")
+        if coordinate == "threads":
+            return bool(plan["device"] != "cuda")
+        return coordinate not in FREE or (up and settings.algorithm == "ppo")

@@ -1,0 +1,169 @@
+"""What is compared: settings, presets and commits, from the words that name them to the command that trains them."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slipstream.config import flag_layer, preset_layer, presets, resolve
+from slipstream.core.errors import ConfigError, did_you_mean
+
+PACKAGE = Path(__file__).parents[1]
+COMMIT, PRESET = "commit:", "preset:"
+KEPT_SOURCES = 4
+"""Commits whose sources, and what was compiled of them, are kept for the next comparison."""
+OPENING, CLOSING = "([{", ")]}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: the words that named it, and what they stand for."""
+
+    text: str
+    words: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    """Later ones lie over earlier ones."""
+    config: Path | None = None
+    commit: str = ""
+    """The full name of a commit; empty: the code that runs now."""
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return self.text or "defaults"
+
+
+def read_side(text: str, shared: Sequence[str] = ()) -> Side:
+    """Read words between commas: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both sides.
+
+    Settings of this code are checked here, before anything is trained; those of a commit by that commit.
+    """
+    side = Side(text)
+    for word in _split(text):
+        head, equals, _ = word.partition("=")
+        if word.startswith(COMMIT):
+            side = _once(side, commit=full_commit(word.removeprefix(COMMIT)))
+        elif equals and "/" not in head:
+            side = replace(side, words=(*side.words, word))
+        elif word.endswith((".yaml", ".yml")):
+            side = _once(side, config=_existing(Path(word)))
+        elif word.startswith(PRESET) or word in presets():
+            side = replace(side, presets=(*side.presets, word.removeprefix(PRESET)))
+        else:
+            raise ConfigError(
+                f"`{word}` is neither KEY=VALUE, a preset, a YAML file nor a commit.{did_you_mean(word, presets())}",
+                f"presets are {', '.join(presets())}; write commit:REV for a commit and NAME.json for a saved baseline",
+            )
+    side = replace(side, words=(*shared, *side.words))
+    if not side.commit:
+        resolve(*(preset_layer(name) for name in side.presets), flag_layer(list(side.words)))
+    return side
+
+
+def _once(side: Side, **more: Path | str) -> Side:
+    """The side with one thing more; two files or commits would hide each other."""
+    for name, value in more.items():
+        if before := getattr(side, name):
+            raise ConfigError(f"`{side.text}` names two of a kind: {before} and {value}.", "keep one of them")
+    return replace(side, **more)  # type: ignore[arg-type]
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ConfigError(f"There is no config file `{path}`.", "name an existing YAML file")
+    return path.resolve()
+
+
+def _split(text: str) -> list[str]:
+    """The words between commas; those within brackets belong to a value."""
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in OPENING) - (letter in CLOSING)
+        if letter == "," and not depth:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]
+
+
+def command(side: Side, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
+    """The command line of a verb with this side's settings."""
+    words = [sys.executable, "-m", "slipstream.cli", *verb]
+    for preset in side.presets:
+        words += ["--preset", preset]
+    if side.config:
+        words += ["--config", str(side.config)]
+    for word in side.words:
+        words += ["--set", word]
+    for module in modules:
+        words += ["--import", module]
+    return words
+
+
+def knows(side: Side, flag: str) -> bool:
+    """Whether the command line of a side's own code has a flag; commits of before lack newer ones."""
+    files = [*(_source(side) / "slipstream").glob("cli.py"), *(_source(side) / "slipstream" / "cli").glob("*.py")]
+    return any(f'{flag}"' in file.read_text(encoding="utf-8") for file in files)
+
+
+def _source(side: Side) -> Path:
+    return sources(side.commit) if side.commit else PACKAGE.parent
+
+
+def surroundings(side: Side) -> dict[str, str]:
+    """The variables of its process: its own sources come first."""
+    paths = [str(_source(side)), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def checkout() -> Path:
+    """The git checkout that this code runs from."""
+    root = PACKAGE.parents[1]
+    if PACKAGE.parent.name != "src" or not (root / ".git").exists():
+        raise ConfigError(
+            "Commits can be compared only where slipstream runs from its own git checkout.",
+            "clone the repository and run it from there, or compare settings and saved baselines",
+        )
+    return root
+
+
+def full_commit(rev: str) -> str:
+    """The full name of a commit."""
+    done = subprocess.run(
+        ["git", "-C", str(checkout()), "rev-parse", "--verify", "-q", f"{rev}^{{commit}}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode or not done.stdout.strip():
+        raise ConfigError(f"There is no commit `{rev}` in {checkout()}.", "`git log --oneline` lists what there is")
+    return done.stdout.strip()
+
+
+def sources(commit: str) -> Path:
+    """The sources of a commit, written out once; what is compiled of them is kept beside them."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream" / "commits"
+    folder = home / commit
+    if not folder.is_dir():
+        done = subprocess.run(
+            ["git", "-C", str(checkout()), "archive", commit, "src"], capture_output=True, check=False
+        )
+        if done.returncode:
+            raise ConfigError(f"git cannot write out commit {commit[:12]}: {done.stderr.decode().strip()}", "git fsck")
+        writing = folder.with_name(f".{commit}.{os.getpid()}")
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(writing, filter="data")
+        try:
+            writing.rename(folder)
+        except OSError:  # another comparison was faster
+            shutil.rmtree(writing, ignore_errors=True)
+        others = sorted(folder.parent.glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in others[KEPT_SOURCES:]:
+            shutil.rmtree(old, ignore_errors=True)
+    os.utime(folder)
+    return folder / "src"

@@ -1,0 +1,222 @@
+"""Trials: some seconds of real training without a run directory, and what they showed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from slipstream.core.plan import Plan
+from slipstream.envs.registry import EnvChoice
+from slipstream.learn.build import build
+from slipstream.runs import system
+from slipstream.runs.spans import Spans
+from slipstream.settings import Settings
+
+SLICE_S = 0.2
+"""Iterations are put together until they took this long, so that a rate is worth something."""
+WARM_S = 30.0
+"""How long learning is waited for where an algorithm fills a buffer first."""
+OnIteration = Callable[[float, dict[str, Any]], None]
+"""Told after every measured iteration: seconds of the measured part so far, and what training would log."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What some seconds of real training showed."""
+
+    plan: Plan
+    """As applied."""
+    steps: int
+    seconds: float
+    iterations: int
+    """Of the measured part, as the two before."""
+    build_s: float
+    """Making the parts."""
+    warm_s: float
+    """The first iterations, compiling included."""
+    spans: dict[str, float]
+    """Seconds of the measured part: `collect`, `learn` and `rest` add up to it; `env` and `inference` are what
+    collecting was spent on, as means over workers."""
+    updates: int
+    """Gradient steps."""
+    samples: int
+    """Samples that they saw."""
+    memory_mib: float
+    """The most memory of this process and its children."""
+    gpu_mib: float
+    """The most memory on the GPU; 0 without one."""
+    rates: tuple[float, ...]
+    """Steps per second of each iteration, or of several that took a fifth of a second together, in order."""
+
+    @property
+    def rate(self) -> float:
+        """Steps per second of the measured part."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+
+class Rehearsal:
+    """A training that stands ready and can be measured again and again; it leaves nothing on disk."""
+
+    def __init__(self, choice: EnvChoice, settings: Settings, warm_iterations: int = 2) -> None:
+        began = perf_counter()
+        self._gpu_before = _gpu_peak_from_here()
+        self._batch = settings.sac.batch
+        self.parts = build(choice, settings)
+        self._version = self._steps = self._updates = 0
+        self._spans = Spans()
+        self.memory_mib = 0.0
+        try:
+            self.build_s = perf_counter() - began
+            self._begin()
+            while not self._warm(warm_iterations, began):
+                self._iterate()
+            self._wait_for_gpu()
+            self._note_memory()
+        except BaseException:
+            self.parts.close()
+            raise
+        self.warm_s = perf_counter() - began - self.build_s
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything that was started."""
+        self.parts.close()
+
+    def measure(self, seconds: float, on_iteration: OnIteration | None = None) -> Trial:
+        """Train for this long, one iteration at least."""
+        _set_modes(self.parts.plan)
+        if self.parts.collector.lag:
+            self._iterate()  # its rollout was made before the clock starts
+        self._spans.reset()
+        before = self.parts.collector.seconds()
+        steps = samples = updates = iterations = 0
+        rates: list[float] = []
+        self._wait_for_gpu()
+        began = mark = perf_counter()
+        marked = 0
+        while not iterations or perf_counter() - began < seconds:
+            taken, learned, seen, row = self._iterate()
+            steps, updates, samples, iterations = steps + taken, updates + learned, samples + seen, iterations + 1
+            now = perf_counter()
+            if now - mark >= SLICE_S:
+                rates.append((steps - marked) / (now - mark))
+                mark, marked = now, steps
+            if on_iteration is not None:
+                on_iteration(now - began, row)
+        self._wait_for_gpu()
+        took = perf_counter() - began
+        self._note_memory()
+        after = self.parts.collector.seconds()
+        spent = self._spans.totals()
+        spent["rest"] = max(0.0, took - spent["collect"] - spent["learn"])
+        spent |= {"env": after[0] - before[0], "inference": after[1] - before[1]}
+        return Trial(
+            plan=self.parts.plan, steps=steps, seconds=took, iterations=iterations, build_s=self.build_s,
+            warm_s=self.warm_s, spans=spent, updates=updates, samples=samples, memory_mib=self.memory_mib,
+            gpu_mib=self.gpu_mib(), rates=tuple(rates) or (steps / took,),
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        """Stand where a new run stands before its first iteration."""
+        self.parts.publish(0)
+        self.parts.collector.start(0, None)
+        self.parts.matches.advance(0, self.parts.learner.pack)
+
+    def _iterate(self) -> tuple[int, int, int, dict[str, Any]]:
+        """One iteration in the order of the loop; returns its steps, gradient steps, samples that they saw, and row."""
+        parts, collector, learner, matches = self.parts, self.parts.collector, self.parts.learner, self.parts.matches
+        with self._spans("collect"):
+            rollout = collector.collect(self._version)
+        if collector.lag:
+            learner.pack.copy()
+        learner.now = parts.schedules.now(learner.section, self._steps)
+        with self._spans("learn"):
+            taken, row = learner.update(rollout, self._steps)
+        parts.episodes.add(rollout)
+        self._steps += taken
+        matches.see(collector.matches(self._version), collector.failed, self._steps)
+        self._version += 1
+        collector.snapshot(self._version)
+        row |= matches.advance(self._steps, learner.pack)
+        matches.draw()
+        parts.publish(self._version)
+        row |= parts.episodes.metrics()
+        matches.drain()
+        collector.drain_faults()
+        learner.notices.clear()
+        if learner.section == "ppo":
+            learned = int(row["ppo/updates"])
+            seen = taken * int(row["ppo/epochs"])
+        else:
+            learned = int(row["sac/updates"]) - self._updates
+            seen = learned * self._batch
+        self._updates += learned
+        return taken, learned, seen, row
+
+    def _warm(self, iterations: int, began: float) -> bool:
+        """Whether everything has run, learning included."""
+        learns = self._updates > 0 or perf_counter() - began > WARM_S
+        return self._version >= iterations and (learns or not iterations)
+
+    def _note_memory(self) -> None:
+        self.memory_mib = max(self.memory_mib, system.memory_mib())
+
+    def _on_gpu(self) -> bool:
+        plan = self.parts.plan
+        return "cuda" in (plan.device.applied, plan.inference.applied)
+
+    def _wait_for_gpu(self) -> None:
+        """The clock stops when the work is done, not when it is asked for."""
+        if self._on_gpu():
+            import torch
+
+            torch.cuda.synchronize()
+
+    def gpu_mib(self) -> float:
+        """The most memory that it took on the GPU; 0 without one."""
+        if not self._on_gpu():
+            return 0.0
+        import torch
+
+        return (torch.cuda.max_memory_reserved() - self._gpu_before) / 2**20
+
+
+def _gpu_peak_from_here() -> int:
+    """Forget the most memory that was held on the GPU; returns what is held now."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    return int(torch.cuda.memory_reserved())
+
+
+def _set_modes(plan: Plan) -> None:
+    """Put back what building has set for the whole process, where trainings stand side by side."""
+    if "torch" in sys.modules:
+        import torch
+
+        from slipstream.learn.modes import set_modes
+
+        set_modes(plan)
+        if plan.learner.applied == "torch":
+            torch.set_num_threads(plan.threads.applied)
+
+
+def try_out(
+    choice: EnvChoice, settings: Settings, *, seconds: float, warm_iterations: int = 2,
+    on_iteration: OnIteration | None = None,
+) -> Trial:  # fmt: skip
+    """Train for some seconds as a run would, its files aside, and say what that showed."""
+    with Rehearsal(choice, settings, warm_iterations) as rehearsal:
+        return rehearsal.measure(seconds, on_iteration)

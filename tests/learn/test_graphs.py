@@ -1,0 +1,188 @@
+"""Gradient steps without waiting: what adds up on the device, what is brought there, and what graphs replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.core.contracts import Array, ObsField, ObsSpec
+from slipstream.learn.batch import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Knobs
+from slipstream.learn.graphs import WARMED, Graphs, Tally
+from slipstream.learn.reference import TorchEngine
+from slipstream.learn.tensors import Data
+from slipstream.models.design import Design
+
+KNOBS = Knobs(
+    minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
+    adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
+)  # fmt: skip
+SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1))))
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
+Make = Callable[..., tuple[Design, Array, Batch]]
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions compute in fp32 unless a test says otherwise."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture
+def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Make:
+    """Make a policy and a batch of 200 samples in 10 rows, of which some do not count."""
+
+    def make(kind: str = "discrete", count: int = 200, **more: Any) -> tuple[Design, Array, Batch]:
+        design, pack = make_policy(kind, **more)
+        params, mean, scale = design.split_pack(pack)
+        obs, mask, action = make_samples(design, count)
+        random = np.random.default_rng(7)
+        columns = [random.normal(0, spread, count).astype(np.float32) for spread in (0.1, 1, 1, 1)]
+        weight, fresh = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
+        state = np.zeros((count // design.sequence, design.state_size), np.float32)
+        batch = Batch(
+            obs, mean, scale, mask, action, columns[0] - 1.5, *columns[1:], weight, fresh, state,
+            np.zeros((count, 0), np.float32), np.zeros(0, np.int64), 10, design.sequence,
+        )  # fmt: skip
+        return design, params.copy(), batch
+
+    return make
+
+
+def learn(engine: TorchEngine, batch: Batch, knobs: Knobs = KNOBS, epochs: int = 3) -> tuple[Array, Array]:
+    """Take some epochs; return the weights and the totals."""
+    random, totals = np.random.default_rng(1), np.zeros(SUMS)
+    for _ in range(epochs):
+        engine.run(batch, random.permutation(len(batch.logp) // batch.sequence), knobs, totals)
+    return engine.params.copy(), totals
+
+
+def test_a_tally_counts_what_was_taken_and_ends_after_three_failures() -> None:
+    """Failed steps add nothing, skipped ones neither and break no row; after three in a row nothing counts."""
+    tally = Tally("cpu")
+    tally.begin(1)
+    added = torch.zeros(SUMS, dtype=torch.float64)
+    added[SAMPLES], added[UPDATES] = 10, 1
+    taken = []
+    for bad, skipped in ((1, 0), (0, 1), (0, 0), (1, 0), (1, 0), (1, 0), (0, 0)):
+        one = torch.tensor(float(bad)), torch.tensor(float(skipped))
+        taken.append(1 - int(tally.left_out(*one)))
+        tally.add(added, *one)
+    sums, failed, streak = tally.read()
+    assert taken == [0, 0, 1, 0, 0, 0, 0]
+    assert (sums[SAMPLES], sums[UPDATES], sums[SKIPPED]) == (10, 1, 1)
+    assert (failed, streak) == (4, 3)
+
+
+def test_what_does_not_count_is_left_out_of_the_standard() -> None:
+    """Mean and deviation by hand: advantages 1, 3 and 5 count, 100 does not."""
+    zeros, none = np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
+    columns = {"advantage": np.array([1, 100, 3, 5], np.float32), "weight": np.array([1, 0, 0.5, 2], np.float32)}
+    batch = Batch(
+        none, zeros[:0], zeros[:0], none, none, zeros, zeros, columns["advantage"], zeros, columns["weight"],
+        np.zeros(4, np.uint8), none, none, np.zeros(0, np.int64), 4,
+    )  # fmt: skip
+    data = Data(batch, "cpu")
+    mean, factor, share = data.standardise(torch.arange(4), True)
+    assert (float(mean), float(factor)) == (3.0, pytest.approx(0.5)) and float(share) == pytest.approx(1 / 3)
+    assert [float(x) for x in data.standardise(torch.arange(4), False)[:2]] == [0.0, 1.0]
+
+
+def test_observations_may_be_there_already(make_case: Make) -> None:
+    """A batch whose observations are a tensor teaches the same, bit for bit."""
+    design, params, batch = make_case()
+    plain = learn(TorchEngine(design, params.copy(), 1), batch)
+    there = learn(TorchEngine(design, params.copy(), 1), replace(batch, obs=torch.from_numpy(batch.obs.copy())))
+    assert np.array_equal(plain[0], there[0]) and np.array_equal(plain[1], there[1])
+
+
+def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
+    """Sequences with memory are learned step by step, and the plan hears why, once."""
+    design, params, batch = make_case(memory="lstm", sequence=5)
+    engine, heard = TorchEngine(design, params, 1), list[Any]()
+    graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told))
+    data = Data(batch, "cpu")
+    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(WARMED + 2))
+    why = "the learner takes its steps one by one: sequences are cut where episodes begin"
+    assert heard == [("graphs", "acting", why)]
+
+
+def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> None:
+    """The learning rate and the clip are read from memory; what changes the steps themselves is not."""
+    design, params, batch = make_case()
+    engine = TorchEngine(design, params, 1)
+    graphs = Graphs(engine.step, engine.optimiser, lambda *_: "", print)
+    data, index = Data(batch, "cpu"), torch.arange(8)
+    key = graphs._key(data, index, KNOBS)
+    assert key == graphs._key(data, index, replace(KNOBS, learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
+    for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
+        assert key != graphs._key(data, index, replace(KNOBS, **other))
+    assert key != graphs._key(data, index[:4], KNOBS)
+
+
+@on_gpu
+@pytest.mark.parametrize("case", [{}, {"kind": "continuous"}, {"kind": "masked_multi"}, {"obs": SEEN}])
+def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make_case: Make) -> None:
+    """On a GPU in fp32, replayed steps leave the weights of eager ones and of the CPU; a second batch is seen too."""
+    design, params, batch = make_case(**case)
+    second = replace(batch, advantage=-batch.advantage)
+    made = []
+    for where, graphs in (("cpu", False), (device, False), (device, True)):
+        engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs)
+        learn(engine, batch)
+        weights, totals = learn(engine, second, replace(KNOBS, learning_rate=5e-4))
+        made.append((weights, totals, engine.gradient()))
+        assert engine.counters[0] == 30
+    for (one, sums, slope), (other, more, steep) in pairwise(made):
+        assert np.allclose(one, other, atol=5e-4)
+        assert np.allclose(sums[: KL + 1], more[: KL + 1], rtol=1e-2, atol=1e-2)
+        assert np.allclose(slope, steep, atol=1e-2)
+    assert np.allclose(made[1][0], made[2][0], atol=1e-4)
+    assert not np.allclose(made[0][0], params, atol=1e-4)
+
+
+@on_gpu
+def test_halves_learn_nearly_the_same(device: str, make_case: Make) -> None:
+    """bf16 with graphs stays near fp32; losses and weights are fp32."""
+    design, params, batch = make_case(obs=SEEN)
+    exact = learn(TorchEngine(design, params.copy(), 1), batch)
+    half = learn(TorchEngine(design, params.copy(), 1, device=device, precision="bf16", graphs=True), batch)
+    assert np.corrcoef(exact[0] - params, half[0] - params)[0, 1] > 0.9
+    assert np.allclose(exact[1][: KL + 1], half[1][: KL + 1], rtol=0.05, atol=0.5)
+
+
+@on_gpu
+def test_steps_do_not_wait(device: str, make_case: Make) -> None:
+    """Within an epoch nothing makes the host wait for the GPU, with graphs or without."""
+    design, params, batch = make_case(obs=SEEN)
+    for graphs in (False, True):
+        engine = TorchEngine(design, params.copy(), 1, device=device, graphs=graphs)
+        learn(engine, batch)
+        data, index = engine._bring(batch), torch.arange(40, device=device)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(3):
+                if engine._graphs is None or not engine._graphs.replay(data, index, KNOBS):
+                    engine.step(data, index, KNOBS)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@on_gpu
+def test_observations_may_stay_on_the_host(device: str, make_case: Make) -> None:
+    """Offloaded observations teach the same; the plan hears that such steps are not captured."""
+    design, params, batch = make_case()
+    heard: list[Any] = []
+    kept = learn(TorchEngine(design, params.copy(), 1, device=device), batch)
+    engine = TorchEngine(
+        design, params.copy(), 1, device=device, offload=True, graphs=True, mend=lambda *told: heard.append(told)
+    )
+    away = learn(engine, batch)
+    assert np.allclose(kept[0], away[0], atol=1e-6)
+    assert [told[:2] for told in heard] == [("graphs", "acting")]

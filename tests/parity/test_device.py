@@ -1,0 +1,155 @@
+"""The device collector and its learner on the CPU: the same games, the same steps, and checkpoints for either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.api import configure
+from slipstream.learn.build import Parts, build, choose_env
+from slipstream.learn.state import Position, capture, restore
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "soccer": ("soccer", {"ppo.minibatch": 128, "ppo.order": "time"}),
+    "two networks": ("soccer", {"ppo.minibatch": 128, "ppo.order": "time", "policy.shared": False, "ppo.epochs": 2,
+                                "policy.activation": "tanh", "ppo.clip_value": 0.1, "ppo.optimiser": "adamw",
+                                "ppo.weight_decay": 0.1}),
+    "lstm": ("soccer", {"ppo.minibatch": 512, "policy.memory": "lstm", "policy.memory_size": 20, "policy.sequence": 8,
+                        "ppo.order": "time", "env.match_seconds": 0.8}),
+    "kart": ("kart", {"ppo.minibatch": 64, "ppo.order": "time", "env.match_seconds": 2.4}),
+    "kart, two ends in a rollout": ("kart", {"ppo.minibatch": 64, "ppo.order": "time", "env.match_seconds": 1.0}),
+    "mixed": ("soccer:mixed", {"ppo.minibatch": 1536, "ppo.order": "time", "env.match_seconds": 1.0,
+                               "env.target": ("1v1", "3v3")}),
+}  # fmt: skip
+COMPARED = ("obs", "action", "logp", "value", "reward", "terminated", "truncated", "active", "state")
+
+
+def parts_of(env: str, collector: str, more: dict[str, Any], device: str = "cpu") -> Parts:
+    """The parts of a small run."""
+    flags = {"plan.collector": collector, "plan.device": device, "plan.envs": 8, "ppo.rollout": 32} | more
+    settings = configure(env, flags=flags, tuned=False).settings
+    return build(choose_env(env, settings), settings)
+
+
+def begin(parts: Parts) -> None:
+    """Start collecting."""
+    parts.publish(0)
+    parts.collector.start(0, None)
+
+
+def iterate(parts: Parts, version: int) -> Any:
+    """One iteration, without a log."""
+    rollout = parts.collector.collect(version)
+    samples, row = parts.learner.update(rollout, version)
+    parts.episodes.add(rollout)
+    parts.publish(version + 1)
+    return rollout, samples, row
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_device_is_local(name: str) -> None:
+    """Rollouts have the same chance and the same games, and learning from them takes the same gradient steps."""
+    env, more = CASES[name]
+    local, device = parts_of(env, "local", more), parts_of(env, "device", more)
+    begin(local)
+    begin(device)
+    for version in range(3):
+        here, samples, row = iterate(local, version)
+        there, others, told = iterate(device, version)
+        assert samples == others
+        for field in COMPARED:
+            mine, theirs = getattr(here, field), getattr(there, field).numpy()
+            assert np.allclose(mine, theirs, atol=1e-4 * (1 + version)), (version, field)
+        cut = here.truncated > 0
+        assert np.allclose(here.final_value[cut], there.final_value.numpy()[cut], atol=1e-3)
+        assert np.allclose(local.learner.pack, device.learner.pack, atol=3e-4 * (1 + version)), version
+        assert told["loss/value"] == pytest.approx(row["loss/value"], rel=1e-3)
+        assert told["ppo/updates"] == row["ppo/updates"]
+        assert np.allclose(here.term_sums(), there.term_sums(), atol=1e-3)
+    assert local.episodes.metrics()["episode/count"] == device.episodes.metrics()["episode/count"]
+
+
+@pytest.mark.parametrize("goes_on", ["local", "device"])
+def test_a_run_goes_on_with_either(goes_on: str) -> None:
+    """What `device` keeps in a checkpoint is what `local` starts from, and itself it goes on exactly."""
+    more = {"ppo.minibatch": 512, "policy.memory": "lstm", "policy.memory_size": 16, "policy.sequence": 8,
+            "env.match_seconds": 0.8}  # fmt: skip
+    first, second = parts_of("soccer", "device", more), parts_of("soccer", goes_on, more)
+    begin(first)
+    for version in range(2):
+        iterate(first, version)
+    position = Position(steps=1024, version=2, start=first.collector.snapshot(2))
+    restore(second, capture(first, position, 0.0))
+    after, _, _ = iterate(first, 2)
+    again, _, _ = iterate(second, 2)
+    for field in ("obs", "action", "reward"):
+        mine, theirs = (np.asarray(getattr(rollout, field)) for rollout in (after, again))
+        assert np.allclose(mine, theirs, atol=1e-5), field
+    if goes_on == "device":
+        assert np.array_equal(first.learner.pack, second.learner.pack)
+
+
+def test_samples_are_shuffled_by_the_seed() -> None:
+    """In the order of samples or segments every one is learned from once, and not as they stand."""
+    for order in ("samples", "segments"):
+        parts = parts_of("soccer", "device", {"ppo.minibatch": 128, "ppo.order": order, "policy.sequence": 8})
+        begin(parts)
+        rollout = parts.collector.collect(0)
+        drawn = parts.learner._draw(rollout)  # type: ignore[attr-defined]
+        assert drawn.shape == (1, 4, 128)
+        assert torch.equal(drawn.flatten().sort().values, torch.arange(512))
+        assert not torch.equal(drawn.flatten(), torch.arange(512))
+        parts.learner.update(rollout, 0)
+
+
+def test_what_cannot_live_on_a_device_is_said() -> None:
+    """An opponent, a curriculum or a GRU needs the CPU, and the plan says so."""
+    from slipstream.core.errors import ConfigError
+
+    for more, why in (
+        ({"opponent": "scripted:rule"}, "opponents play on the CPU"),
+        ({"policy.memory": "gru"}, "a GRU is not among"),
+        ({"curriculum.kind": "uniform"}, "a curriculum follows games one by one"),
+        ({"ppo.vtrace_rho": 1.0}, "V-trace is computed on the CPU"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            parts_of("soccer", "device", more | {"ppo.minibatch": 128})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_gpu_is_the_cpu(name: str) -> None:
+    """Captured as graphs on a GPU in fp32, rollouts and steps are the CPU's within rounding."""
+    env, more = CASES[name]
+    local, device = parts_of(env, "local", more), parts_of(env, "device", more | {"plan.precision": "fp32"}, "cuda")
+    begin(local)
+    begin(device)
+    for version in range(2):
+        here, _, _ = iterate(local, version)
+        there, _, _ = iterate(device, version)
+        for field in COMPARED:
+            mine, theirs = getattr(here, field), getattr(there, field).cpu().numpy()
+            assert np.allclose(mine, theirs, atol=2e-4 * (1 + version)), (version, field)
+        assert np.allclose(local.learner.pack, device.learner.pack, atol=1e-3 * (1 + version)), version
+    local.close()
+    device.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+def test_graphs_change_nothing() -> None:
+    """With and without graphs a GPU does the same, in bf16 too."""
+    more = {"ppo.minibatch": 128, "plan.precision": "bf16"}
+    packs = []
+    for graphs in (True, False):
+        parts = parts_of("soccer", "device", more | {"plan.graphs": graphs}, "cuda")
+        begin(parts)
+        for version in range(3):
+            iterate(parts, version)
+        packs.append(parts.learner.pack.copy())
+        parts.close()
+    assert np.allclose(*packs, atol=1e-5)

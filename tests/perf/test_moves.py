@@ -1,0 +1,120 @@
+"""Moves: what is tried, and that it leaves alone what is learned from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slipstream.core.plan import Facts, check_batch, make_plan
+from slipstream.perf.moves import LADDERS, Space, lay, rollout_for
+from slipstream.settings import Settings
+
+BASE = lay(Settings(), {"ppo.rollout": 64, "ppo.minibatch": 4096, "plan.envs": 512})
+
+
+def applied(settings: Settings = BASE, gpu: str = "", **facts: Any) -> dict[str, Any]:
+    """The plan of some settings on four cores."""
+    return make_plan(settings.plan, Facts(4, True, settings.ppo.minibatch, gpu=gpu, **facts)).applied()
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted", "rollout"),
+    [
+        ({}, 1024, 32),
+        ({}, 2048, 16),
+        ({}, 4096, None),
+        ({}, 384, None),
+        ({}, 32, 1024),
+        ({"policy.sequence": 32}, 2048, None),
+        ({"policy.memory": "gru", "policy.sequence": 32}, 1024, 32),
+        ({"policy.memory": "gru", "policy.burn_in": 40}, 1024, None),
+        ({"ppo.rollout": 8}, 256, 16),
+        ({"ppo.rollout": 8}, 1024, None),
+        ({"algorithm": "sac"}, 1024, None),
+        ({"algorithm": "sac"}, 256, 2),
+    ],
+)
+def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: int | None) -> None:
+    """512 envs x 64 steps become as many samples of other envs, or nothing: 16 steps or a sequence is the least."""
+    settings = BASE.model_copy(update={"algorithm": changes.pop("algorithm", "ppo")})
+    assert rollout_for(lay(settings, changes), 512, wanted) == rollout
+
+
+@pytest.mark.parametrize("gpu", ["", "Some GPU"])
+def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
+    """Every move leaves batch, minibatch and epochs as they were."""
+    space, plan = Space(2, 4, bool(gpu)), applied(gpu=gpu)
+    moves = [one for name in space.coordinates() if name not in LADDERS for one in space.options(name, plan, 1e9)]
+    moves += [one for name in space.coordinates() for up in (True, False) if (one := _step(space, name, plan, up))]
+    assert len(moves) >= 8
+    for changes in moves:
+        after = lay(BASE, changes)
+        assert check_batch(after, after.plan.envs or 0, 2) == 512 * 2 * 64
+        assert (after.ppo.minibatch, after.ppo.epochs) == (4096, BASE.ppo.epochs)
+
+
+def _step(space: Space, name: str, plan: dict[str, Any], up: bool) -> dict[str, Any] | None:
+    return space.step(name, plan, BASE, up) if name in LADDERS else None
+
+
+def test_ladders() -> None:
+    """Doubled or halved, up to the cores; the last core but one is a rung of its own."""
+    space, plan = Space(1, 4, False), applied() | {"workers": 4, "threads": 1}
+    assert space.step("threads", plan, BASE, True) == {"plan.threads": 2}
+    assert space.step("threads", plan, BASE, False) is None
+    assert space.step("workers", plan, BASE, True) is None
+    assert space.step("workers", plan, BASE, False) == {"plan.workers": 3}
+    assert space.step("workers", plan | {"workers": 3}, BASE, False) == {"plan.workers": 1}
+    assert space.step("workers", plan | {"collector": "local"}, BASE, False) is None
+    assert space.step("groups", plan, BASE, True) is None
+    assert space.step("groups", plan | {"collector": "batched", "groups": 2}, BASE, True) == {"plan.groups": 4}
+    assert space.step("envs", plan, BASE, False) == {"plan.envs": 256, "ppo.rollout": 128}
+
+
+def test_larger_batches_only_if_free() -> None:
+    """Larger batches and minibatches are tried only where learning may change, minibatches up to the whole batch."""
+    assert "minibatch" not in Space(1, 4, False).coordinates()
+    space = Space(1, 4, False, free=True)
+    assert space.coordinates()[-2:] == ["batch", "minibatch"]
+    assert space.step("batch", applied(), BASE, True) == {"plan.envs": 1024}
+    assert space.step("batch", applied(), BASE, False) is None
+    assert space.step("minibatch", applied(), BASE, True) == {"ppo.minibatch": 8192}
+    whole = lay(BASE, {"ppo.minibatch": 32768})
+    assert space.step("minibatch", applied(), whole, True) is None
+
+
+def test_exact_moves_change_how_and_never_what() -> None:
+    """Only who collects; nothing that a bit of the result could depend on."""
+    space = Space(1, 4, True, exact=True)
+    assert space.coordinates() == ["collector", "workers", "groups", "vector", "pinned"]
+    keys = {key for one in space.options("collector", applied(), 1e9) for key in one}
+    assert keys == {"plan.collector", "plan.workers", "plan.groups"}
+    assert space.options("collector", applied(gpu="X", images=True), 1e9) == []
+
+
+def test_what_is_asked_for_stands() -> None:
+    """A setting that somebody gave is not tried otherwise, and a rollout that is given fixes the envs."""
+    space = Space(1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
+    plan = applied()
+    assert space.options("collector", plan, 1e9) == []
+    assert space.step("threads", plan | {"threads": 1}, BASE, True) is None
+    assert space.step("envs", plan, BASE, True) is None
+
+
+def test_what_only_a_gpu_or_torch_has() -> None:
+    """Precision and compile are tried for torch, compile where there is time; graphs and storage on a GPU."""
+    space, plain = Space(1, 4, True), applied()
+    assert all(not space.options(name, plain, 1e9) for name in ("precision", "compile", "graphs", "storage"))
+    torch = plain | {"learner": "torch"}
+    assert space.options("precision", torch, 1e9) == [{"plan.precision": "bf16"}]
+    assert space.options("compile", torch, 10) == [] and space.options("compile", torch, 1e3) == [
+        {"plan.compile": True}
+    ]
+    cuda = applied(gpu="Some GPU", images=True)
+    assert space.options("graphs", cuda, 1e9) == [{"plan.graphs": False}]
+    assert space.options("storage", cuda, 1e9) == [{"plan.storage": "host"}]
+    assert space.options("device", cuda, 1e9) == [{"plan.device": "cpu"}]
+    assert {"plan.precision": "tf32"} in space.options("precision", cuda, 1e9)
+    assert space.options("vector", cuda, 1e9) == [{"plan.vector": "processes"}]
+    assert {"plan.collector": "device"} in space.options("collector", cuda, 1e9)

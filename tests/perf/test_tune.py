@@ -1,0 +1,122 @@
+"""Tuning: it finds what is faster for sure, refuses what does not fit, and keeps nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream import api
+from slipstream.api import configure
+from slipstream.core import machine
+from slipstream.learn.build import choose_env
+from slipstream.perf.tune import Attempt, Tuned, tune
+from slipstream.testing import ToyEnv
+
+STILL = {"plan.collector": "local", "plan.threads": 1, "plan.learner": "fused"}
+"""Leaves the number of envs to be tried."""
+
+
+class SlowEnv(ToyEnv):
+    """A ToyEnv that sleeps in every step: two processes sleep twice as fast."""
+
+    def step(self, action: Any) -> Any:
+        """Sleep, then step."""
+        time.sleep(0.002)
+        return super().step(action)
+
+
+def search(env: type[ToyEnv] = ToyEnv, seconds: float = 3.0, exact: bool = False, **flags: Any) -> Tuned:
+    """Tune a toy of four envs and 16 steps."""
+    resolved = configure("", preset="smoke", flags={"every.profile": 0} | flags)
+    choice = choose_env(f"python:{env.__name__}", resolved.settings, factory=env)
+    return tune(choice, resolved, seconds=seconds, exact=exact)
+
+
+def verdicts(found: Tuned) -> dict[str, Attempt]:
+    """What was looked at, by its words."""
+    return {attempt.said: attempt for attempt in found.attempts}
+
+
+def test_two_workers_for_a_slow_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where envs are all that takes time, workers are found, predicted, measured and compared once more."""
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    found = search(SlowEnv, seconds=30.0, exact=True, **{"plan.groups": 1})
+    assert found.settings == {"plan.collector": "actors", "plan.workers": 2}
+    assert found.gain.low > 1.0 and 1.2 < found.gain.mean < 2.5
+    assert found.gain.rounds == 5
+    assert found.rate == pytest.approx(found.gain.mean * found.default_rate, rel=0.3)
+    assert found.predicted is not None and 1.5 < found.predicted < 2.2
+    kept = [attempt for attempt in found.attempts if attempt.verdict == "kept"]
+    assert kept[0].ratio is not None and kept[0].ratio.faster and kept[0].predicted is not None
+    assert {key for attempt in found.attempts for key in attempt.changes} == {"plan.collector", "plan.workers"}
+    assert found.model["env_us"] > 2000 and found.batch == 64
+    assert found.path == "", "an env without a name"
+
+
+def test_what_is_not_faster_is_not_kept() -> None:
+    """Half the envs with twice the steps cannot help where every env sleeps for itself."""
+    found = search(SlowEnv, seconds=20.0, **STILL)
+    assert found.settings == {} and found.gain.mean == 1.0
+    (attempt,) = [one for said, one in verdicts(found).items() if said.startswith("plan.envs")]
+    assert attempt.said == "plan.envs 4 -> 2, ppo.rollout 16 -> 32"
+    assert attempt.verdict in ("no difference", "slower") and attempt.ratio is not None
+
+
+def test_plans_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than four fifths of the memory is too much."""
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 2**20)
+    (attempt,) = search(**STILL).attempts
+    assert attempt.verdict == "refused"
+    assert attempt.why.startswith("it takes ") and attempt.why.endswith(" MiB of memory, more than 1")
+
+
+def test_no_time_is_said() -> None:
+    """What there was no time for is listed, with how to give it more."""
+    (attempt,) = search(seconds=0.01, **STILL).attempts
+    assert (attempt.verdict, attempt.why) == ("not tried", "no time left; --minutes 1 has more")
+
+
+def test_a_change_that_fails_is_refused() -> None:
+    """An environment that cannot be made as often as a plan wants is the plan's fault, not the end of tuning."""
+    made = []
+
+    class Scarce(ToyEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+            if len(made) > 7 + 7 + 4:  # the default plan, and the model's two trials
+                raise ValueError("no more of them")
+
+    (attempt,) = search(Scarce, seconds=20.0, **STILL).attempts
+    assert attempt.verdict == "refused" and "no more of them" in attempt.why
+
+
+def test_a_plan_is_kept_for_envs_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was tuned by name is there for the next training, be it that nothing is faster."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    short = {"minutes": 0.0001, "preset": "smoke"} | STILL
+    facts = api.tune("soccer", **short, exact=True)
+    assert Path(facts["path"]).is_file() and facts["settings"] == {} and facts["tried"] == []
+    facts = api.tune("soccer", **short)
+    assert facts["path"] == "" and facts["tried"][0]["verdict"] == "not tried", "too short to say anything"
+    assert api.tune(ToyEnv, **short, exact=True)["path"] == "", "no name"
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    """`benchmarks/tune.py --quick` measures a grid, tunes, compares, and leaves a record."""
+    script = Path(__file__).parents[2] / "benchmarks" / "tune.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "record")], capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "record" / "summary.json").read_text())
+    assert summary["points"] == 4 and summary["ratio"]["rounds"] >= 1 and summary["batch"] == 128
+    rows = [json.loads(line) for line in (tmp_path / "record" / "raw.jsonl").read_text().splitlines()]
+    assert [row["work"] for row in rows] == ["default", *["grid"] * 4, "tune", "final"]

@@ -1,0 +1,100 @@
+"""Games on a device: the function of one env is the vector's own step, and a GPU plays it to the bit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.core.contracts import Array, empty_rows
+from slipstream.envs.kart.game import Kart
+from slipstream.envs.soccer.game import Soccer
+from slipstream.settings import RewardSettings
+from slipstream.vector.device import WRITTEN, DeviceVector, side_by_side
+
+GAMES: dict[str, Any] = {
+    "soccer": lambda envs: Soccer(envs, match_seconds=3.0, random_starts=0.5),
+    "soccer terms": lambda envs: Soccer(
+        envs, match_seconds=3.0, random_starts=0.5, actions="multi_discrete",
+        rewards=RewardSettings(weights={"save": 1.0, "aim": 0.1}, potential=True, normalise=True, clip=2.0, zero_sum=1.0),
+    ),
+    "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
+    "kart": lambda envs: Kart(envs, limit_seconds=2.0, random_starts=0.5),
+}  # fmt: skip
+
+
+def actions(vector: Any, random: np.random.Generator) -> Array:
+    """Some actions for all rows."""
+    rows, action = vector.envs * vector.spec.agents, vector.spec.action
+    if action.kind == "continuous":
+        return random.uniform(-1, 1, (rows, action.parts)).astype(np.float32)
+    return np.stack([random.integers(0, size, rows) for size in action.sizes], 1).astype(np.int32)
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+def test_one_env_at_a_time_is_the_vector(name: str) -> None:
+    """The function that a GPU runs for each env gives what the vector's step gives, bit for bit."""
+    one, other = GAMES[name](3), GAMES[name](3)
+    mine, theirs = empty_rows(one.spec, 3), empty_rows(other.spec, 3)
+    one.reset(mine)
+    other.reset(theirs)
+    step, own = other.on_device()
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        action = actions(one, random)
+        one.step(action, mine)
+        for env in range(3):
+            step.py_func(env, *own, action, *(getattr(theirs, field) for field in WRITTEN))
+        for field in WRITTEN:
+            assert np.array_equal(getattr(mine, field), getattr(theirs, field)), field
+    for field, array in one.snapshot().items():
+        assert np.array_equal(array, other.snapshot()[field]), field
+
+
+def test_on_the_cpu_the_vector_steps_itself() -> None:
+    """Tensors on the CPU are the vector's own memory: nothing is copied, nothing is compiled anew."""
+    vector, plain = GAMES["soccer"](2), GAMES["soccer"](2)
+    rows, game = empty_rows(plain.spec, 2), DeviceVector(vector, "cpu")
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in WRITTEN})
+    action = np.array([[3], [4], [5], [6]], np.int32)
+    plain.step(action, rows)
+    game.step(torch.from_numpy(action), told)
+    assert np.array_equal(rows.obs, told.obs.numpy())
+    assert game.tensors() == []
+    assert np.array_equal(game.pull()["state"], plain.state)
+
+
+def test_envs_stand_side_by_side() -> None:
+    """The first axis runs fastest where it is envs of a few numbers; the numbers are the same."""
+    few, many, other = torch.arange(24.0).view(4, 6), torch.zeros(4, 300), torch.arange(6.0).view(2, 3)
+    assert side_by_side(few, (4,)).stride() == (1, 4)
+    assert torch.equal(side_by_side(few, (4,)), few)
+    assert side_by_side(many, (4,)).stride() == (300, 1)
+    assert side_by_side(other, (4,)).stride() == (3, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize("name", list(GAMES))
+def test_a_gpu_plays_the_same_game(name: str) -> None:
+    """Chance, physics, rewards and observations are the CPU's to the bit, over hundreds of decisions and many ends."""
+    one, other = GAMES[name](256), GAMES[name](256)
+    mine, first = empty_rows(one.spec, 256), empty_rows(other.spec, 256)
+    one.reset(mine)
+    other.reset(first)
+    game = DeviceVector(other, "cuda")
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in WRITTEN})
+    random = np.random.default_rng(0)
+    for step in range(300):
+        action = actions(one, random)
+        one.step(action, mine)
+        game.step(torch.from_numpy(action).cuda(), told)
+        for field in ("obs", "reward", "terminated", "truncated", "active"):
+            assert np.array_equal(getattr(mine, field), getattr(told, field).cpu().numpy()), (step, field)
+    here = one.snapshot()
+    there = game.pull()
+    for field, array in here.items():
+        assert np.array_equal(array, there[field]), field

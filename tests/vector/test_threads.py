@@ -1,0 +1,122 @@
+"""Envs shared out over threads step exactly as envs of one thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import slipstream
+from slipstream.collect.vectors import make_vector, spread_vector
+from slipstream.core.contracts import Rows, Vector, empty_rows
+from slipstream.core.errors import ConfigError, EnvError, EnvFault
+from slipstream.envs.registry import EnvChoice
+from slipstream.testing import BrokenEnv, ToyEnv
+
+
+def spread(choice: EnvChoice, envs: int, how: str = "threads", **more: Any) -> Any:
+    """The envs over two workers."""
+    return spread_vector(choice, envs, how, 2, seed=3, **more)
+
+
+def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
+    """Step with drawn actions, start some envs anew on the way, and keep every row of every step."""
+    rows, random = empty_rows(vector.spec, vector.envs), np.random.default_rng(0)
+    last, shape = vector.envs - 1, (vector.envs * vector.spec.agents, vector.spec.action.parts)
+    kept = []
+    vector.reset(rows)
+    for t in range(steps):
+        vector.step(random.integers(0, 2, shape).astype(vector.spec.action.dtype), rows)
+        if t == 5:
+            vector.assign(np.full(vector.envs, -1))
+            vector.reset_envs([last, 0], rows, seeds=[7, 8] if t % 2 else None)
+        kept.append({field.name: getattr(rows, field.name).copy() for field in fields(Rows)})
+        kept[-1]["seeds"] = vector.seeds()
+    return kept
+
+
+@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "pixels", "recall:masked"])
+def test_threads_equal_serial(env: str) -> None:
+    """Every array of every step is the same, bit for bit, with uneven shares; no thread is left."""
+    one, other = make_vector(EnvChoice(env), 5, seed=3), spread(EnvChoice(env), 5)
+    before = threading.active_count()
+    try:
+        for a, b in zip(play(one, 30), play(other, 30), strict=True):
+            for name in a:
+                assert np.array_equal(a[name], b[name]), name
+    finally:
+        one.close()
+        other.close()
+        other.close()
+    assert threading.active_count() == before - 2
+
+
+@pytest.mark.parametrize("how", ["threads", "processes"])
+def test_workers_save_and_go_on(how: str) -> None:
+    """A snapshot is that of one vector of all envs, and what it is put into goes on as the other would."""
+    one, other = make_vector(EnvChoice("soccer"), 5, seed=3), spread(EnvChoice("soccer"), 5, how)
+    try:
+        play(one, 12)
+        play(other, 3)
+        other.restore(one.snapshot())
+        for name, array in one.snapshot().items():
+            assert np.array_equal(array, other.snapshot()[name]), name
+        rows = [empty_rows(vector.spec, 5) for vector in (one, other)]
+        action = np.zeros((10, one.spec.action.parts), one.spec.action.dtype)
+        for vector, out in zip((one, other), rows, strict=True):
+            vector.step(action, out)
+        assert np.array_equal(rows[0].obs, rows[1].obs)
+    finally:
+        other.close()
+
+
+class Busy(ToyEnv):
+    """An env that notes which threads step it, and waits as an env that computes elsewhere does."""
+
+    stepped: ClassVar[set[int]] = set()
+
+    def step(self, action: Any) -> Any:
+        """Let the others run meanwhile."""
+        self.stepped.add(threading.get_ident())
+        time.sleep(0.005)
+        return super().step(action)
+
+
+def test_envs_that_wait_wait_together() -> None:
+    """Four of them take about half the time in two threads."""
+    seconds = {}
+    for how in ("serial", "threads"):
+        Busy.stepped.clear()
+        vector = spread(EnvChoice("python:Busy", factory=Busy), 4, how)
+        began = time.perf_counter()
+        play(vector, 12)
+        seconds[how] = time.perf_counter() - began
+        vector.close()
+        assert len(Busy.stepped) == (2 if how == "threads" else 1)
+    assert seconds["threads"] < 0.8 * seconds["serial"]
+
+
+def test_a_fault_in_a_thread_names_the_env() -> None:
+    """An env that raises arrives as the same error, by its global index, and the vector can still be closed."""
+    vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2, vector="threads")
+    try:
+        with pytest.raises(EnvFault) as caught:
+            play(vector, 10)
+    finally:
+        vector.close()
+    assert (caught.value.env, caught.value.step) == (0, 4)
+    with pytest.raises(ConfigError, match=r"`vector` cannot be 'fibres'\.\nhint: use serial, threads or processes"):
+        slipstream.make_vector(BrokenEnv, envs=3, workers=2, vector="fibres")
+
+
+def test_an_env_that_hangs_is_named() -> None:
+    """A thread that stands still is named within the deadline."""
+    choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv("hang", at=4))
+    vector = spread(choice, 2, deadline_s=0.3)
+    with pytest.raises(EnvError, match=r"Env [01] .*did not return from `step` or `reset` within 0\.3 s\."):
+        play(vector, 10)
+    vector.close()
