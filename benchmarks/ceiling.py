@@ -260,7 +260,7 @@ def train(name: str, lag: int, steps: int, seed: int, extra: list[str]) -> dict[
     case = find(name)
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         command = [*slipstream_program(), "train", name_of(case), "--steps", str(steps), "--seed", str(seed)]
-        command += ["--run", f"{folder}/run", "--json", *pairs([*flags_of(case, lag), *extra])]
+        command += ["--run", f"{folder}/run", "--json", "--no-tuned", *pairs([*flags_of(case, lag), *extra])]
         done = launch(command, START_LIMIT_S + SLOWEST_S)
     return {"failed": done.failure} if done.failure else {key: done.row[key] for key in ("steps", "steps_per_second")}
 

@@ -261,7 +261,7 @@ def slipstream_program() -> list[str]:
 
 def slipstream_command(env: str, run: Path, steps: int, seed: int, extra: Sequence[str]) -> list[str]:
     """The command line of one slipstream training run."""
-    fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json"]
+    fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json", "--no-tuned"]
     return [*slipstream_program(), "train", f"gymnasium:{env}", *fixed, *extra]
 
 
