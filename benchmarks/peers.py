@@ -33,11 +33,14 @@ from contest import (
     contestants,
     end_children,
     install,
+    install_games,
     launch,
     pairs,
+    path_of,
     peer_run,
     slipstream_command,
     slipstream_run,
+    takes_part,
     whole_iterations,
 )
 from stats import difference, finite, mean_interval, spread, table, told
@@ -52,7 +55,7 @@ ABSENT = {
 UNTIL_RETURN = 475.0
 UNTIL_STEPS = 300_000
 UNTIL_LIMIT_S = 240.0
-QUALITY_STEPS = {"cartpole-1": 400_000, "cartpole-4": 400_000, "halfcheetah": 300_000}
+QUALITY_STEPS = {"cartpole-1": 400_000, "cartpole-4": 400_000, "halfcheetah": 300_000, "minigrid": 200_000}
 SLOWEST_RATE = 200.0  # steps per second below which a slipstream run counts as hung
 
 
@@ -60,12 +63,14 @@ def speed(options: argparse.Namespace, record: Record) -> None:
     """All contestants on all cases, round after round, and the ratios within each round."""
     field_ = contestants(options.peers)
     broken = {name: install(name) for name in sorted({one.peer for one in field_} - {"slipstream"})}
+    missing = install_games() if any(case_of(work).module for work in options.cases) else None
     rates: dict[tuple[str, str], float] = {}
     for turn in range(options.rounds):
         for work in options.cases:
-            for one in field_:
+            for one in (one for one in field_ if takes_part(one, case_of(work))):
                 record.load()
-                row = broken.get(one.peer) or _timed(one, work, turn, options, rates)
+                lacking = broken.get(one.peer) or (missing if case_of(work).module else None)
+                row = lacking or _timed(one, work, turn, options, rates)
                 row = {"failed": row} if isinstance(row, str) else row
                 record.add({"work": work, "contestant": one.name, "peer": one.peer, "round": turn, **row})
     summary = {
@@ -83,7 +88,8 @@ def _timed(
     if one.peer != "slipstream":
         chosen = ["--case", WORK[work][0], "--epochs", str(case.epochs)]
         chosen += ["--threads", str(options.threads)] if options.threads else []
-        done = peer_run(one, [*chosen, "--seed", str(seed), "--seconds", str(options.seconds)], limit_s)
+        chosen += ["--seed", str(seed), "--seconds", str(options.seconds)]
+        done = peer_run(one, chosen, limit_s, path_of(case))
         return done.failure or {**done.row, "wall_seconds": round(done.wall_seconds, 2)}
     key, lag, extra = (one.name, work), int(one.variant[-1]), pairs(options.set)
     if key not in rates:  # slipstream is told steps, not seconds: a short run finds how many
@@ -284,8 +290,9 @@ def parse() -> argparse.Namespace:
         "--peers", type=names, default=[], help="peers or contestants, e.g. sb3,skrl-sync (default: all)"
     )
     parser.add_argument("--cases", type=names, default=list(WORK), help=f"of {','.join(WORK)}")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, or seeds")
-    parser.add_argument("--seconds", type=float, default=15.0, help="training time of each run")
+    parser.add_argument("--rounds", type=int, help="rounds, or seeds (default: 5)")
+    parser.add_argument("--seconds", type=float, help="training time of each run (default: 15)")
+    parser.add_argument("--quick", action="store_true", help="one round of 2 s, to see that all of it runs")
     parser.add_argument("--threads", type=int, help="torch threads of every peer (default: each peer's better one)")
     parser.add_argument("--steps", type=int, help="steps of each run of --lag-quality (default: by case)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further slipstream settings")
@@ -293,6 +300,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--until-475", action="store_true", dest="until", help="time to a mean return of 475")
     parser.add_argument("--lag-quality", action="store_true", help="return at lag 1 against lag 0")
     options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else 5)
+    options.seconds = options.seconds or (2.0 if options.quick else 15.0)
     unknown = set(options.cases) - set(WORK)
     if unknown:
         parser.error(f"unknown cases {sorted(unknown)}; choose from {list(WORK)}")

@@ -7,6 +7,7 @@ would hide the library they call carry `_ppo` in their name.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -50,6 +51,10 @@ class Case:
     """Whether the first weights are orthogonal."""
     memory: int = 0
     """Units of an LSTM that policy and value share; 0: none."""
+    module: str = ""
+    """A module of this folder that registers the environment."""
+    slow: bool = False
+    """Whether a step takes so long that who steps environments in other processes may gain by it."""
 
     @property
     def batch(self) -> int:
@@ -92,11 +97,19 @@ class Replay:
 CASES = {
     "cartpole": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=1),
     "halfcheetah": Case("HalfCheetah-v5", envs=8, rollout=256, minibatch=64, epochs=10),
+    "minigrid": Case("FlatGrid-v0", envs=16, rollout=128, minibatch=256, epochs=4, module="grids", slow=True),
 }
 
 
 # for libraries held to a gymnasium without the case's version: the same model and the same step
 OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
+
+
+def make_named(name: str) -> gymnasium.Env[Any, Any]:
+    """One environment of a case, in whatever process: its module is imported first."""
+    for module in {case.module for case in CASES.values() if case.env == name and case.module}:
+        importlib.import_module(module)
+    return gymnasium.make(name)
 
 
 class Enough(Exception):
@@ -157,7 +170,7 @@ class Bout:
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """One environment that reports its finished episodes here (same process only)."""
-        return Tally(gymnasium.make(self.env), self.returns.append)
+        return Tally(make_named(self.env), self.returns.append)
 
     def report(self, **more: Any) -> None:
         """Print the run's one JSON object on the real stdout."""
@@ -206,6 +219,8 @@ def begin(peer: str, package: str, options: argparse.Namespace) -> Bout:
     case = options.cases[options.case]
     if options.epochs is not None:
         case = replace(case, epochs=options.epochs)
+    if getattr(case, "module", ""):
+        importlib.import_module(case.module)
     best = options.threads_by_case
     threads = options.threads or (best if isinstance(best, int) else best[options.case])
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)

@@ -46,6 +46,8 @@ class Peer:
     requirements: tuple[str, ...]
     variants: tuple[str, ...]
     build: Build | None = None
+    slow: tuple[str, ...] = ()
+    """Variants for slow environments alone: elsewhere they lose to the others by far."""
 
 
 # PufferLib 3.0.0: without NO_OCEAN its build downloads raylib and compiles games; with it setup.py reads a name that it
@@ -58,9 +60,9 @@ PUFFER_BUILD = Build(
 PEERS = {
     "sb3": Peer("sb3.py", ("stable-baselines3", "sb3-contrib"), ("dummy", "subproc")),
     "sbx": Peer("sbx_ppo.py", ("sbx-rl",), ("dummy",)),
-    "skrl": Peer("skrl_ppo.py", ("skrl",), ("sync",)),
+    "skrl": Peer("skrl_ppo.py", ("skrl",), ("sync",), slow=("async",)),
     "samplefactory": Peer("samplefactory.py", ("sample-factory",), ("async", "sync", "serial")),
-    "pufferlib": Peer("puffer.py", ("pufferlib>=3,<4",), ("serial",), PUFFER_BUILD),
+    "pufferlib": Peer("puffer.py", ("pufferlib>=3,<4",), ("serial",), PUFFER_BUILD, slow=("multi",)),
     "tianshou": Peer("tianshou_ppo.py", ("tianshou",), ("dummy",)),
     "torchrl": Peer("torchrl_ppo.py", ("torchrl",), ("serial",)),
     "rllib": Peer("rllib.py", ("ray[rllib]",), ("local",)),
@@ -69,7 +71,14 @@ PEERS = {
 LAGS = (0, 1)
 
 # name on the command line: (case, epochs, what the ratio to the best peer should be)
-WORK = {"cartpole-1": ("cartpole", 1, 3.0), "cartpole-4": ("cartpole", 4, 2.0), "halfcheetah": ("halfcheetah", 10, 2.0)}
+WORK = {
+    "cartpole-1": ("cartpole", 1, 4.0),
+    "cartpole-4": ("cartpole", 4, 4.0),
+    "halfcheetah": ("halfcheetah", 10, 4.0),
+    "minigrid": ("minigrid", 4, 1.2),
+}
+GAMES = ("minigrid==3.2.0", "pygame")
+"""What environments of this folder need, installed once for all contestants and without what it depends on."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +97,16 @@ class Contestant:
 def contestants(wanted: Sequence[str]) -> list[Contestant]:
     """Those asked for by peer or by full name; all of them for no name."""
     everyone = [Contestant("slipstream", f"lag{lag}") for lag in LAGS]
-    everyone += [Contestant(name, variant) for name, peer in PEERS.items() for variant in peer.variants]
+    everyone += [Contestant(name, way) for name, peer in PEERS.items() for way in (*peer.variants, *peer.slow)]
     unknown = set(wanted) - {one.name for one in everyone} - {one.peer for one in everyone}
     if unknown:
         raise SystemExit(f"Unknown peers {sorted(unknown)}. hint: choose from {[one.name for one in everyone]}")
     return [one for one in everyone if not wanted or one.name in wanted or one.peer in wanted]
+
+
+def takes_part(one: Contestant, case: Case) -> bool:
+    """Whether a contestant is run on a case."""
+    return case.slow or one.peer not in PEERS or one.variant not in PEERS[one.peer].slow
 
 
 def case_of(work: str) -> Case:
@@ -131,6 +145,25 @@ def install(name: str) -> str | None:
             return f"install: {done.failure}"
     stamp.write_text(wanted)
     return None
+
+
+def install_games(folder: Path = VENVS / "games") -> str | None:
+    """Bring the packages of environments where they are missing; the reason if that failed."""
+    stamp = folder / "installed.txt"
+    if stamp.exists() and stamp.read_text() == " ".join(GAMES):
+        return None
+    say(f"installing {', '.join(GAMES)}")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(folder)]
+    done = launch([*pip, *GAMES], INSTALL_LIMIT_S, tells=False)
+    if done.failure:
+        return f"install: {done.failure}"
+    stamp.write_text(" ".join(GAMES))
+    return None
+
+
+def path_of(case: Case) -> dict[str, str]:
+    """Where the modules of a case's environment are found."""
+    return search_path(*([SCRIPTS, VENVS / "games"] if case.module else []))
 
 
 @dataclass(frozen=True)
@@ -211,11 +244,13 @@ def end_children() -> None:
         psutil.wait_procs(children, timeout=2)
 
 
-def peer_run(one: Contestant, options: Sequence[str], limit_s: float) -> Ended:
+def peer_run(
+    one: Contestant, options: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None
+) -> Ended:
     """Run a peer's script in its virtual environment."""
     python = VENVS / one.peer / "bin" / "python"
     script = SCRIPTS / PEERS[one.peer].script
-    return launch([str(python), str(script), "--vec", one.variant, *options], limit_s)
+    return launch([str(python), str(script), "--vec", one.variant, *options], limit_s, environment)
 
 
 def slipstream_program() -> list[str]:
@@ -226,7 +261,7 @@ def slipstream_program() -> list[str]:
 
 def slipstream_command(env: str, run: Path, steps: int, seed: int, extra: Sequence[str]) -> list[str]:
     """The command line of one slipstream training run."""
-    fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json"]
+    fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json", "--no-tuned"]
     return [*slipstream_program(), "train", f"gymnasium:{env}", *fixed, *extra]
 
 
@@ -265,8 +300,9 @@ def pairs(settings: Sequence[str]) -> list[str]:
 def slipstream_run(case: Case, lag: int, steps: int, seed: int, limit_s: float, extra: Sequence[str] = ()) -> Ended:
     """Train slipstream on a case for a number of steps; its row in the form of the peers'."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
-        options = [*slipstream_settings(case, lag), *extra]
-        done = launch(slipstream_command(case.env, Path(folder) / "run", steps, seed, options), limit_s)
+        options = [*slipstream_settings(case, lag), *extra, *(["--import", case.module] if case.module else [])]
+        command = slipstream_command(case.env, Path(folder) / "run", steps, seed, options)
+        done = launch(command, limit_s, path_of(case))
     row = {key: value for key, value in done.row.items() if key not in ("run", "checkpoint")}
     shape = {
         "env": case.env,

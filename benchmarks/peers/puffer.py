@@ -1,4 +1,4 @@
-"""PufferLib 3 on equal work: its trainer over its in-process vector environment."""
+"""PufferLib 3 on equal work: its trainer over its vector environment, in this process or in two others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def train(bout: Bout) -> None:
     def make(buf: Any = None, seed: int = 0) -> Any:
         return GymnasiumPufferEnv(bout.make_env(), buf=buf, seed=seed)
 
-    envs = pufferlib.vector.make(make, backend="Serial", num_envs=case.envs, seed=bout.seed)
+    ways: dict[str, Any] = {"serial": {"backend": "Serial"}, "multi": {"backend": "Multiprocessing", "num_workers": 2}}
+    envs = pufferlib.vector.make(make, num_envs=case.envs, seed=bout.seed, **ways[bout.variant])
     actions = envs.single_action_space
     continuous = isinstance(actions, gymnasium.spaces.Box)
     inputs, outputs = envs.single_observation_space.shape[0], actions.shape[0] if continuous else int(actions.n)
@@ -116,4 +117,4 @@ def train(bout: Bout) -> None:
 
 
 if __name__ == "__main__":
-    train(begin("pufferlib", "pufferlib", arguments(("serial",), threads=1).parse_args()))
+    train(begin("pufferlib", "pufferlib", arguments(("serial", "multi"), threads=1).parse_args()))

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, arguments, begin
+from case import Bout, Enough, arguments, begin, make_named
 
 
 def train(bout: Bout) -> None:
@@ -22,9 +22,9 @@ def train(bout: Bout) -> None:
     case = bout.case
 
     def make(context: Any) -> Any:
-        return gymnasium.make(bout.env)
+        return make_named(bout.env)
 
-    continuous = isinstance(gymnasium.make(bout.env).action_space, gymnasium.spaces.Box)
+    continuous = isinstance(make_named(bout.env).action_space, gymnasium.spaces.Box)
     register_env("bout", make)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algorithm = (

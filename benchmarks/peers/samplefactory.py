@@ -9,8 +9,7 @@ import logging
 import tempfile
 from typing import Any
 
-import gymnasium
-from case import Bout, Enough, arguments, begin
+from case import Bout, Enough, arguments, begin, make_named
 
 WORKERS = 2
 
@@ -67,7 +66,7 @@ def settings(bout: Bout, directory: str) -> list[str]:
 
 def make(name: str, config: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
     """One environment, made in the worker that steps it."""
-    return gymnasium.make(name)
+    return make_named(name)
 
 
 def train(bout: Bout) -> None:

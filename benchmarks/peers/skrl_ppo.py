@@ -1,4 +1,4 @@
-"""skrl on equal work: PPO over Gymnasium's vector environments."""
+"""skrl on equal work: PPO over Gymnasium's vector environments, one after another or a process each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def train(bout: Bout) -> None:
     torch.set_num_threads(bout.threads)
     set_seed(bout.seed)
     case = bout.case
-    vector = gymnasium.vector.SyncVectorEnv(
-        [bout.make_env] * case.envs, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
-    )
+    vectors = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
+    vector = vectors[bout.variant]([bout.make_env] * case.envs, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
     env = wrap_env(vector)
     network = [{"name": "net", "input": "OBSERVATIONS", "layers": list(case.hidden), "activations": case.activation}]
     discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
@@ -77,4 +76,4 @@ def train(bout: Bout) -> None:
 
 
 if __name__ == "__main__":
-    train(begin("skrl", "skrl", arguments(("sync",), threads=1).parse_args()))
+    train(begin("skrl", "skrl", arguments(("sync", "async"), threads=1).parse_args()))

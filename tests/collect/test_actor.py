@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from slipstream.collect.actor import Actor
-from slipstream.collect.guard import all_finite
+from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, inspect, inspected
 from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
 from slipstream.collect.seats import Roster, still_seats
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.design import Design
 from slipstream.settings import PolicySettings
@@ -38,14 +38,36 @@ def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     return rollout, actor
 
 
-def test_all_finite() -> None:
-    """One NaN or infinity anywhere is seen; large numbers are not mistaken for it."""
-    values = np.full(100, 3e38, np.float32)
-    assert all_finite(values)
-    for bad in (np.nan, np.inf, -np.inf):
-        values[57] = bad
-        assert not all_finite(values)
-    assert all_finite(np.zeros(0, np.float32))
+def test_a_look_at_a_step_finds_what_it_holds() -> None:
+    """NaN or infinity anywhere is seen, in last observations only where an episode ended; so are ends and absences."""
+    spec = EnvSpec("toy", vector_obs(5), ActionSpec("discrete", (2,)))
+    rows = empty_rows(spec, 20)
+    looked = inspected(spec, rows)
+    rows.obs[:], rows.reward[:], rows.final_obs[:] = 3e38, -3e38, np.nan
+    assert inspect(*looked) == 0
+    for array, place in ((rows.obs, (13, 2)), (rows.reward, 13)):
+        for bad in (np.nan, np.inf, -np.inf):
+            kept, array[place] = array[place], bad
+            assert inspect(*looked) == BROKEN
+            array[place] = kept
+    rows.terminated[4] = 1
+    assert inspect(*looked) == ENDED | BROKEN
+    rows.final_obs[4] = 0
+    assert inspect(*looked) == ENDED
+    rows.truncated[5], rows.final_obs[5], rows.active[0] = 1, 0, 0
+    assert inspect(*looked) == ENDED | CUT | ABSENT
+
+
+def test_a_look_reads_the_numbers_beside_pixels() -> None:
+    """Of an observation with an image only the vector can be broken: bytes are never taken for numbers."""
+    obs = ObsSpec((ObsField("speed", "vector", (2,)), ObsField("view", "image", (4, 4, 1))))
+    spec = EnvSpec("toy", obs, ActionSpec("discrete", (2,)))
+    rows = empty_rows(spec, 3)
+    looked = inspected(spec, rows)
+    obs.split(rows.obs)["view"][:] = 255
+    assert inspect(*looked) == 0
+    obs.split(rows.obs)["speed"][2, 1] = np.nan
+    assert inspect(*looked) == BROKEN
 
 
 def test_learning_rows_are_all_or_one_side() -> None:

@@ -9,7 +9,8 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.guard import Guard
+from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect
+from slipstream.collect.moments import Moments
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.core.contracts import Array, Rows, Vector, empty_rows
@@ -46,11 +47,12 @@ class Actor:
         self._other_memory = np.zeros((rows, memory), np.float32)
         """What the frozen players remember, the widest of them filling a row."""
         self._now = now or empty_rows(spec, vector.envs)
-        self._final_obs, self._behaviour = self._now.final_obs, self._now.behaviour
+        self._moments = Moments(spec, self._now)
         action = spec.action
         self._continuous = action.kind == "continuous"
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
         self._env_action = np.zeros((rows, action.parts), action.dtype)
+        self._watch = memoryview(self.progress)  # type: ignore[arg-type]
         self._steps = 0
 
     def reset(self, wanted: Array) -> None:
@@ -67,7 +69,7 @@ class Actor:
             self.choose(t)
             began = perf_counter()
             self.vector.step(self.action, self.rows)
-            self.seconds[0] += perf_counter() - began
+            self._in_envs += perf_counter() - began
             self.settle(t)
         self.finish()
 
@@ -75,7 +77,9 @@ class Actor:
         """Turn to a rollout that is to be filled."""
         now = self._now
         self._rollout, self._wanted = rollout, wanted
-        self._starts = sequence_starts(self.design, rollout.steps)
+        self._starts, self._found = sequence_starts(self.design, rollout.steps), ABSENT
+        self._turns = self._moments.of(rollout)
+        self._in_envs = self._in_policy = 0.0
         self._assign(wanted)
         rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
         rollout.active[0][self.table.frozen] = 0
@@ -83,38 +87,37 @@ class Actor:
 
     def choose(self, t: int) -> None:
         """Choose for all rows at step t: `action` is what the vector is to be stepped with, `rows` where it writes."""
-        rollout, memory, table, began = self._rollout, self._memory, self.table, perf_counter()
-        obs, mask, action = rollout.obs[t], rollout.mask[t], rollout.action[t]
+        began, step, memory, table = perf_counter(), self._turns[t], self._memory, self.table
+        obs, mask, action = step.obs, step.mask, step.action
         for sequence in self._starts.get(t, ()):
-            rollout.state[sequence] = memory
-        own = table.own if memory.size else self._present(table.own, rollout.active[t])
-        self.acting.act(own, obs, mask, self._streams, True, action, rollout.logp[t], rollout.value[t], memory)
+            self._rollout.state[sequence] = memory
+        own = self._present(table.own, step.active) if self._found & ABSENT and not memory.size else table.own
+        self.acting.act(own, obs, mask, self._streams, True, action, step.logp, step.value, memory)
         if self._continuous:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
         if table.others:
             act_others(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
         if table.follows:
-            table.expect(rollout.value[t], rollout.active[t])
-        self.action = action
-        self.rows = rollout.at(t, self._final_obs if self.design.value else rollout.final_obs[t], self._behaviour)
-        self.progress[0] += 1
+            table.expect(step.value, step.active)
+        self.action, self.rows = action, step.rows
         self._steps += 1
-        self.seconds[1] += perf_counter() - began
+        self._watch[0] = self._steps
+        self._in_policy += perf_counter() - began
 
     def settle(self, t: int) -> None:
         """Look at what step t has brought: ends, faults, games."""
-        rollout, rows, table = self._rollout, self.rows, self.table
-        truncated = np.flatnonzero(rows.truncated) if self.design.value else self._all[:0]
-        broken = self.guard.check(t, self._steps, rollout, rows)
+        rollout, rows, table, step = self._rollout, self.rows, self.table, self._turns[t]
+        found = self._found = inspect(*step.looked)
+        truncated = np.flatnonzero(rows.truncated) if self.design.value and found & CUT else self._all[:0]
+        broken = self.guard.mend(t, self._steps, rollout, rows) if found & BROKEN else []
         if truncated.size:  # where the guard has cut, it has said the value too
             truncated = truncated[~np.isin(truncated // table.spec.agents, broken)] if broken else truncated
             self.acting.value(truncated, rows.final_obs, rollout.final_value[t], self._memory)
         if table.follows:
-            table.follow(rows.reward, rollout.active[t])
-        ended = (rows.terminated | rows.truncated) > 0
-        if ended.any():
-            self._end(t, rows, ended, rollout.active[t], broken, self._wanted)
+            table.follow(rows.reward, step.active)
+        if found & (ENDED | BROKEN):
+            self._end(t, rows, (rows.terminated | rows.truncated) > 0, step.active, broken, self._wanted)
         if len(table.frozen):
             rows.active[table.frozen] = 0
 
@@ -124,6 +127,8 @@ class Actor:
         now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
         if self.design.value:
             self.acting.value(self._all, now.obs, rollout.value[-1], self._memory)
+        self.seconds[0] += self._in_envs
+        self.seconds[1] += self._in_policy
 
     def drain(self) -> list[tuple[int, Match]]:
         """The games that ended since the last call, each with the step of the rollout."""

@@ -8,19 +8,44 @@ import numpy as np
 
 from slipstream.collect.rollout import Rollout
 from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array, Rows, Vector
+from slipstream.core.contracts import Array, EnvSpec, Rows, Vector
 
 TOLD = 3
 """Faults of one kind that are told one by one; of the rest, the number."""
 
 
+BROKEN, ENDED, CUT, ABSENT = 1, 2, 4, 8
+"""What a step can hold: a number that is not finite, an episode's end, a truncation, a row that does not act next."""
+EXPONENT = np.uint32(0x7F800000)
+"""The bits of a float32 that are all set in NaN and infinity, and in nothing else."""
+
+
 @compiled
-def all_finite(values: Array) -> bool:
-    """Whether a flat array holds neither NaN nor infinity."""
-    total = np.float32(0)
-    for i in range(values.size):
-        total += values[i] * np.float32(0)
-    return bool(total == np.float32(0))
+def inspect(
+    obs: Array, floats: int, reward: Array, terminated: Array, truncated: Array, final_obs: Array, active: Array
+) -> int:
+    """What a step holds, by the bits of its float32 numbers, of which a row of observations begins with so many.
+
+    Last observations count only where an episode ended.
+    """
+    found, odd = 0, False
+    for row in range(reward.size):
+        odd |= (reward[row] & EXPONENT) == EXPONENT
+        for k in range(floats):
+            odd |= (obs[row, k] & EXPONENT) == EXPONENT
+        if terminated[row] | truncated[row]:
+            found |= ENDED | CUT if truncated[row] else ENDED
+            for k in range(floats):
+                odd |= (final_obs[row, k] & EXPONENT) == EXPONENT
+        if not active[row]:
+            found |= ABSENT
+    return found | BROKEN if odd else found
+
+
+def inspected(spec: EnvSpec, rows: Rows) -> tuple[Array, int, Array, Array, Array, Array, Array]:
+    """What `inspect` looks at, as views."""
+    obs, reward, final_obs = (given.view(np.uint32) for given in (rows.obs, rows.reward, rows.final_obs))
+    return obs, spec.obs.floats, reward, rows.terminated, rows.truncated, final_obs, rows.active
 
 
 @dataclass
@@ -45,11 +70,8 @@ class Guard:
 
     def check(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
         """Mend step t of a rollout, the actor's `step` in all, if anything in it is not finite; return those envs."""
-        vectors = self._vector.spec.obs.vectors
-        numbers = np.ascontiguousarray(vectors(rows.obs)).reshape(-1)
-        if not (all_finite(numbers) and all_finite(rows.reward) and self._ends_finite(rows)):
-            return self._mend(t, step, rollout, rows)
-        return []
+        found = inspect(*inspected(self._vector.spec, rows))
+        return self.mend(t, step, rollout, rows) if found & BROKEN else []
 
     def drain(self) -> list[str]:
         """What was kept out since the last call."""
@@ -62,13 +84,8 @@ class Guard:
                 lines.append(f"{what} was not finite {len(same) - TOLD} times more.")
         return lines
 
-    def _ends_finite(self, rows: Rows) -> bool:
-        ended = rows.terminated | rows.truncated
-        numbers = self._vector.spec.obs.vectors(rows.final_obs)
-        return not ended.any() or bool(np.isfinite(numbers[ended > 0]).all())
-
-    def _mend(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
-        """Mask the transition, cut there, reset the env."""
+    def mend(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
+        """Mask what is not finite in a step, cut the episode there and reset the env; return those envs."""
         spec = self._vector.spec
         agents, terms = spec.agents, spec.terms
         ended = (rows.terminated | rows.truncated) > 0

@@ -45,11 +45,12 @@ def _use_cache(folder: Path, keep: int = 2) -> bool:
     return True
 
 
-# Threads that wait must sleep soon: spinning ones take the cores from the actors. But the next minibatch comes within
-# some tens of microseconds, and waking a sleeper takes as long; so OpenMP (which reads this at its first use) waits for
-# about a tenth of a millisecond before it sleeps.
+# Threads that wait must sleep soon: spinning ones take the cores from the actors, and from whatever else runs on the
+# machine. But the next minibatch comes within some tens of microseconds, and waking a sleeper takes as long; so OpenMP
+# (which reads this at its first use) waits for about that long before it sleeps. Ten times as long made two threads on
+# a busy machine several times slower than one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 COLD = _use_cache(cache_folder()) if not os.environ.get("NUMBA_CACHE_DIR") else False
 """Whether this process is the first of this version: then everything has to be compiled."""
 

@@ -56,9 +56,3 @@ def estimate_advantages(
     """Write generalised advantages [T, rows], row by row."""
     for row in range(reward.shape[1]):
         estimate_row(row, reward, value, final_value, terminated, truncated, active, knobs, ratio, advantage)
-
-
-def explained_variance(goal: Array, value: Array, chosen: Array) -> float:
-    """The share of the goals' variance that the values foresaw; NaN where the goals do not vary."""
-    spread = float(np.var(goal[chosen]))
-    return 1.0 - float(np.var(goal[chosen] - value[chosen])) / spread if spread > 1e-12 else float("nan")

@@ -11,9 +11,9 @@ import numpy as np
 
 from slipstream.core.contracts import Array
 from slipstream.demos.reader import Demos
-from slipstream.learn.advantages import explained_variance
 from slipstream.learn.batch import POLICY, SAMPLES, SUMS, VALUE, Engine, Knobs
 from slipstream.learn.lessons import Lessons, Statistics, Window
+from slipstream.learn.moments import explained_variance
 from slipstream.models.acting import make_acting
 from slipstream.models.bounds import bound
 from slipstream.models.design import Design

@@ -1,6 +1,8 @@
-"""Running moments: what scales observations and rewards."""
+"""Moments: running ones, which scale observations and rewards, and the variance that a value foresaw."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -52,6 +54,24 @@ def sum_returns(
     """Carry each row's discounted return forward and write its count, sum and squares into `sums` [rows, 3]."""
     for row in range(reward.shape[1]):
         sum_row(row, reward, terminated, truncated, active, gamma, running, sums)
+
+
+@compiled_fused
+def explained_variance(goal: Array, value: Array, active: Array) -> float:
+    """The share of the goals' variance that the values foresaw, over acts; NaN where the goals do not vary."""
+    count, goals, errors = 0, 0.0, 0.0
+    for i in range(goal.size):
+        if active[i]:
+            count += 1
+            goals += goal[i]
+            errors += goal[i] - value[i]
+    goals, errors = goals / max(1, count), errors / max(1, count)
+    spread, left = 0.0, 0.0
+    for i in range(goal.size):
+        if active[i]:
+            spread += (goal[i] - goals) ** 2
+            left += (goal[i] - value[i] - errors) ** 2
+    return 1.0 - left / spread if spread > 1e-12 * count else math.nan
 
 
 class Moments:

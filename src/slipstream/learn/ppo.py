@@ -11,11 +11,11 @@ from slipstream.collect.rollout import Rollout
 from slipstream.core.contracts import Array
 from slipstream.core.errors import EnvError
 from slipstream.learn import health
-from slipstream.learn.advantages import estimate_advantages, explained_variance
+from slipstream.learn.advantages import estimate_advantages
 from slipstream.learn.anchor import Anchor
 from slipstream.learn.batch import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
 from slipstream.learn.mentor import Mentor
-from slipstream.learn.moments import Moments, sum_returns
+from slipstream.learn.moments import Moments, explained_variance, sum_returns
 from slipstream.learn.schedules import tune_epochs
 from slipstream.learn.sequences import beginnings, choose_partners, orders, priorities
 from slipstream.models.design import Design
@@ -87,7 +87,7 @@ class PPO:
                 break
         outcome = Outcome.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
         metrics = outcome.metrics() | {
-            "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1) > 0),
+            "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1)),
             "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
         }  # fmt: skip
         if self.mentor is not None and not self._warming[0]:

@@ -1,8 +1,8 @@
 """Arithmetic as compiled loops: no BLAS, no allocation, a fixed order per row.
 
-`product` is a register-blocked matrix product, four rows by four terms, vectorised along the outputs. On a CPU it
-is as fast as BLAS for the sizes of game policies, and each row's bits do not depend on the rows beside it, so
-splitting rows over processes changes nothing. The price is four lines where `@` would be one.
+`product` is a matrix product by tiles that stay in registers, vectorised along the outputs. On a CPU it is as fast as
+BLAS for the sizes of game policies, and each row's bits do not depend on the rows beside it, so splitting rows over
+processes changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
+from slipstream.models.tiles import LANES, ROWS, WIDE, write_narrow, write_wide
 
 CHUNK = 64
 """Rows that go through the network together; a multiple of 4, small enough for the cache."""
@@ -93,25 +94,25 @@ def deactivate(slopes: Array, values: Array, kind: int) -> None:
 
 @compiled_fused
 def product(a: Array, b: Array, c: Array, rows: int, terms: int) -> None:
-    """c[:rows] += a[:rows, :terms] @ b[:terms]; rows and terms are multiples of 4.
+    """c[:rows] += a[:rows, :terms] @ b[:terms]; rows are a multiple of 4, columns of 16."""
+    _multiply(a, b, c, c, rows, terms)
 
-    Saying so again in the bounds of the loops lets the compiler know, and nearly doubles the speed.
-    """
+
+@compiled_fused
+def dense(a: Array, b: Array, bias: Array, c: Array, rows: int, terms: int) -> None:
+    """c[:rows] = bias + a[:rows, :terms] @ b[:terms]; rows are a multiple of 4, columns of 16."""
+    _multiply(a, b, bias, c, rows, terms)
+
+
+@compiled_fused
+def _multiply(a: Array, b: Array, start: Array, c: Array, rows: int, terms: int) -> None:
     columns = b.shape[1]
-    for i in range(0, rows // 4 * 4, 4):
-        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
-        for k in range(0, terms // 4 * 4, 4):
-            b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
-            a00, a01, a02, a03 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
-            a10, a11, a12, a13 = a[i + 1, k], a[i + 1, k + 1], a[i + 1, k + 2], a[i + 1, k + 3]
-            a20, a21, a22, a23 = a[i + 2, k], a[i + 2, k + 1], a[i + 2, k + 2], a[i + 2, k + 3]
-            a30, a31, a32, a33 = a[i + 3, k], a[i + 3, k + 1], a[i + 3, k + 2], a[i + 3, k + 3]
-            for j in range(columns):
-                w0, w1, w2, w3 = b0[j], b1[j], b2[j], b3[j]
-                c0[j] += a00 * w0 + a01 * w1 + a02 * w2 + a03 * w3
-                c1[j] += a10 * w0 + a11 * w1 + a12 * w2 + a13 * w3
-                c2[j] += a20 * w0 + a21 * w1 + a22 * w2 + a23 * w3
-                c3[j] += a30 * w0 + a31 * w1 + a32 * w2 + a33 * w3
+    whole = columns // (WIDE * LANES) * (WIDE * LANES)
+    for i in range(0, rows // ROWS * ROWS, ROWS):
+        for j in range(0, whole, WIDE * LANES):
+            write_wide(a, b, start, c, i, j, terms)
+        for j in range(whole, columns // LANES * LANES, LANES):
+            write_narrow(a, b, start, c, i, j, terms)
 
 
 @compiled_fused
@@ -178,6 +179,7 @@ def adam(
     kept = np.float32(1.0 - rate * decay)
     for i in range(params.size):
         slope = gradient[i] * scale
-        first[i] = beta_1 * first[i] + (ONE - beta_1) * slope
-        second[i] = beta_2 * second[i] + (ONE - beta_2) * (slope * slope)
-        params[i] = params[i] * kept - size * first[i] / (np.sqrt(second[i]) + floor)
+        mean = beta_1 * first[i] + (ONE - beta_1) * slope
+        square = beta_2 * second[i] + (ONE - beta_2) * (slope * slope)
+        first[i], second[i] = mean, square
+        params[i] = params[i] * kept - size * mean / (np.sqrt(square) + floor)

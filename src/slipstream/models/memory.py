@@ -11,6 +11,7 @@ from slipstream.models.kernels import (
     add_products,
     add_row,
     columns_of,
+    dense,
     hyperbolic_tangent,
     logistic,
     product,
@@ -66,10 +67,8 @@ def remember(
     last = row[EXTRA] + (count if kind == LSTM else 2 * count)
     c = columns_of(scratch, block, last, units)
     past = columns_of(scratch, block, last + (units if kind == LSTM else 0), units)
-    for i in range(rows):
-        for j in range(count):
-            gates[i, j] = params[bias + j]
-    product(before, params[weight:bias].reshape(row[INPUTS], count), gates, rows, row[INPUTS])
+    below = params[weight:bias].reshape(row[INPUTS], count)
+    dense(before, below, params[bias : bias + count], gates, rows, row[INPUTS])
     matrix = params[own : own + units * count].reshape(units, count)
     own_biases = params[own_bias : own_bias + count]
     for step in range(steps):
@@ -80,8 +79,6 @@ def remember(
             scale_into(before_h, keep, past[now + lane])
             if kind == LSTM:
                 add_row(own_biases, gates[now + lane])
-            else:
-                inner[now + lane] = own_biases
         if kind == LSTM:
             product(past[now : now + lanes], matrix, gates[now : now + lanes], lanes, units)
             for lane in range(lanes):
@@ -90,7 +87,7 @@ def remember(
                 before_c = state[lane, start : start + units] if step == 0 else c[earlier + lane]
                 lstm_row(gates[now + lane], before_c, keep, units, c[now + lane], h[now + lane])
         else:
-            product(past[now : now + lanes], matrix, inner[now : now + lanes], lanes, units)
+            dense(past[now : now + lanes], matrix, own_biases, inner[now : now + lanes], lanes, units)
             for lane in range(lanes):
                 gru_row(gates[now + lane], inner[now + lane], past[now + lane], units, h[now + lane])
 

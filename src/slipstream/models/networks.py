@@ -12,6 +12,7 @@ from slipstream.models.kernels import (
     add_products,
     columns_of,
     deactivate,
+    dense,
     flip,
     product,
 )
@@ -67,21 +68,15 @@ def forward(
     """
     rows = lanes * steps
     for layer in range(table.shape[0]):
-        weight, bias, terms, columns = (
-            table[layer, WEIGHT],
-            table[layer, BIAS],
-            table[layer, INPUTS],
-            table[layer, COLUMNS],
-        )
+        weight, bias = table[layer, WEIGHT], table[layer, BIAS]
+        terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
         before = columns_of(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
         if table[layer, KIND] != DENSE:
             remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
             continue
         after = outputs(scratch, block, table, layer)
-        for i in range(rows):
-            for j in range(columns):
-                after[i, j] = params[bias + j]
-        product(before, params[weight:bias].reshape(terms, columns), after, rows, terms)
+        matrix = params[weight:bias].reshape(terms, columns)
+        dense(before, matrix, params[bias : bias + columns], after, rows, terms)
         if table[layer, NORM] >= 0:
             normalise(params, table[layer], after, scratch, block, rows)
         activate(after[:rows].reshape(rows * columns), table[layer, ACTIVATION])
@@ -141,16 +136,9 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
 
 @compiled_fused
 def load_lanes(
-    obs: Array,
-    rows: Array,
-    first: int,
-    count: int,
-    mean: Array,
-    scale: Array,
-    states: Array,
-    inputs: Array,
+    obs: Array, rows: Array, first: int, count: int, mean: Array, scale: Array, states: Array, inputs: Array,
     state: Array,
-) -> int:
+) -> int:  # fmt: skip
     """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
     for i in range(count):
         load_obs(obs, rows[first + i], mean, scale, inputs[i])
@@ -162,6 +150,8 @@ def load_lanes(
 @compiled_fused
 def place(sequence: int, step: int, steps: int, rows: int) -> int:
     """Where a step of a sequence stands in a batch of `rows` rows, cut into sequences of `steps`."""
+    if steps == 1:  # most networks have no memory, and a division takes longer than all else here
+        return sequence + step * rows
     return (sequence // rows * steps + step) * rows + sequence % rows
 
 

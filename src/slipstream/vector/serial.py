@@ -165,9 +165,9 @@ class Serial:
 
     def _step_envs(self, action: Array, out: Rows) -> None:
         """The loop itself: what can be done for all envs at once is, and memory views are cheaper than arrays."""
-        out.terminated[:] = 0
-        out.truncated[:] = 0
-        out.active[:] = 1
+        out.terminated.fill(0)
+        out.truncated.fill(0)
+        out.active.fill(1)
         watch, rewards, now, ends = self._watch, memoryview(out.reward), self._steps, self._ends  # type: ignore[arg-type]
         choices = self._bridge.decode_actions(action)
         seen: list[Any] = []

@@ -1,0 +1,362 @@
+"""How near training comes to what this machine could do: each part measured alone on one core, then all of it.
+
+    .venv/bin/python benchmarks/ceiling.py [--cases cartpole-1,cartpole-4,halfcheetah,soccer] [--rounds 5] [--quick]
+
+The ceiling is cores / (t_env + t_inference + epochs x t_update). Each time is that of the fastest known way, alone on
+one core: a bare loop over environments without wrappers (for soccer, its compiled batch); the policy acting for all
+rows of the case at once, by the fused kernel, by lean torch (inference mode, one thread) and by torch.compile where
+there is a C++ compiler; gradient steps of the case's minibatch by the same three. A round measures the parts, then
+trains at lag 0 and lag 1 on all cores; shares are taken within a round. Every raw time stands in the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
+
+from case import Case
+from contest import (
+    LAGS,
+    PROBE_ITERATIONS,
+    START_LIMIT_S,
+    adopt_orphans,
+    case_of,
+    end_children,
+    launch,
+    pairs,
+    slipstream_program,
+    slipstream_settings,
+)
+from stats import spread, table, told
+
+from record import Record, dated
+
+SHARE = 0.60
+SOCCER_RATE = 250_000.0
+"""Agent-steps per second that soccer 1v1 must reach."""
+SOCCER = Case("soccer", envs=512, rollout=64, minibatch=4096, epochs=1, hidden=(128, 128), activation="relu")
+CASES = ("cartpole-1", "cartpole-4", "halfcheetah", "soccer")
+PARTS = ("env", "inference", "update")
+WAYS = ("fused", "torch", "compiled")
+SLOWEST_S = 600.0
+"""What measuring the parts of a case may take, compiling included."""
+
+
+def find(name: str) -> Case:
+    """The case of a name; soccer is told by agent-steps, with two rows for every env."""
+    return SOCCER if name == "soccer" else case_of(name)
+
+
+def flags_of(case: Case, lag: int) -> list[str]:
+    """A case as `key=value` words; soccer keeps the settings of its preset, the policy's shape said again."""
+    if case is not SOCCER:
+        return slipstream_settings(case, lag)[1::2]
+    hidden = json.dumps(list(case.hidden), separators=(",", ":"))
+    fixed = {"plan.envs": case.envs, "plan.lag": lag, "ppo.rollout": case.rollout, "ppo.minibatch": case.minibatch}
+    fixed |= {"ppo.epochs": case.epochs, "policy.hidden": hidden, "every.evaluate": 0}
+    return [f"{key}={value}" for key, value in fixed.items()]
+
+
+def name_of(case: Case) -> str:
+    """The case's environment as slipstream is told it."""
+    return case.env if case is SOCCER else f"gymnasium:{case.env}"
+
+
+def times(work: Callable[[], object], count: int, seconds: float, repeats: int = 5) -> list[float]:
+    """Microseconds per thing of a work that does `count` of them: one number for each of some stretches of time."""
+    work()
+    found = []
+    for _ in range(repeats):
+        began, calls = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds / repeats:
+            work()
+            calls += 1
+        found.append((time.perf_counter() - began) / calls / count * 1e6)
+    return found
+
+
+def time_env(case: Case, seconds: float) -> dict[str, list[float]]:
+    """A bare loop: actions made beforehand, wrappers off, resets where episodes end, observations thrown away."""
+    if case is SOCCER:
+        return {"batch": _time_soccer(case, seconds)}
+    import gymnasium
+    import numpy as np
+
+    envs = [gymnasium.make(case.env).unwrapped for _ in range(case.envs)]
+    random, steps = np.random.default_rng(0), 200
+    script: list[list[Any]] = []
+    seen = [env.reset(seed=index)[0] for index, env in enumerate(envs)]
+    for _ in range(steps):  # CartPole is balanced, as it soon is in training: an episode's end costs a reset
+        balanced: list[Any] = [int(3 * obs[2] + obs[3] > 0) for obs in seen] if case.env == "CartPole-v1" else []
+        choices = balanced or [random.uniform(-1, 1, env.action_space.shape).astype(np.float32) for env in envs]
+        seen = [env.step(choice)[0] for env, choice in zip(envs, choices, strict=True)]
+        script.append(choices)
+
+    def loop() -> None:
+        for index, env in enumerate(envs):
+            env.reset(seed=index)
+        moves = [env.step for env in envs]
+        for choices in script:
+            for move, choice in zip(moves, choices, strict=True):
+                _, _, terminated, truncated, _ = move(choice)
+                if terminated or truncated:
+                    raise SystemExit("an episode ended that was to go on")
+
+    return {"bare loop": times(loop, steps * case.envs, seconds)}
+
+
+def _time_soccer(case: Case, seconds: float) -> list[float]:
+    import numpy as np
+
+    from slipstream.core.contracts import empty_rows
+    from slipstream.envs.soccer.game import Soccer
+
+    game = Soccer(case.envs)
+    out = empty_rows(game.spec, case.envs)
+    game.reset(out)
+    actions = np.random.default_rng(0).integers(0, 18, (16, len(out.obs), 1)).astype(np.int32)
+
+    def loop() -> None:
+        for action in actions:
+            game.step(action, out)
+
+    return times(loop, len(actions) * len(out.obs), seconds)
+
+
+def time_policy(case: Case, seconds: float, way: str) -> dict[str, list[float]]:
+    """Acting for all rows of the case, and gradient steps, by one way; what is compiled is warmed up before."""
+    from slipstream.api import configure
+    from slipstream.learn.build import build, choose_env
+
+    learner = {"fused": ["plan.learner=fused"], "torch": ["plan.learner=torch"]}
+    flags = learner.get(way, ["plan.learner=torch", "plan.compile=true"])
+    env, alone = name_of(case), ["plan.collector=local", "plan.threads=1"]
+    settings = configure(env, flags=[*flags_of(case, 0), *alone, *flags]).settings
+    parts = build(choose_env(env, settings), settings)
+    try:
+        parts.matches.draw()
+        parts.publish(0)
+        parts.collector.start(0, None)
+        rollout = parts.collector.collect(0)
+        inside, run = [0.0], parts.learner.engine.run
+
+        def clocked(*args: Any) -> None:
+            began = time.perf_counter()
+            run(*args)
+            inside[0] += time.perf_counter() - began
+
+        parts.learner.engine.run = clocked
+        parts.learner.update(rollout, 0)
+        found, samples = [], rollout.reward.size * case.epochs
+        for _ in range(5):
+            began, updates, inside[0] = time.perf_counter(), 0, 0.0
+            while time.perf_counter() - began < seconds / 5:
+                parts.learner.update(rollout, 0)
+                updates += 1
+            found.append(inside[0] / updates / samples * 1e6)
+        if way == "compiled" and not parts.learner.engine.compiled:
+            return {}
+        return {"update": found, "inference": _time_acting(parts, rollout, seconds, way)}
+    finally:
+        parts.close()
+
+
+def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[float]:
+    """Microseconds per row of choosing actions for all rows of one step."""
+    import numpy as np
+
+    from slipstream.core.streams import make_streams
+    from slipstream.models.acting import make_acting
+
+    if way != "fused":
+        return times(_lean(parts.design, rollout.obs[0], way == "compiled"), rollout.reward.shape[1], seconds)
+    rows, acting = np.arange(rollout.reward.shape[1]), make_acting(parts.design)
+    acting.load(parts.learner.pack)
+    streams, states = make_streams(0, "act", 0, len(rows)), np.zeros((len(rows), parts.design.state_size), np.float32)
+    action, logp, value = rollout.action[0].copy(), rollout.logp[0].copy(), rollout.value[0].copy()
+    obs, mask = rollout.obs[0], rollout.mask[0]
+
+    def act() -> None:
+        acting.act(rows, obs, mask, streams, True, action, logp, value, states)
+
+    return times(act, len(rows), seconds)
+
+
+def _lean(design: Any, obs: Any, compiled: bool) -> Callable[[], object]:
+    """Acting as lean as torch allows: no distributions, no gradients, one thread, a sample by one argmax."""
+    import itertools
+
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    policy, discrete = design.policy, design.action.kind != "continuous"
+    bend = {"tanh": nn.Tanh, "relu": nn.ReLU}[policy.activation]
+    sizes = [(a, b) for a, b in itertools.pairwise((obs.shape[1], *policy.hidden))]
+
+    def body() -> nn.Sequential:
+        return nn.Sequential(*(part for a, b in sizes for part in (nn.Linear(a, b), bend())))
+
+    acts, judges = body(), nn.Identity() if policy.shared else body()
+    choose, judge = nn.Linear(sizes[-1][1], design.outputs), nn.Linear(sizes[-1][1], 1)
+    log_std, seen = torch.zeros(design.outputs), torch.from_numpy(obs.copy())
+
+    def act(given: Any) -> tuple[Any, Any, Any]:
+        hidden = acts(given)
+        told, value = choose(hidden), judge(hidden if policy.shared else judges(given))
+        if discrete:
+            logp = torch.log_softmax(told, 1)
+            action = (logp.exp() / torch.empty_like(logp).exponential_()).argmax(1, keepdim=True)
+            return action, logp.gather(1, action), value
+        noise = torch.randn_like(told)
+        return told + noise * log_std.exp(), -(0.5 * noise * noise + log_std + 0.9189385).sum(1), value
+
+    chosen = torch.compile(act) if compiled else act
+
+    def step() -> object:
+        with torch.inference_mode():
+            return [part.numpy() for part in chosen(seen)]
+
+    return step
+
+
+def measure_alone(name: str, seconds: float) -> None:
+    """Print the raw times of a case's parts, by way, as one JSON object; this process has one core and one thread."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    case = find(name)
+    found: dict[str, dict[str, list[float]]] = {"env": time_env(case, seconds), "inference": {}, "update": {}}
+    for way in WAYS if shutil.which("g++") else WAYS[:2]:
+        for part, raw in time_policy(case, seconds, way).items():
+            found[part][way] = raw
+    print(json.dumps({"times_us": found}))
+
+
+def alone(name: str, seconds: float) -> dict[str, Any]:
+    """The parts of a case, each by its fastest way: microseconds, the ways, and all raw times."""
+    command = [sys.executable, __file__, "--alone", name, "--seconds", str(seconds)]
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    done = launch(command, SLOWEST_S, threads)
+    if done.failure:
+        return {"failed": done.failure}
+    raw = done.row["times_us"]
+    best = {part: min(raw[part], key=lambda way: median(raw[part][way])) for part in PARTS}
+    return {"fastest": {part: median(raw[part][best[part]]) for part in PARTS}, "ways": best, "times_us": raw}
+
+
+def train(name: str, lag: int, steps: int, seed: int, extra: list[str]) -> dict[str, Any]:
+    """Train a case for so many steps on all cores."""
+    case = find(name)
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+        command = [*slipstream_program(), "train", name_of(case), "--steps", str(steps), "--seed", str(seed)]
+        command += ["--run", f"{folder}/run", "--json", "--no-tuned", *pairs([*flags_of(case, lag), *extra])]
+        done = launch(command, START_LIMIT_S + SLOWEST_S)
+    return {"failed": done.failure} if done.failure else {key: done.row[key] for key in ("steps", "steps_per_second")}
+
+
+def play(options: argparse.Namespace, record: Record) -> None:
+    """Round after round: the parts alone, then training; the share of the ceiling that each training reached."""
+    from slipstream.core.machine import cores
+
+    rates: dict[tuple[str, int], float] = {}
+    for turn in range(options.rounds):
+        for name in options.cases:
+            case, rows = find(name), 2 if name == "soccer" else 1
+            record.load()
+            parts = alone(name, options.seconds / 5)
+            record.add({"work": name, "contestant": "alone", "round": turn, **parts})
+            for lag in LAGS:
+                if (name, lag) not in rates:
+                    probe = train(name, lag, PROBE_ITERATIONS * case.batch * rows, turn, options.set)
+                    rates[name, lag] = probe.get("steps_per_second") or 1000.0
+                record.load()
+                wanted = max(2, round(rates[name, lag] * options.seconds / (case.batch * rows))) * case.batch * rows
+                row = train(name, lag, wanted, turn, options.set)
+                if "failed" not in parts and "failed" not in row:
+                    us = parts["fastest"]
+                    row["ceiling"] = cores() * 1e6 / (us["env"] + us["inference"] + case.epochs * us["update"])
+                    row["share"] = row["steps_per_second"] / row["ceiling"]
+                record.add({"work": name, "contestant": f"lag{lag}", "round": turn, **row})
+    record.close(*_summary(options.cases, record.rows))
+
+
+def _summary(cases: list[str], rows: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """Shares and times by case, for programs and for people."""
+    summary: dict[str, Any] = {}
+    parts, shares = [], []
+    for name in cases:
+        mine = [row for row in rows if row["work"] == name and "failed" not in row]
+        measured = [row for row in mine if row["contestant"] == "alone"]
+        found: dict[str, Any] = {"us": {}, "lags": {}}
+        for part in PARTS if measured else ():
+            one = spread([row["fastest"][part] for row in measured])
+            found["us"][part] = one | {"way": measured[0]["ways"][part]}
+            parts.append([name, part, measured[0]["ways"][part], *told(one, 3)])
+        for lag in LAGS:
+            runs = [row for row in mine if row["contestant"] == f"lag{lag}" and "share" in row]
+            rate, share = spread([row["steps_per_second"] for row in runs]), spread([row["share"] for row in runs])
+            found["lags"][f"lag{lag}"] = {"rate": rate, "share": share}
+            ceiling = told(spread([row["ceiling"] for row in runs]), 0)[0]
+            met = "-" if not runs else "yes" if share["median"] >= SHARE else "no"
+            shares.append([name, lag, ceiling, *told(rate, 0)[::2], *told(share, 3)[::2], met])
+        summary[name] = found
+    failed = sorted({f"- {row['work']} {row['contestant']}: {row['failed']}" for row in rows if "failed" in row})
+    text = ["# Training beside the ceiling of this machine", f"Goal: {SHARE:.0%} of it."]
+    if any(row.get("share", 0.0) > 1.0 for row in rows):
+        text.append("A share above 1 says that the machine was busier while the parts were measured: measure again.")
+    header = ("case", "lag", "ceiling steps/s", "steps/s", "95 %", "share", "95 %", "met")
+    text += [table(header, shares), "## Parts alone on one core, microseconds (per step, row and sample)"]
+    text += [table(("case", "part", "fastest way", "median", "min..max", "95 %"), parts), *failed]
+    if "soccer" in summary and (best := summary["soccer"]["lags"]["lag0"]["rate"]).get("median"):
+        met = "met" if best["median"] >= SOCCER_RATE else "not met"
+        text.append(f"Soccer 1v1 at lag 0: {best['median']:,.0f} agent-steps/s (goal {SOCCER_RATE:,.0f}: {met}).")
+    return summary, "\n\n".join(text)
+
+
+@contextmanager
+def tidy() -> Iterator[None]:
+    """Leave no process behind."""
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        end_children()
+
+
+def main() -> None:
+    """Measure, print, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES), help=f"of {','.join(CASES)}")
+    parser.add_argument("--rounds", type=int, help="default: 5")
+    parser.add_argument("--seconds", type=float, help="of each training run; a part alone takes a fifth (default: 15)")
+    parser.add_argument("--quick", action="store_true", help="one round of 2 s, to see that all of it runs")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further slipstream settings")
+    parser.add_argument("--out", type=Path, help="the record's folder (default: benchmarks/records/DATE-ceiling)")
+    parser.add_argument("--alone", choices=CASES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else 5)
+    options.seconds = options.seconds or (2.0 if options.quick else 15.0)
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"unknown cases {sorted(unknown)}; choose from {list(CASES)}")
+    if options.alone:
+        measure_alone(options.alone, options.seconds)
+        return
+    record = Record(options.out or dated("ceiling"))
+    with tidy():
+        record.begin()
+        play(options, record)
+
+
+if __name__ == "__main__":
+    main()
