@@ -23,6 +23,7 @@ KNOBS = Knobs(
     adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
 )  # fmt: skip
 SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1))))
+READ = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("seen", "tokens", (6, 3))))
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
 Make = Callable[..., tuple[Design, Array, Batch]]
@@ -124,6 +125,53 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
         assert key != graphs._key(data, index, replace(KNOBS, **other))
     assert key != graphs._key(data, index[:4], KNOBS)
+
+
+@pytest.mark.parametrize(
+    ("case", "how", "knobs"),
+    [
+        ({}, {}, {}),
+        ({"kind": "continuous"}, {}, {"clip_value": 0.2}),
+        ({"kind": "squashed"}, {}, {"normalise_advantage": False}),
+        ({"kind": "masked_multi"}, {"micro_batch": 16}, {}),
+        ({"kind": "masked_binary"}, {}, {"policy": 0.0}),
+        ({"obs": SEEN}, {"checkpointing": True}, {}),
+        ({"obs": SEEN, "kind": "masked"}, {"precision": "bf16"}, {"imitate": True}),
+        ({"obs": READ, "shared": False}, {}, {}),
+        ({"reference": True}, {}, {"reference_kl": 0.1}),
+    ],
+)
+def test_a_graph_can_hold_a_step(
+    case: dict[str, Any], how: dict[str, Any], knobs: dict[str, Any], make_case: Make,
+    refused: Callable[..., list[str]],
+) -> None:  # fmt: skip
+    """A gradient step copies nothing from the host, and never asks for a result: on a GPU it can be captured."""
+    compared = case.pop("reference", False)
+    design, params, batch = make_case(**case)
+    if compared:
+        batch = replace(batch, reference=np.zeros((len(batch.logp), design.outputs), np.float32))
+    engine = TorchEngine(design, params, 1, device="cpu:0", **how)
+    graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
+    data, index, chosen = Data(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **knobs)
+    assert engine._unfit_for_graphs(data, chosen) == ""
+    engine.step(data, index, chosen)
+    dialled, before = graphs._dialled(chosen), engine.gradient()
+    assert refused(lambda: engine.step(data, index, dialled)) == []
+    assert not np.array_equal(engine.gradient(), before)
+
+
+def test_what_a_graph_cannot_hold_is_noticed(refused: Callable[..., list[str]]) -> None:
+    """Numbers that torch makes tensors of, tensors of the host, results that are asked for, and sizes that depend."""
+    x = torch.arange(6.0, device="cpu:0").reshape(2, 3)
+    fine = [lambda: 2 * x - 1, lambda: x.clamp(min=1.0), lambda: x.masked_fill(x > 1, 0.0), lambda: x[0].fill_(1.0),
+            lambda: torch.zeros(3, device="cpu:0") + x, lambda: torch.zeros_like(x).copy_(x)]  # fmt: skip
+    assert [refused(work) for work in fine] == [[]] * len(fine)
+    wrong = [lambda: torch.where(x > 1, x, 0.0), lambda: x[0].__setitem__(1, 1.0), lambda: x[torch.arange(2)],
+             lambda: x.copy_(torch.zeros(3)), lambda: torch.tensor([1.0]).to("cpu:0", copy=True), lambda: x[x > 1],
+             lambda: float(x.sum()), lambda: torch.nonzero(x)]  # fmt: skip
+    assert [len(refused(work)) for work in wrong] == [1] * len(wrong)
+    with pytest.raises(pytest.fail.Exception, match=r"Tensor\.numpy\(\) within a capture"):
+        refused(lambda: x.numpy())
 
 
 @on_gpu
