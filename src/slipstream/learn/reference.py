@@ -6,7 +6,6 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
 from slipstream.learn.optimisers import Optimiser, shorten
 from slipstream.learn.tensors import Data, Part
 from slipstream.models.design import Design
-from slipstream.models.reference import ActorCritic, Chain, Cuts, Told
+from slipstream.models.reference import ActorCritic, Told
 
 SURVEYED = 4096
 """Samples that `survey` looks at together."""
@@ -63,12 +62,6 @@ def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str,
     clipped = (ratio - 1).abs() > knobs.clip
     parts = (-surrogate, error, entropy, ratio - 1 - difference, clipped.float(), held)
     return [loss.sum(), *(part.detach().double().sum() for part in parts)]
-
-
-def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
-    """Run the memories of a chain in fp32, whatever the rest of it computes in: their errors add up step by step."""
-    with torch.autocast(x.device.type, enabled=False):
-        return Chain._remember(chain, x.float(), state, cuts)
 
 
 def compiled_twin(policy: ActorCritic, mode: str = "default") -> ActorCritic:
@@ -122,9 +115,6 @@ class TorchEngine:
         self._write(self.optimiser.named, design.weights.named(params))
         self.precision = precision
         self._scale = LossScale(device) if precision == "fp16" else None
-        if precision in HALVES:
-            for chain in self.policy.chains():
-                chain._remember = partial(remember_exactly, chain)  # type: ignore[method-assign]
         self._mend, self._mode = mend, compile_mode
         self._learning = self.policy
         """What gradients are taken of: the policy, or its compiled twin."""

@@ -38,7 +38,7 @@ class Data:
     """
 
     def __init__(self, batch: Batch, device: str, offload: bool = False) -> None:
-        self.device, self._local = device, torch.device(device).type == "cpu"
+        self.device, self._local = device, device == "cpu"
         self._offload = offload and not self._local
         self.batch = batch
         self._room: Tensor | None = None

@@ -111,7 +111,8 @@ class Chain(nn.Module):
             x = activate(self.norms[number](x) if self.norms else x)
         if self.memory is None:
             return x, state
-        return self._remember(x, state, cuts)
+        with torch.autocast(x.device.type, enabled=False):  # in fp32: errors of memories add up step by step
+            return self._remember(x.float(), state, cuts)
 
     def hidden(self) -> Iterator[tuple[str, nn.Module]]:
         """What gives the outputs of its hidden layers, by name."""
@@ -130,7 +131,7 @@ class Chain(nn.Module):
         for number, outlet in enumerate(self.outlets):
             start = [part[None, cuts.lanes] for part in state[:, number].unbind(1)]  # each [1, pieces, units]
             start = start if cuts.carried is None else [part * cuts.carried for part in start]
-            start = [part.contiguous() for part in start]  # cuDNN asks for that, and below to be told of a way back
+            start = [part.contiguous() for part in start]  # cuDNN asks for that, and to be told if gradients follow
             weights = [getattr(self.memory, f"{name}_l{number}") for name in MEMORY_WEIGHTS]
             hx: Any = start if len(start) > 1 else start[0]
             x, *last = run(x, cuts.sizes, hx, weights, True, 1, 0.0, torch.is_grad_enabled(), False)
