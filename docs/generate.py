@@ -115,6 +115,7 @@ def cli_page() -> str:
         "| 4 | recorded data that cannot be used |",
         "| 5 | a run or checkpoint that is missing, locked or damaged |",
         "| 6 | this machine lacks something |",
+        "| 7 | `bench --gate`: slower than allowed |",
         "| 130, 143 | stopped by Ctrl-C or SIGTERM, after saving |",
     ]
     for command, context in _commands(click.Context(main, info_name="slipstream")):

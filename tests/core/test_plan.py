@@ -72,6 +72,20 @@ def test_a_resumed_run_keeps_its_plan() -> None:
     assert {why for *_, why in again.rows()} == {"as the run began"}
 
 
+def test_a_run_of_a_gpu_goes_on_without_one() -> None:
+    """What began on a GPU is collected and learned on the CPU where there is none, with as many envs, and says so."""
+    there = Facts(cores=16, native=True, minibatch=8192, gpu="Some GPU", off_device="")
+    began = make_plan(PlanSettings(collector="device", envs=32), there)
+    assert (began.collector.applied, began.device.applied) == ("device", "cuda")
+    here = Facts(cores=2, native=True, minibatch=8192, off_device="")
+    again = make_plan(PlanSettings(collector="device", envs=32), here, before=began.applied())
+    assert (again.collector.applied, again.device.applied, again.envs.applied) == ("actors", "cpu", 32)
+    assert again.learner.applied == "fused"
+    assert again.collector.why == "the run began with device on a GPU, none is here"
+    kept = make_plan(PlanSettings(collector="device", envs=32), there, before=began.applied())
+    assert kept.applied() == began.applied()
+
+
 def test_a_run_from_before_a_switch_goes_on_without_it() -> None:
     """What an older run has not kept in its plan is what it did: fp32, nothing compiled, whatever is asked for now."""
     began = plan(2, learner="torch").applied()

@@ -230,6 +230,7 @@ class Device:
             self._roll()
         else:
             self._graph.replay()
+            torch.cuda.synchronize()  # the learner waits for it anyway, and so the time is told where it was spent
         return self.rollout
 
     def matches(self, version: int) -> list[Match]:

@@ -103,6 +103,8 @@ def make_plan(wanted: PlanSettings, facts: Facts, before: Mapping[str, Any] | No
     """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands."""
     if before is not None:
         kept = ADDED | dict(before)
+        if "cuda" in (kept["device"], kept["inference"]) and not facts.gpu:
+            return _without_gpu(wanted, facts, kept)
         return Plan(**{name: Switch(getattr(wanted, name), value, "as the run began") for name, value in kept.items()})
     device, collector = _place(wanted, facts)
     envs = _envs(wanted, facts, collector.applied)
@@ -115,6 +117,21 @@ def make_plan(wanted: PlanSettings, facts: Facts, before: Mapping[str, Any] | No
     plan = Plan(**made, reproducible=Switch(wanted.reproducible, False, "speed first"))
     if wanted.reproducible:
         _be_reproducible(plan)
+    return plan
+
+
+def _without_gpu(wanted: PlanSettings, facts: Facts, kept: Mapping[str, Any]) -> Plan:
+    """The plan of a run that began on a GPU and goes on where there is none: the same envs, everything else anew."""
+    own = ("collector", "device", "inference", "storage", "precision", "learner", "graphs", "pinned", "micro_batch")
+    free = {name: PlanSettings.model_fields[name].default for name in own}
+    plan = make_plan(wanted.model_copy(update=free | {"envs": kept["envs"], "lag": kept["lag"]}), facts)
+    for name, value in plan.applied().items():
+        why = (
+            getattr(plan, name).why
+            if value == kept[name]
+            else f"the run began with {kept[name]} on a GPU, none is here"
+        )
+        setattr(plan, name, Switch(getattr(wanted, name), value, why))
     return plan
 
 

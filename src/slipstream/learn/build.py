@@ -21,7 +21,7 @@ from slipstream.collect.seats import Match, Roster, still_seats
 from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec, Vector
-from slipstream.core.errors import ConfigError
+from slipstream.core.errors import ConfigError, MachineError
 from slipstream.core.plan import Facts, Plan, changed, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
@@ -229,8 +229,14 @@ def _on_device(
     game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
     collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
     if graphs:
-        collector.prepare()
-        learner.prepare(collector.rollout)
+        try:
+            collector.prepare()
+            learner.prepare(collector.rollout)
+        except RuntimeError as error:
+            raise MachineError(
+                f"The GPU cannot capture this run: {str(error).splitlines()[0]}",
+                "lower plan.envs or ppo.rollout if memory ran out; plan.graphs=false runs without graphs",
+            ) from error
         learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
     matches = Matches(spec, envs, settings.seed, Still(None, spec, envs), None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import compiled, compiled_fused
+from slipstream.core.compile import Number, compiled, compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.learn.batch import CLIPPED, ENTROPY, KL, NORMS, POLICY, SAMPLES, UPDATES, VALUE
 from slipstream.models.heads import measure, slopes
@@ -17,6 +17,31 @@ from slipstream.models.kernels import ONE, TWO, ZERO, exponential
 
 OLD_LOGP, OLD_VALUE, ADVANTAGE, GOAL, WEIGHT = range(5)
 """Columns of what is known of a sample."""
+
+
+@compiled_fused
+def surrogate(
+    logp: Number, value: Number, old_logp: Number, old_value: Number, gain: Number, goal: Number, clip: Number,
+    clip_value: Number, imitating: bool,
+) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
+    """PPO's loss of one sample: its slopes by log-probability and by value; then what is logged of it.
+
+    That is the policy's loss, the value's, the KL divergence, and 1 where the ratio was clipped.
+    """
+    difference = ZERO if imitating else logp - old_logp
+    ratio = exponential(difference)
+    held = min(max(ratio, ONE - clip), ONE + clip)
+    by_logp = ZERO if held * gain < ratio * gain else -gain * ratio
+    error = value - goal
+    loss = error * error
+    if clip_value > ZERO:
+        moved = value - old_value
+        near = old_value + min(max(moved, -clip_value), clip_value) - goal
+        if near * near > loss:
+            loss = near * near
+            error = near if abs(moved) < clip_value else ZERO
+    gained = -logp * gain if imitating else -min(ratio * gain, held * gain)
+    return by_logp, TWO * error, gained, loss, (ratio - ONE) - difference, ONE if abs(ratio - ONE) > clip else ZERO
 
 
 @compiled_fused
@@ -37,29 +62,19 @@ def loss_at(
         sums[i, k] = ZERO
     if known[n, WEIGHT] == ZERO:
         return
-    clip, clip_value, share = knobs[0], knobs[1], stats[2]
+    share, gain = stats[2], (known[n, ADVANTAGE] - stats[0]) * stats[1] * known[n, WEIGHT]
     measure(policy[i], log_std, head, action[n], probs[i], measured[i])
-    difference = measured[i, 0] - known[n, OLD_LOGP]
-    ratio = exponential(difference)
-    gain = (known[n, ADVANTAGE] - stats[0]) * stats[1] * known[n, WEIGHT]
-    held = min(max(ratio, ONE - clip), ONE + clip)
-    by_logp = ZERO if held * gain < ratio * gain else -share * knobs[4] * gain * ratio
-    slopes(
-        policy[i], log_std, head, action[n], probs[i], by_logp, -share * knobs[3], by_policy[i], by_log_std[i]
+    by_logp, by_error, gained, missed, moved, clipped = surrogate(
+        measured[i, 0], values[i, column], known[n, OLD_LOGP], known[n, OLD_VALUE], gain, known[n, GOAL], knobs[0],
+        knobs[1], False,
     )  # fmt: skip
-    error = values[i, column] - known[n, GOAL]
-    loss = error * error
-    if clip_value > ZERO:
-        moved = values[i, column] - known[n, OLD_VALUE]
-        near = known[n, OLD_VALUE] + min(max(moved, -clip_value), clip_value) - known[n, GOAL]
-        if near * near > loss:
-            loss = near * near
-            error = near if abs(moved) < clip_value else ZERO
-    by_value[i, column] = share * knobs[2] * TWO * error
-    sums[i, POLICY], sums[i, VALUE], sums[i, ENTROPY] = -min(ratio * gain, held * gain), loss, measured[i, 1]
-    sums[i, KL] = (ratio - ONE) - difference
-    sums[i, CLIPPED] = ONE if abs(ratio - ONE) > clip else ZERO
-    sums[i, SAMPLES] = ONE
+    slopes(
+        policy[i], log_std, head, action[n], probs[i], share * knobs[4] * by_logp, -share * knobs[3], by_policy[i],
+        by_log_std[i],
+    )  # fmt: skip
+    by_value[i, column] = share * knobs[2] * by_error
+    sums[i, POLICY], sums[i, VALUE], sums[i, KL], sums[i, CLIPPED] = gained, missed, moved, clipped
+    sums[i, ENTROPY], sums[i, SAMPLES] = measured[i, 1], ONE
 
 
 @compiled_fused

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,10 +23,7 @@ from slipstream.learn.advantages import estimate_advantages, estimate_row
 from slipstream.learn.batch import (
     SAMPLES,
     SUMS,
-    Batch,
-    Knobs,
     Outcome,
-    Survey,
 )
 from slipstream.learn.descent import (
     ADVANTAGE,
@@ -65,7 +62,10 @@ class Part:
 
 
 class DeviceEngine:
-    """Weights and optimiser on the device, and how gradient steps are taken there."""
+    """Weights and optimiser on the device, and how gradient steps are taken there.
+
+    It is an `Engine` but for the batches of the host, which it never sees.
+    """
 
     def __init__(self, net: Matrices, params: Array) -> None:
         self.net, self.design, self.params = net, net.design, params
@@ -113,14 +113,6 @@ class DeviceEngine:
     def _columns(self, rows: int, columns: int) -> Tensor:
         """Room for some numbers of every row, those of one kind side by side."""
         return torch.empty(columns, rows, device=self.net.device).T
-
-    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
-        """Batches of the host are not learned from here."""
-        raise NotImplementedError
-
-    def survey(self, batch: Batch) -> Survey:
-        """Batches of the host are not looked at here."""
-        raise NotImplementedError
 
     def activity(self, rollout: DeviceRollout) -> dict[str, Array]:
         """The mean size of each hidden unit's output on the first step of a rollout."""
@@ -172,7 +164,7 @@ class DevicePPO(PPO):
         self._carried = torch.zeros(rows, dtype=torch.float64, device=net.device)
         """The discounted return of each row."""
         net.load(pack)
-        super().__init__(settings, net.design, pack, self._on_device, rows, start=start)
+        super().__init__(settings, net.design, pack, cast(Any, self._on_device), rows, start=start)
         net.load(pack)
         self._graphs = graphs and net.device != "cpu"
         self._work: dict[Any, Any] = {}

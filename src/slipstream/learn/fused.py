@@ -29,10 +29,11 @@ from slipstream.learn.batch import (
     Knobs,
     Survey,
 )
+from slipstream.learn.descent import surrogate
 from slipstream.learn.survey import look
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure, slopes
-from slipstream.models.kernels import CHUNK, ONE, TWO, ZERO, adam, add_row, exponential, squared_length
+from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, squared_length
 from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
 from slipstream.models.nearness import hold_near
 from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
@@ -78,33 +79,24 @@ def add_gradient(
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
                 measure(policy[i], log_std, head, action[n], probs, measured)
-                difference = ZERO if imitating else measured[0] - old_logp[n]
-                ratio = exponential(difference)
                 gain = (advantage[n] - shift) * factor * counts[n]
-                held = min(max(ratio, ONE - clip), ONE + clip)
-                clipped = held * gain < ratio * gain
-                by_logp = ZERO if clipped else -share * policy_weight * gain * ratio
-                slopes(policy[i], log_std, head, action[n], probs, by_logp, -share * entropy_weight,
-                       policy_slopes[i], log_std_gradient)  # fmt: skip
+                by_logp, by_error, gained, missed, moved, clipped = surrogate(
+                    measured[0], values[i, value_column], old_logp[n], old_value[n], gain, goal[n], clip, clip_value,
+                    imitating,
+                )  # fmt: skip
+                slopes(policy[i], log_std, head, action[n], probs, share * policy_weight * by_logp,
+                       -share * entropy_weight, policy_slopes[i], log_std_gradient)  # fmt: skip
                 if reference.shape[1]:
                     sums[REFERENCE] += hold_near(
                         policy[i], log_std, head, reference[n], probs, share * reference_weight, policy_slopes[i],
                         log_std_gradient,
                     )  # fmt: skip
-                error = values[i, value_column] - goal[n]
-                loss = error * error
-                if clip_value > ZERO:
-                    moved = values[i, value_column] - old_value[n]
-                    near = old_value[n] + min(max(moved, -clip_value), clip_value) - goal[n]
-                    if near * near > loss:
-                        loss = near * near
-                        error = near if abs(moved) < clip_value else ZERO
-                value_slopes[i, value_column] = share * value_weight * TWO * error
-                sums[POLICY] -= measured[0] * gain if imitating else min(ratio * gain, held * gain)
-                sums[VALUE] += loss
+                value_slopes[i, value_column] = share * value_weight * by_error
+                sums[POLICY] += gained
+                sums[VALUE] += missed
                 sums[ENTROPY] += measured[1]
-                sums[KL] += (ratio - ONE) - difference
-                sums[CLIPPED] += 1.0 if abs(ratio - ONE) > clip else 0.0
+                sums[KL] += moved
+                sums[CLIPPED] += clipped
                 sums[SAMPLES] += 1.0
         backward(
             params, table, flipped, scratch, slope_memory, gradient, block, lanes, steps, state, fresh, carried
