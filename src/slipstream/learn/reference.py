@@ -120,8 +120,8 @@ class TorchEngine:
         """What gradients are taken of: the policy, or its compiled twin."""
         if compiled:
             self._compile()
-        self._wait()
         self._graphs = Graphs(self.step, self.optimiser, self._unfit_for_graphs, mend) if graphs and cuda else None
+        self._wait()
 
     @property
     def compiled(self) -> bool:
