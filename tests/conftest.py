@@ -1,11 +1,11 @@
 """What several tests need: small runs made in this process, and policies of any shape.
 
-Tests that need a GPU are skipped without one. On a machine with one, this runs them all and says each failure in a line:
+Tests that need a GPU are skipped without one. Where there is one, this runs them all and says each failure in a line:
 
     python -m pytest -m gpu -q --tb=line -p no:cacheprovider tests
 
-The first of them compile for the GPU, which takes a minute or two. What a graph can hold is tested without a GPU too, by
-`refused`, with the CPU in its part.
+The first of them compile for the GPU, which takes a minute or two. What a graph can hold is tested without a GPU too,
+by `refused`, with the CPU in its part.
 """
 
 from __future__ import annotations

@@ -194,6 +194,26 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
         near(one, other, atol=1e-6, rtol=1e-5)
 
 
+def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one step is lost, it is tried once, and the first line of the reason is heard."""
+    design, params, batch = make_case()
+    tried, heard = list[int](), list[Any]()
+
+    def fail(work: Callable[[], None]) -> Any:
+        tried.append(1)
+        raise RuntimeError("this copy is not permitted\nin a capture")
+
+    monkeypatch.setattr(graphs_module, "capture", fail)
+    plain, engine = (TorchEngine(design, params.copy(), 1) for _ in range(2))
+    told = "the learner takes its steps one by one: a step cannot be captured: this copy is not permitted"
+    engine._graphs = Graphs(
+        engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told)
+    )  # fmt: skip
+    for one, other in zip(learn(plain, batch), learn(engine, batch), strict=True):
+        assert np.array_equal(one, other)
+    assert (tried, heard) == ([1], [("graphs", "acting", told)])
+
+
 @on_gpu
 @pytest.mark.parametrize("case", [{}, {"kind": "continuous"}, {"kind": "masked_multi"}, {"obs": SEEN}])
 def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make_case: Make) -> None:
