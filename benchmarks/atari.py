@@ -1,10 +1,11 @@
 """ALE Pong end to end, against its envs stepping alone and its learner alone, all in one run.
 
-    .venv/bin/python benchmarks/atari.py [--envs 256] [--groups 2] [--rounds 5] [--seconds 5] [--quick]
+    .venv/bin/python benchmarks/atari.py [--envs 256] [--groups 2] [--rounds 5] [--seconds 3] [--budget 80] [--quick]
 
 84 x 84 x 4 bytes, Nature CNN, every core steps envs; the bar is 0.9x the slower of the two. A round measures each in
 turn: ALE's own vector with all envs and threads and nothing else, the groups as the collector steps them, the learner
-on one rollout again and again, and training at lag 1. --quick is a look at the script on any machine.
+on one rollout again and again, and training at lag 1. Rounds end when the budget of seconds is spent, and every
+measurement is written down at once. --quick is a look at the script on any machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from record import Record, dated
+from record import Progress, Record, dated
 from slipstream.api import configure
 from slipstream.core import machine
 from slipstream.core.contracts import empty_rows
@@ -28,6 +29,8 @@ from slipstream.learn.build import Parts, build, choose_env
 BAR = 0.9
 SETTLE_S = 1.0
 """A rollout that is being made ahead is done by then."""
+WARMED = 4
+"""Iterations before anything is measured: the learner's graphs are captured in the first ones."""
 
 
 def stepping(envs: int, groups: int, threads: int) -> Callable[[float], tuple[int, float]]:
@@ -68,7 +71,7 @@ class Training:
     def run(self, seconds: float) -> tuple[int, float]:
         """Train for so long, in whole iterations."""
         began, before = time.perf_counter(), self.steps
-        while time.perf_counter() - began < seconds:
+        while self.steps == before or time.perf_counter() - began < seconds:
             self.rollout = self.parts.collector.collect(self.version)
             samples, _ = self.parts.learner.update(self.rollout, self.steps)
             self.parts.episodes.add(self.rollout)
@@ -87,6 +90,43 @@ class Training:
         return done, time.perf_counter() - began
 
 
+def prepare(options: argparse.Namespace, cores: int, progress: Progress) -> Training:
+    """Training that is built, compiled, captured and warm."""
+    flags: dict[str, Any] = {
+        "plan__collector": "batched", "plan__envs": options.envs, "plan__groups": options.groups,
+        "plan__lag": options.lag, "ppo__rollout": options.rollout, "ppo__minibatch": options.minibatch,
+        "ppo__epochs": options.epochs, "policy__hidden": [], "policy__features": 512,
+        "env__options": {"threads": cores},
+    }  # fmt: skip
+    more = dict(word.split("=", 1) for word in options.set)
+    flags |= {key.replace(".", "__"): value for key, value in more.items()}
+    settings = configure("atari:Pong", flags=flags, tuned=False).settings
+    progress.say("building")
+    parts = build(choose_env("atari:Pong", settings), settings)
+    for name, _, applied, why in parts.plan.rows():
+        progress.say(f"{name} = {applied} ({why})")
+    progress.say("compiling and capturing")
+    training = Training(parts)
+    while training.version < WARMED:
+        training.run(0.0)
+        progress.say(f"iteration {training.version} of {WARMED} before anything is measured")
+    for said in parts.learner.notices:
+        progress.say(said)
+    return training
+
+
+def summarise(rates: dict[str, list[float]], title: str) -> tuple[dict[str, float], str]:
+    """Medians, and whether the bar is held."""
+    medians = {name: float(np.median(found)) for name, found in rates.items()}
+    limit = min(max(medians["envs alone, one vector"], medians["envs alone, in groups"]), medians["learner alone"])
+    share = medians["end to end"] / limit
+    lines = [title, "", "| what | steps/s (median) | lowest | highest |", "|---|---|---|---|"]
+    lines += [f"| {name} | {medians[name]:,.0f} | {min(r):,.0f} | {max(r):,.0f} |" for name, r in rates.items()]
+    lines += ["", f"end to end is {share:.3f} of the slower of envs and learner, bar {BAR}: "
+              f"{'held' if share >= BAR else 'MISSED'}"]  # fmt: skip
+    return {"share": share, **medians}, "\n".join(lines)
+
+
 def main() -> None:
     """Measure in turns and say whether the bar is held."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -97,62 +137,50 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lag", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--budget", type=float, default=80.0, help="seconds of measuring, after compiling")
     parser.add_argument("--set", action="append", default=[], help="more settings, as KEY=VALUE")
     parser.add_argument("--out", type=Path, default=None, help="where the record goes")
     parser.add_argument("--quick", action="store_true", help="a small one, no record")
     options = parser.parse_args()
     if options.quick:
         options.envs, options.rollout, options.minibatch, options.rounds, options.seconds = 8, 8, 32, 2, 1.0
+    progress, record = Progress(options.budget), Record(options.out or dated("atari"))
+    if not options.quick:
+        record.begin()
     cores = machine.cores()
-    flags: dict[str, Any] = {
-        "plan__collector": "batched", "plan__envs": options.envs, "plan__groups": options.groups,
-        "plan__lag": options.lag, "ppo__rollout": options.rollout, "ppo__minibatch": options.minibatch,
-        "ppo__epochs": options.epochs, "policy__hidden": [], "policy__features": 512,
-        "env__options": {"threads": cores},
-    }  # fmt: skip
-    more = dict(word.split("=", 1) for word in options.set)
-    settings = configure(
-        "atari:Pong", flags=flags | {key.replace(".", "__"): value for key, value in more.items()}
-    ).settings
-    began = time.perf_counter()
-    parts = build(choose_env("atari:Pong", settings), settings)
-    for name, _, applied, why in parts.plan.rows():
-        print(f"{name} = {applied} ({why})")
-    training = Training(parts)
-    training.run(3 * options.seconds if not options.quick else 1.0)
-    print(f"built, captured and warm after {time.perf_counter() - began:.1f} s", *parts.learner.notices, sep="\n")
-    alone, grouped = stepping(options.envs, 1, cores), stepping(options.envs, options.groups, cores)
-    work = {"envs alone, one vector": alone, "envs alone, in groups": grouped, "learner alone": training.learn,
-            "end to end": training.run}  # fmt: skip
+    training = prepare(options, cores, progress)
+    progress.say("games of their own")
+    work = {"envs alone, one vector": stepping(options.envs, 1, cores),
+            "envs alone, in groups": stepping(options.envs, options.groups, cores),
+            "learner alone": training.learn, "end to end": training.run}  # fmt: skip
     rates: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(options.rounds):
+    done = 0
+    progress.measure()
+    while progress.allows(done, options.rounds):
         for name, run in work.items():
             time.sleep(SETTLE_S)
             steps, seconds = run(options.seconds)
             rates[name].append(steps / seconds)
-    waited, chose = parts.collector.seconds()
-    parts.close()
-    medians = {name: float(np.median(found)) for name, found in rates.items()}
-    limit = min(max(medians["envs alone, one vector"], medians["envs alone, in groups"]), medians["learner alone"])
-    share = medians["end to end"] / limit
+            progress.say(f"round {done + 1} of {options.rounds}: {name}: {rates[name][-1]:,.0f} steps/s")
+            if not options.quick:
+                record.load()
+                record.add({"work": "atari:Pong", "contestant": name, "round": done, "seconds": round(seconds, 2),
+                            "steps_per_second": round(rates[name][-1])})  # fmt: skip
+        done += 1
+    waited, chose = training.parts.collector.seconds()
+    notices = training.parts.learner.notices + training.parts.collector.drain_faults()
+    training.parts.close()
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    title = f"ALE Pong, {options.envs} envs in {options.groups} groups, {cores} cores, {where}"
-    lines = [f"{title}, {options.epochs} epochs, lag {options.lag}", "",
-             "| what | steps/s (median) | lowest | highest |", "|---|---|---|---|"]  # fmt: skip
-    lines += [f"| {name} | {medians[name]:,.0f} | {min(r):,.0f} | {max(r):,.0f} |" for name, r in rates.items()]
-    lines += ["", f"collecting: {waited:.1f} s waited for envs, {chose:.1f} s choosing",
-              f"end to end is {share:.3f} of the slower of envs and learner, bar {BAR}: "
-              f"{'held' if share >= BAR else 'MISSED'}"]  # fmt: skip
+    title = (f"ALE Pong, {options.envs} envs in {options.groups} groups, {cores} cores, {where}, {options.epochs} "
+             f"epochs, lag {options.lag}, {done} rounds")  # fmt: skip
+    summary, text = summarise(rates, title)
+    told = [f"collecting: {waited:.1f} s waited for envs, {chose:.1f} s choosing", *notices]
+    text = "\n".join([text, "", *told])
     if options.quick:
-        print("\n".join(lines))
-        return
-    record = Record(options.out or dated("atari"))
-    record.begin()
-    record.load()
-    for name, found in rates.items():
-        record.add({"work": "atari:Pong", "contestant": name, "rates": [round(rate) for rate in found]})
-    record.close({"share": share, **medians}, "\n".join(lines))
+        print(text)
+    else:
+        record.close(summary, text)
 
 
 if __name__ == "__main__":

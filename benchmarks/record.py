@@ -82,6 +82,27 @@ class Record:
         (self.folder / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
 
 
+class Progress:
+    """Says on stderr, at once, what is being done and how old the process is; knows when a budget is spent."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget, self._began, self._measuring = budget_s, psutil.Process().create_time(), 0.0
+        self.say("imported")
+
+    def say(self, text: str) -> None:
+        """Tell what comes next."""
+        print(f"{time.time() - self._began:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    def measure(self) -> None:
+        """From here on the budget counts: all is compiled."""
+        self._measuring = time.perf_counter()
+
+    def allows(self, done: int, rounds: int) -> bool:
+        """Whether there is time for one more round as long as those before; one there is in any case."""
+        spent = time.perf_counter() - self._measuring
+        return done < rounds and (not done or spent * (done + 1) / done <= self._budget)
+
+
 def commit() -> str:
     """HEAD, and whether the working tree differs from it."""
 

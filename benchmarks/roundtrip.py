@@ -1,9 +1,11 @@
 """Host observation to action on the host: one CUDA graph with both copies, against eager torch and torch.compile.
 
-    .venv/bin/python benchmarks/roundtrip.py [--rows 2048] [--repeats 2000] [--quick]
+    .venv/bin/python benchmarks/roundtrip.py [--rows 2048] [--repeats 2000] [--budget 40] [--compile] [--quick]
 
 Soccer-like observations of 44 numbers, an MLP of 256 x 256, sampling included. All ways are measured in turns, round by
-round, in one process; without a GPU (--quick for a look at the script) the CPU plays its part.
+round, in one process, until the rounds are done or the budget of seconds is spent; every round is written down at once.
+torch.compile takes its time to compile, so it takes part only if asked to. Without a GPU (--quick for a look at the
+script) the CPU plays its part.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from record import Record, dated
+from record import Progress, Record, dated
 from slipstream.collect.pinned import pin, unpin
 from slipstream.core.contracts import ActionSpec, vector_obs
 from slipstream.core.slab import Field, Slab
@@ -29,7 +31,8 @@ from slipstream.settings import PolicySettings
 WIDTH, HIDDEN = 44, (256, 256)
 SIZES = (3, 3, 2, 2, 2)
 BAR_US = 120.0
-ROUNDS = 10
+ROUNDS, WARMED = 10, 5
+GRAPH = "one CUDA graph, both copies"
 
 
 def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Callable[[], None]:
@@ -39,7 +42,13 @@ def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Ca
     everyone, streams = np.arange(rows), make_streams(0, "act", 0, rows)
     mask, states = np.ones((rows, 0), np.uint8), np.zeros((rows, 0), np.float32)
     action, (logp, value) = np.zeros((rows, len(SIZES)), np.int32), np.zeros((2, rows), np.float32)
-    return lambda: acting.act(everyone, obs, mask, streams, True, action, logp, value, states)
+
+    def run() -> None:
+        acting.act(everyone, obs, mask, streams, True, action, logp, value, states)
+        if acting.trouble:
+            raise SystemExit(acting.trouble)
+
+    return run
 
 
 def compiled(design: Design, rows: int, obs: Any, device: str) -> Callable[[], None]:
@@ -65,57 +74,83 @@ def compiled(design: Design, rows: int, obs: Any, device: str) -> Callable[[], N
     return run
 
 
+def make_ways(
+    given: tuple[Design, int, Any, str], compiling: bool, progress: Progress
+) -> dict[str, Callable[[], None]]:
+    """Every way that is measured, compiled, captured and warm."""
+    makers: dict[str, Callable[[], Callable[[], None]]] = {
+        GRAPH: lambda: staged(*given, graphs=True), "eager": lambda: staged(*given, graphs=False),
+    }  # fmt: skip
+    if compiling:
+        makers["torch.compile reduce-overhead"] = lambda: compiled(*given)
+    ways = {}
+    for name, make in makers.items():
+        progress.say(f"compiling: {name}")
+        ways[name] = make()
+        for _ in range(WARMED):
+            ways[name]()
+    return ways
+
+
+def summarise(times: dict[str, list[float]], title: str) -> tuple[dict[str, Any], str]:
+    """Percentiles of every way, and whether the graph is within its bar."""
+    lines, summary = [title, "", "| way | p50 us | p95 us | p99 us |", "|---|---|---|---|"], dict[str, Any]()
+    for name, taken in times.items():
+        p50, p95, p99 = np.percentile(taken, [50, 95, 99]).tolist()
+        summary[name] = {"p50_us": round(p50, 1), "p95_us": round(p95, 1), "p99_us": round(p99, 1)}
+        lines.append(f"| {name} | {p50:.1f} | {p95:.1f} | {p99:.1f} |")
+    best = summary[GRAPH]["p50_us"]
+    lines += ["", f"p50 with one graph {best:.1f} us, bar {BAR_US:g} us: {'held' if best <= BAR_US else 'MISSED'}"]
+    return summary, "\n".join(lines)
+
+
 def main() -> None:
     """Measure all ways in turns and say whether the graph is within its bar."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=2000)
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds of measuring")
+    parser.add_argument("--compile", action="store_true", help="torch.compile takes part")
     parser.add_argument("--out", type=Path, default=None, help="where the record goes")
     parser.add_argument("--quick", action="store_true", help="few repeats, no record")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device, progress = "cuda" if torch.cuda.is_available() else "cpu", Progress(options.budget)
+    record = Record(options.out or dated("roundtrip"))
+    if not options.quick:
+        record.begin()
     design = Design(vector_obs(WIDTH), ActionSpec("multi_discrete", SIZES), PolicySettings(hidden=HIDDEN))
     slab = Slab({"obs": Field((options.rows, WIDTH), "float32")})
     slab["obs"][:] = np.random.default_rng(0).normal(size=(options.rows, WIDTH))
     if device == "cuda" and (failed := pin(slab)):
         raise SystemExit(failed)
     given = (design, options.rows, slab["obs"], device)
-    ways: dict[str, Callable[[], None]] = {
-        "one CUDA graph, both copies": staged(*given, graphs=True), "eager": staged(*given, graphs=False),
-        "torch.compile reduce-overhead": compiled(*given),
-    }  # fmt: skip
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    ways = make_ways(given, options.compile, progress)
     each = 5 if options.quick else options.repeats // ROUNDS
-    for run in ways.values():
-        for _ in range(5):
-            run()
-    for _ in range(2 if options.quick else ROUNDS):
+    rounds, done = 2 if options.quick else ROUNDS, 0
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    progress.measure()
+    while progress.allows(done, rounds):
         for name, run in ways.items():
+            taken = []
             for _ in range(each):
                 began = time.perf_counter()
                 run()
-                times[name].append((time.perf_counter() - began) * 1e6)
-    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    lines = [f"{options.rows} rows of {WIDTH} numbers, MLP {HIDDEN}, {where}", "", "| way | p50 us | p95 us | p99 us |",
-             "|---|---|---|---|"]  # fmt: skip
-    summary: dict[str, Any] = {"device": where}
-    for name, taken in times.items():
-        p50, p95, p99 = np.percentile(taken, [50, 95, 99])
-        summary[name] = {"p50_us": round(p50, 1), "p95_us": round(p95, 1), "p99_us": round(p99, 1)}
-        lines.append(f"| {name} | {p50:.1f} | {p95:.1f} | {p99:.1f} |")
-    best = summary["one CUDA graph, both copies"]["p50_us"]
-    lines += ["", f"p50 with one graph {best:.1f} us, bar {BAR_US:g} us: {'held' if best <= BAR_US else 'MISSED'}"]
+                taken.append((time.perf_counter() - began) * 1e6)
+            times[name] += taken
+            progress.say(f"round {done + 1} of {rounds}: {name}: p50 {np.median(taken):.1f} us")
+            if not options.quick:
+                record.load()
+                record.add({"work": "roundtrip", "contestant": name, "round": done,
+                            "microseconds": [round(t, 1) for t in taken]})  # fmt: skip
+        done += 1
     if device == "cuda":
         unpin(slab)
+    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    summary, text = summarise(times, f"{options.rows} rows of {WIDTH} numbers, MLP {HIDDEN}, {where}, {done} rounds")
     if options.quick:
-        print("\n".join(lines))
-        return
-    record = Record(options.out or dated("roundtrip"))
-    record.begin()
-    record.load()
-    for name, taken in times.items():
-        record.add({"work": "roundtrip", "contestant": name, "microseconds": [round(t, 1) for t in taken]})
-    record.close(summary, "\n".join(lines))
+        print(text)
+    else:
+        record.close({"device": where, "rounds": done, **summary}, text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,12 @@
-"""What several tests need: small runs made in this process, and policies of any shape."""
+"""What several tests need: small runs made in this process, and policies of any shape.
+
+Tests that need a GPU are skipped without one. Where there is one, this runs them all and says each failure in a line:
+
+    python -m pytest -m gpu -q --tb=line -p no:cacheprovider tests
+
+The first of them compile for the GPU, which takes a minute or two. What a graph can hold is tested without a GPU too,
+by `refused`, with the CPU in its part.
+"""
 
 from __future__ import annotations
 
@@ -202,3 +210,57 @@ def _expert(action: ActionSpec, numbers: Array) -> Array:
         return np.tanh(0.3 * numbers[:, : action.parts]).astype(np.float32)
     starts = np.cumsum([0, *action.sizes])
     return np.stack([numbers[:, a:b].argmax(1) for a, b in pairwise(starts)], 1)
+
+
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount", "equal.default")
+"""Operations whose result, or the size of it, the host would have to wait for."""
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
+    """Do some work with `cpu:0` in the GPU's part; list what a CUDA graph could not hold of it.
+
+    Whatever is made meanwhile without `cpu:0` stands on the host: nothing may be copied from there (Python's numbers
+    come with their kernel, but some of torch's functions make tensors of them), and the host may not ask for a result.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Watch(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+            self.host: dict[int, Any] = {}
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, torch.Tensor)]
+            told = function(*args, **(kwargs or {}))
+            name = str(function).removeprefix("aten.")
+            near = [x for x in given if id(x) in self.host]
+            picked = name.startswith("index") and any(x.dtype in (torch.bool, torch.uint8) for x in given[1:])
+            if name.startswith(WAITING) or picked:
+                self.found.append(f"{name} makes the host wait")
+            if near and len(near) < len(given):
+                self.found.append(f"{name} mixes the host's {[x.tolist() for x in near]} with the device's")
+            moved = name.startswith("_to_copy") and str((kwargs or {}).get("device")) == "cpu:0"
+            if near and moved:
+                self.found.append(f"{name} brings {[list(x.shape) for x in near]} from the host")
+            behind = torch._C._current_autograd_node() is not None  # torch makes a zero there, where the gradient is
+            there = moved or str((kwargs or {}).get("device")) == "cpu:0" or len(near) < len(given) or behind
+            if name.startswith("lift_fresh") or not there:
+                self.host |= {id(x): x for x in tree_leaves(told) if isinstance(x, torch.Tensor)}
+            return told
+
+    def watch(work: Callable[[], None]) -> list[str]:
+        mode = Watch()
+        with monkeypatch.context() as patch:
+            for name in ("cpu", "numpy", "pin_memory"):
+                patch.setattr(
+                    torch.Tensor, name, lambda *_, name=name: pytest.fail(f"Tensor.{name}() within a capture")
+                )  # fmt: skip
+            with mode:
+                work()
+        return mode.found
+
+    return watch

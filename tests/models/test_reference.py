@@ -186,3 +186,29 @@ def test_a_policy_without_value_says_zero(make_policy: Callable[..., Any], make_
     rows = torch.from_numpy(make_samples(design, 3)[0])
     told = policy(rows, mean, scale, torch.zeros(3, 0))
     assert told.outputs.shape == (3, 6) and not told.value.any()
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("learns", [False, True])
+def test_memories_are_run_as_cudnn_asks(
+    memory: str, learns: bool, make_policy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States and weights without gaps, lengths on the host, and told beforehand whether there will be a way back."""
+    run, seen = getattr(torch, memory), list[bool]()
+
+    def strict(x: Any, sizes: Any, state: Any, weights: Any, *rest: Any) -> Any:
+        states = state if isinstance(state, list) else [state]
+        assert all(part.is_contiguous() for part in [*states, *weights]) and sizes.device.type == "cpu"
+        seen.append(rest[3])
+        return run(x, sizes, state, weights, *rest)
+
+    monkeypatch.setattr(torch, memory, strict)
+    design, pack = make_policy("discrete", memory=memory, memory_layers=2, shared=False)
+    policy, (_, mean, scale) = ActorCritic(design), design.split_pack(pack)
+    state, fresh = torch.zeros(4, design.state_size), torch.zeros(3, 4, dtype=torch.uint8)
+    fresh[1, 2] = 1
+    given = torch.from_numpy(mean), torch.from_numpy(scale), state
+    with torch.set_grad_enabled(learns):
+        policy(torch.zeros(12, design.obs.width), *given, fresh)
+        policy(torch.zeros(4, design.obs.width), *given)
+    assert seen == [learns] * 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from slipstream.core.slab import Slab
@@ -13,12 +14,23 @@ PORTABLE = 1
 def pin(slab: Slab) -> str:
     """Lock the pages of a slab for the GPU; return why that was not possible, or nothing."""
     failed = int(_runtime().cudaHostRegister(slab.address, slab.nbytes, PORTABLE))
-    return f"{slab.nbytes >> 20} MiB could not be page-locked (CUDA error {failed})" if failed else ""
+    if not failed:
+        return ""
+    _forget()
+    return f"{slab.nbytes >> 20} MiB could not be page-locked (CUDA error {failed})"
 
 
 def unpin(slab: Slab) -> None:
     """Let the pages go, before the mapping does."""
     _runtime().cudaHostUnregister(slab.address)
+
+
+def _forget() -> None:
+    """Clear the error, which the driver keeps until a kernel is launched: a small one takes the blame."""
+    import torch
+
+    with suppress(RuntimeError):
+        torch.ones(1, device="cuda")
 
 
 def _runtime() -> Any:

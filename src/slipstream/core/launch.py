@@ -6,6 +6,7 @@ are rounded one by one there as well, so that games are the same to the bit; whe
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -17,6 +18,8 @@ from slipstream.core.errors import MachineError
 BLOCK = 128
 _exact = [False]
 """Whether what is being compiled must round as the CPU does."""
+_capturing = threading.Lock()
+"""A capture begins by waiting for the whole GPU, which would break one that another thread has begun."""
 
 
 def launch(
@@ -41,6 +44,25 @@ def launch(
         _kernel(one, exact)[-(-count // block), block, stream](count, given)
     finally:
         _exact[0] = False
+
+
+def capture(work: Callable[[], None], tries: int = 0) -> Any:
+    """Capture what `work` starts on the current stream as a CUDA graph, after so many tries of it.
+
+    In a try, kernels are compiled and libraries settle on their ways, which cannot be done within a capture. Other
+    threads may go on with theirs meanwhile.
+    """
+    import torch
+
+    stream = torch.cuda.current_stream()
+    for _ in range(tries):
+        work()
+    with _capturing:
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            work()
+    return graph
 
 
 @cache

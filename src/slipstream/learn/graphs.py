@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from slipstream.core.contracts import Array
+from slipstream.core.launch import capture
 from slipstream.learn.batch import SKIPPED, SUMS, Knobs
 from slipstream.learn.optimisers import Optimiser
 from slipstream.learn.tensors import Data
@@ -126,16 +127,17 @@ class Graphs:
             self._numbers = numbers
             self._dials.copy_(torch.tensor(numbers))
 
-    def _capture(self, data: Data, index: Tensor, knobs: Knobs, key: Hashable) -> Captured | None:
-        """Capture the step of a minibatch; the weights stay as they are."""
+    def _dialled(self, knobs: Knobs) -> Knobs:
+        """The same knobs, of which those that move are read from memory."""
         self._set_dials(knobs)
         dials: dict[str, Any] = dict(zip(DIALS, self._dials.unbind(0), strict=True))
-        index, graph = index.clone(), torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
-        stream.synchronize()
+        return replace(knobs, **dials)
+
+    def _capture(self, data: Data, index: Tensor, knobs: Knobs, key: Hashable) -> Captured | None:
+        """Capture the step of a minibatch; the weights stay as they are."""
+        index, dialled = index.clone(), self._dialled(knobs)
         try:
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self._step(data, index, replace(knobs, **dials))
+            graph = capture(lambda: self._step(data, index, dialled))
         except RuntimeError as error:
             self._give_up(f"a step cannot be captured: {str(error).splitlines()[0]:.200}")
             return None

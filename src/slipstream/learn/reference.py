@@ -6,7 +6,6 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
 from slipstream.learn.optimisers import Optimiser, shorten
 from slipstream.learn.tensors import Data, Part
 from slipstream.models.design import Design
-from slipstream.models.reference import ActorCritic, Chain, Cuts, Told
+from slipstream.models.reference import ActorCritic, Told
 
 SURVEYED = 4096
 """Samples that `survey` looks at together."""
@@ -52,23 +51,17 @@ def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str,
     surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - knobs.clip, 1 + knobs.clip) * gain)
     if knobs.imitate:
         surrogate = logp * gain
-    error, entropy = (value - goal).square(), torch.where(counts, entropy, 0.0)
+    error, entropy = (value - goal).square(), entropy.masked_fill(~counts, 0.0)
     if knobs.clip_value > 0:
         near = before + (value - before).clamp(-knobs.clip_value, knobs.clip_value)
         error = torch.maximum(error, (near - goal).square())
     held = torch.zeros_like(value)
     if sample["reference"].shape[1]:
-        held = torch.where(counts, policy.divergence(outputs, sample["reference"], mask), 0.0)
+        held = policy.divergence(outputs, sample["reference"], mask).masked_fill(~counts, 0.0)
     loss = -knobs.policy * surrogate + knobs.value * error - knobs.entropy * entropy + knobs.reference_kl * held
     clipped = (ratio - 1).abs() > knobs.clip
     parts = (-surrogate, error, entropy, ratio - 1 - difference, clipped.float(), held)
     return [loss.sum(), *(part.detach().double().sum() for part in parts)]
-
-
-def remember_exactly(chain: Chain, x: Tensor, state: Tensor, cuts: Cuts) -> tuple[Tensor, Tensor]:
-    """Run the memories of a chain in fp32, whatever the rest of it computes in: their errors add up step by step."""
-    with torch.autocast(x.device.type, enabled=False):
-        return Chain._remember(chain, x.float(), state, cuts)
 
 
 def compiled_twin(policy: ActorCritic, mode: str = "default") -> ActorCritic:
@@ -122,16 +115,13 @@ class TorchEngine:
         self._write(self.optimiser.named, design.weights.named(params))
         self.precision = precision
         self._scale = LossScale(device) if precision == "fp16" else None
-        if precision in HALVES:
-            for chain in self.policy.chains():
-                chain._remember = partial(remember_exactly, chain)  # type: ignore[method-assign]
         self._mend, self._mode = mend, compile_mode
         self._learning = self.policy
         """What gradients are taken of: the policy, or its compiled twin."""
         if compiled:
             self._compile()
-        self._wait()
         self._graphs = Graphs(self.step, self.optimiser, self._unfit_for_graphs, mend) if graphs and cuda else None
+        self._wait()
 
     @property
     def compiled(self) -> bool:
@@ -170,7 +160,8 @@ class TorchEngine:
             bad = bad * (1 - skipped)
             self._scale.settle()
         self.optimiser.step(knobs, tally.left_out(bad, skipped))
-        added[NORMS], added[UPDATES] = norm, 1.0
+        added[NORMS] += norm
+        added[UPDATES] += 1
         tally.add(added, bad, skipped)
 
     def survey(self, batch: Batch) -> Survey:
@@ -268,7 +259,7 @@ class TorchEngine:
                 return self._add_gradient(data, index, knobs)
             except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
                 short = ran_out_of_memory(error)
-                if not (short or self.compiled):
+                if not (short or self.compiled) or self._capturing():
                     raise
                 if not short:
                     self._stay_eager(error)
@@ -276,6 +267,10 @@ class TorchEngine:
                 self._halve(
                     data.batch, min(len(index), self._sequences(self.micro_batch or knobs.minibatch, data.batch))
                 )
+
+    def _capturing(self) -> bool:
+        """Whether steps are being captured: then nothing can be mended on the way."""
+        return self._stream is not None and torch.cuda.is_current_stream_capturing()
 
     def _halve(self, batch: Batch, held: int) -> None:
         """Hold half as many sequences at once from now on: gradients add up to the same."""

@@ -38,7 +38,7 @@ class Data:
     """
 
     def __init__(self, batch: Batch, device: str, offload: bool = False) -> None:
-        self.device, self._local = device, torch.device(device).type == "cpu"
+        self.device, self._local = device, device == "cpu"
         self._offload = offload and not self._local
         self.batch = batch
         self._room: Tensor | None = None
@@ -93,7 +93,7 @@ class Data:
     def samples(self, index: Tensor) -> Tensor:
         """The samples [steps, sequences] of some sequences."""
         steps, rows = self.batch.sequence, self.batch.rows
-        step = torch.arange(steps, device=index.device)[:, None]
+        step = torch.arange(steps, device=self.device)[:, None]
         return (index // rows * steps + step) * rows + index % rows
 
     def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,8 +104,8 @@ class Data:
         share = 1.0 / number.clamp(min=1)
         if not wanted:
             return torch.zeros_like(share).float(), torch.ones_like(share).float(), share.float()
-        mean = torch.where(counts, values, 0.0).sum() * share
-        squares = torch.where(counts, (values - mean).square(), 0.0).sum()
+        mean = values.masked_fill(~counts, 0.0).sum() * share
+        squares = (values - mean).square().masked_fill(~counts, 0.0).sum()
         deviation = (squares / (number - 1).clamp(min=1)).sqrt()
         return mean.float(), (1 / (deviation + 1e-8)).float(), share.float()
 

@@ -111,7 +111,8 @@ class Chain(nn.Module):
             x = activate(self.norms[number](x) if self.norms else x)
         if self.memory is None:
             return x, state
-        return self._remember(x, state, cuts)
+        with torch.autocast(x.device.type, enabled=False):  # in fp32: errors of memories add up step by step
+            return self._remember(x.float(), state, cuts)
 
     def hidden(self) -> Iterator[tuple[str, nn.Module]]:
         """What gives the outputs of its hidden layers, by name."""
@@ -130,9 +131,10 @@ class Chain(nn.Module):
         for number, outlet in enumerate(self.outlets):
             start = [part[None, cuts.lanes] for part in state[:, number].unbind(1)]  # each [1, pieces, units]
             start = start if cuts.carried is None else [part * cuts.carried for part in start]
+            start = [part.contiguous() for part in start]  # cuDNN asks for that, and to be told if gradients follow
             weights = [getattr(self.memory, f"{name}_l{number}") for name in MEMORY_WEIGHTS]
             hx: Any = start if len(start) > 1 else start[0]
-            x, *last = run(x, cuts.sizes, hx, weights, True, 1, 0.0, False, False)
+            x, *last = run(x, cuts.sizes, hx, weights, True, 1, 0.0, torch.is_grad_enabled(), False)
             x = outlet(x)
             after.append(torch.stack([part[0][cuts.ends] for part in last], 1))
         return x[cuts.inverse], torch.stack(after, 1)
@@ -269,9 +271,9 @@ class ActorCritic(nn.Module):
         for (logits, switch), allowed in zip(self._parts(outputs), masks, strict=True):
             if switch:
                 off, on = allowed[:, :1], allowed[:, 1:]
-                logits = torch.where(on == 0, LOWEST, torch.where(off == 0, -LOWEST, logits))
+                logits = logits.masked_fill(off == 0, -LOWEST).masked_fill(on == 0, LOWEST)
             else:
-                logits = torch.where(allowed == 0, LOWEST, logits)
+                logits = logits.masked_fill(allowed == 0, LOWEST)
             parts.append(logits)
         return torch.cat(parts, -1)
 

@@ -8,7 +8,7 @@ and the way out are one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from slipstream.core.compile import compiled_fused
 from slipstream.core.contracts import Array
-from slipstream.core.launch import launch
+from slipstream.core.launch import capture, launch
 from slipstream.core.slab import Field
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, greedy, sample
 from slipstream.models.reference import ActorCritic, torch_threads
 
-WARMED = 3
-"""Runs before a graph is captured, in which libraries settle on their ways."""
+TRIED = 3
+"""Runs before a graph is captured."""
 GATHERED = 2048
 """Rows whose values are wanted at some time that are asked for together."""
 ALIGNMENT = 64
@@ -69,7 +69,7 @@ class Block:
 
     def __init__(self, fields: dict[str, Field], inputs: int, outputs: int, device: str, pinned: bool) -> None:
         starts = np.cumsum([0, *(-(-field.nbytes // ALIGNMENT) * ALIGNMENT for field in fields.values())]).tolist()
-        near = torch.zeros(max(starts[-1], ALIGNMENT), dtype=torch.uint8, pin_memory=pinned)
+        near = self.near = torch.zeros(max(starts[-1], ALIGNMENT), dtype=torch.uint8, pin_memory=pinned)
         far = torch.zeros_like(near, device=device)
 
         def views(whole: Tensor) -> dict[str, Tensor]:
@@ -126,6 +126,8 @@ class StagedActing:
         self._mirror: Tensor | None = None
         self._step = 0
         self._waiting: list[tuple[Array, Array, Array, Array]] = []
+        if cuda:
+            torch.cuda.synchronize()  # all of this was made on another stream than that of acting
 
     def load(self, pack: Array) -> None:
         """Act with the weights and normaliser of `pack`, a copy of it."""
@@ -228,23 +230,28 @@ class StagedActing:
 
     def _go_through(self, sampled: bool) -> None:
         """From the block's inputs to its outputs; the observations are there."""
-        if not self.graphs:
+        if self.graphs and sampled not in self._captured:
+            self._capture(sampled)
+        apart = not (self.graphs and self._pinned)
+        if apart:
             self._block.go()
+        if self.graphs:
+            self._captured[sampled].replay()
+        else:
             self._choose(sampled)
+        if apart:
             self._block.come()
-            return
-        if not self._pinned:
-            self._block.go()
-        if sampled not in self._captured:
-            try:
-                self._captured[sampled] = capture(lambda: self._whole(sampled))
-            except RuntimeError as error:  # a kernel of this network that no graph can hold
-                self.graphs, self.trouble = False, f"the policy cannot be captured: {str(error).splitlines()[0]:.200}"
-                self._go_through(sampled)
-                return
-        self._captured[sampled].replay()
-        if not self._pinned:
-            self._block.come()
+
+    def _capture(self, sampled: bool) -> None:
+        """Capture what an act takes, or go on without; tries draw and remember, so what was to go in is put back."""
+        before = self._block.near.clone()
+        try:
+            self._captured[sampled] = capture(lambda: self._whole(sampled), TRIED)
+        except RuntimeError as error:  # a kernel of this network that no graph can hold
+            self.graphs, self.trouble = False, f"the policy cannot be captured: {str(error).splitlines()[0]:.200}"
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._block.near.copy_(before)
 
     def _whole(self, sampled: bool) -> None:
         """What is captured: copies of pinned memory too."""
@@ -263,18 +270,3 @@ class StagedActing:
         else:
             with torch.no_grad(), torch_threads(1):
                 yield
-
-
-def capture(work: Callable[[], None]) -> Any:
-    """Capture what `work` starts on the current stream, after some runs of it, as a CUDA graph.
-
-    Other threads may go on with theirs meanwhile.
-    """
-    stream = torch.cuda.current_stream()
-    for _ in range(WARMED):
-        work()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        work()
-    return graph
