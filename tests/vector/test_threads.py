@@ -108,7 +108,8 @@ def test_a_fault_in_a_thread_names_the_env() -> None:
             play(vector, 10)
     finally:
         vector.close()
-    assert (caught.value.env, caught.value.step) == (0, 4)
+    assert caught.value.env in (0, 1)  # both threads meet their first broken env at once
+    assert caught.value.step == 4
     with pytest.raises(ConfigError, match=r"`vector` cannot be 'fibres'\.\nhint: use serial, threads or processes"):
         slipstream.make_vector(BrokenEnv, envs=3, workers=2, vector="fibres")
 
