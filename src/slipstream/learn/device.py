@@ -38,7 +38,7 @@ from slipstream.learn.descent import (
     losses,
 )
 from slipstream.learn.episodes import WINDOW, Episodes
-from slipstream.learn.fused import under
+from slipstream.learn.fused import name_arrays, read_arrays
 from slipstream.learn.moments import sum_returns, sum_row
 from slipstream.learn.ppo import GOOD_EVERY, PPO
 from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
@@ -132,21 +132,15 @@ class DeviceEngine:
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name, as the fused engine has them."""
-        named = self.design.weights.named
-        arrays = {f"weight/{name}": array for name, array in named(self.net.flat.cpu().numpy()).items()}
-        for row, kind in enumerate(("first", "second")):
-            arrays |= {f"{kind}/{name}": array for name, array in named(self.moments[row].cpu().numpy()).items()}
-        return arrays | {"counters": self.taken.cpu().numpy().copy()}
+        flat, moments, counters = (part.cpu().numpy() for part in (self.net.flat, self.moments, self.taken))
+        return name_arrays(self.design.weights, flat, moments, counters)
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
-        flatten = self.design.weights.flatten
-        flatten(under(arrays, "weight/"), self.params)
-        self.net.flat.copy_(torch.from_numpy(self.params))
-        for row, kind in enumerate(("first/", "second/")):
-            self.moments[row].copy_(torch.from_numpy(flatten(under(arrays, kind))))
-        self.counters[:] = arrays["counters"]
-        self.taken.copy_(torch.from_numpy(arrays["counters"]))
+        moments = np.zeros(self.moments.shape, np.float32)
+        read_arrays(self.design.weights, arrays, self.params, moments, self.counters)
+        for tensor, array in ((self.net.flat, self.params), (self.moments, moments), (self.taken, self.counters)):
+            tensor.copy_(torch.from_numpy(array))
         self.net.refresh()
 
 
@@ -221,8 +215,7 @@ class DevicePPO(PPO):
         """Move the statistics of rewards on; return the factor that rewards are multiplied by."""
         s = self.now
         if s.centre_rewards:
-            share = s.centre_rewards if self._iterations[0] else 1.0
-            self._centre += share * (float(rollout.reward.double().mean()) - self._centre)
+            self._move_centre(float(rollout.reward.double().mean()))
         if not s.normalise_return:
             return 1.0
         sums = torch.empty(3, len(self._carried), dtype=torch.float64, device=self._net.device).T

@@ -34,7 +34,7 @@ from slipstream.learn.survey import look
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure, slopes
 from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, squared_length
-from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
+from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, Weights, pad
 from slipstream.models.nearness import hold_near
 from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
 
@@ -247,19 +247,27 @@ class FusedEngine:
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""
-        named = self.design.weights.named
-        arrays = {f"weight/{name}": array for name, array in named(self.params).items()}
-        for row, kind in enumerate(("first", "second")):
-            arrays |= {f"{kind}/{name}": array for name, array in named(self.moments[row]).items()}
-        return arrays | {"counters": self.counters.copy()}
+        return name_arrays(self.design.weights, self.params, self.moments, self.counters)
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
-        flatten = self.design.weights.flatten
-        flatten(under(arrays, "weight/"), self.params)
-        for row, kind in enumerate(("first/", "second/")):
-            flatten(under(arrays, kind), self.moments[row])
-        self.counters[:] = arrays["counters"]
+        read_arrays(self.design.weights, arrays, self.params, self.moments, self.counters)
+
+
+def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
+    """Flat weights, Adam's moments [2, size] and counters, copied out as a checkpoint names them."""
+    arrays = {f"weight/{name}": array for name, array in weights.named(params).items()}
+    for row, kind in enumerate(("first", "second")):
+        arrays |= {f"{kind}/{name}": array for name, array in weights.named(moments[row]).items()}
+    return arrays | {"counters": counters.copy()}
+
+
+def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, moments: Array, counters: Array) -> None:
+    """The inverse of `name_arrays`, into arrays that are there."""
+    weights.flatten(under(arrays, "weight/"), params)
+    for row, kind in enumerate(("first/", "second/")):
+        weights.flatten(under(arrays, kind), moments[row])
+    counters[:] = arrays["counters"]
 
 
 def under(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:

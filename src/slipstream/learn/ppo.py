@@ -181,14 +181,17 @@ class PPO:
         """Move the statistics of rewards on; return the factor that rewards are multiplied by."""
         s, active = self.now, rollout.active[: rollout.steps]
         if s.centre_rewards:
-            mean = float(rollout.reward[active > 0].mean(dtype=np.float64))
-            share = s.centre_rewards if self._iterations[0] else 1.0
-            self._centre += share * (mean - self._centre)
+            self._move_centre(float(rollout.reward[active > 0].mean(dtype=np.float64)))
         if not s.normalise_return:
             return 1.0
         sums = np.zeros((len(self._running), 3), np.float64)
         sum_returns(rollout.reward, rollout.terminated, rollout.truncated, active, s.gamma, self._running, sums)
         return self._merge_returns(sums.sum(axis=0))
+
+    def _move_centre(self, mean: float) -> None:
+        """Follow the mean reward; the first one is taken as it is."""
+        share = self.now.centre_rewards if self._iterations[0] else 1.0
+        self._centre += share * (mean - self._centre)
 
     def _merge_returns(self, sums: Array) -> float:
         """Take in count, sum and squares of discounted returns; return the factor for rewards."""

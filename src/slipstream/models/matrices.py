@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slipstream.core.compile import compiled_fused
+from slipstream.core.compile import Number, compiled_fused
 from slipstream.core.contracts import Array
 from slipstream.core.launch import launch
 from slipstream.models.design import Design
@@ -32,11 +32,17 @@ ACTIVATE: dict[str, Any] = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": fun
 
 
 @compiled_fused
-def normalise_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
-    """Write one normalised number of one observation, as `networks.load_obs` does."""
-    row, k = i // mean.size, i % mean.size
+def normalised(obs: Array, row: int, k: int, mean: Array, scale: Array) -> Number:
+    """One normalised number of one observation, as `networks.load_obs` has it."""
     value = (obs[row, k] - mean[k]) * scale[k]
-    into[row, k] = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+    return value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+
+
+@compiled_fused
+def normalise_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
+    """Write one normalised number of one observation."""
+    row, k = i // mean.size, i % mean.size
+    into[row, k] = normalised(obs, row, k, mean, scale)
 
 
 @compiled_fused
@@ -50,9 +56,7 @@ def normalise_all(obs: Array, mean: Array, scale: Array, into: Array) -> None:
 def normalise_half_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
     """Write the bits of one normalised number as bf16, rounded to the nearest, a tie to the even one."""
     row, k = i // mean.size, i % mean.size
-    value = (obs[row, k] - mean[k]) * scale[k]
-    value = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
-    bits = np.int64(np.float32(value).view(np.int32))
+    bits = np.int64(np.float32(normalised(obs, row, k, mean, scale)).view(np.int32))
     into[row, k] = np.int16((bits + 32767 + ((bits >> 16) & 1)) >> 16)
 
 
