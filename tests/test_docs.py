@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,37 +57,26 @@ def script(page: Path) -> str:
     return "\n".join(lines)
 
 
-def run(command: list[str], folder: Path) -> Path:
+def run(command: list[str], folder: Path) -> None:
     """Run a command with our own interpreter first on the path; show what it said if it fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         command, cwd=folder, env=dict(os.environ, PATH=path), capture_output=True, text=True, timeout=TIMEOUT_S
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return folder
-
-
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Path, Future[Path]]]:
-    """All pages and examples, two at a time (most of their time is start-up), each in an empty folder."""
-    commands = {page: ["bash", "-c", script(page)] for page in TELLING}
-    commands |= {example: [sys.executable, str(example)] for example in EXAMPLES}
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            path: pool.submit(run, command, tmp_path_factory.mktemp(path.stem)) for path, command in commands.items()
-        }
 
 
 @pytest.mark.parametrize("page", TELLING, ids=names(TELLING))
-def test_blocks_run(page: Path, started: dict[Path, Future[Path]]) -> None:
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
     """The shell and Python blocks of a page run from top to bottom in an empty folder."""
-    started[page].result()
+    run(["bash", "-c", script(page)], tmp_path)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=names(EXAMPLES))
-def test_example_runs(example: Path, started: dict[Path, Future[Path]]) -> None:
+def test_example_runs(example: Path, tmp_path: Path) -> None:
     """Every example runs, and leaves nothing behind."""
-    assert not list(started[example].result().iterdir())
+    run([sys.executable, str(example)], tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
