@@ -31,9 +31,13 @@ class Record:
     rows: list[dict[str, Any]] = field(default_factory=list)
     loads: list[list[float]] = field(default_factory=list)
 
-    def begin(self) -> None:
-        """Write what is known before the first run."""
+    def begin(self, go_on: bool = False) -> None:
+        """Write what is known before the first run; or go on after the rows that are there, if there are any."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if go_on and (raw := self.folder / "raw.jsonl").exists():
+            self.rows = [json.loads(line) for line in raw.read_text().splitlines()]
+            self.loads = [row["load_before"] for row in self.rows]
+            return
         (self.folder / "command.txt").write_text(
             f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".strip() + "\n"
         )

@@ -1,12 +1,14 @@
 """Whether `tune` finds what a full grid finds, in a tenth of its time.
 
     python benchmarks/tune.py [ENV] [--seconds 10] [--preset NAME] [--set KEY=VALUE] [--out DIR]
+    python benchmarks/tune.py --stop-after 500 --out DIR        as much of the grid as fits; again goes on
     python benchmarks/tune.py --quick          a check of this script: a small game, few points, short
 
 The grid is workers {1..cores} x envs {32..1,024 by doubling} x groups {1, 2} x threads {1, 2}, `--seconds` a point; two
 groups mean the `batched` collector, one the plan's own. Rollouts are cut so that the batch is the same at every point,
 and points where that cannot be are left out. Then `tune` runs with a tenth of the grid's time, and at the end the plan
 that it chose and the best point of the grid are trained in turns, five times each. Compiling is done before.
+`--workers 1,2,4,8,16` leaves some of the grid out, where there are many cores and little time.
 """
 
 from __future__ import annotations
@@ -35,9 +37,7 @@ MARGIN = 0.85
 def points(settings: Any, envs: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The settings of every point of the grid that keeps the batch."""
     found = []
-    for workers, count, groups, threads in itertools.product(
-        range(1, options.workers + 1), options.envs, (1, 2), options.threads
-    ):
+    for workers, count, groups, threads in itertools.product(options.workers, options.envs, (1, 2), options.threads):
         steps = rollout_for(settings, envs, count)
         if steps is None or workers > count:
             continue
@@ -52,10 +52,17 @@ def name(point: dict[str, Any]) -> str:
     return " ".join(f"{key.partition('.')[2]}={value}" for key, value in point.items()) or "default plan"
 
 
-def grid(record: Record, choice: Any, settings: Any, wanted: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Measure every point; returns the best."""
-    best: dict[str, Any] = {"rate": 0.0, "point": {}}
+def grid(
+    record: Record, choice: Any, settings: Any, wanted: list[dict[str, Any]], seconds: float, limit_s: float
+) -> dict[str, Any] | None:
+    """Measure every point that is not in the record yet; returns the best, or None if there was no time for all."""
+    began = time.perf_counter()
+    measured = [row["settings"] for row in record.rows if row["work"] == "grid"]
     for point in wanted:
+        if point in measured:
+            continue
+        if time.perf_counter() - began > limit_s:
+            return None
         record.load()
         row = {"work": "grid", "contestant": name(point), "settings": point}
         try:
@@ -65,9 +72,9 @@ def grid(record: Record, choice: Any, settings: Any, wanted: list[dict[str, Any]
             continue
         rates = [round(rate, 1) for rate in trial.rates]
         record.add(row | {"steps_per_second": round(trial.rate), "seconds": round(trial.seconds, 2), "rates": rates})
-        if trial.rate > best["rate"]:
-            best = {"rate": trial.rate, "point": point}
-    return best
+    tried = [row for row in record.rows if row["work"] == "grid" and "steps_per_second" in row]
+    best = max(tried, key=lambda row: row["steps_per_second"])
+    return {"rate": best["steps_per_second"], "point": best["settings"]}
 
 
 def main() -> None:
@@ -75,23 +82,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", nargs="?", default="soccer")
     parser.add_argument("--seconds", type=float, default=10.0, help="per point of the grid")
+    parser.add_argument("--workers", help="numbers of workers in the grid, e.g. 1,2,4 [1 to all cores]")
+    parser.add_argument("--stop-after", type=float, default=1e9, metavar="S", help="leave the rest for another call")
     parser.add_argument("--preset")
     parser.add_argument("--set", dest="words", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--quick", action="store_true", help="a check of this script")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.workers, options.envs, options.threads = cores(), [2**n for n in range(5, 11)], (1, 2)
+    given = [int(word) for word in (options.workers or "").split(",") if word]
+    options.workers, options.envs, options.threads = (
+        given or range(1, cores() + 1),
+        [2**n for n in range(5, 11)],
+        (1, 2),
+    )
     if options.quick:
-        options.seconds, options.preset, options.workers, options.envs, options.threads = 0.2, "smoke", 1, [2, 4], (1,)
+        options.seconds, options.preset, options.workers, options.envs, options.threads = (
+            0.2,
+            "smoke",
+            [1],
+            [2, 4],
+            (1,),
+        )
     resolved = configure(options.env, preset=options.preset, flags=options.words, tuned=False)
     choice, settings = choose_env(options.env, resolved.settings), resolved.settings
     record = Record(options.out or dated(f"tune-{options.env.partition(':')[2] or options.env}".lower()))
-    record.begin()
+    record.begin(go_on=options.stop_after < 1e9)
     record.load()
     default = try_out(choice, settings, seconds=options.seconds)
     record.add({"work": "default", "contestant": "default plan", "steps_per_second": round(default.rate)})
     wanted = points(settings, default.plan.envs.applied, options)
-    best = grid(record, choice, settings, wanted, options.seconds)
+    best = grid(record, choice, settings, wanted, options.seconds, options.stop_after)
+    if best is None:
+        done = sum(row["work"] == "grid" for row in record.rows)
+        print(f"{done} of {len(wanted)} points of the grid; the same command goes on")
+        return
     grid_s = len(wanted) * options.seconds
     record.load()
     began = time.perf_counter()

@@ -14,12 +14,13 @@ from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import make_vector as _make_vector
-from slipstream.collect.vectors import spread_vector
+from slipstream.collect.vectors import spaces_of, spread_vector
 from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
-from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
+from slipstream.core.machine import cores
 from slipstream.demos.format import read_schema
 from slipstream.demos.reader import Demos
+from slipstream.envs.adapters.outward import VectorEnv, as_sb3
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
@@ -27,6 +28,7 @@ from slipstream.perf import bench as benching
 from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
 from slipstream.perf.cache import tuned_layer
+from slipstream.perf.stepping import best_workers
 from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
@@ -39,6 +41,8 @@ from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
 
 EnvLike = str | Callable[[], Any]
+APIS = ("gymnasium", "sb3")
+"""What `make_vector` may return."""
 
 
 @dataclass(frozen=True)
@@ -270,14 +274,31 @@ def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> Batc
 
 
 def make_vector(
-    env: EnvLike, *, envs: int = 1, workers: int = 1, vector: str = "processes", seed: int = 0, **settings: Any
-) -> Vector:
-    """Make environments that step together: one after another, or in `workers` `processes` or `threads`."""
+    env: EnvLike, *, envs: int = 1, workers: int | None = None, vector: str = "processes", seed: int = 0,
+    api: str = "gymnasium", deadline_s: float = 60.0, **settings: Any,
+) -> Any:  # fmt: skip
+    """Make environments that step together, for a trainer of your own.
+
+    What is returned is a `gymnasium.vector.VectorEnv`, or, with `api="sb3"`, a `VecEnv` of Stable-Baselines3. They are
+    stepped one after another, or shared out over `workers` `processes` or `threads`; without a number, over as many
+    processes as pay for themselves here. A process that dies, or stands still for `deadline_s`, is started anew: its
+    episodes are truncated, with a warning. `seed` is that of the first episodes if `reset` is given none.
+    """
     name, factory = _name(env)
     choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
-    if vector not in ("serial", "threads", "processes"):
-        raise ConfigError(f"`vector` cannot be {vector!r}.", "use serial, threads or processes")
-    return spread_vector(choice, envs, "serial" if workers == 1 else vector, workers, seed=seed)
+    for word, given, allowed in (("vector", vector, ("serial", "threads", "processes")), ("api", api, APIS)):
+        if given not in allowed:
+            raise ConfigError(f"`{word}` cannot be {given!r}.", f"use one of: {', '.join(allowed)}")
+    if workers is None:
+        workers = best_workers(choice, envs, cores()) if vector == "processes" else min(envs, cores())
+    how = "serial" if workers == 1 else vector
+    made = spread_vector(choice, envs, how, workers, seed=seed, deadline_s=deadline_s, mends=True)
+    try:
+        found = VectorEnv(made, *spaces_of(choice, made.spec))
+        return as_sb3(found) if api == "sb3" else found
+    except BaseException:
+        made.close()
+        raise
 
 
 def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +30,8 @@ class EnvSettings(Section):
     """Tasks that the agent is measured on, and trained on without a curriculum; unset: the env's own."""
     options: dict[str, Scalar] = {}
     """Keyword arguments for `gymnasium.make`; for a kart, `difficulty`, or `difficulty_low` and `difficulty_high`."""
+    wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    """Gymnasium's wrappers by name, innermost first: `FlattenObservation`, or `{ClipReward: {min_reward: -1}}`."""
 
 
 class RewardSettings(Section):

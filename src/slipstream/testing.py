@@ -10,10 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.errors import SlipstreamError
-from slipstream.envs.adapters.actions import action_decoder
-from slipstream.envs.adapters.gymnasium import mask_of, spec_of
-from slipstream.envs.adapters.observations import Leaf, leaves
+from slipstream.envs.adapters.checking import check
 
 Fault = Literal["none", "raise", "nan_reward", "nan_obs", "hang", "die", "raise_reset"]
 
@@ -154,100 +151,5 @@ class SlowEnv(ToyEnv):
 
 
 def check_env(env: gymnasium.Env[Any, Any], steps: int = 200, seed: int = 0) -> list[str]:
-    """Play random steps and list everything that would hurt training; an empty list is good news."""
-    try:
-        check = _Check(env, seed)
-    except SlipstreamError as error:
-        return [str(error)]
-    check.play(steps)
-    return list(dict.fromkeys(check.problems))
-
-
-class _Check:
-    """Random play that keeps a list of what was wrong, each part of an observation looked at by itself."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], seed: int) -> None:
-        self.problems: list[str] = []
-        self._env, self._seed = env, seed
-        self._spec = spec_of(env, type(env).__name__)
-        self._parts = leaves(env.observation_space)
-        self._largest = dict.fromkeys((part.name for part in self._parts), 0.0)
-        self._mask, self._decode = mask_of(env), action_decoder(env.action_space)
-        self._random = np.random.default_rng(seed)
-
-    def play(self, steps: int) -> None:
-        """Reset twice, then step; stop early where problems pile up."""
-        first, _ = self._env.reset(seed=self._seed)
-        again, _ = self._env.reset(seed=self._seed)
-        self._compare(first, again)
-        self._env.action_space.seed(self._seed)
-        ended = 0
-        for step in range(steps):
-            obs, reward, terminated, truncated, _ = self._env.step(self._choose(step))
-            for part in self._parts:
-                self._look(part, obs, f"The observation{_called(part)} at step {step}")
-            if not np.isfinite(float(reward)):
-                self.problems.append(f"The reward at step {step} is not finite: {reward}.")
-            if terminated or truncated:
-                ended += 1
-                self._env.reset()
-            if len(self.problems) > 10:
-                break
-        if not ended:
-            self.problems.append(f"No episode ended within {steps} random steps: is there a time limit?")
-        for part in self._parts:
-            if self._largest[part.name] > 1e3:
-                what = f"Observations{_called(part)} pass 1,000 in size"
-                self.problems.append(f"{what}: scale them, or keep ppo.normalise_obs on.")
-
-    def _compare(self, first: Any, again: Any) -> None:
-        for part in self._parts:
-            self._look(part, again, f"The observation{_called(part)} at reset")
-            try:
-                same = np.array_equal(np.asarray(part.find(first)), np.asarray(part.find(again)))
-            except LookupError:
-                continue
-            if not same:
-                self.problems.append(
-                    f"reset(seed=...) gives different observations{_called(part)} for the same seed: "
-                    "runs cannot be repeated."
-                )
-
-    def _look(self, part: Leaf, obs: Any, what: str) -> None:
-        try:
-            value = part.find(obs)
-        except (LookupError, TypeError):
-            self.problems.append(f"{what} is missing.")
-            return
-        if not part.space.contains(value):
-            self.problems.append(f"{what} is not in observation_space ({part.space}).")
-        try:
-            numbers = np.asarray(value, np.float64)
-        except (TypeError, ValueError):
-            return
-        if not np.isfinite(numbers).all():
-            self.problems.append(f"{what} is not finite.")
-        elif (
-            numbers.size and self._spec.obs.places[part.name][0].kind == "vector" and isinstance(part.space, spaces.Box)
-        ):
-            self._largest[part.name] = max(self._largest[part.name], float(np.abs(numbers).max()))
-
-    def _choose(self, step: int) -> Any:
-        """A random action, one that the mask allows where there is one."""
-        if not self._spec.action.masked or self._mask is None:
-            return self._env.action_space.sample()
-        mask, sizes = np.asarray(self._mask()).reshape(-1), self._spec.action.sizes
-        if mask.size != sum(sizes):
-            self.problems.append(f"The action mask at step {step} has {mask.size} columns, not {sum(sizes)}.")
-            return self._env.action_space.sample()
-        action = np.zeros((1, len(sizes)), np.int32)
-        for number, options in enumerate(np.split(mask, np.cumsum(sizes)[:-1])):
-            if options.any():
-                action[0, number] = self._random.choice(np.flatnonzero(options))
-            else:
-                self.problems.append(f"The action mask at step {step} allows nothing in part {number}.")
-        return self._decode(action)[0]
-
-
-def _called(part: Leaf) -> str:
-    return f" `{part.name}`" if part.path else ""
+    """Play random steps and list everything that would hurt training, with hints; an empty list is good news."""
+    return [str(problem) for problem in check(env, steps, seed).problems]

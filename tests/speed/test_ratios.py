@@ -58,7 +58,7 @@ def test_the_fused_engine_beats_torch() -> None:
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_a_second_process_pays() -> None:
     """Two processes step CartPole faster than one, which no other Python vectoriser did on this kind of machine."""
-    vectors = [ss.make_vector("gymnasium:CartPole-v1", envs=64, workers=workers) for workers in (1, 2)]
+    vectors = [ss.make_vector("gymnasium:CartPole-v1", envs=64, workers=workers).vector for workers in (1, 2)]
     works = []
     for vector in vectors:
         rows, action = empty_rows(vector.spec, 64), np.arange(64, dtype=np.int32)[:, None] % 2

@@ -100,7 +100,7 @@ def test_dicts_cross_processes() -> None:
 
 def test_a_fault_crosses_the_process_with_its_traceback() -> None:
     """An env that raises in a worker arrives as the same error, by its global index."""
-    vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2)
+    vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2).vector
     try:
         with pytest.raises(EnvFault) as caught:
             play(vector, 10)

@@ -102,7 +102,7 @@ def test_envs_that_wait_wait_together() -> None:
 
 def test_a_fault_in_a_thread_names_the_env() -> None:
     """An env that raises arrives as the same error, by its global index, and the vector can still be closed."""
-    vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2, vector="threads")
+    vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2, vector="threads").vector
     try:
         with pytest.raises(EnvFault) as caught:
             play(vector, 10)
@@ -110,7 +110,9 @@ def test_a_fault_in_a_thread_names_the_env() -> None:
         vector.close()
     assert caught.value.env in (0, 1)  # both threads meet their first broken env at once
     assert caught.value.step == 4
-    with pytest.raises(ConfigError, match=r"`vector` cannot be 'fibres'\.\nhint: use serial, threads or processes"):
+    with pytest.raises(
+        ConfigError, match=r"`vector` cannot be 'fibres'\.\nhint: use one of: serial, threads, processes"
+    ):
         slipstream.make_vector(BrokenEnv, envs=3, workers=2, vector="fibres")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from slipstream.core.compile import compiled
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec
 from slipstream.core.streams import make_streams, uniform
-from slipstream.envs.registry import Scripted
+from slipstream.envs.registry import Chooser, Scripted
 
 
 @compiled
@@ -103,6 +103,23 @@ class RandomAgent(BatchAgent):
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write uniformly random actions."""
         draw_uniform(streams, self._sizes, self._low, self._high, mask, out)
+
+
+class ChoosingAgent(BatchAgent):
+    """A player that a game brings, which draws one of the options that it finds worth taking."""
+
+    def __init__(self, name: str, spec: EnvSpec, choose: Chooser) -> None:
+        self.name = name
+        self.obs, self.action = spec.obs, spec.action
+        self._choose, self._sizes = choose, np.array(spec.action.sizes, np.int64)
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Draw from what is worth taking; where nothing is, from what is allowed."""
+        worth = self._choose(np.ascontiguousarray(obs))
+        empty = np.zeros(0, np.float32)
+        nothing = ~worth.any(axis=1)
+        worth[nothing] = mask[nothing] if mask.shape[1] else 1
+        draw_uniform(streams, self._sizes, empty, empty, worth, out)
 
 
 class ScriptedAgent(BatchAgent):

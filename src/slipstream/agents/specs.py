@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slipstream.agents.simple import BatchAgent, RandomAgent, ScriptedAgent
+from slipstream.agents.simple import BatchAgent, ChoosingAgent, RandomAgent, ScriptedAgent
 from slipstream.agents.trained import TrainedAgent
 from slipstream.core.contracts import EnvSpec
 from slipstream.core.errors import ConfigError, did_you_mean
@@ -25,6 +25,8 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
             raise ConfigError(f"`{spec.name}` has no player `{text}`.{did_you_mean(rest, players)}", have)
         game, _ = parse(choice.name)
         assert game is not None
+        if rest in game.choosers:
+            return ChoosingAgent(text, spec, game.choosers[rest])
         return ScriptedAgent(text, spec, game.scripted[rest])
     if head == "run" and rest:
         agent = load_trained(text, sampled)
@@ -62,4 +64,4 @@ def split_run(text: str) -> tuple[Path, str]:
 def scripted_players(env: str) -> list[str]:
     """Names of the scripted players of an environment."""
     game, _ = parse(env)
-    return list(game.scripted) if game is not None else []
+    return game.players if game is not None else []

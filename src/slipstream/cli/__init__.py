@@ -2,6 +2,7 @@
 
 from slipstream.cli import (
     bench,
+    check,
     clone,
     compete,
     convert,
@@ -20,6 +21,7 @@ from slipstream.cli.shell import main
 
 __all__ = [
     "bench",
+    "check",
     "clone",
     "compete",
     "convert",

@@ -16,7 +16,7 @@ from slipstream.core.errors import SlipstreamError
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
     "run", "record", "demos", "clone", "train", "compete", "resume", "evaluate", "tournament", "watch", "replay",
-    "rewards", "report", "diagnose", "tune", "bench", "envs", "agents", "convert", "doctor",
+    "rewards", "report", "diagnose", "tune", "bench", "envs", "check-env", "agents", "convert", "doctor",
 )  # fmt: skip
 
 

@@ -87,10 +87,14 @@ class Actors:
         for rollout in range(version, version + self.lag + 1):
             self._ask(rollout)
 
-    def collect(self, version: int) -> Rollout:
-        """Wait for rollout number `version`; at lag 1 the next one is already being made."""
+    def ahead(self, version: int) -> None:
+        """Let the workers begin with the rollout that the weights of `version` are for, unless they have."""
         if self._asked == version + self.lag:
             self._ask(version + self.lag)
+
+    def collect(self, version: int) -> Rollout:
+        """Wait for rollout number `version`; at lag 1 the next one is already being made."""
+        self.ahead(version)
         self._crew.gather(f"done {version}")
         made = self._rollouts[version % (self.lag + 1)]
         return made if self._own is None else copy_rollout(made, self._own)

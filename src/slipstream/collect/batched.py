@@ -86,6 +86,9 @@ class Batched:
             for rollout in range(version, version + 2):
                 self._ask(rollout)
 
+    def ahead(self, version: int) -> None:
+        """Nothing: whoever asks for a rollout makes it."""
+
     def collect(self, version: int) -> Rollout:
         """Return rollout number `version`; at lag 1 the next one is already being made."""
         if self._thread is None:

@@ -223,6 +223,9 @@ class Device:
         if self._graphs:
             self._graph = capture(self._roll, [*self._kept(), self.returns, self.lengths])
 
+    def ahead(self, version: int) -> None:
+        """Nothing: whoever asks for a rollout makes it."""
+
     def collect(self, version: int) -> DeviceRollout:
         """Make rollout number `version`."""
         self._made = version + 1

@@ -38,6 +38,9 @@ class Local:
         else:
             self.actor.restore(state, seats)
 
+    def ahead(self, version: int) -> None:
+        """Nothing: whoever asks for a rollout makes it."""
+
     def collect(self, version: int) -> Rollout:
         """Make rollout number `version`, with the weights of that version, or of the one before at lag 1."""
         pack, seats = self._packs[max(version - self.lag, 0)]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+from gymnasium import Space
 
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.core.slab import Field
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.envs.adapters.actions import action_decoder
-from slipstream.envs.adapters.observations import obs_encoder
+from slipstream.envs.adapters.actions import action_decoder, action_space_of
+from slipstream.envs.adapters.observations import obs_encoder, space_of
 from slipstream.envs.registry import EnvChoice, import_modules, parse
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
@@ -47,9 +49,13 @@ def make_vector(
 
 
 def spread_vector(
-    choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, deadline_s: float = 60.0
-) -> Vector:
-    """Make all environments of a run, stepped `serial`, in `threads` or in `processes`, to the same effect."""
+    choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, deadline_s: float = 60.0,
+    mends: bool = False,
+) -> Vector:  # fmt: skip
+    """Make all environments of a run, stepped `serial`, in `threads` or in `processes`, to the same effect.
+
+    With `mends`, a process that dies or stands still is started anew.
+    """
     if how == "serial":
         return make_vector(choice, envs, seed=seed)
     probe = make_vector(choice, 1, seed=seed)
@@ -61,23 +67,39 @@ def spread_vector(
     if how == "threads":
         return Threads(make, spec, envs, workers, deadline_s)
     state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in kept.items()}
-    return Processes(make, spec, envs, workers, deadline_s, state)
+    return Processes(make, spec, envs, workers, deadline_s, state, mends)
+
+
+def spaces_of(choice: EnvChoice, spec: EnvSpec) -> tuple[Space[Any], Space[Any]]:
+    """The spaces of observations and actions: an env's own, or what a game's rows are."""
+    if parse(choice.name)[0] is not None:
+        return space_of(spec.obs), action_space_of(spec.action)
+    env = make_one(choice)
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
+
+
+def make_one(choice: EnvChoice) -> adapter.Env:
+    """One Gymnasium environment with all its wrappers."""
+    return adapter.wrap(_make_plain(choice, parse(choice.name)[1]), choice.env.wrappers)
+
+
+def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
+    return adapter.adopt(choice.factory()) if choice.factory else adapter.make(variant, choice.env.options)
 
 
 def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
     """Look at one environment with all its checks, then make the rest without them."""
 
-    def make_whole() -> adapter.Env:
-        env: adapter.Env = choice.factory() if choice.factory else adapter.make(variant, choice.env.options)
-        return env
-
     def make_bare() -> adapter.Env:
-        return adapter.strip(make_whole())[0]
+        return adapter.wrap(adapter.strip(_make_plain(choice, variant))[0], choice.env.wrappers)
 
-    probe = make_whole()
+    plain = _make_plain(choice, variant)
+    limit, probe = adapter.strip(plain)[1], adapter.wrap(plain, choice.env.wrappers)
     try:
         spec = adapter.spec_of(probe, choice.name, choice.env.target)
-        _, limit = adapter.strip(probe)
         bridge = Bridge(
             make=make_bare,
             time_limit=limit,

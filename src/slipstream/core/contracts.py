@@ -239,6 +239,10 @@ class EnvSpec:
     """Kinds of game that every env can be told to play, one per episode; empty: only one."""
     target: tuple[str, ...] = ()
     """Those of the tasks that are played unless told otherwise, and measured on."""
+    absences: bool = False
+    """Whether some rows may be nobody's in an episode, as places that are not taken."""
+    world: tuple[tuple[str, str], ...] = ()
+    """What of other people's making it is played on, such as an arena's meshes: a resumed run must have the same."""
     own_threads: bool = False
     """Whether a vector of it is a `Stepper` with threads of its own, so that nobody else need share it out."""
 

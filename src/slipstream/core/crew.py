@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,13 +43,14 @@ class Crew:
         self.told: list[Any] = []
         """What else they had to tell."""
         self._slab, self._deadline_s, self._where = slab, deadline_s, where
-        self._inherit = [tuple(descriptors) for descriptors in inherit] or [()] * len(jobs)
+        self._module, inherited = module, [tuple(descriptors) for descriptors in inherit] or [()] * len(jobs)
         self._news: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
         self._early: set[tuple[int, str]] = set()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._listeners: list[threading.Thread] = []
         try:
-            for job in jobs:
-                self._start(module, job)
+            for worker, job in enumerate(jobs):
+                self._start(worker, job, inherited[worker])
             self.gather("ready", max(START_S, deadline_s))
         except BaseException:
             self.close()
@@ -61,33 +62,65 @@ class Crew:
         for worker in range(len(self._processes)):
             self._send(worker, line)
 
-    def gather(self, word: str, deadline_s: float | None = None) -> None:
-        """Wait until every worker has said `word`; name the one that fails, dies or stands still."""
-        wanted = {(worker, word) for worker in range(len(self._processes))}
+    def gather(self, word: str, deadline_s: float | None = None, workers: Collection[int] | None = None) -> None:
+        """Wait until every worker, or each of these, has said `word`; name the one that fails, dies or stands still.
+
+        What others have said meanwhile is heard later.
+        """
+        wanted = {(worker, word) for worker in (range(len(self._processes)) if workers is None else workers)}
         waiting = wanted - self._early
         self._early -= wanted
-        watch = _Watch(self._slab["progress"])
+        watch, others = _Watch(self._slab["progress"]), list[tuple[int, dict[str, Any]]]()
         while waiting:
             try:
                 worker, news = self._news.get(timeout=POLL_S)
             except queue.Empty:
                 self._check(watch.still({worker for worker, _ in waiting}), deadline_s or self._deadline_s)
                 continue
+            if workers is not None and worker not in workers:
+                others.append((worker, news))
+                continue
             said = self._take(worker, news)
             if said in waiting:
                 waiting.remove(said)
             else:
                 self._early.add(said)
+        for item in others:
+            self._news.put(item)
 
     def blame(self, worker: int) -> None:
         """Raise what kept a worker from answering: its own error, its end, or that it stands still."""
-        limit = time.monotonic() + 1.0
-        while time.monotonic() < limit:
-            try:
-                self._take(*self._news.get(timeout=POLL_S))
-            except queue.Empty:
-                continue
+        limit, others = time.monotonic() + 1.0, list[tuple[int, dict[str, Any]]]()
+        try:
+            while time.monotonic() < limit:
+                try:
+                    speaker, news = self._news.get(timeout=POLL_S)
+                except queue.Empty:
+                    continue
+                if speaker == worker:
+                    self._take(speaker, news)
+                else:
+                    others.append((speaker, news))
+        finally:
+            for item in others:
+                self._news.put(item)
         self._check({worker: self._deadline_s + 1.0}, self._deadline_s)
+
+    def replace(self, worker: int, job: Any, inherit: Sequence[int] = ()) -> None:
+        """Start a worker anew in the place of one that is gone or stands still, and wait until it is ready."""
+        old = self._processes[worker]
+        old.kill()
+        old.wait()
+        self._listeners[worker].join()
+        _close_quietly(old.stdin)
+        _close_quietly(old.stdout)
+        kept = [self._news.get() for _ in range(self._news.qsize())]
+        for news in kept:
+            if news[0] != worker:
+                self._news.put(news)
+        self._early = {said for said in self._early if said[0] != worker}
+        self._start(worker, job, tuple(inherit))
+        self.gather("ready", max(START_S, self._deadline_s), {worker})
 
     def close(self) -> None:
         """End the workers: asked first, then killed; no process is left."""
@@ -113,21 +146,21 @@ class Crew:
             self._raise_ended(worker, news["ended"])
         return worker, news["said"]
 
-    def _start(self, module: str, job: Any) -> None:
+    def _start(self, worker: int, job: Any, inherit: tuple[int, ...]) -> None:
         handle = self._slab.handle
         environment = dict(os.environ, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         source = str(Path(slipstream.__file__).parents[1])
         environment["PYTHONPATH"] = os.pathsep.join([source, *[p or os.getcwd() for p in sys.path if p != source]])
         process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            pass_fds=(handle, *self._inherit[len(self._processes)]) if isinstance(handle, int) else (),
+            pass_fds=(handle, *inherit) if isinstance(handle, int) else (),
         )
-        self._processes.append(process)
-        worker = len(self._processes) - 1
-        threading.Thread(target=self._listen, args=(worker, process), daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(worker, process), daemon=True)
+        self._processes[worker : worker + 1], self._listeners[worker : worker + 1] = [process], [listener]
+        listener.start()
         # A user's environment may be a lambda: it travels to our own child by value, and never through a file.
         parcel = base64.b64encode(cloudpickle.dumps(job)).decode()
         self._send(worker, json.dumps({"job": parcel, "slab": self._slab.describe()}).encode() + b"\n")

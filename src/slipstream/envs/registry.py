@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Scripted = Callable[[Array, str, Array], None]
 """Writes actions for observations [rows, obs], given the kind of action asked for."""
+Chooser = Callable[[Array], Array]
+"""Says which options [rows, options] are worth taking, for observations [rows, obs]; one of them is drawn."""
 
 
 def import_modules(modules: Sequence[str]) -> None:
@@ -75,6 +77,8 @@ class Game:
     make: Callable[[EnvChoice, str, int, int, int], Vector]
     """(choice, variant, envs, first env, seed) -> vector."""
     scripted: Mapping[str, Scripted] = field(default_factory=dict)
+    choosers: Mapping[str, Chooser] = field(default_factory=dict)
+    """Scripted players that leave some of it to chance."""
     reference: str = ""
     """The scripted player that training is measured against."""
     opponents: tuple[str, ...] = ()
@@ -87,6 +91,13 @@ class Game:
     """The curriculum's own stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant has those of its tasks."""
     scheme: Callable[[], Scheme] | None = None
     """What the game says about its reward terms."""
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What a variant has that the others have not, by variant and name of a field."""
+
+    @property
+    def players(self) -> list[str]:
+        """Names of all scripted players."""
+        return [*self.scripted, *self.choosers]
 
 
 def _driven(choice: EnvChoice, first: int, seed: int) -> dict[str, Any]:
@@ -215,9 +226,65 @@ def _make_atari(choice: EnvChoice, variant: str, envs: int, first: int, seed: in
 ATARI = Game(summary="Atari games by ALE (needs the extra `atari`)", variants=ATARI_GAMES, make=_make_atari)
 
 
+def _make_pettingzoo(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+    from slipstream.envs.adapters.pettingzoo import make
+
+    return make(choice, variant, envs, first, seed)
+
+
+def _lookahead(height: int, width: int, need: int, falls: bool) -> Mapping[str, Any]:
+    def choose(obs: Array) -> Array:
+        mask: Array = importlib.import_module("slipstream.envs.boards").looker(height, width, need, falls)(obs)
+        return mask
+
+    names = ("scripted:lookahead",)
+    return {"choosers": {"lookahead": choose}, "reference": names[0], "opponents": names}
+
+
+PETTINGZOO = Game(
+    summary="games of PettingZoo, in turn or all at once (needs the extra `pettingzoo`)",
+    variants=(
+        "connect_four", "tictactoe", "rps", "chess", "go", "gin_rummy", "hanabi", "leduc_holdem", "texas_holdem",
+        "texas_holdem_no_limit", "simple_tag", "simple", "simple_adversary", "simple_crypto", "simple_push",
+        "simple_reference", "simple_speaker_listener", "simple_spread", "simple_world_comm", "cooperative_pong",
+        "knights_archers_zombies", "pistonball", "multiwalker", "pursuit", "waterworld",
+    ),
+    make=_make_pettingzoo,
+    reference="random",
+    opponents=("random",),
+    own={"connect_four": _lookahead(6, 7, 4, True), "tictactoe": _lookahead(3, 3, 3, False)},
+)  # fmt: skip
+
+
+def _make_rocket(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+    from slipstream.envs.rocket.game import make
+
+    return make(choice, variant, envs, first, seed)
+
+
+ROCKET = Game(
+    summary="Rocket League by RocketSim, 1v1 to 3v3 (needs the extra `rocket`)",
+    variants=("1v1", "2v2", "3v3", "mixed"),
+    make=_make_rocket,
+    scripted={name: _scripted("rocket", name) for name in ("driver", "idle")},
+    reference="scripted:driver",
+    opponents=("scripted:idle", "scripted:driver"),
+    expert="scripted:driver",
+    stages=(
+        "1v1 vs scripted:idle",
+        "1v1 vs scripted:driver",
+        "2v2 vs scripted:driver",
+        "3v3 vs scripted:driver",
+        "3v3",
+    ),
+    scheme=_scheme("rocket"),
+)
+
+
 def games() -> dict[str, Game]:
     """Every native game by name."""
     found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED, "atari": ATARI}
+    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):
@@ -251,4 +318,5 @@ def parse(name: str) -> tuple[Game | None, str]:
             f"`{head}` has no variant `{variant}`.{did_you_mean(variant, game.variants)}",
             f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}",
         )
-    return game, variant or game.variants[0]
+    variant = variant or game.variants[0]
+    return replace(game, **game.own.get(variant, {})), variant

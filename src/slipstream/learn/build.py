@@ -89,6 +89,9 @@ class Collector(Protocol):
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
 
+    def ahead(self, version: int) -> None:
+        """Begin with rollout number `version` now if that can be done beside something else; its weights are there."""
+
     def collect(self, version: int) -> Any:
         """Return rollout number `version`, made with weights number `version - lag`."""
 
@@ -223,7 +226,7 @@ def _on_device(
     start = adopt(settings.start, design, pack) if settings.start and fresh else {}
     net = Matrices(design, device, plan.precision.applied)
     began, graphs = time.perf_counter(), plan.graphs.applied
-    learner = DevicePPO(settings, net, pack, rows, graphs=graphs, mixed=choice.name.endswith(":mixed"), start=start)
+    learner = DevicePPO(settings, net, pack, rows, graphs=graphs, absences=spec.absences, start=start)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]

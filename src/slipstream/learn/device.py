@@ -147,11 +147,11 @@ class DeviceEngine:
 class DevicePPO(PPO):
     """PPO whose rollouts never leave the device: all of an iteration's learning is one piece of work there.
 
-    `mixed` says that there may be rows which do not act.
+    `absences` says that there may be rows which do not act.
     """
 
     def __init__(
-        self, settings: Settings, net: Matrices, pack: Array, rows: int, *, graphs: bool, mixed: bool,
+        self, settings: Settings, net: Matrices, pack: Array, rows: int, *, graphs: bool, absences: bool,
         start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self._net, self._on_device = net, DeviceEngine(net, net.design.split_pack(pack)[0])
@@ -166,7 +166,7 @@ class DevicePPO(PPO):
         self._gae = torch.zeros(6, device=net.device)
         self._report = torch.zeros(SUMS + 6 + 2 * self._obs.mean.size, dtype=torch.float64, device=net.device)
         self._rollout: DeviceRollout | None = None
-        self._mixed = mixed
+        self._absences = absences
 
     def update(self, rollout: Any, steps: int) -> tuple[int, dict[str, Any]]:
         """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
@@ -289,7 +289,7 @@ class DevicePPO(PPO):
         tell[SUMS + 4] = _variance(known[:, GOAL] - known[:, OLD_VALUE], counts, acted)
         tell[SUMS + 5] = acted
         obs = rollout.obs[:steps]
-        if self._mixed:
+        if self._absences:
             weight = rollout.active[:steps, :, None].float()
             mean = (obs * weight).sum((0, 1)) / acted
             variance = ((obs - mean).square() * weight).sum((0, 1)) / acted

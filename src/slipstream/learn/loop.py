@@ -90,11 +90,11 @@ def iterate(
                 parts.publish(position.version)
             if not matches.opponents.promotes and (position.best is None or score >= position.best):
                 position.best, best = score, {"score": score, **result}
-        parts.schedules.see(row)
-        if due(every.system, before, position.steps):
-            load = system.sample()
         now = time.perf_counter()
         progress.seconds = now - began
+        _go_ahead(parts, settings, position, progress.seconds)
+        parts.schedules.see(row)
+        load = system.sample() if due(every.system, before, position.steps) else load
         progress.measured = (position.steps - first_steps, now - first_at) if first_steps else (0, 0.0)
         if not first_steps:
             first_steps, first_at = position.steps, now
@@ -116,6 +116,12 @@ def iterate(
         progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()
         yield progress
+
+
+def _go_ahead(parts: Parts, settings: Settings, position: Position, seconds: float) -> None:
+    """Weights are final: where none are awaited, the next rollout need not wait for what is still to be told."""
+    if not parts.collector.lag and not _finished(settings, position, seconds):
+        parts.collector.ahead(position.version)
 
 
 def _finished(settings: Settings, position: Position, seconds: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from slipstream.agents.trained import policy_arrays
 from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.core.errors import CheckpointError, ConfigError
 from slipstream.learn.build import Parts
 from slipstream.runs.checkpoint import Checkpoint
 
@@ -55,6 +55,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
             "best": position.best,
             "plan": parts.plan.applied(),
             "terms": list(parts.spec.terms),
+            "world": dict(parts.spec.world),
             "policy": parts.design.describe(),
             "env": parts.choice.name,
             "seen": dict(parts.schedules.seen),
@@ -69,6 +70,12 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
 def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     """Put a checkpoint's state into freshly built parts and start collecting where it stopped."""
     state: dict[str, Any] = checkpoint.state
+    world = dict(parts.spec.world)
+    if world != state.get("world", {}):
+        raise CheckpointError(
+            f"This run was played on {_named(state.get('world', {}))}, but here is {_named(world)}.",
+            "bring the same, or start a new run from this one: --start run:DIR",
+        )
     if list(parts.spec.terms) != state["terms"]:
         missing = [name for name in state["terms"] if name not in parts.spec.terms]
         raise ConfigError(
@@ -97,3 +104,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
     return Position(
         checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]
     )
+
+
+def _named(world: Mapping[str, str]) -> str:
+    return ", ".join(f"{what} {which}" for what, which in world.items()) or "nothing of the kind"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -14,7 +15,7 @@ import psutil
 from gymnasium import Wrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from slipstream.collect.vectors import make_vector
+from slipstream.collect.vectors import make_one, make_vector
 from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, empty_rows
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder
@@ -30,6 +31,10 @@ WORTH_STARTING_S = 3.0
 """Processes are started where there is this much time to look at them."""
 SPARE_ENVS = 4
 """Envs that are made to see what memory one takes."""
+GLANCE_S = 0.02
+"""How long a step is looked at before processes are chosen."""
+EXCHANGE_S = 60e-6
+"""What handing a step over to processes and back takes, about."""
 
 
 def draw_actions(spec: EnvSpec, mask: Array, random: np.random.Generator) -> Array:
@@ -82,6 +87,21 @@ class Walk:
         return count * self.rows / (perf_counter() - began)
 
 
+def best_workers(choice: EnvChoice, envs: int, most: int) -> int:
+    """How many processes step so many environments fastest, by what a step of one takes."""
+    if most < 2 or envs < 2 or os.name != "posix":
+        return 1
+    native = parse(choice.name)[0] is not None
+    vector = make_vector(choice, envs if native else 1)
+    try:
+        if vector.spec.own_threads:
+            return 1
+        seconds = envs * vector.spec.agents / Walk(vector).rate(GLANCE_S)
+    finally:
+        vector.close()
+    return min(range(1, min(most, envs) + 1), key=lambda workers: seconds / workers + EXCHANGE_S * (workers > 1))
+
+
 def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) -> EnvFindings:
     """Measure an environment for about so long; `envs` is how many a process steps in training."""
     native = parse(choice.name)[0] is not None
@@ -110,14 +130,14 @@ def _native(walk: Walk, seconds: float) -> dict[str, Any]:
 
 def _alone(choice: EnvChoice, seconds: float) -> dict[str, Any]:
     """One Python environment in a bare loop, without Gymnasium's checks and with them."""
-    env, limit = adapter.strip(_make(choice))
+    env, limit = adapter.strip(make_one(choice))
     checkers = sum(isinstance(one, OrderEnforcing | PassiveEnvChecker) for one in _wrappers(env))
     steps, resets = _play(env, limit, seconds)
     env.close()
-    whole = _make(choice)
+    whole = make_one(choice)
     checked, _ = _play(whole, 0, seconds / 2)
     before = psutil.Process().memory_info().rss
-    others = [_make(choice) for _ in range(SPARE_ENVS)]
+    others = [make_one(choice) for _ in range(SPARE_ENVS)]
     for other in others:
         other.reset(seed=0)
     taken = psutil.Process().memory_info().rss - before
@@ -134,11 +154,6 @@ def _alone(choice: EnvChoice, seconds: float) -> dict[str, Any]:
         "checkers": checkers,
         "env_mib": max(0.0, taken / SPARE_ENVS / 2**20),
     }
-
-
-def _make(choice: EnvChoice) -> adapter.Env:
-    env: adapter.Env = choice.factory() if choice.factory else adapter.make(parse(choice.name)[1], choice.env.options)
-    return env
 
 
 def _wrappers(env: Any) -> list[Any]:

@@ -216,7 +216,7 @@ class Story:
         assert self._game is not None
         agents = [self._agent(), *([self._trained()] if "compete" in self.facts else [])]
         agents += [f"run:{self.place / 'clone'}"] if "clone" in self.facts else []
-        agents += [f"scripted:{name}" for name in self._game.scripted]
+        agents += [f"scripted:{name}" for name in self._game.players]
         games = max(2, self._settings.evaluation.final_games // 4 * 2)
         result = tournament(
             self.choice, agents, games, seed=self._settings.seed + 2_000_003, run=self.place,

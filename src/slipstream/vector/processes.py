@@ -7,8 +7,10 @@ that are stepped in turn: every worker has its share of each, so that no core is
 from __future__ import annotations
 
 import os
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -16,12 +18,14 @@ from slipstream.core.bell import Bell
 from slipstream.core.child import Answer, Requests, serve
 from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, check_tasks, empty_rows
 from slipstream.core.crew import Crew
-from slipstream.core.errors import MachineError
+from slipstream.core.errors import EnvError, EnvFault, MachineError
 from slipstream.core.slab import Field, Slab
 
 RESET, STEP, RESET_SOME, SEEDS, ASSIGN, SAVE, LOAD = range(7)
 STEPS, ENV, FIRST = range(3)
 """What a worker shows of its progress: orders to its group, the env at work, and the number of the first of them."""
+MENDS, MENDS_S = 3, 60.0
+"""So many workers may be started anew within so many seconds; one more is an error."""
 Places = Callable[[Slab, int, int], list[Rows]]
 """(slab, low, high) -> where results may be written, for the rows [low, high); the first is to be copied from."""
 
@@ -74,25 +78,30 @@ class Hands:
     def __init__(
         self, make: Callable[..., Vector], spec: EnvSpec, groups: Sequence[tuple[int, int]], workers: int,
         deadline_s: float = 60.0, slab: Slab | None = None, places: Places = one_place,
-        where: Callable[[int, int], str] = "Env {} (step {})".format,
+        where: Callable[[int, int], str] = "Env {} (step {})".format, mends: bool = False,
     ) -> None:  # fmt: skip
+        """With `mends`, a worker that dies or stands still is started anew; its environments begin new episodes."""
         if os.name != "posix":
             raise MachineError(
                 "Vectors over several processes need POSIX pipes.", "use workers=1; training needs no more"
             )
         self.spec, self.groups, self.places, self.deadline_s = spec, list(groups), places, deadline_s
         self.slab = slab or Slab(step_fields(spec, groups[-1][1], len(groups), workers))
-        self._named = where
+        self.slab["tasks"][:] = -1
+        self._named, self._mends = where, mends
+        self._mended: list[float] = []
+        """When workers were started anew."""
         shares = [tuple(_share(group, w, workers) for group in groups) for w in range(workers)]
         self._busy = [[w for w, own in enumerate(shares) if own[g][0] < own[g][1]] for g in range(len(groups))]
         self._heard = np.zeros((workers, len(groups)), np.int64)
         """Answers that came while another group's were waited for."""
         self._calls, self._replies = [Bell() for _ in shares], [Bell() for _ in shares]
         ends = [(call.ear or 0, reply.cord or 0) for call, reply in zip(self._calls, self._replies, strict=True)]
-        jobs = [VectorJob(w, make, own, places, *ends[w]) for w, own in enumerate(shares)]
+        self._jobs = [VectorJob(w, make, own, places, *ends[w]) for w, own in enumerate(shares)]
         try:
             self._crew = Crew(
-                "slipstream.vector.processes", jobs, self.slab, deadline_s=deadline_s, where=self._where, inherit=ends
+                "slipstream.vector.processes", self._jobs, self.slab, deadline_s=deadline_s, where=self._where,
+                inherit=ends,
             )  # fmt: skip
         except BaseException:
             self._let_go()
@@ -107,15 +116,56 @@ class Hands:
         for worker in self._busy[group]:
             self._calls[worker].ring(group)
 
-    def wait(self, group: int) -> None:
-        """Wait until each worker of the group has done as it was told; the answers of others may come before."""
-        for worker in self._busy[group]:
-            reply = self._replies[worker]
-            while not self._heard[worker, group]:
-                if not reply.wait(self.deadline_s):
+    def wait(self, group: int) -> list[tuple[int, int]]:
+        """Wait until each worker of the group has done as it was told; the answers of others may come before.
+
+        Returns the environments [low, high) of workers that had to be started anew.
+        """
+        gone = [worker for worker in self._busy[group] if not self._hear(worker, group)]
+        return [self._mend(worker, group) for worker in gone]  # only now, when no other reads the group's order
+
+    def _hear(self, worker: int, group: int) -> bool:
+        """Wait for one answer of a worker about a group; False if none comes."""
+        reply = self._replies[worker]
+        while not self._heard[worker, group]:
+            if not reply.wait(self.deadline_s):
+                if not self._mends:
                     self._crew.blame(worker)
-                self._heard[worker, reply.word] += 1
-            self._heard[worker, group] -= 1
+                return False
+            self._heard[worker, reply.word] += 1
+        self._heard[worker, group] -= 1
+        return True
+
+    def _mend(self, worker: int, group: int) -> tuple[int, int]:
+        """Start a worker anew, with new episodes in all of its environments."""
+        now = time.monotonic()
+        self._mended = [then for then in self._mended if now - then < MENDS_S]
+        try:
+            self._crew.blame(worker)
+        except EnvFault:  # the environment itself says what is wrong with it
+            raise
+        except EnvError as error:
+            if len(self._mended) >= MENDS:
+                raise
+            warnings.warn(f"{error.message} It is started anew; its episodes are cut.", RuntimeWarning, stacklevel=2)
+        self._mended.append(now)
+        for bell in (self._calls[worker], self._replies[worker]):
+            bell.drop(ear=True, cord=True)
+        call, reply = self._calls[worker], self._replies[worker] = Bell(), Bell()
+        job = self._jobs[worker] = replace(self._jobs[worker], ear=call.ear or 0, cord=reply.cord or 0)
+        self._crew.replace(worker, job, (job.ear, job.cord))
+        call.drop(ear=True)
+        reply.drop(cord=True)
+        low, high = job.shares[group]
+        self.slab["chosen"][low:high] = 1
+        seeds = np.random.SeedSequence([len(self._mended), low, time.time_ns()]).generate_state(high - low)
+        for order in (ASSIGN, RESET_SOME) if self.spec.tasks else (RESET_SOME,):
+            self.slab["seeds"][low:high] = seeds
+            self.slab["order"][group] = order, 0
+            call.ring(group)
+            if not self._hear(worker, group):
+                self._crew.blame(worker)
+        return low, high
 
     def close(self) -> None:
         """End the workers; may be called twice."""
@@ -139,7 +189,7 @@ class Share:
     def __init__(self, hands: Hands, group: int) -> None:
         self.spec, self._hands, self._group = hands.spec, hands, group
         low, high = hands.groups[group]
-        self.envs = high - low
+        self.envs, self._low, self._last = high - low, low, RESET
         self._slab = {name: hands.slab[name][low:high] for name in ("chosen", "seeds", "tasks")}
         self._state = {name: array[low:high] for name, array in state_views(hands.slab).items()}
         rows = slice(low * self.spec.agents, high * self.spec.agents)
@@ -184,7 +234,9 @@ class Share:
 
     def receive(self) -> None:
         """Wait for what was begun."""
-        self._hands.wait(self._group)
+        for low, high in self._hands.wait(self._group):
+            if self._last == STEP:
+                self._cut(slice((low - self._low) * self.spec.agents, (high - self._low) * self.spec.agents))
         if self._out is not self._rows:
             for name, filled in self._filled:
                 np.copyto(getattr(self._out, name), filled)
@@ -207,7 +259,15 @@ class Share:
     def close(self) -> None:
         """Leave the workers to whoever started them."""
 
+    def _cut(self, own: slice) -> None:
+        """Rows whose worker was started anew in this step: their episodes end with what was seen before it."""
+        rows, before = self._rows, self._out
+        rows.final_obs[own], rows.terms[own] = before.obs[own], before.terms[own]
+        rows.reward[own], rows.terminated[own], rows.truncated[own] = 0, 0, 1
+        rows.outcome[own], rows.behaviour[own] = 0, 0
+
     def _begin(self, order: int, out: Rows) -> None:
+        self._last = order
         place = self._places.get(_address(out), 0) if self._places else 0
         self._out = self._rows if place else out
         if not place and self.spec.terms:
@@ -224,12 +284,12 @@ class Processes(Share):
 
     def __init__(
         self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0,
-        state: Mapping[str, Field] | None = None,
+        state: Mapping[str, Field] | None = None, mends: bool = False,
     ) -> None:  # fmt: skip
         """`state` is what a snapshot of all environments holds, by name; without it none is given."""
         room = {f"state/{name}": field for name, field in (state or {}).items()}
         slab = Slab(step_fields(spec, envs, 1, workers) | room)
-        super().__init__(Hands(make, spec, [(0, envs)], workers, deadline_s, slab), 0)
+        super().__init__(Hands(make, spec, [(0, envs)], workers, deadline_s, slab, mends=mends), 0)
 
     def close(self) -> None:
         """End the workers; may be called twice."""

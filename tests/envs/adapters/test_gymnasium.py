@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -11,10 +13,14 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from slipstream.core.contracts import ActionSpec, EnvSpec, ObsField, ObsSpec
-from slipstream.core.errors import EnvError
+import slipstream as ss
+from slipstream.collect.vectors import make_one, make_vector
+from slipstream.core.contracts import ActionSpec, EnvSpec, ObsField, ObsSpec, empty_rows
+from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.testing import BrokenEnv, ToyEnv, check_env
+from slipstream.envs.registry import EnvChoice
+from slipstream.settings import EnvSettings
+from slipstream.testing import ToyEnv
 
 
 class Spaces(gymnasium.Env[Any, Any]):
@@ -75,81 +81,6 @@ def test_checking_wrappers_are_taken_off_and_the_limit_is_kept() -> None:
     assert type(made).__name__ == "CartPoleEnv" and limit == 500
 
 
-def test_check_env_lists_all_problems_at_once() -> None:
-    """A good env has none; a broken one has each named."""
-    assert check_env(ToyEnv()) == []
-    assert check_env(ToyEnv("masked")) == []
-    assert check_env(ToyEnv("binary")) == []
-    assert check_env(BrokenEnv("nan_reward", at=3)) == ["The reward at step 2 is not finite: nan."]
-    said = check_env(BrokenEnv("nan_obs", at=3))
-    assert said[0].startswith("The observation at step 2 is not in observation_space")
-    assert said[1] == "The observation at step 2 is not finite."
-    assert check_env(ToyEnv(length=500))[0] == "No episode ended within 200 random steps: is there a time limit?"
-    assert check_env(Spaces(spaces.Text(3)))[0].startswith("The observations of `Spaces` are a Text")
-
-
-class Nested(gymnasium.Env[Any, Any]):
-    """A dict of many things, of which some may be wrong; actions are a masked tuple."""
-
-    def __init__(self, mask: Any = (1, 1, 0, 1, 1, 0), **wrong: Any) -> None:
-        self.observation_space = spaces.Dict(
-            {
-                "image": spaces.Box(0, 255, (8, 8), np.uint8),
-                "place": spaces.Tuple((spaces.Discrete(2000), spaces.Box(-np.inf, np.inf, (2,), np.float64))),
-            }
-        )
-        self.action_space = spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(2)))
-        self.heard: list[Any] = []
-        self._mask, self._wrong = mask, wrong
-
-    def action_masks(self) -> Any:
-        """The first switch is always on and the second off."""
-        return np.array(self._mask)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin."""
-        super().reset(seed=seed)
-        return self._see(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """End at once."""
-        self.heard.append(action)
-        return self._see(), 0.0, True, False, {}
-
-    def _see(self) -> Any:
-        image = np.full((8, 8), self.np_random.integers(256), np.uint8)
-        return {"image": image, "place": (1999, np.array([1.0, 2.0]))} | self._wrong
-
-
-@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
-def test_check_env_looks_into_dicts_and_tuples() -> None:
-    """Each part of an observation is judged by itself and named; large choices and pixels are not large numbers."""
-    assert check_env(Nested()) == []
-    assert check_env(Nested(place=(3, np.array([1.0, np.nan]))), steps=1) == [
-        "The observation `place/1` at reset is not in observation_space (Box(-inf, inf, (2,), float64)).",
-        "The observation `place/1` at reset is not finite.",
-        "reset(seed=...) gives different observations `place/1` for the same seed: runs cannot be repeated.",
-        "The observation `place/1` at step 0 is not in observation_space (Box(-inf, inf, (2,), float64)).",
-        "The observation `place/1` at step 0 is not finite.",
-    ]
-    assert check_env(Nested(place=(3, np.array([0.0, 1e4])))) == [
-        "Observations `place/1` pass 1,000 in size: scale them, or keep ppo.normalise_obs on."
-    ]
-    assert check_env(Nested(place=()), steps=1)[0] == "The observation `place/0` at reset is missing."
-    assert check_env(Nested(image="black"), steps=1)[0] == (
-        "The observation `image` at reset is not in observation_space (Box(0, 255, (8, 8), uint8))."
-    )
-
-
-def test_check_env_plays_by_the_mask() -> None:
-    """Only what a mask allows is played, and a mask that is too short or allows nothing is named."""
-    env = Nested()
-    assert check_env(env) == []
-    assert {(choice, *switches.tolist()) for choice, switches in env.heard} == {(0, 1, 0), (1, 1, 0)}
-    assert check_env(Nested((1, 1, 1, 1)), steps=1) == ["The action mask at step 0 has 4 columns, not 6."]
-    assert check_env(Nested((1, 1, 0, 0, 1, 1)), steps=1) == ["The action mask at step 0 allows nothing in part 1."]
-
-
 @pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "binary", "continuous", "masked"])
 def test_the_toy_env_pays_its_known_optimum(actions: str) -> None:
     """The best player earns the length of the episode, and playing at random earns much less."""
@@ -173,3 +104,107 @@ def test_an_id_never_imports_a_module() -> None:
         "hint: write gymnasium:Any-v0 --import antigravity"
     )
     assert "antigravity" not in sys.modules
+
+
+class Old:
+    """An environment of the time before Gymnasium, with spaces of its own."""
+
+    class Box(NamedTuple):
+        """As crafter has it where there is no gym."""
+
+        low: Any
+        high: Any
+        shape: tuple[int, ...]
+        dtype: Any
+
+    class Choice(NamedTuple):
+        """One of n."""
+
+        n: int
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = self.Box(0, 255, (9, 9, 3), np.uint8), self.Choice(3)
+        self.seeded: list[int] = []
+        self._steps = 0
+
+    def seed(self, seed: int) -> None:
+        """As it was."""
+        self.seeded.append(seed)
+
+    def reset(self) -> Any:
+        """An observation, and nothing else."""
+        self._steps = 0
+        return np.full((9, 9, 3), 7, np.uint8)
+
+    def step(self, action: int) -> Any:
+        """Four things; every other episode is cut."""
+        self._steps += 1
+        return np.full((9, 9, 3), self._steps, np.uint8), action, self._steps == 3, {"TimeLimit.truncated": action == 2}
+
+    def action_masks(self) -> Any:
+        """What wrappers of today ask for."""
+        return np.ones(3)
+
+
+def test_environments_of_old_are_adopted() -> None:
+    """Four things become five, a seed goes where it went, and spaces are told by what they have."""
+    env = adapter.adopt(Old())
+    assert env.observation_space == spaces.Box(0, 255, (9, 9, 3), np.uint8) and env.action_space == spaces.Discrete(3)
+    obs, info = env.reset(seed=4)
+    assert obs.shape == (9, 9, 3) and info == {} and env.seeded == [4]
+    assert env.step(1)[1:4] == (1.0, False, False)
+    assert env.step(1)[1:4] == (1.0, False, False)
+    assert env.step(1)[1:4] == (1.0, True, False)
+    env.reset()
+    assert [env.step(2)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    assert adapter.mask_of(env) is not None
+    env.close()
+    fields = {"a": Old.Choice(2), "b": SimpleNamespace(spaces=[SimpleNamespace(nvec=[2, 3]), Old.Choice(4)])}
+    adopted = adapter._adopt(SimpleNamespace(spaces=fields))
+    inner = spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Discrete(4)])
+    assert adopted == spaces.Dict({"a": spaces.Discrete(2), "b": inner})
+    with pytest.raises(EnvError, match="no knowing what a space of the class object holds"):
+        adapter._adopt(object())
+
+
+def test_an_environment_of_old_trains(tmp_path: Path) -> None:
+    """All the way, in worker processes too."""
+    for collector in ("local", "actors"):
+        run = ss.train(
+            Old, steps=256, run=tmp_path / collector, preset="smoke", plan__collector=collector, plan__envs=4,
+            plan__workers=2, ppo__rollout=16,
+        )  # fmt: skip
+        assert run.facts["steps"] >= 256
+
+
+def test_wrappers_are_put_around_by_name() -> None:
+    """The first named is innermost, arguments are theirs, and the time limit is kept outside."""
+    given = ("FlattenObservation", {"ClipReward": {"min_reward": 0.0, "max_reward": 0.5}})
+    choice = EnvChoice("gymnasium:CartPole-v1", env=EnvSettings(wrappers=given, options={"max_episode_steps": 20}))
+    env = make_one(choice)
+    assert type(env).__name__ == "ClipReward" and type(env.env).__name__ == "FlattenObservation"
+    env.close()
+    vector = make_vector(choice, 2)
+    rows = empty_rows(vector.spec, 2)
+    vector.reset(rows)
+    vector.step(np.zeros((2, 1), np.int32), rows)
+    assert rows.reward.tolist() == [0.5, 0.5]
+    for step in range(2, 21):
+        vector.step((3 * rows.obs[:, 2:3] + rows.obs[:, 3:] > 0).astype(np.int32), rows)
+        assert not rows.terminated.any() and rows.truncated.all() == (step == 20)
+    vector.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("FlattenObservations", "no wrapper `FlattenObservations`. Did you mean `FlattenObservation`"),
+        ("os.system", "no wrapper `os.system`"),
+        ({"ClipReward": {"lowest": 1}}, "ClipReward cannot be put around it: .*lowest"),
+        ("FrameStackObservation", "FrameStackObservation cannot be put around it: .*stack_size"),
+    ],
+)
+def test_wrappers_that_cannot_be(given: Any, message: str) -> None:
+    """A name that is none of Gymnasium's and arguments that do not fit are told, and nothing is imported."""
+    with pytest.raises(ConfigError, match=message):
+        adapter.wrap(ToyEnv(), [given])

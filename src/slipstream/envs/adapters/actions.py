@@ -62,6 +62,35 @@ def action_decoder(space: spaces.Space[Any]) -> Decode:
     return lambda action: list(_shaped(action, space))
 
 
+def action_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array]:
+    """The inverse of `action_decoder`: turns a batch of a space's own actions into actions [rows, parts]."""
+    found = leaves(space)
+    dtype = np.float32 if _is_continuous(found[0].space) else np.int32
+
+    def encode(actions: Any) -> Array:
+        columns = []
+        for leaf in found:
+            part = np.asarray(leaf.find(actions))
+            part = part.reshape(len(part), -1)
+            columns.append(part - np.reshape(getattr(leaf.space, "start", 0), -1) if dtype is np.int32 else part)
+        return np.concatenate(columns, axis=1).astype(dtype)
+
+    return encode
+
+
+def action_space_of(spec: ActionSpec) -> spaces.Space[Any]:
+    """The space of a game's own actions."""
+    if spec.kind == "continuous":
+        return spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)
+    if spec.kind == "discrete":
+        return spaces.Discrete(spec.sizes[0])
+    return (
+        spaces.MultiBinary(len(spec.sizes))
+        if all(spec.binary) and spec.binary
+        else spaces.MultiDiscrete(list(spec.sizes))
+    )
+
+
 def _box_decoder(space: spaces.Box) -> Decode:
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     if space.shape and (low.astype(np.float32) == low).all() and (high.astype(np.float32) == high).all():

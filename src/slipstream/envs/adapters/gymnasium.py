@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from slipstream.core.contracts import EnvSpec, choose_target
-from slipstream.core.errors import EnvError, did_you_mean
+from slipstream.core.errors import ConfigError, EnvError, did_you_mean
 from slipstream.envs.adapters.actions import action_spec
 from slipstream.envs.adapters.observations import obs_spec
 
 Env = gymnasium.Env[Any, Any]
+WRAPPERS = tuple(name for name in gymnasium.wrappers.__all__ if name[0].isupper())
+"""What `env.wrappers` may name."""
 
 
 def make(name: str, options: Mapping[str, Any]) -> Env:
@@ -41,6 +46,97 @@ def make(name: str, options: Mapping[str, Any]) -> Env:
             f"The environment `{name}` could not be made: {error}",
             "install what it needs, or check env.options",
         ) from error
+
+
+def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Mapping[str, Any]]]) -> Env:
+    """Put wrappers of Gymnasium's around an environment, by name: nothing that a file names is imported."""
+    for wanted in wrappers:
+        asked = {wanted: {}} if isinstance(wanted, str) else wanted
+        for name, arguments in asked.items():
+            if name not in WRAPPERS:
+                raise ConfigError(
+                    f"`env.wrappers`: Gymnasium has no wrapper `{name}`.{did_you_mean(name, WRAPPERS)}",
+                    "wrap it where you register the env if it is one of your own",
+                )
+            try:
+                env = getattr(gymnasium.wrappers, name)(env, **arguments)
+            except Exception as error:
+                raise ConfigError(
+                    f"`env.wrappers`: {name} cannot be put around it: {error}",
+                    f"give its arguments as {{{name}: {{argument: value}}}}; gymnasium.farama.org tells them",
+                ) from error
+    return env
+
+
+def adopt(env: Any) -> Env:
+    """An environment as it is, or, where it is none of Gymnasium's, one that has its API."""
+    return env if isinstance(env, gymnasium.Env) else Adopted(env)
+
+
+class Adopted(gymnasium.Env[Any, Any]):
+    """An environment of the time before Gymnasium: its `reset` gives an observation alone, its `step` four things.
+
+    What has `done` is terminated unless its info says `TimeLimit.truncated`. A seed goes to `reset` if that takes one,
+    else to the method `seed`. Spaces of other packages are told by what they have.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.inner = env
+        self.observation_space, self.action_space = _adopt(env.observation_space), _adopt(env.action_space)
+        taken = inspect.signature(env.reset).parameters
+        anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+        self._takes = {key for key in ("seed", "options") if anything or key in taken}
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # asked for before it is there: there is nothing to look into
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        if seed is not None and "seed" not in self._takes and hasattr(self.inner, "seed"):
+            self.inner.seed(seed)
+        given = {key: value for key, value in (("seed", seed), ("options", options)) if key in self._takes}
+        told = self.inner.reset(**given)
+        with_info = isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], dict)
+        return told if with_info else (told, {})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step once."""
+        told = self.inner.step(action)
+        if len(told) == 5:
+            return told  # type: ignore[no-any-return]
+        obs, reward, done, info = told
+        cut = bool(done and info.get("TimeLimit.truncated", False))
+        return obs, float(reward), bool(done) and not cut, cut, info
+
+    def close(self) -> None:
+        """Close it, if it can be."""
+        if hasattr(self.inner, "close"):
+            self.inner.close()
+
+
+def _adopt(space: Any) -> spaces.Space[Any]:
+    """A space of Gymnasium's with what another package's has."""
+    if isinstance(space, spaces.Space):
+        return space
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return spaces.Dict({key: _adopt(part) for key, part in parts.items()})
+    if parts is not None:
+        return spaces.Tuple([_adopt(part) for part in parts])
+    if hasattr(space, "nvec"):
+        return spaces.MultiDiscrete(space.nvec)
+    if hasattr(space, "low") and hasattr(space, "high"):
+        shape = tuple(space.shape)
+        low, high = (np.broadcast_to(side, shape).astype(space.dtype) for side in (space.low, space.high))
+        return spaces.Box(low, high, shape, space.dtype)
+    if hasattr(space, "n"):
+        return spaces.MultiBinary(space.n) if getattr(space, "shape", ()) else spaces.Discrete(int(space.n))
+    raise EnvError(
+        f"There is no knowing what a space of the class {type(space).__name__} holds.",
+        "use a space of gymnasium.spaces",
+    )
 
 
 def spec_of(env: Env, name: str, target: Sequence[str] = ()) -> EnvSpec:

@@ -15,6 +15,8 @@ from slipstream.core.errors import EnvError
 
 Write = Callable[[Any, Array], None]
 """Writes an observation, or a part of one, into a row, or a part of one."""
+Read = Callable[[Array], Any]
+"""Turns rows of observations, or one field of them, back into a batch of what the env gives."""
 
 MIN_SIDE = 8
 """Pixels: what is smaller on a side is no image, but a few numbers."""
@@ -101,6 +103,33 @@ def obs_encoder(space: spaces.Space[Any]) -> Write | None:
     return encode
 
 
+def obs_decoder(space: spaces.Space[Any]) -> Read:
+    """A function that turns rows into a batch of observations of the space's own form, which share no memory."""
+    spec = obs_spec(space, "")
+    readers = {leaf.name: _reader(leaf.space, spec.places[leaf.name][0]) for leaf in leaves(space)}
+
+    def build(part: spaces.Space[Any], path: tuple[Any, ...], named: dict[str, Array]) -> Any:
+        if isinstance(part, spaces.Dict):
+            return {key: build(inner, (*path, key), named) for key, inner in part.spaces.items()}
+        if isinstance(part, spaces.Tuple):
+            return tuple(build(inner, (*path, key), named) for key, inner in enumerate(part.spaces))
+        name = Leaf(path, part).name
+        return readers[name](named[name])
+
+    return lambda rows: build(space, (), spec.split(rows))
+
+
+def space_of(spec: ObsSpec) -> spaces.Space[Any]:
+    """The space of a game's own observations: a Box for each field, in a Dict where they have names."""
+    boxes = {
+        field.name: spaces.Box(-np.inf, np.inf, field.shape, np.float32)
+        if field.kind == "vector"
+        else spaces.Box(0, 255, field.shape, np.uint8)
+        for field in spec.fields
+    }
+    return boxes[""] if list(boxes) == [""] else spaces.Dict(boxes)  # type: ignore[arg-type]
+
+
 def _field(leaf: Leaf) -> ObsField | None:
     space, name = leaf.space, leaf.name
     if isinstance(space, spaces.Discrete):
@@ -144,6 +173,27 @@ def _writer(space: spaces.Space[Any], field: ObsField) -> Write:
         out[:] = np.asarray(value).reshape(-1)
 
     return flat
+
+
+def _reader(space: spaces.Space[Any], field: ObsField) -> Read:
+    """The inverse of `_writer`, for the values [rows, *field.shape] of a leaf."""
+    if isinstance(space, spaces.Discrete):
+        return lambda values: values.argmax(axis=1) + int(space.start)
+    shape = space.shape or ()
+    if isinstance(space, spaces.MultiDiscrete):
+        stops = np.cumsum(np.asarray(space.nvec).reshape(-1))[:-1]
+
+        def choices(values: Array) -> Array:
+            found = [part.argmax(axis=1) for part in np.split(values, stops, axis=1)]
+            return (np.stack(found, axis=1).reshape(-1, *shape) + space.start).astype(space.dtype)
+
+        return choices
+    order = _axes(shape) if field.kind == "image" else None
+    if order is not None:
+        turned = tuple(shape[axis] for axis in order)
+        back = (0, *(1 + order.index(axis) for axis in range(len(order))))
+        return lambda values: values.reshape(-1, *turned).transpose(back).copy()
+    return lambda values: values.reshape(-1, *shape).astype(space.dtype)
 
 
 def _one_hot(options: int, first: int) -> Write:

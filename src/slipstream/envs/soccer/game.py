@@ -182,6 +182,7 @@ def _spec(
         behaviours=BEHAVIOURS,
         tasks=tasks,
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
+        absences=mixed,
     )
 
 

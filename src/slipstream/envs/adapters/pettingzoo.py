@@ -1,0 +1,338 @@
+"""PettingZoo's games as rows: players in turn (AEC) or all at once (parallel), one row for each player.
+
+Where players take turns, only the row whose turn it is is active; what the others earn meanwhile belongs to their last
+act. Players that see or do different things share one row layout: shorter observations are filled up with zeros behind
+them, fewer actions are masked, and where players differ in kind a one-hot of the kind follows the observation.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import iter_modules
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, check_tasks, vector_obs
+from slipstream.core.errors import ConfigError, EnvError, EnvFault, SlipstreamError, did_you_mean
+from slipstream.envs.adapters.actions import action_decoder, action_spec
+from slipstream.envs.adapters.observations import obs_encoder, obs_spec
+
+PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly", "pettingzoo.sisl", "pettingzoo.atari", "mpe2")
+"""Where games are looked for; nothing else is ever imported by name."""
+INSTALL = 'pip install "slipstream[pettingzoo]"'
+
+
+def find(name: str) -> Any:
+    """The module of a game, by its name with or without a version; without, the newest that can be imported."""
+    found: dict[str, str] = {}
+    missing = ""
+    for package in PACKAGES:
+        try:
+            inside = importlib.import_module(package)
+        except ImportError as error:
+            missing = missing or str(error)
+            continue
+        found |= {module.name: package for module in iter_modules(inside.__path__) if re.search(r"_v\d+$", module.name)}
+        found |= {word: package for word in getattr(inside, "__all__", ()) if re.search(r"_v\d+$", word)}
+    if not found:
+        raise EnvError(f"`pettingzoo:{name}` needs PettingZoo: {missing}.", INSTALL)
+    fitting = sorted((word for word in found if name in (word, _stem(word))), key=_version, reverse=True)
+    if not fitting:
+        near = did_you_mean(name, sorted({_stem(word) for word in found}))
+        raise EnvError(f"PettingZoo has no game `{name}`.{near}", "see pettingzoo.farama.org for those there are")
+    try:
+        return importlib.import_module(f"{found[fitting[0]]}.{fitting[0]}")
+    except ImportError as error:
+        raise EnvError(f"`pettingzoo:{name}` cannot be imported: {error}.", f"{INSTALL}, or what it names") from error
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"_v\d+$", "", name)
+
+
+def _version(name: str) -> int:
+    return int(name.rpartition("_v")[2])
+
+
+class Table:
+    """One game and its players: who may act, what they see, what they earned."""
+
+    def __init__(self, module: Any, turns: bool, options: Mapping[str, Any]) -> None:
+        self.turns = turns
+        make = getattr(module, "raw_env", module.env) if turns else module.parallel_env  # raw: without checks
+        self.env = make(**options)
+        self.players: list[str] = list(self.env.possible_agents)
+
+    def observation_space(self, player: str) -> spaces.Space[Any]:
+        """What a player sees, without its mask."""
+        space: Any = self.env.observation_space(player)
+        found: spaces.Space[Any] = space["observation"] if _is_masked(space) else space
+        return found
+
+    def reset(self, seed: int | None) -> None:
+        """Begin a game."""
+        if self.turns:
+            self.env.reset(seed=seed)
+            self.acting = [self.env.agent_selection]
+        else:
+            self.seen, self.infos = self.env.reset(seed=seed)
+            self.acting = list(self.env.agents)
+
+    def step(self, chosen: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, bool], Mapping[str, bool]]:
+        """Take the acts of those who may; rewards, and who has ended how."""
+        if not self.turns:
+            self.seen, rewards, over, cut, self.infos = self.env.step(chosen)
+            self.acting = list(self.env.agents)
+            return rewards, over, cut
+        env = self.env
+        env.step(chosen[self.acting[0]])
+        rewards, over, cut = dict(env.rewards), dict(env.terminations), dict(env.truncations)
+        while env.agents and not self._all_over() and (over.get(env.agent_selection) or cut.get(env.agent_selection)):
+            env.step(None)
+            for player, more in env.rewards.items():
+                rewards[player] = rewards.get(player, 0.0) + more
+            over |= env.terminations
+            cut |= env.truncations
+        self.acting = [] if not env.agents or self._all_over() else [env.agent_selection]
+        return rewards, over, cut
+
+    def look(self, player: str) -> tuple[Any, Any]:
+        """What a player sees and may do; None: anything."""
+        seen = self.env.observe(player) if self.turns else self.seen[player]
+        if isinstance(seen, Mapping) and "action_mask" in seen:
+            return seen["observation"], seen["action_mask"]
+        infos = self.env.infos if self.turns else self.infos
+        return seen, infos.get(player, {}).get("action_mask")
+
+    def _all_over(self) -> bool:
+        env = self.env
+        return all(env.terminations[player] or env.truncations[player] for player in env.agents)
+
+
+def takes_turns(module: Any, options: Mapping[str, Any]) -> bool:
+    """Whether players act in turn, rather than all at once with turns only pretended."""
+    if not hasattr(module, "parallel_env"):
+        return True
+    made = module.env(**options)
+    in_turn = not made.metadata.get("is_parallelizable", False)
+    made.close()
+    return in_turn
+
+
+def _is_masked(space: Any) -> bool:
+    return isinstance(space, spaces.Dict) and "action_mask" in space.spaces and "observation" in space.spaces
+
+
+class PettingZoo:
+    """`envs` games of one kind, stepped one after another; an episode is a game, for all its players."""
+
+    def __init__(
+        self, name: str, envs: int, *, first: int = 0, seed: int = 0, options: Mapping[str, Any] | None = None
+    ) -> None:
+        module = find(name)
+        self.envs, self.first = envs, first
+        try:
+            turns = takes_turns(module, options or {})
+            self._tables = [Table(module, turns, options or {}) for _ in range(envs)]
+        except TypeError as error:
+            raise ConfigError(
+                f"`env.options` of pettingzoo:{name}: {error}.", "see the game's own arguments"
+            ) from error
+        table = self._tables[0]
+        self._players = table.players
+        kinds = [re.sub(r"_?\d+$", "", player) for player in self._players]
+        sides = kinds if not table.turns else self._players
+        self._kinds = np.array([sorted(set(kinds)).index(kind) for kind in kinds])
+        self.spec, self._encoders, self._decoders = _layout(name, table, self._kinds, sides)
+        self._agents = {player: agent for agent, player in enumerate(self._players)}
+        keys = [np.random.SeedSequence([seed, 0xE27, index]) for index in range(first, first + envs)]
+        self._seeds: list[int | None] = [int(key.generate_state(1, np.uint32)[0]) for key in keys]
+        self._named = [int(one or 0) for one in self._seeds]
+        self._begun = np.full(envs, -1)
+        self._earned = np.zeros((envs, len(self._players)))
+        self._steps = self._at = 0
+
+    def reset(self, out: Rows) -> None:
+        """Start every game anew, seeded the first time."""
+        self.reset_envs(range(self.envs), out)
+
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Start the named games anew, each from its seed where there is one."""
+        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
+            if seed >= 0:
+                self._seeds[index] = self._named[index] = int(seed)
+        self._guard(self._begin_all, indices, out)
+
+    def seeds(self) -> Array:
+        """The seed of each game that was begun by one, else -1."""
+        return self._begun.copy()
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
+        check_tasks(self.spec, tasks)
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Let those whose turn it is act in every game."""
+        self._steps += 1
+        self._guard(self._step_all, action, out)
+
+    def snapshot(self) -> dict[str, Array]:
+        """Nothing: Python objects cannot be saved exactly."""
+        return {}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Nothing to put back."""
+
+    def close(self) -> None:
+        """Close every game; may be called twice."""
+        tables, self._tables = self._tables, []
+        for table in tables:
+            table.env.close()
+
+    def _begin_all(self, indices: Sequence[int], out: Rows) -> None:
+        for index in indices:
+            self._begin(index, out)
+
+    def _step_all(self, action: Array, out: Rows) -> None:
+        for index in range(self.envs):
+            self._step(index, action, out)
+
+    def _begin(self, index: int, out: Rows) -> None:
+        self._at, seed = index, self._seeds[index]
+        self._tables[index].reset(seed)
+        self._seeds[index], self._begun[index] = None, -1 if seed is None else seed
+        self._earned[index] = 0
+        self._show(index, out)
+
+    def _step(self, index: int, action: Array, out: Rows) -> None:
+        self._at, table, low = index, self._tables[index], index * len(self._players)
+        own = slice(low, low + len(self._players))
+        chosen = {
+            player: self._decoders[agent](action[low + agent : low + agent + 1])[0]
+            for player in table.acting
+            for agent in (self._agents[player],)
+        }
+        rewards, over, cut = table.step(chosen)
+        out.reward[own], out.terminated[own], out.truncated[own], out.outcome[own] = 0, 0, 0, 0
+        for player, paid in rewards.items():
+            out.reward[low + self._agents[player]] = paid
+            self._earned[index, self._agents[player]] += paid
+        if table.acting:
+            self._show(index, out)
+            return
+        truncated = any(cut.values()) and not any(over.values())
+        out.truncated[own], out.terminated[own] = truncated, not truncated
+        if truncated:
+            for player in self._players:
+                self._write(table, player, low, out.final_obs)
+        else:
+            out.final_obs[own] = 0
+        if self.spec.competitive:
+            out.outcome[own] = self._outcome(index)
+        self._begin(index, out)
+
+    def _outcome(self, index: int) -> Array:
+        """Who won: the team that earned more on average."""
+        teams = np.array(self.spec.teams)
+        means = np.array([self._earned[index, teams == team].mean() for team in range(teams.max() + 1)])
+        best = means[teams] == means.max()
+        if best.all():
+            return np.zeros(len(teams), np.int8)
+        return np.where(best, 1, -1).astype(np.int8)
+
+    def _show(self, index: int, out: Rows) -> None:
+        """Who acts next, and on what."""
+        table, low = self._tables[index], index * len(self._players)
+        out.active[low : low + len(self._players)] = 0
+        for player in table.acting:
+            out.active[low + self._agents[player]] = 1
+            mask = self._write(table, player, low, out.obs)
+            if self.spec.action.masked:
+                row = out.mask[low + self._agents[player]]
+                row[:] = 0
+                size = self._decoders[self._agents[player]].options
+                row[:size] = 1 if mask is None else mask
+
+    def _write(self, table: Table, player: str, low: int, rows: Array) -> Any:
+        agent = self._agents[player]
+        seen, mask = table.look(player)
+        self._encoders[agent](seen, rows[low + agent])
+        return mask
+
+    def _guard(self, work: Callable[..., None], *args: Any) -> None:
+        try:
+            work(*args)
+        except SlipstreamError:
+            raise
+        except Exception as error:
+            report = traceback.format_exc()
+            raise EnvFault(self.first + self._at, self._named[self._at], self._steps, report) from error
+
+
+class Decoder:
+    """Turns one player's action into what its game takes."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._decode = action_decoder(space)
+        self.options = int(getattr(space, "n", 0))
+
+    def __call__(self, action: Array) -> list[Any]:
+        """A list of one."""
+        return self._decode(action)
+
+
+def _layout(
+    name: str, table: Table, kinds: Array, sides: Sequence[str]
+) -> tuple[EnvSpec, list[Callable[[Any, Array], None]], list[Decoder]]:
+    """One row for all players: the spec, how each one's observation is written, how its action is read."""
+    seen = [table.observation_space(player) for player in table.players]
+    acts = [table.env.action_space(player) for player in table.players]
+    label = f"pettingzoo:{name}"
+    specs = [obs_spec(space, label) for space in seen]
+    actions = [action_spec(space, label) for space in acts]
+    masked = any(_is_masked(table.env.observation_space(player)) for player in table.players)
+    alike = all(spec == specs[0] for spec in specs) and len(set(actions)) == 1
+    if not alike and not all(spec.plain for spec in specs):
+        raise EnvError(f"The players of `{label}` see images of different kinds.", "use a game where they see the same")
+    action, obs = actions[0], specs[0]
+    if not alike:
+        if len(set(actions)) > 1:
+            if any(one.kind != "discrete" for one in actions):
+                raise EnvError(f"The players of `{label}` act in different ways.", "use one where all are Discrete")
+            action, masked = ActionSpec("discrete", (max(one.sizes[0] for one in actions),)), True
+        obs = vector_obs(max(spec.width for spec in specs) + kinds.max() + 1)
+    if masked:
+        action = ActionSpec(action.kind, action.sizes, masked=True)
+    teams = tuple(list(dict.fromkeys(sides)).index(side) for side in sides)
+    spec = EnvSpec(label, obs, action, teams=teams, absences=True)
+    marks = [None if alike else int(kind) for kind in kinds]
+    encoders = [_encoder(space, mark) for space, mark in zip(seen, marks, strict=True)]
+    return spec, encoders, [Decoder(space) for space in acts]
+
+
+def _encoder(space: spaces.Space[Any], kind: int | None) -> Callable[[Any, Array], None]:
+    """How an observation is written into a row, with the player's kind at its end where they differ."""
+    plain = obs_encoder(space)
+    width = obs_spec(space, "").width
+
+    def write(seen: Any, row: Array) -> None:
+        own = row[:width]
+        if plain is None:
+            own[:] = seen
+        else:
+            plain(seen, own)
+        if kind is not None:
+            row[width:] = 0
+            row[row.size - 1 - kind] = 1
+
+    return write
+
+
+def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> PettingZoo:
+    """Make games of one kind as the settings say."""
+    return PettingZoo(variant, envs, first=first, seed=seed, options=choice.env.options)

@@ -1,0 +1,71 @@
+"""What a car can be told: a table of 90 choices, eight choices at once, or eight numbers."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import ActionSpec, Array
+
+CONTROLS = ("throttle", "steer", "pitch", "yaw", "roll", "jump", "boost", "handbrake")
+THROTTLE, STEER, PITCH, YAW, ROLL, JUMP, BOOST, HANDBRAKE = range(8)
+SIZES = (3, 3, 3, 3, 3, 2, 2, 2)
+"""Options of each control where they are chosen one by one: back, none, forth; or off, on."""
+
+
+def table() -> Array:
+    """The 90 choices [90, 8]: 24 of driving, the others of jumping and flying.
+
+    On the ground boost goes with full throttle. In the air, flips are told by pitch and roll, yaw is steering, and the
+    handbrake goes with a flip, for landings that slide.
+    """
+    rows = []
+    for throttle, steer, boost, handbrake in product((-1, 0, 1), (-1, 0, 1), (0, 1), (0, 1)):
+        if not boost or throttle == 1:
+            rows.append((throttle, steer, 0, steer, 0, 0, boost, handbrake))
+    for pitch, yaw, roll, jump, boost in product((-1, 0, 1), (-1, 0, 1), (-1, 0, 1), (0, 1), (0, 1)):
+        if (jump and yaw) or not (pitch or roll or jump):
+            continue
+        rows.append((boost, yaw, pitch, yaw, roll, jump, boost, int(jump and bool(pitch or roll))))
+    return np.array(rows, np.float32)
+
+
+TABLE = table()
+SPECS = {
+    "discrete": ActionSpec("discrete", (len(TABLE),)),
+    "multi_discrete": ActionSpec("multi_discrete", SIZES),
+    "continuous": ActionSpec("continuous", (), (-1.0,) * 8, (1.0,) * 8),
+}
+KINDS = tuple(SPECS)
+
+
+class Controls:
+    """Makes the simulator's controls of actions, those of choices only once."""
+
+    def __init__(self, simulator: Any, kind: str) -> None:
+        self._make, self._kind = simulator.CarControls, kind
+        self._known: dict[Any, Any] = {}
+        if kind == "discrete":
+            self._known = {number: self._build(row) for number, row in enumerate(TABLE)}
+
+    def of(self, action: Array) -> list[Any]:
+        """One for each row of actions [rows, parts]."""
+        if self._kind == "discrete":
+            known = self._known
+            return [known[number] for number in action[:, 0].tolist()]
+        if self._kind == "multi_discrete":
+            return [self._chosen(tuple(row)) for row in action.tolist()]
+        return [self._build(row) for row in np.clip(action, -1, 1)]
+
+    def _chosen(self, choice: tuple[int, ...]) -> Any:
+        if choice not in self._known:
+            values = [part - 1 if size == 3 else part for part, size in zip(choice, SIZES, strict=True)]
+            self._known[choice] = self._build(values)
+        return self._known[choice]
+
+    def _build(self, values: Any) -> Any:
+        numbers = [float(value) for value in values]
+        switches = {name: value > 0 for name, value in zip(CONTROLS[JUMP:], numbers[JUMP:], strict=True)}
+        return self._make(**dict(zip(CONTROLS[:JUMP], numbers[:JUMP], strict=True)), **switches)

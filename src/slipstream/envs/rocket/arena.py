@@ -1,0 +1,157 @@
+"""The standard arena as a collision mesh, made from its public dimensions, and which meshes a process plays on.
+
+RocketSim itself has the floor, the ceiling and the side walls as planes. A mesh brings the rest: end walls and corners,
+ramps along all of them, and the goals. Ours is a bowl of eight sides whose walls meet floor and ceiling in quarter
+circles. It is no replica: the game's own ramps differ from place to place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import Array
+from slipstream.core.errors import EnvError
+
+SIDE, END, CORNER, HEIGHT = 4096.0, 5120.0, 8064.0, 2044.0
+"""Half width, half length, |x| + |y| of the corner walls, and height, in unreal units."""
+GOAL_WIDTH, GOAL_HEIGHT, GOAL_DEPTH = 892.755, 642.775, 880.0
+"""Half width, height and depth of a goal."""
+RAMP, ARCS = 256.0, 6
+"""Radius of the ramps, and in how many flat pieces they bend."""
+UNIT = 50.0
+"""Unreal units in one of a mesh file."""
+
+
+def outline(inset: float) -> Array:
+    """The eight corners [8, 2] of the bowl seen from above, anticlockwise, its walls moved inwards."""
+    side, end = SIDE - inset, END - inset
+    corner = CORNER - inset * np.sqrt(2.0)
+    quarter = np.array([[side, corner - side], [corner - end, end]])
+    flipped = quarter[::-1] * [-1, 1]
+    half = np.concatenate([quarter, flipped])
+    return np.concatenate([half, -half])
+
+
+def levels() -> list[tuple[float, float]]:
+    """Inset and height of each ring of the bowl, from the floor to the ceiling; one is at the goals' height."""
+    bends = np.linspace(0, np.pi / 2, ARCS + 1)
+    low = [(RAMP * (1 - np.sin(bend)), RAMP * (1 - np.cos(bend))) for bend in bends]
+    high = [(inset, HEIGHT - height) for inset, height in reversed(low)]
+    return [*low, (0.0, GOAL_HEIGHT), *high]
+
+
+def _ring(inset: float, height: float) -> Array:
+    """The corners [12, 3] of a ring, with a point at each post of both goals."""
+    points: list[tuple[float, float]] = []
+    around = outline(inset)
+    for here, there in zip(around, np.roll(around, -1, axis=0), strict=True):
+        points.append((here[0], here[1]))
+        if abs(here[1]) == END - inset and abs(there[1]) == END - inset:
+            posts = sorted((-GOAL_WIDTH, GOAL_WIDTH), key=lambda x, start=here[0]: abs(x - start))  # type: ignore[misc]
+            points += [(post, here[1]) for post in posts]
+    return np.array([(x, y, height) for x, y in points])
+
+
+def build() -> tuple[Array, Array]:
+    """Triangles [n, 3] and corners [m, 3] of the arena, in unreal units, faces turned inwards."""
+    corners: list[Array] = []
+    triangles: list[tuple[int, int, int]] = []
+
+    def add(*face: Array) -> None:
+        """A flat face of three or four corners, anticlockwise seen from inside."""
+        first = len(corners)
+        corners.extend(np.asarray(corner, float) for corner in face)
+        triangles.extend((first, first + k, first + k + 1) for k in range(1, len(face) - 1))
+
+    rings = [_ring(inset, height) for inset, height in levels()]
+    for low, high in pairwise(rings):
+        for k in range(len(low)):
+            n = (k + 1) % len(low)
+            mouth = abs(low[k, 0]) == GOAL_WIDTH and abs(low[n, 0]) == GOAL_WIDTH and low[k, 1] == low[n, 1]
+            if not (mouth and high[k, 2] <= GOAL_HEIGHT):
+                add(low[n], low[k], high[k], high[n])
+    bend = [(inset, height) for inset, height in levels() if height <= RAMP]
+    for end in (-1.0, 1.0):
+        for post in (-GOAL_WIDTH, GOAL_WIDTH):
+            foot = np.array([post, end * END, 0.0])
+            curve = [np.array([post, end * (END - inset), height]) for inset, height in bend]
+            for one, other in pairwise(curve):  # the open end of a ramp beside the goal
+                add(*((foot, other, one) if end * post < 0 else (foot, one, other)))
+        front, back = end * END, end * (END + GOAL_DEPTH)
+        box = [np.array([x, y, z]) for x in (-GOAL_WIDTH, GOAL_WIDTH) for y in (front, back) for z in (0, GOAL_HEIGHT)]
+        faces = ((0, 1, 3, 2), (4, 6, 7, 5), (1, 5, 7, 3), (2, 3, 7, 6))  # left, right, roof, back
+        for face in faces:
+            turned = face[::-1] if end > 0 else face
+            add(*(box[corner] for corner in turned))
+    return np.array(triangles, np.int32), np.array(corners, np.float32)
+
+
+def encode(triangles: Array, corners: Array) -> bytes:
+    """A mesh as RocketSim reads it."""
+    head = np.array([len(triangles), len(corners)], "<i4").tobytes()
+    return head + triangles.astype("<i4").tobytes() + (corners / UNIT).astype("<f4").tobytes()
+
+
+_loaded: list[str] = []
+"""The meshes that this process plays on: RocketSim takes them once."""
+
+
+def load() -> str:
+    """Load the meshes of this process, the first of: RS_COLLISION_MESHES, those of rlgym, ours. Tells which."""
+    if not _loaded:
+        simulator = require()
+        folder = _folder()
+        if folder is not None:
+            name = f"{_digest(folder)} ({folder.name})"
+            simulator.init(str(folder))
+        else:
+            with tempfile.TemporaryDirectory(prefix="slipstream-arena-") as made:
+                place = Path(made) / "soccar"
+                place.mkdir()
+                (place / "arena.cmf").write_bytes(encode(*build()))
+                name = f"{_digest(Path(made))} (slipstream)"
+                simulator.init(made)
+        _loaded.append(name)
+    return _loaded[0]
+
+
+def require() -> Any:
+    """The simulator's module."""
+    try:
+        import RocketSim
+    except ImportError as error:
+        raise EnvError(f"`rocket` needs RocketSim: {error}.", 'pip install "slipstream[rocket]"') from error
+    return RocketSim
+
+
+def _folder() -> Path | None:
+    """Meshes that somebody else made, if there are any."""
+    named = os.environ.get("RS_COLLISION_MESHES")
+    if named:
+        if not list((Path(named) / "soccar").glob("*.cmf")):
+            raise EnvError(
+                f"RS_COLLISION_MESHES names {named}, which has no soccar/*.cmf.", "unset it to play on our own arena"
+            )
+        return Path(named)
+    found = importlib.util.find_spec("rlgym") and importlib.util.find_spec("rlgym.rocket_league")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        folder = Path(place) / "sim" / "collision_meshes"
+        if list((folder / "soccar").glob("*.cmf")):
+            return folder
+    return None
+
+
+def _digest(folder: Path) -> str:
+    """What tells one set of meshes from another."""
+    whole = hashlib.sha256()
+    for file in sorted((folder / "soccar").glob("*.cmf")):
+        whole.update(hashlib.sha256(file.read_bytes()).digest())
+    return whole.hexdigest()[:16]

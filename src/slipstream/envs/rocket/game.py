@@ -1,0 +1,335 @@
+"""Rocket League matches by RocketSim behind the `Vector` contract.
+
+A match is told by its seed and by what the cars did: it begins with new cars, after which nothing of what the arena
+played before is left in it, bit for bit. (The state that the simulator itself tells is not the whole of it: wheels and
+contacts keep some of their past, and lengths are rounded on the way out.) So a snapshot holds seeds and actions, and a
+restored match is played again up to where it was, which takes some tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
+from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.streams import check_seeds
+from slipstream.envs.rewards import Payout
+from slipstream.envs.rocket import arena, batch
+from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
+from slipstream.envs.rocket.rewards import SCHEME, TERMS
+from slipstream.envs.soccer.chance import first_games
+from slipstream.settings import RewardSettings
+
+TICK_HZ = 120
+SLOTS = 3
+"""Cars per team that the mixed variant has room for."""
+OPTIONS = ("", " scattered")
+"""What may stand behind a team size in a task: every kick-off from a random state."""
+GIVEN, PLAYED = 0, 1
+"""Columns of an env's tasks: the one that its next match has (-1: its target), and that of this match."""
+KEPT = ("games", "tasks", "count", "history", "behaviour")
+"""The arrays of a snapshot."""
+BLUE_SCORE, ORANGE_SCORE = 2, 3
+
+
+class Rocket:
+    """`envs` matches of two teams of `team_size` cars; with `mixed` of one to three, as the task says."""
+
+    def __init__(
+        self, envs: int, *, team_size: int = 1, mixed: bool = False, seed: int = 0, first: int = 0,
+        match_seconds: float = 60.0, action_repeat: int = 8, actions: str = "discrete", random_starts: float = 0.0,
+        target: Sequence[str] = (), rewards: RewardSettings | None = None, gamma: float = 0.99,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        if actions not in KINDS:
+            raise ConfigError(f"`env.actions` = {actions!r} is not known.{did_you_mean(actions, KINDS)}", f"{KINDS}")
+        meshes = arena.load()
+        self._simulator: Any = arena.require()
+        self.envs, self._first, self._seed, self._ticks = envs, first, seed, action_repeat
+        self.spec = replace(_spec(team_size, mixed, actions, action_repeat, target), world=(("meshes", meshes),))
+        self._slots = slots = self.spec.agents
+        self._match = max(round(match_seconds * TICK_HZ), action_repeat)
+        self._scatter, self._starts = random_starts, _read_starts(options or {}, slots)
+        self._controls = Controls(self._simulator, actions)
+        self._arenas = [self._simulator.Arena(self._simulator.GameMode.SOCCAR) for _ in range(envs)]
+        self._cars: list[list[Any]] = [[] for _ in range(envs)]
+        self._places: list[list[int]] = [[] for _ in range(envs)]
+        """The slot of each of an arena's cars."""
+        self._goals = [(0, 0)] * envs
+        """What the simulator has counted in each arena, whatever the match."""
+        longest = -(-self._match // action_repeat) + -(-self._match // (2 * action_repeat)) + 1
+        parts = self.spec.action.parts
+        kind = np.float32 if actions == "continuous" else np.int16
+        self.games = np.zeros(envs, np.int64)
+        self.tasks = np.full((envs, 2), -1)
+        self.count = np.zeros(envs, np.int64)
+        self.history = np.zeros((envs, longest, slots, parts), kind)
+        self.behaviour = np.zeros((envs, slots, len(batch.BEHAVIOURS)), np.float32)
+        self._targets = target_tasks(self.spec, first, envs)
+        self._sizes = [int(name[0]) for name in self.spec.tasks]
+        self._balls, self._pads = np.zeros((envs, 2, 25), np.float32), np.zeros((envs, 2, batch.PADS), np.float32)
+        self._bodies, self._flips = np.zeros((envs, slots, 2, 36), np.float32), np.zeros((envs, slots), np.float32)
+        self._present, self._clock = np.zeros((envs, slots), np.uint8), np.zeros((envs, 2), np.float32)
+        self._score, self._kickoffs = np.zeros((envs, 2), np.int64), np.zeros(envs, np.int64)
+        self.payout = Payout(
+            SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds, gamma=gamma,
+        )  # fmt: skip
+
+    def reset(self, out: Rows) -> None:
+        """Start every match anew, from the first one of its seed."""
+        self.payout.reset()
+        games = np.zeros(self.envs, np.int64)
+        first_games(self._seed, self._first, games)
+        self._renew(range(self.envs), games.tolist(), out)
+
+    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
+        """Begin the next match of the named envs at once, or the one of each seed."""
+        given = check_seeds(indices, seeds)
+        games = [self.games[env] + 1 if seed < 0 else seed for env, seed in zip(indices, given, strict=True)]
+        self._renew(indices, games, out)
+
+    def seeds(self) -> Array:
+        """The seed of every match that is being played."""
+        return self.games.copy()
+
+    def assign(self, tasks: Array) -> None:
+        """Say which task each env plays from its next match on."""
+        self.tasks[:, GIVEN] = check_tasks(self.spec, tasks)
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Play one decision of every match."""
+        old_balls, old_cars = self._balls.copy(), self._bodies.copy()
+        present, acted = self._present, self._present.reshape(-1).copy()
+        scored = np.zeros(self.envs, np.float32)
+        chosen = self._controls.of(action)
+        for env in range(self.envs):
+            scored[env] = self._advance(env, chosen[env * self._slots : (env + 1) * self._slots])
+        self.history[np.arange(self.envs), self.count] = action.reshape(self.envs, self._slots, -1)
+        self.count += 1
+        over = self._over()
+        won = np.sign(self._score[:, 0] - self._score[:, 1]) * over
+        batch.value(
+            self._balls, self._bodies, old_balls, old_cars, present, scored, won.astype(np.float32),
+            self.payout.values, self.behaviour,
+        )  # fmt: skip
+        for env in np.flatnonzero((scored != 0) & ~over).tolist():
+            self._kick_off(env)
+        if self.payout.shaped:
+            batch.shape(
+                self._balls, self._bodies, old_balls, old_cars, present, over, self.payout.gamma, self.payout.values
+            )
+        self.payout.pay(acted, out.reward, out.terms)
+        ended = np.repeat(over, self._slots)
+        out.terminated[:], out.truncated[:] = ended, 0
+        out.outcome[:] = np.repeat(won.astype(np.int8), self._slots) * np.where(self._first_team(), 1, -1)
+        everyone = np.arange(self.envs)
+        self._tell_time(everyone)
+        self._show(everyone, out)
+        out.active[:] = present.reshape(-1)
+        if over.any():
+            out.final_obs[ended] = out.obs[ended]
+            decisions = np.ones(len(batch.BEHAVIOURS), np.float32)
+            for env in np.flatnonzero(over).tolist():
+                decisions[batch.B_BOOST :] = max(int(self.count[env]), 1)
+                rows = slice(env * self._slots, (env + 1) * self._slots)
+                out.behaviour[rows] = self.behaviour[env] / decisions
+            ends = np.flatnonzero(over).tolist()
+            self._renew(ends, [int(self.games[env]) + 1 for env in ends], out)
+
+    def snapshot(self) -> dict[str, Array]:
+        """Seeds, tasks and what the cars did: all that there is to a match."""
+        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Play every match again up to where it was."""
+        self.payout.restore(state)
+        played = {name: state[name].copy() for name in KEPT}
+        self.tasks[:] = played["tasks"]
+        for env in range(self.envs):
+            self._begin(env, int(played["games"][env]), int(played["tasks"][env, PLAYED]))
+            for decision in range(int(played["count"][env])):
+                if self._advance(env, self._controls.of(played["history"][env, decision])):
+                    self._kick_off(env)
+        for name in ("games", "count", "history", "behaviour"):
+            getattr(self, name)[:] = played[name]
+        self._tell_time(np.arange(self.envs))
+
+    def close(self) -> None:
+        """Let the arenas go."""
+        self._arenas, self._cars = [], []
+
+    def _renew(self, envs: Sequence[int], games: Sequence[int], out: Rows) -> None:
+        for env, game in zip(envs, games, strict=True):
+            given = int(self.tasks[env, GIVEN])
+            self._begin(env, int(game), given if given >= 0 else int(self._targets[env]))
+        some = np.array(list(envs), np.int64)
+        self._tell_time(some)
+        self._show(some, out)
+        out.active.reshape(self.envs, -1)[some] = self._present[some]
+
+    def _begin(self, env: int, game: int, task: int) -> None:
+        """Begin the match of a seed with new cars: nothing of the arena's past is left in it."""
+        field, team = self._arenas[env], self._simulator.Team
+        for car in field.get_cars():
+            field.remove_car(car)
+        size, half = self._sizes[task], self._slots // 2
+        self._cars[env] = [field.add_car(side) for side in (team.BLUE, team.ORANGE) for _ in range(size)]
+        self._places[env] = [side * half + k for side in range(2) for k in range(size)]
+        self.games[env], self.tasks[env, PLAYED], self.count[env], self._kickoffs[env] = game, task, 0, 0
+        self._present[env] = 0
+        self._present[env, self._places[env]] = 1
+        self._bodies[env], self._flips[env], self.behaviour[env] = 0, 0, 0
+        self._kick_off(env)
+        self._score[env] = 0
+
+    def _kick_off(self, env: int) -> None:
+        """Put ball and cars where the match's own chance says."""
+        field, kick = self._arenas[env], int(self._kickoffs[env])
+        self._kickoffs[env] += 1
+        chance = np.random.default_rng([int(self.games[env]), kick])
+        field.reset_kickoff(int(chance.integers(0, 2**31)))
+        draw, task = chance.random(), self.spec.tasks[self.tasks[env, PLAYED]]
+        if self._starts is not None and draw < self._starts.share:
+            self._starts.put(self._simulator, field, self._cars[env], self._places[env], chance)
+        elif "scattered" in task or chance.random() < self._scatter:
+            self._put_anywhere(field, self._cars[env], chance)
+        self._look(env)
+
+    def _put_anywhere(self, field: Any, cars: Sequence[Any], chance: Any) -> None:
+        sim = self._simulator
+        ball = field.ball.get_state()
+        ball.pos = sim.Vec(chance.uniform(-3000, 3000), chance.uniform(-4000, 4000), chance.uniform(100, 1500))
+        ball.vel = sim.Vec(*chance.uniform(-1500, 1500, 3))
+        field.ball.set_state(ball)
+        for car in cars:
+            state = car.get_state()
+            state.pos = sim.Vec(chance.uniform(-3500, 3500), chance.uniform(-4500, 4500), 17.0)
+            state.rot_mat = sim.Angle(yaw=float(chance.uniform(-np.pi, np.pi))).as_rot_mat()
+            state.vel, state.boost = sim.Vec(*chance.uniform(-800, 800, 2), 0.0), float(chance.uniform(0, 100))
+            car.set_state(state)
+
+    def _advance(self, env: int, chosen: Sequence[Any]) -> int:
+        """Play one decision of one match; +1 for a goal of the blue team, -1 for one of the orange team."""
+        for car, place in zip(self._cars[env], self._places[env], strict=True):
+            car.set_controls(chosen[place])
+        self._arenas[env].step(self._ticks)
+        blue, orange = self._goals[env]
+        self._look(env)
+        blue, orange = self._goals[env][0] - blue, self._goals[env][1] - orange
+        self._score[env] += blue, orange
+        return int(blue > orange) - int(orange > blue)
+
+    def _look(self, env: int) -> None:
+        """Read what the simulator tells of an arena."""
+        facts, pads, ball, *bodies = self._arenas[env].get_gym_state()
+        self._goals[env] = int(facts[BLUE_SCORE]), int(facts[ORANGE_SCORE])
+        self._pads[env], self._balls[env] = pads, ball
+        known = {int(body[0, 0]): body for body in bodies}
+        for car, place in zip(self._cars[env], self._places[env], strict=True):
+            self._bodies[env, place] = known[car.id]
+            self._flips[env, place] = car.get_state().has_flip_or_jump()
+
+    def _tell_time(self, envs: Array) -> None:
+        left = self._match - self.count[envs] * self._ticks
+        self._clock[envs, batch.LEFT] = np.maximum(left, 0) / self._match
+        self._clock[envs, batch.LEAD] = np.clip(self._score[envs, 0] - self._score[envs, 1], -5, 5)
+
+    def _over(self) -> Array:
+        """Which matches have ended: time is up and one side leads, or the overtime of a tie is up too."""
+        played = self.count * self._ticks
+        tied = self._score[:, 0] == self._score[:, 1]
+        over: Array = (played >= self._match) & (~tied | (played >= self._match + self._match // 2))
+        return over
+
+    def _show(self, envs: Array, out: Rows) -> None:
+        batch.observe(
+            envs, self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, out.obs
+        )  # fmt: skip
+
+    def _first_team(self) -> Array:
+        return np.tile(np.array(self.spec.teams) == 0, self.envs)
+
+
+class Starts:
+    """States from a file, such as those of a replay, from which some kick-offs begin instead."""
+
+    def __init__(self, file: Path, share: float, cars: int) -> None:
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                self._ball, self._cars = np.asarray(arrays["ball"], float), np.asarray(arrays["cars"], float)
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"`env.options.starts`: {file} cannot be read: {error}.",
+                "give an .npz with `ball` [n, 9] (place, velocity, spin) and `cars` [n, cars, 13] "
+                "(place, yaw, pitch, roll, velocity, spin, boost)",
+            ) from error
+        shape = (len(self._ball), cars, 13)
+        if self._ball.shape != (len(self._ball), 9) or self._cars.shape != shape or not len(self._ball):
+            raise ConfigError(
+                f"`env.options.starts`: {file} has `ball` {self._ball.shape} and `cars` {self._cars.shape}.",
+                f"they must be [n, 9] and [n, {cars}, 13] for this variant",
+            )
+        self.share = share
+
+    def put(self, simulator: Any, field: Any, cars: Sequence[Any], places: Sequence[int], chance: Any) -> None:
+        """Set one of the states, drawn evenly."""
+        pick, vector = int(chance.integers(len(self._ball))), simulator.Vec
+        ball = field.ball.get_state()
+        ball.pos, ball.vel, ball.ang_vel = (vector(*self._ball[pick, k : k + 3]) for k in (0, 3, 6))
+        field.ball.set_state(ball)
+        for car, numbers in zip(cars, self._cars[pick, list(places)], strict=True):
+            state = car.get_state()
+            state.pos, state.vel, state.ang_vel = (vector(*numbers[k : k + 3]) for k in (0, 6, 9))
+            yaw, pitch, roll = numbers[3:6].tolist()
+            state.rot_mat = simulator.Angle(yaw=yaw, pitch=pitch, roll=roll).as_rot_mat()
+            state.boost, state.is_on_ground = float(numbers[12]), bool(numbers[2] < 25.0)
+            car.set_state(state)
+
+
+def _read_starts(options: Mapping[str, Any], cars: int) -> Starts | None:
+    known = ("starts", "starts_share")
+    for name in options:
+        if name not in known:
+            near = did_you_mean(name, known).replace("`", "`env.options.", 1)
+            raise ConfigError(f"Unknown setting `env.options.{name}`.{near}", f"rocket has {', '.join(known)}")
+    if "starts" not in options:
+        return None
+    return Starts(Path(options["starts"]), float(options.get("starts_share", 0.5)), cars)
+
+
+def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target: Sequence[str]) -> EnvSpec:
+    slots = SLOTS if mixed else team_size
+    sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
+    name = "rocket:mixed" if mixed else "rocket" if team_size == 1 else f"rocket:{team_size}v{team_size}"
+    tasks = tuple(f"{size}v{size}{option}" for size in sizes for option in OPTIONS)
+    return EnvSpec(
+        name=name,
+        obs=vector_obs(batch.obs_size(2 * slots)),
+        action=SPECS[actions],
+        teams=(0,) * slots + (1,) * slots,
+        terms=TERMS,
+        exact=True,
+        step_seconds=action_repeat / TICK_HZ,
+        action_repeat=action_repeat,
+        behaviours=batch.BEHAVIOURS,
+        tasks=tasks,
+        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
+        absences=mixed,
+    )
+
+
+def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Rocket:
+    """Make matches as the settings say."""
+    mixed = variant == "mixed"
+    return Rocket(
+        envs, team_size=SLOTS if mixed else int(variant[0]), mixed=mixed, seed=seed, first=first,
+        match_seconds=choice.env.match_seconds, action_repeat=choice.env.action_repeat or 8,
+        actions=choice.env.actions, random_starts=choice.env.random_starts, target=choice.env.target,
+        rewards=choice.rewards, gamma=choice.gamma, options=choice.env.options,
+    )  # fmt: skip

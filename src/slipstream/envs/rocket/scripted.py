@@ -1,0 +1,67 @@
+"""A scripted driver: gets behind the ball, seen from the goal that it attacks, and drives through it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.core.contracts import Array
+from slipstream.envs.rocket.actions import BOOST, HANDBRAKE, JUMP, PITCH, ROLL, SIZES, STEER, TABLE, THROTTLE, YAW
+from slipstream.envs.rocket.batch import PLACE, SPEED
+
+NAMES = ("driver", "idle")
+GOAL = np.array([0.0, 5120.0])
+AHEAD_S = 0.9
+"""Seconds ahead, at most, that the ball is met."""
+REACH = 2300.0
+
+
+def act(name: str, obs: Array, kind: str, out: Array) -> None:
+    """Write actions of a scripted player for observations."""
+    wanted = np.zeros((len(obs), 8), np.float32)
+    if name == "driver":
+        drive(obs, wanted)
+    if kind == "continuous":
+        out[:] = wanted
+    elif kind == "multi_discrete":
+        three = np.array(SIZES) == 3
+        out[:] = np.where(three, np.round(wanted) + 1, wanted > 0)
+    else:
+        out[:, 0] = ((wanted[:, None] - TABLE[None]) ** 2).sum(axis=2).argmin(axis=1)
+
+
+def drive(obs: Array, out: Array) -> None:
+    """The controls [rows, 8] of a driver; see `batch.see` for what it looks at."""
+    place, forward, up = obs[:, 0:3] / PLACE, obs[:, 3:6], obs[:, 6:9]
+    speed, fuel, grounded = (obs[:, 9:12] / SPEED * forward).sum(axis=1), obs[:, 15], obs[:, 16] > 0
+    ball, rolling = obs[:, 19:22] / PLACE, obs[:, 22:25] / SPEED
+    right = np.cross(up, forward)
+    far = np.linalg.norm((ball - place)[:, :2], axis=1)
+    ahead = np.minimum(far / REACH, AHEAD_S)[:, None]
+    meet = ball[:, :2] + rolling[:, :2] * ahead
+    meet = np.clip(meet, [-4000, -5000], [4000, 5000])
+    aim = GOAL - meet
+    aim /= np.linalg.norm(aim, axis=1, keepdims=True)
+    way = meet - place[:, :2]
+    along = (way * aim).sum(axis=1)
+    across = way - along[:, None] * aim
+    behind = along > 0
+    back = np.where(behind, np.minimum(0.45 * np.abs(along), 900.0), 900.0)
+    target = meet - aim * back[:, None]
+    beside = np.linalg.norm(across, axis=1, keepdims=True)
+    dodge = np.where(beside > 1, -across / np.maximum(beside, 1.0), np.stack([aim[:, 1], -aim[:, 0]], axis=1))
+    target += np.where(behind[:, None], 0.0, dodge * 350.0)  # round the ball, not through it
+    target = np.clip(target, [-3900, -5000], [3900, 5000])
+    turn = target - place[:, :2]
+    angle = np.arctan2((turn * right[:, :2]).sum(axis=1), (turn * forward[:, :2]).sum(axis=1))
+    out[:, STEER] = np.sign(angle) * (np.abs(angle) > 0.08)
+    out[:, YAW] = out[:, STEER]
+    out[:, THROTTLE] = 1.0
+    sharp = np.abs(angle) > 1.7
+    out[:, HANDBRAKE] = sharp & grounded & (speed > 400)
+    out[:, BOOST] = (np.abs(angle) < 0.3) & (fuel > 0) & (speed < 2200) & grounded
+    over = grounded & (up[:, 2] < 0)  # on its roof
+    out[over, JUMP] = 1.0
+    flying = ~grounded
+    out[flying, ROLL] = -np.sign(right[flying, 2]) * (np.abs(right[flying, 2]) > 0.2)
+    out[flying, PITCH] = -np.sign(forward[flying, 2]) * (np.abs(forward[flying, 2]) > 0.3)
+    out[flying, HANDBRAKE] = 0.0

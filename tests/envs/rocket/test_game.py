@@ -1,0 +1,219 @@
+"""Rocket League as rows: what cars see, what they earn, ends, seeds, exact snapshots, the scripted driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import slipstream as ss
+from slipstream.collect.vectors import make_vector, spread_vector
+from slipstream.core.contracts import Rows, empty_rows
+from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.envs.registry import EnvChoice
+from slipstream.envs.rocket import arena, batch
+from slipstream.settings import EnvSettings
+
+pytest.importorskip("RocketSim", reason='needs rocketsim (pip install "slipstream[rocket]")')
+
+from slipstream.envs.rocket.game import Rocket
+
+IDLE, AHEAD = 11, 23
+"""Choices of the table: nothing at all (found by test), and full throttle with boost."""
+
+
+def begin(envs: int = 2, **more: Any) -> tuple[Rocket, Rows]:
+    """Matches that have just begun."""
+    game = Rocket(envs, **more)
+    rows = empty_rows(game.spec, envs)
+    game.reset(rows)
+    return game, rows
+
+
+def random_actions(game: Rocket, chance: np.random.Generator) -> np.ndarray:
+    """Any choices."""
+    spec, rows = game.spec.action, game.envs * game.spec.agents
+    if spec.kind == "continuous":
+        return chance.uniform(-1, 1, (rows, spec.parts)).astype(np.float32)
+    return chance.integers(0, spec.sizes, (rows, spec.parts)).astype(np.int32)
+
+
+def test_both_sides_see_the_same_kick_off() -> None:
+    """A kick-off is symmetrical: each car sees itself, the ball and the other as the other one does."""
+    _, rows = begin(4)
+    assert np.allclose(rows.obs[0::2], rows.obs[1::2], atol=1e-5)
+    assert (rows.obs[:, 1] < 0).all()  # the own half
+    assert (rows.obs[:, 74] == 1).all() and not rows.obs[:, 75].any()
+    assert rows.obs.shape[1] == batch.obs_size(2) == 96
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_cars_see_their_mates_first(size: int) -> None:
+    """Behind what is one's own stand the mates, then the others, all present."""
+    game, rows = begin(1, team_size=size)
+    others = rows.obs[:, batch.OWN :].reshape(2 * size, 2 * size - 1, batch.OTHER)
+    assert (others[:, :, 0] == 1).all()
+    assert (others[:, : size - 1, 1] == 1).all() and not others[:, size - 1 :, 1].any()
+    assert game.spec.teams == (0,) * size + (1,) * size
+
+
+def test_a_goal_is_paid_and_kicked_off() -> None:
+    """The ball shot into the orange goal: blue is paid, orange pays, and both stand at a kick-off again."""
+    game, rows = begin(1)
+    field = game._arenas[0]
+    ball = field.ball.get_state()
+    ball.pos, ball.vel = game._simulator.Vec(0, 5000, 100), game._simulator.Vec(0, 2500, 0)
+    field.ball.set_state(ball)
+    nothing = np.full((2, 1), 6, np.int32)
+    for _ in range(10):
+        game.step(nothing, rows)
+        if rows.reward[0] > 0.9:
+            break
+    assert rows.reward[0] > 0.9 and rows.reward[1] < -0.9 and not rows.terminated.any()
+    assert np.allclose(rows.obs[0, 19:21], 0, atol=1e-3)  # the ball is in the middle
+    assert rows.obs[0, 75] == pytest.approx(0.2) and rows.obs[1, 75] == pytest.approx(-0.2)
+
+
+def test_a_match_ends_in_time() -> None:
+    """A match without goals is tied after overtime; the next begins in the same step with the next seed."""
+    game, rows = begin(1, match_seconds=2.0)
+    seeds, ended = game.seeds(), 0
+    nothing = np.full((2, 1), 6, np.int32)
+    for step in range(50):
+        game.step(nothing, rows)
+        if rows.terminated.any():
+            ended = step + 1
+            break
+    assert ended == 45  # 240 + 120 ticks in decisions of 8
+    assert rows.outcome.tolist() == [0, 0] and rows.terminated.all() and game.seeds()[0] == seeds[0] + 1
+    assert rows.behaviour[0, batch.B_GOALS] == 0 and rows.behaviour[0, batch.B_BALL_DISTANCE] > 100
+
+
+@pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "continuous"])
+def test_a_match_follows_from_its_seed(actions: str) -> None:
+    """Whatever an arena played before, the same seed and actions bring the same match, bit for bit."""
+    one, rows = begin(2, actions=actions)
+    other, others = begin(2, actions=actions, seed=5)
+    chance = np.random.default_rng(0)
+    for _ in range(37):
+        other.step(random_actions(other, chance), others)
+    other.reset_envs([0, 1], others, one.seeds().tolist())
+    assert np.array_equal(rows.obs, others.obs)
+    for _ in range(150):
+        action = random_actions(one, chance)
+        one.step(action, rows)
+        other.step(action, others)
+        for name in ("obs", "reward", "terminated"):
+            assert np.array_equal(getattr(rows, name), getattr(others, name)), name
+
+
+def test_a_snapshot_is_exact() -> None:
+    """A restored match goes on bit for bit, goals and random starts included."""
+    one, rows = begin(3, random_starts=1.0, match_seconds=20.0)
+    chance = np.random.default_rng(1)
+    for _ in range(120):
+        one.step(random_actions(one, chance), rows)
+    state = one.snapshot()
+    other, others = begin(3, random_starts=1.0, match_seconds=20.0, seed=9)
+    other.step(random_actions(other, chance), others)
+    other.restore(state)
+    for _ in range(200):
+        action = random_actions(one, chance)
+        one.step(action, rows)
+        other.step(action, others)
+        for name in ("obs", "reward", "terminated", "outcome", "behaviour"):
+            assert np.array_equal(getattr(rows, name), getattr(others, name)), name
+
+
+def test_processes_change_nothing() -> None:
+    """However matches are shared out, they are the same."""
+    choice = EnvChoice("rocket:2v2")
+    one, other = make_vector(choice, 3, seed=4), spread_vector(choice, 3, "processes", 2, seed=4)
+    a, b = empty_rows(one.spec, 3), empty_rows(one.spec, 3)
+    one.reset(a)
+    other.reset(b)
+    chance = np.random.default_rng(2)
+    for _ in range(40):
+        action = chance.integers(0, 90, (12, 1)).astype(np.int32)
+        one.step(action, a)
+        other.step(action, b)
+        assert np.array_equal(a.obs, b.obs) and np.array_equal(a.reward, b.reward)
+    other.close()
+
+
+def test_mixed_matches_have_empty_places() -> None:
+    """A task says how many play; places that are not taken see nothing and do not act."""
+    game, rows = begin(3, mixed=True, team_size=3)
+    game.assign(np.array([game.spec.tasks.index(name) for name in ("1v1", "2v2", "3v3 scattered")]))
+    game.reset_envs([0, 1, 2], rows)
+    active = rows.active.reshape(3, 6)
+    assert active.sum(axis=1).tolist() == [2, 4, 6] and active[0].tolist() == [1, 0, 0, 1, 0, 0]
+    assert not rows.obs.reshape(3, 6, -1)[0, 1].any()
+    chance = np.random.default_rng(0)
+    for _ in range(20):
+        game.step(random_actions(game, chance), rows)
+    assert not rows.reward.reshape(3, 6)[0, 1:3].any()
+
+
+def test_potentials_telescope() -> None:
+    """With `rewards.potential`, the discounted sum of those terms is minus the potential at the start."""
+    from slipstream.settings import RewardSettings
+
+    rewards = RewardSettings(
+        potential=True, weights={"goal": 0, "win": 0, "touch": 0, "car_to_ball": 0, "boost_gain": 0}
+    )
+    game, rows = begin(1, rewards=rewards, gamma=0.97, match_seconds=4.0)
+    start = batch.ball_place(game._balls[0, 0]) * 0.6
+    chance, total, factor = np.random.default_rng(3), 0.0, 1.0
+    while True:
+        game.step(random_actions(game, chance), rows)
+        total += factor * rows.reward[0]
+        factor *= 0.97
+        if rows.terminated[0]:
+            break
+    assert total == pytest.approx(-start, abs=1e-4)
+
+
+def test_the_driver_scores_against_an_idle_car() -> None:
+    """In 60 seconds, in at least 80 % of matches."""
+    told = ss.evaluate("scripted:driver", "rocket", opponent="scripted:idle", games=40)
+    assert told["win_rate"] >= 0.8
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    """Unknown options, and starts that do not fit."""
+    with pytest.raises(ConfigError, match=r"env\.options\.stats`.*Did you mean `env\.options\.starts"):
+        Rocket(1, options={"stats": 1})
+    np.savez(tmp_path / "few.npz", ball=np.zeros((3, 9)), cars=np.zeros((3, 1, 13)))
+    with pytest.raises(ConfigError, match=r"\[n, 2, 13\]"):
+        Rocket(1, options={"starts": str(tmp_path / "few.npz")})
+
+
+def test_starts_from_a_file(tmp_path: Path) -> None:
+    """Kick-offs begin from the states of a file."""
+    cars = np.zeros((1, 2, 13))
+    cars[0, :, :3] = [[1000, -2000, 17], [-1000, 2000, 17]]
+    cars[0, :, 12] = 50
+    np.savez(tmp_path / "one.npz", ball=[[500, 600, 700, 0, 0, 0, 0, 0, 0]], cars=cars)
+    _, rows = begin(1, options={"starts": str(tmp_path / "one.npz"), "starts_share": 1.0})
+    assert np.allclose(rows.obs[0, 19:22] * 2300, [500, 600, 700], atol=1)
+    assert np.allclose(rows.obs[0, :3] * 2300, [1000, -2000, 17], atol=1) and rows.obs[0, 15] == pytest.approx(0.5)
+
+
+def test_a_run_trains_resumes_and_keeps_its_meshes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PPO trains in processes; resumed on the same arena it goes on, on another it is refused."""
+    small = {"preset": "smoke", "plan__envs": 4, "plan__workers": 2, "ppo__rollout": 16, "plan__collector": "local"}
+    run = ss.train("rocket", steps=256, run=tmp_path / "run", **small)
+    assert ss.resume(run.path, steps=512).facts["steps"] >= 512
+    monkeypatch.setattr(arena, "_loaded", ["0123456789abcdef (others)"])
+    with pytest.raises(CheckpointError, match="meshes"):
+        ss.resume(run.path, steps=1024)
+
+
+def test_settings_reach_the_game() -> None:
+    """Tick skip, match length and actions."""
+    choice = EnvChoice("rocket", env=EnvSettings(action_repeat=4, actions="multi_discrete"))
+    vector = make_vector(choice, 1)
+    assert vector.spec.step_seconds == pytest.approx(4 / 120) and vector.spec.action.parts == 8
