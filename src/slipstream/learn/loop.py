@@ -45,7 +45,7 @@ def iterate(
     Everything that is logged falls on step counts, so that a resumed run writes what an uninterrupted one does.
     """
     collector, learner, matches, every = parts.collector, parts.learner, parts.matches, settings.every
-    spans, began, load = Spans(), time.perf_counter(), {}
+    spans, began, load = Spans(), time.perf_counter(), dict[str, Any]()
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
     if parts.gate is not None and not position.version:
