@@ -148,6 +148,7 @@ def test_json_keys_are_listed(finished: Run, tmp_path: Path) -> None:
     for words in (
         ("envs",),
         ("agents", "soccer"),
+        ("check-env", "gymnasium:CartPole-v1"),
         ("train", "soccer", "--show"),
         ("train", "soccer", "--preset", "smoke", "--dry-run"),
         ("evaluate", f"run:{place}", "--env", "soccer", "--opponent", "random", "--games", "2"),
