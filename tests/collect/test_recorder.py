@@ -17,9 +17,10 @@ from slipstream.agents.specs import load_agent
 from slipstream.api import Run
 from slipstream.collect import recorder as module
 from slipstream.collect.recorder import Order, Recorder, make_vectors, rechoose, resimulate, spread
-from slipstream.collect.vectors import env_seeds, make_vector
+from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.core.errors import DemoError, MachineError
+from slipstream.core.streams import env_seeds
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare

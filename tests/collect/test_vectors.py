@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.collect.vectors import env_seeds, make_vector
+from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import empty_rows
+from slipstream.core.streams import env_seeds
 from slipstream.envs.registry import EnvChoice
 
 

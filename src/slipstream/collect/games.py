@@ -198,11 +198,11 @@ class _Hall:
 
     def _idle(self) -> None:
         """Envs without a game are stepped on with the others: they must do what is allowed, whatever that is."""
-        left = np.repeat(self._games < 0, self._spec.agents)
-        if self._spec.action.masked and left.any():
-            stops = np.cumsum(self._spec.action.sizes)[:-1]
-            for part, allowed in enumerate(np.split(self._rows.mask[left], stops, axis=1)):
-                self._action[left, part] = allowed.argmax(axis=1)
+        if not self._spec.action.masked or (self._games >= 0).all():
+            return
+        left, stops = np.repeat(self._games < 0, self._spec.agents), np.cumsum(self._spec.action.sizes)[:-1]
+        for part, allowed in enumerate(np.split(self._rows.mask[left], stops, axis=1)):
+            self._action[left, part] = allowed.argmax(axis=1)
 
     def _act(self) -> None:
         """Ask every agent once for all of its rows that act."""

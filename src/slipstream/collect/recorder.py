@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from slipstream.collect.rollout import learning_rows
-from slipstream.collect.vectors import env_seeds, make_vector
+from slipstream.collect.vectors import make_vector
 from slipstream.core.contracts import Agent, Array, EnvSpec, Rows, Vector
 from slipstream.core.errors import DemoError, MachineError
 from slipstream.core.machine import memory_bytes
-from slipstream.core.streams import make_streams
+from slipstream.core.streams import env_seeds, make_streams
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard

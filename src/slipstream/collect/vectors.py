@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from gymnasium import Space
 
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.core.slab import Field
+from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
 from slipstream.envs.adapters.observations import obs_encoder, space_of
@@ -20,12 +20,6 @@ from slipstream.envs.registry import EnvChoice, import_modules, parse
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
 from slipstream.vector.threads import Threads
-
-
-def env_seeds(seed: int, first: int, envs: int) -> list[int]:
-    """The seed of each environment, by its global index."""
-    keys = [np.random.SeedSequence([seed, 0xE27, index]) for index in range(first, first + envs)]
-    return [int(key.generate_state(1, np.uint32)[0]) for key in keys]
 
 
 def make_vector(

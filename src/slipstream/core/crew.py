@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,8 @@ from slipstream.core.slab import Slab
 START_S = 120.0
 """A worker must have made its environments within this time, or within the deadline if that is longer."""
 POLL_S = 0.2
+News = tuple[int, dict[str, Any]]
+"""A worker, and what it said."""
 
 
 class Crew:
@@ -44,7 +47,7 @@ class Crew:
         """What else they had to tell."""
         self._slab, self._deadline_s, self._where = slab, deadline_s, where
         self._module, inherited = module, [tuple(descriptors) for descriptors in inherit] or [()] * len(jobs)
-        self._news: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._early: set[tuple[int, str]] = set()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._listeners: list[threading.Thread] = []
@@ -67,44 +70,53 @@ class Crew:
 
         What others have said meanwhile is heard later.
         """
-        wanted = {(worker, word) for worker in (range(len(self._processes)) if workers is None else workers)}
+        asked = range(len(self._processes)) if workers is None else workers
+        wanted = {(worker, word) for worker in asked}
         waiting = wanted - self._early
         self._early -= wanted
-        watch, others = _Watch(self._slab["progress"]), list[tuple[int, dict[str, Any]]]()
-        while waiting:
-            try:
-                worker, news = self._news.get(timeout=POLL_S)
-            except queue.Empty:
-                self._check(watch.still({worker for worker, _ in waiting}), deadline_s or self._deadline_s)
-                continue
-            if workers is not None and worker not in workers:
-                others.append((worker, news))
-                continue
-            said = self._take(worker, news)
-            if said in waiting:
-                waiting.remove(said)
-            else:
-                self._early.add(said)
-        for item in others:
-            self._news.put(item)
+        watch = _Watch(self._slab["progress"])
+        with self._hearing(asked) as hear:
+            while waiting:
+                heard = hear()
+                if heard is None:
+                    self._check(watch.still({worker for worker, _ in waiting}), deadline_s or self._deadline_s)
+                    continue
+                said = self._take(*heard)
+                if said in waiting:
+                    waiting.remove(said)
+                else:
+                    self._early.add(said)
 
     def blame(self, worker: int) -> None:
         """Raise what kept a worker from answering: its own error, its end, or that it stands still."""
-        limit, others = time.monotonic() + 1.0, list[tuple[int, dict[str, Any]]]()
-        try:
+        limit = time.monotonic() + 1.0
+        with self._hearing({worker}) as hear:
             while time.monotonic() < limit:
-                try:
-                    speaker, news = self._news.get(timeout=POLL_S)
-                except queue.Empty:
-                    continue
-                if speaker == worker:
-                    self._take(speaker, news)
-                else:
-                    others.append((speaker, news))
-        finally:
-            for item in others:
-                self._news.put(item)
+                heard = hear()
+                if heard is not None:
+                    self._take(*heard)
         self._check({worker: self._deadline_s + 1.0}, self._deadline_s)
+
+    @contextmanager
+    def _hearing(self, workers: Collection[int]) -> Iterator[Callable[[], News | None]]:
+        """What these workers say, one thing at a time (None: nothing, for now); what others say is heard later."""
+        others: list[News] = []
+
+        def hear() -> News | None:
+            try:
+                news = self._news.get(timeout=POLL_S)
+            except queue.Empty:
+                return None
+            if news[0] in workers:
+                return news
+            others.append(news)
+            return None
+
+        try:
+            yield hear
+        finally:
+            for news in others:
+                self._news.put(news)
 
     def replace(self, worker: int, job: Any, inherit: Sequence[int] = ()) -> None:
         """Start a worker anew in the place of one that is gone or stands still, and wait until it is ready."""

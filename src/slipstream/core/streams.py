@@ -65,6 +65,12 @@ def make_streams(seed: int, purpose: str, first: int, rows: int) -> Array:
     return streams
 
 
+def env_seeds(seed: int, first: int, envs: int) -> list[int]:
+    """The seed of each environment, by its global index."""
+    keys = [np.random.SeedSequence([seed, 0xE27, index]) for index in range(first, first + envs)]
+    return [int(key.generate_state(1, np.uint32)[0]) for key in keys]
+
+
 def check_seeds(indices: Sequence[int], seeds: Sequence[int] | None) -> Sequence[int]:
     """The seeds of native games that are to begin, -1 where the env's own next one is meant."""
     if seeds is None:

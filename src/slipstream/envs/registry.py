@@ -217,19 +217,19 @@ MIXED = Game(
 )
 
 
-def _make_atari(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
-    from slipstream.envs.adapters.atari import make
+def _make_by(module: str) -> Callable[[EnvChoice, str, int, int, int], Vector]:
+    """A game whose module, imported when it is wanted, makes it."""
 
-    return make(choice, variant, envs, first, seed)
+    def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
+        made: Vector = importlib.import_module(f"slipstream.envs.{module}").make(choice, variant, envs, first, seed)
+        return made
+
+    return make
 
 
-ATARI = Game(summary="Atari games by ALE (needs the extra `atari`)", variants=ATARI_GAMES, make=_make_atari)
-
-
-def _make_pettingzoo(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
-    from slipstream.envs.adapters.pettingzoo import make
-
-    return make(choice, variant, envs, first, seed)
+ATARI = Game(
+    summary="Atari games by ALE (needs the extra `atari`)", variants=ATARI_GAMES, make=_make_by("adapters.atari")
+)
 
 
 def _lookahead(height: int, width: int, need: int, falls: bool) -> Mapping[str, Any]:
@@ -249,23 +249,17 @@ PETTINGZOO = Game(
         "simple_reference", "simple_speaker_listener", "simple_spread", "simple_world_comm", "cooperative_pong",
         "knights_archers_zombies", "pistonball", "multiwalker", "pursuit", "waterworld",
     ),
-    make=_make_pettingzoo,
+    make=_make_by("adapters.pettingzoo"),
     reference="random",
     opponents=("random",),
     own={"connect_four": _lookahead(6, 7, 4, True), "tictactoe": _lookahead(3, 3, 3, False)},
 )  # fmt: skip
 
 
-def _make_rocket(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Vector:
-    from slipstream.envs.rocket.game import make
-
-    return make(choice, variant, envs, first, seed)
-
-
 ROCKET = Game(
     summary="Rocket League by RocketSim, 1v1 to 3v3 (needs the extra `rocket`)",
     variants=("1v1", "2v2", "3v3", "mixed"),
-    make=_make_rocket,
+    make=_make_by("rocket.game"),
     scripted={name: _scripted("rocket", name) for name in ("driver", "idle")},
     reference="scripted:driver",
     opponents=("scripted:idle", "scripted:driver"),
@@ -319,4 +313,4 @@ def parse(name: str) -> tuple[Game | None, str]:
             f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}",
         )
     variant = variant or game.variants[0]
-    return replace(game, **game.own.get(variant, {})), variant
+    return replace(game, **game.own[variant]) if variant in game.own else game, variant

@@ -17,12 +17,13 @@ from slipstream.agents.specs import load_agent
 from slipstream.collect.games import Games, nobody_to_play
 from slipstream.collect.recorder import Order, spread
 from slipstream.collect.scribe import BYTES, DROPPED, GAMES, Scribe, Share, rehearse, slab_fields, writable
-from slipstream.collect.vectors import env_seeds, make_vector
+from slipstream.collect.vectors import make_vector
 from slipstream.core import compile, machine
 from slipstream.core.contracts import Agent, Array, EnvSpec, Vector
 from slipstream.core.crew import Crew
 from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.core.slab import Slab
+from slipstream.core.streams import env_seeds
 from slipstream.demos.format import EPISODE, Schema
 from slipstream.demos.reader import Demos, ShardView
 from slipstream.demos.writer import prepare, recording_name

@@ -11,6 +11,7 @@ import importlib
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pkgutil import iter_modules
 from typing import Any
 
@@ -19,6 +20,7 @@ from gymnasium import spaces
 
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, check_tasks, vector_obs
 from slipstream.core.errors import ConfigError, EnvError, EnvFault, SlipstreamError, did_you_mean
+from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters.actions import action_decoder, action_spec
 from slipstream.envs.adapters.observations import obs_encoder, obs_spec
 
@@ -150,9 +152,8 @@ class PettingZoo:
         self._kinds = np.array([sorted(set(kinds)).index(kind) for kind in kinds])
         self.spec, self._encoders, self._decoders = _layout(name, table, self._kinds, sides)
         self._agents = {player: agent for agent, player in enumerate(self._players)}
-        keys = [np.random.SeedSequence([seed, 0xE27, index]) for index in range(first, first + envs)]
-        self._seeds: list[int | None] = [int(key.generate_state(1, np.uint32)[0]) for key in keys]
-        self._named = [int(one or 0) for one in self._seeds]
+        self._named = env_seeds(seed, first, envs)
+        self._seeds: list[int | None] = list(self._named)
         self._begun = np.full(envs, -1)
         self._earned = np.zeros((envs, len(self._players)))
         self._steps = self._at = 0
@@ -305,9 +306,9 @@ def _layout(
             if any(one.kind != "discrete" for one in actions):
                 raise EnvError(f"The players of `{label}` act in different ways.", "use one where all are Discrete")
             action, masked = ActionSpec("discrete", (max(one.sizes[0] for one in actions),)), True
-        obs = vector_obs(max(spec.width for spec in specs) + kinds.max() + 1)
+        obs = vector_obs(max(spec.width for spec in specs) + int(kinds.max()) + 1)
     if masked:
-        action = ActionSpec(action.kind, action.sizes, masked=True)
+        action = replace(action, masked=True)
     teams = tuple(list(dict.fromkeys(sides)).index(side) for side in sides)
     spec = EnvSpec(label, obs, action, teams=teams, absences=True)
     marks = [None if alike else int(kind) for kind in kinds]

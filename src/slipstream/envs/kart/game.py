@@ -28,6 +28,7 @@ from slipstream.envs.kart.layout import (
 )
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
+from slipstream.envs.options import check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.soccer.chance import first_games
 from slipstream.settings import RewardSettings
@@ -43,10 +44,8 @@ _value_user_term = _compile(batch.value_user_term)
 
 def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float, float]:
     """The difficulties that a variant and `env.options` ask for."""
+    check_options("kart", options, _KEYS)
     for name, value in options.items():
-        if name not in _KEYS:
-            near = did_you_mean(name, _KEYS).replace("`", "`env.options.", 1)
-            raise ConfigError(f"Unknown setting `env.options.{name}`.{near}", f"kart has {', '.join(_KEYS)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(f"`env.options.{name}` = {value} is out of range.", "give a number from 0 to 1.")
     if "difficulty" in options and len(options) > 1:

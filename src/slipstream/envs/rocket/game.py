@@ -1,28 +1,30 @@
 """Rocket League matches by RocketSim behind the `Vector` contract.
 
-A match is told by its seed and by what the cars did: it begins with new cars, after which nothing of what the arena
-played before is left in it, bit for bit. (The state that the simulator itself tells is not the whole of it: wheels and
-contacts keep some of their past, and lengths are rounded on the way out.) So a snapshot holds seeds and actions, and a
-restored match is played again up to where it was, which takes some tens of milliseconds.
+A match of two cars is told by its seed and by what they did: it begins with new cars, after which nothing of what the
+arena played before is left in it, bit for bit. (The state that the simulator itself tells is not the whole of it:
+wheels and contacts keep some of their past, and lengths are rounded on the way out.) So a snapshot holds seeds and
+actions, and a restored match is played again up to where it was. With more cars the order in which the simulator
+happens to hold them matters in the last bits, and stays from match to match: such a run resumes with new matches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.errors import ConfigError, did_you_mean
-from slipstream.core.streams import check_seeds
+from slipstream.core.errors import ConfigError
+from slipstream.core.streams import check_seeds, next_game
+from slipstream.envs.options import check_choice, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.rocket import arena, batch
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.soccer.chance import first_games
+from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.settings import RewardSettings
 
 TICK_HZ = 120
@@ -30,8 +32,6 @@ SLOTS = 3
 """Cars per team that the mixed variant has room for."""
 OPTIONS = ("", " scattered")
 """What may stand behind a team size in a task: every kick-off from a random state."""
-GIVEN, PLAYED = 0, 1
-"""Columns of an env's tasks: the one that its next match has (-1: its target), and that of this match."""
 KEPT = ("games", "tasks", "count", "history", "behaviour")
 """The arrays of a snapshot."""
 BLUE_SCORE, ORANGE_SCORE = 2, 3
@@ -46,12 +46,11 @@ class Rocket:
         target: Sequence[str] = (), rewards: RewardSettings | None = None, gamma: float = 0.99,
         options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        if actions not in KINDS:
-            raise ConfigError(f"`env.actions` = {actions!r} is not known.{did_you_mean(actions, KINDS)}", f"{KINDS}")
+        check_choice("env.actions", actions, KINDS)
         meshes = arena.load()
         self._simulator: Any = arena.require()
         self.envs, self._first, self._seed, self._ticks = envs, first, seed, action_repeat
-        self.spec = replace(_spec(team_size, mixed, actions, action_repeat, target), world=(("meshes", meshes),))
+        self.spec = _spec(team_size, mixed, actions, action_repeat, target, meshes)
         self._slots = slots = self.spec.agents
         self._match = max(round(match_seconds * TICK_HZ), action_repeat)
         self._scatter, self._starts = random_starts, _read_starts(options or {}, slots)
@@ -68,9 +67,12 @@ class Rocket:
         self.games = np.zeros(envs, np.int64)
         self.tasks = np.full((envs, 2), -1)
         self.count = np.zeros(envs, np.int64)
-        self.history = np.zeros((envs, longest, slots, parts), kind)
+        self.history = np.zeros((envs, longest if self.spec.exact else 0, slots, parts), kind)
         self.behaviour = np.zeros((envs, slots, len(batch.BEHAVIOURS)), np.float32)
         self._targets = target_tasks(self.spec, first, envs)
+        self._everyone = np.arange(envs)
+        self._signs = np.tile(np.where(np.array(self.spec.teams) == 0, 1, -1), envs)
+        """Of each row: 1 in the blue team, -1 in the orange one."""
         self._sizes = [int(name[0]) for name in self.spec.tasks]
         self._balls, self._pads = np.zeros((envs, 2, 25), np.float32), np.zeros((envs, 2, batch.PADS), np.float32)
         self._bodies, self._flips = np.zeros((envs, slots, 2, 36), np.float32), np.zeros((envs, slots), np.float32)
@@ -91,7 +93,7 @@ class Rocket:
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Begin the next match of the named envs at once, or the one of each seed."""
         given = check_seeds(indices, seeds)
-        games = [self.games[env] + 1 if seed < 0 else seed for env, seed in zip(indices, given, strict=True)]
+        games = [next_game(self.games[env]) if seed < 0 else seed for env, seed in zip(indices, given, strict=True)]
         self._renew(indices, games, out)
 
     def seeds(self) -> Array:
@@ -110,7 +112,8 @@ class Rocket:
         chosen = self._controls.of(action)
         for env in range(self.envs):
             scored[env] = self._advance(env, chosen[env * self._slots : (env + 1) * self._slots])
-        self.history[np.arange(self.envs), self.count] = action.reshape(self.envs, self._slots, -1)
+        if self.spec.exact:
+            self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
         self.count += 1
         over = self._over()
         won = np.sign(self._score[:, 0] - self._score[:, 1]) * over
@@ -127,23 +130,23 @@ class Rocket:
         self.payout.pay(acted, out.reward, out.terms)
         ended = np.repeat(over, self._slots)
         out.terminated[:], out.truncated[:] = ended, 0
-        out.outcome[:] = np.repeat(won.astype(np.int8), self._slots) * np.where(self._first_team(), 1, -1)
-        everyone = np.arange(self.envs)
-        self._tell_time(everyone)
-        self._show(everyone, out)
+        out.outcome[:] = np.repeat(won.astype(np.int8), self._slots) * self._signs
+        self._tell_time(self._everyone)
+        self._show(self._everyone, out)
         out.active[:] = present.reshape(-1)
         if over.any():
             out.final_obs[ended] = out.obs[ended]
-            decisions = np.ones(len(batch.BEHAVIOURS), np.float32)
-            for env in np.flatnonzero(over).tolist():
+            decisions, ends = np.ones(len(batch.BEHAVIOURS), np.float32), np.flatnonzero(over).tolist()
+            for env in ends:
                 decisions[batch.B_BOOST :] = max(int(self.count[env]), 1)
                 rows = slice(env * self._slots, (env + 1) * self._slots)
                 out.behaviour[rows] = self.behaviour[env] / decisions
-            ends = np.flatnonzero(over).tolist()
-            self._renew(ends, [int(self.games[env]) + 1 for env in ends], out)
+            self._renew(ends, [next_game(self.games[env]) for env in ends], out)
 
     def snapshot(self) -> dict[str, Array]:
-        """Seeds, tasks and what the cars did: all that there is to a match."""
+        """Seeds, tasks and what the cars did: all that there is to a match of two; nothing of larger ones."""
+        if not self.spec.exact:
+            return {}
         return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
 
     def restore(self, state: dict[str, Array]) -> None:
@@ -158,7 +161,7 @@ class Rocket:
                     self._kick_off(env)
         for name in ("games", "count", "history", "behaviour"):
             getattr(self, name)[:] = played[name]
-        self._tell_time(np.arange(self.envs))
+        self._tell_time(self._everyone)
 
     def close(self) -> None:
         """Let the arenas go."""
@@ -194,12 +197,21 @@ class Rocket:
         self._kickoffs[env] += 1
         chance = np.random.default_rng([int(self.games[env]), kick])
         field.reset_kickoff(int(chance.integers(0, 2**31)))
+        self._take_places(self._cars[env], chance)
         draw, task = chance.random(), self.spec.tasks[self.tasks[env, PLAYED]]
         if self._starts is not None and draw < self._starts.share:
             self._starts.put(self._simulator, field, self._cars[env], self._places[env], chance)
         elif "scattered" in task or chance.random() < self._scatter:
             self._put_anywhere(field, self._cars[env], chance)
         self._look(env)
+
+    def _take_places(self, cars: Sequence[Any], chance: Any) -> None:
+        """Let the match's chance say who of a team stands where: the simulator goes by where cars lie in memory."""
+        half = len(cars) // 2
+        for team in (cars[:half], cars[half:]) if half > 1 else ():
+            states = sorted((car.get_state() for car in team), key=lambda state: state.pos.as_tuple())
+            for car, pick in zip(team, chance.permutation(half).tolist(), strict=True):
+                car.set_state(states[pick])
 
     def _put_anywhere(self, field: Any, cars: Sequence[Any], chance: Any) -> None:
         sim = self._simulator
@@ -252,9 +264,6 @@ class Rocket:
             envs, self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, out.obs
         )  # fmt: skip
 
-    def _first_team(self) -> Array:
-        return np.tile(np.array(self.spec.teams) == 0, self.envs)
-
 
 class Starts:
     """States from a file, such as those of a replay, from which some kick-offs begin instead."""
@@ -293,17 +302,13 @@ class Starts:
 
 
 def _read_starts(options: Mapping[str, Any], cars: int) -> Starts | None:
-    known = ("starts", "starts_share")
-    for name in options:
-        if name not in known:
-            near = did_you_mean(name, known).replace("`", "`env.options.", 1)
-            raise ConfigError(f"Unknown setting `env.options.{name}`.{near}", f"rocket has {', '.join(known)}")
+    check_options("rocket", options, ("starts", "starts_share"))
     if "starts" not in options:
         return None
     return Starts(Path(options["starts"]), float(options.get("starts_share", 0.5)), cars)
 
 
-def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target: Sequence[str]) -> EnvSpec:
+def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target: Sequence[str], meshes: str) -> EnvSpec:
     slots = SLOTS if mixed else team_size
     sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
     name = "rocket:mixed" if mixed else "rocket" if team_size == 1 else f"rocket:{team_size}v{team_size}"
@@ -314,13 +319,14 @@ def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target:
         action=SPECS[actions],
         teams=(0,) * slots + (1,) * slots,
         terms=TERMS,
-        exact=True,
+        exact=slots == 1,
         step_seconds=action_repeat / TICK_HZ,
         action_repeat=action_repeat,
         behaviours=batch.BEHAVIOURS,
         tasks=tasks,
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
         absences=mixed,
+        world=(("meshes", meshes),),
     )
 
 

@@ -8,7 +8,6 @@ from slipstream.core.contracts import Array
 from slipstream.envs.rocket.actions import BOOST, HANDBRAKE, JUMP, PITCH, ROLL, SIZES, STEER, TABLE, THROTTLE, YAW
 from slipstream.envs.rocket.batch import PLACE, SPEED
 
-NAMES = ("driver", "idle")
 GOAL = np.array([0.0, 5120.0])
 AHEAD_S = 0.9
 """Seconds ahead, at most, that the ball is met."""

@@ -9,8 +9,9 @@ import numba
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.errors import ConfigError
 from slipstream.core.streams import check_seeds
+from slipstream.envs.options import check_choice
 from slipstream.envs.rewards import Payout
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
@@ -56,7 +57,7 @@ class Soccer:
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         _check(envs, team_size, match_seconds, action_repeat, random_starts)
-        _check_choice("env.actions", actions, KINDS)
+        check_choice("env.actions", actions, KINDS)
         extra = dict(extra_terms or {})
         self.envs = envs
         self.spec = _spec(team_size, mixed, actions, action_repeat, tuple(extra), target)
@@ -197,12 +198,6 @@ def _check(envs: int, team_size: int, match_seconds: float, action_repeat: int, 
         if not low <= value or (high is not None and value > high):
             span = f"at least {low}" if high is None else f"from {low} to {high}"
             raise ConfigError(f"`{name}` = {value} is out of range.", hint=f"give a number {span}.")
-
-
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        near = did_you_mean(value, known)
-        raise ConfigError(f"`{name}` = `{value}` is unknown.{near}", hint=f"one of {', '.join(known)}.")
 
 
 def _compile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
