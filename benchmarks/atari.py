@@ -69,18 +69,23 @@ class Training:
         parts.collector.start(0, None)
 
     def run(self, seconds: float) -> tuple[int, float]:
-        """Train for so long, in whole iterations."""
+        """Train for so long, in whole iterations, of which the first is not counted: its rollout was made before."""
+        self.iterate()
         began, before = time.perf_counter(), self.steps
         while self.steps == before or time.perf_counter() - began < seconds:
-            self.rollout = self.parts.collector.collect(self.version)
-            samples, _ = self.parts.learner.update(self.rollout, self.steps)
-            self.parts.episodes.add(self.rollout)
-            self.steps += samples
-            self.parts.collector.matches(self.version)
-            self.version += 1
-            self.parts.collector.snapshot(self.version)
-            self.parts.publish(self.version)
+            self.iterate()
         return self.steps - before, time.perf_counter() - began
+
+    def iterate(self) -> None:
+        """Learn from one rollout, while the next one is made."""
+        self.rollout = self.parts.collector.collect(self.version)
+        samples, _ = self.parts.learner.update(self.rollout, self.steps)
+        self.parts.episodes.add(self.rollout)
+        self.steps += samples
+        self.parts.collector.matches(self.version)
+        self.version += 1
+        self.parts.collector.snapshot(self.version)
+        self.parts.publish(self.version)
 
     def learn(self, seconds: float) -> tuple[int, float]:
         """Learn from the last rollout again and again."""
@@ -108,7 +113,7 @@ def prepare(options: argparse.Namespace, cores: int, progress: Progress) -> Trai
     progress.say("compiling and capturing")
     training = Training(parts)
     while training.version < WARMED:
-        training.run(0.0)
+        training.iterate()
         progress.say(f"iteration {training.version} of {WARMED} before anything is measured")
     for said in parts.learner.notices:
         progress.say(said)

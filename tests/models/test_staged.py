@@ -118,7 +118,7 @@ def test_a_graph_can_hold_an_act(
     design, pack = make_policy(**how)
     acting, launched = StagedActing(design, ROWS, "cpu:0"), list[int]()
     acting.load(pack)
-    monkeypatch.setattr(staged, "launch", lambda loop, one, count, args: launched.append(count))
+    monkeypatch.setattr(staged, "launch", lambda loop, one, count, args, block=0: launched.append(count))
 
     def work() -> None:
         with torch.no_grad():

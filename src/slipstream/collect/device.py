@@ -7,7 +7,6 @@ is tested: chance comes from the same streams, so that it makes the rollouts tha
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.collect.seats import SELF, Match, Table, still_seats
 from slipstream.core.compile import compiled, compiled_fused
 from slipstream.core.contracts import Array, empty_rows, sides_of
-from slipstream.core.launch import launch
+from slipstream.core.launch import capture, launch
 from slipstream.core.streams import make_streams
 from slipstream.models.bounds import bound, bound_row
 from slipstream.models.heads import sample
@@ -221,7 +220,7 @@ class Device:
     def prepare(self) -> None:
         """Compile and capture what a rollout takes, so that the first one is as fast as any."""
         if self._graphs:
-            self._graph = capture(self._roll, [*self._kept(), self.returns, self.lengths])
+            self._graph = capture(self._roll, 1, [*self._kept(), self.returns, self.lengths])
 
     def ahead(self, version: int) -> None:
         """Nothing: whoever asks for a rollout makes it."""
@@ -396,22 +395,3 @@ def _some(ended: Tensor, count: int) -> Tensor:
     """Places of so many entries, spread out over all, above zero where there is such a one nearby."""
     share = len(ended) // count
     return ended.reshape(count, share).argmax(1) + torch.arange(count, device=ended.device) * share
-
-
-def capture(work: Callable[[], None], changed: Sequence[Tensor]) -> Any:
-    """A CUDA graph of some work, which is done once before so that all is compiled; `changed` is put back after it."""
-    kept = [tensor.clone() for tensor in changed]
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numba finds small grids worth a warning
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    for tensor, old in zip(changed, kept, strict=True):
-        tensor.copy_(old)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        work()
-    return graph

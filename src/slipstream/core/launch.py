@@ -7,6 +7,7 @@ are rounded one by one there as well, so that games are the same to the bit; whe
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -46,22 +47,29 @@ def launch(
         _exact[0] = False
 
 
-def capture(work: Callable[[], None], tries: int = 0) -> Any:
-    """Capture what `work` starts on the current stream as a CUDA graph, after so many tries of it.
+def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = ()) -> Any:
+    """Capture what `work` starts as a CUDA graph, after so many tries of it; then `changed` is put back.
 
-    In a try, kernels are compiled and libraries settle on their ways, which cannot be done within a capture. Other
-    threads may go on with theirs meanwhile.
+    In a try, kernels are compiled and libraries settle on their ways, which cannot be done within a capture. It is made
+    on the current stream, or on one of its own where that is the default one. Other threads may go on meanwhile.
     """
     import torch
 
-    stream = torch.cuda.current_stream()
-    for _ in range(tries):
-        work()
-    with _capturing:
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    now: Any = torch.cuda.current_stream()
+    stream: Any = torch.cuda.Stream() if now == torch.cuda.default_stream() else now  # type: ignore[no-untyped-call]
+    kept = [tensor.clone() for tensor in changed]
+    stream.wait_stream(now)
+    with torch.cuda.stream(stream):
+        for _ in range(tries):
             work()
+        for tensor, old in zip(changed, kept, strict=True):
+            tensor.copy_(old)
+        with _capturing:
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                work()
+    now.wait_stream(stream)
     return graph
 
 
@@ -91,6 +99,7 @@ def gpu_compiler() -> Any:
         raise MachineError(
             f"Games on the GPU need numba-cuda: {error}.", 'pip install -c constraints.txt "slipstream[gpu]"'
         ) from error
+    warnings.filterwarnings("ignore", message=".*under-utilization")  # small launches are meant
     plain: Any = nvvm.compile_ir
 
     def compile_rounding(llvmir: Any, **options: Any) -> Any:

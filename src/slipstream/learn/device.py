@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipstream.collect.device import ENDED, LENGTH, OUTCOME, RETURN, DeviceRollout, capture
+from slipstream.collect.device import ENDED, LENGTH, OUTCOME, RETURN, DeviceRollout
 from slipstream.core.contracts import Array
-from slipstream.core.launch import launch
+from slipstream.core.launch import capture, launch
 from slipstream.learn import health
 from slipstream.learn.advantages import estimate_advantages, estimate_row
 from slipstream.learn.batch import (
@@ -252,7 +252,7 @@ class DevicePPO(PPO):
                 self._teach(rollout, known, order, value_only)
 
             changed = [self._net.flat, engine.moments, engine.taken]
-            run = capture(work, changed).replay if self._graphs else work
+            run = capture(work, 1, changed).replay if self._graphs else work
             self._net.refresh()
             self._work[key] = run, order
         run, order = self._work[key]

@@ -9,7 +9,7 @@ and the way out are one CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ TRIED = 3
 GATHERED = 2048
 """Rows whose values are wanted at some time that are asked for together."""
 ALIGNMENT = 64
+SPREAD = 32
+"""Rows chosen for by one block of a GPU: few, so that a step's rows are on many of its processors."""
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -122,6 +124,7 @@ class StagedActing:
         self._probs = torch.zeros(rows, max(1, design.outputs), device=device)
         self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
         self._done = torch.cuda.Event() if cuda else None  # type: ignore[no-untyped-call]
+        self._on_stream: Any = torch.cuda.stream(self._stream) if cuda else nullcontext()
         self._captured: dict[bool, Any] = {}
         self._mirror: Tensor | None = None
         self._step = 0
@@ -155,7 +158,7 @@ class StagedActing:
         for name, array in (("mask", mask), ("streams", streams), ("states", states)):
             if array.size:
                 host[name][:] = array
-        with self._there():
+        with self._on_stream:
             self._obs.copy_(torch.from_numpy(obs), non_blocking=True)
             self._go_through(sampled)
             if self._done is not None:
@@ -224,7 +227,7 @@ class StagedActing:
             there["mask"], there["streams"], self._probs, self.design.action.masked, sampled, there["action"],
             there["logp"], there["value"],
         )  # fmt: skip
-        launch(choose_all, choose_row, len(self._obs), args)
+        launch(choose_all, choose_row, len(self._obs), args, block=SPREAD)
         if self.design.state_size:
             there["states"].copy_(after)
 
@@ -238,7 +241,8 @@ class StagedActing:
         if self.graphs:
             self._captured[sampled].replay()
         else:
-            self._choose(sampled)
+            with self._there():
+                self._choose(sampled)
         if apart:
             self._block.come()
 
@@ -246,7 +250,8 @@ class StagedActing:
         """Capture what an act takes, or go on without; tries draw and remember, so what was to go in is put back."""
         before = self._block.near.clone()
         try:
-            self._captured[sampled] = capture(lambda: self._whole(sampled), TRIED)
+            with self._there():
+                self._captured[sampled] = capture(lambda: self._whole(sampled), TRIED)
         except RuntimeError as error:  # a kernel of this network that no graph can hold
             self.graphs, self.trouble = False, f"the policy cannot be captured: {str(error).splitlines()[0]:.200}"
         if self._stream is not None:
