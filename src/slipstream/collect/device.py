@@ -220,7 +220,9 @@ class Device:
     def prepare(self) -> None:
         """Compile and capture what a rollout takes, so that the first one is as fast as any."""
         if self._graphs:
-            self._graph = capture(self._roll, 1, [*self._kept(), self.returns, self.lengths])
+            self._graph = capture(
+                self._roll, 1, [*self._kept(), self.returns, self.lengths, self.rollout.action, self.rollout.logp]
+            )
 
     def ahead(self, version: int) -> None:
         """Nothing: whoever asks for a rollout makes it."""
