@@ -286,6 +286,7 @@ def needs_torch(settings: Settings, design: Design) -> str:
     """What of this run the fused kernels cannot do; empty: nothing."""
     wants = {
         "an observation with images or tokens": not design.fused,
+        "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
         "the contrastive loss": settings.algorithm == "ppo"
         and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
