@@ -8,6 +8,7 @@ but never on chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -31,6 +32,7 @@ from slipstream.learn.batch import (
 )
 from slipstream.learn.descent import surrogate
 from slipstream.learn.survey import look
+from slipstream.models import tokens
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure, slopes
 from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, squared_length
@@ -51,6 +53,8 @@ from slipstream.models.tokens import (
     unpool_sample,
 )
 
+FAILED = 3
+"""Failed steps in a row that end an epoch."""
 BLOCK = 256
 """Samples that go through a network with memory together."""
 
@@ -208,7 +212,7 @@ def run_epoch(
         else:
             counters[1] += 1
             counters[2] += 1
-            if counters[1] >= 3:
+            if counters[1] >= FAILED:
                 return
 
 
@@ -249,36 +253,52 @@ class FusedEngine:
             limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
             numba.set_num_threads(min(self.threads, limit))
             run = run_together
-        stack, (obs, mean, scale) = self.design.stack, self._see(batch)
+        size = max(1, knobs.minibatch // batch.sequence)
+        parts, seen = [order], self._see(batch, order)
+        if len(self._book.keys) > tokens.KNOWN:  # a game with this many has too many for all samples at once
+            parts = [order[low : low + size] for low in range(0, len(order), size)]
+        for part in parts:
+            seen = seen if len(parts) == 1 else self._see(batch, part)
+            self._descend(run, batch, part, size, seen, knobs, totals)
+            if self.counters[1] >= FAILED:
+                return
+
+    def _descend(
+        self, run: Callable[..., None], batch: Batch, order: Array, size: int, seen: tuple[Array, Array, Array],
+        knobs: Knobs, totals: Array,
+    ) -> None:  # fmt: skip
+        """Take the gradient steps of some minibatches, whose tokens the book holds."""
+        stack, (obs, mean, scale) = self.design.stack, seen
         run(
             self.params, self.moments[0], self.moments[1], self.counters, stack.table, stack.head, self._layers,
             self._flipped, self._scratch, self._slopes, self._probs, self._state, self._fresh, self._carried,
-            self._gradients, self._sums, totals, order, max(1, knobs.minibatch // batch.sequence), batch.sequence,
-            batch.rows, batch.burn_in, obs, mean, scale, batch.mask, batch.action, batch.logp, batch.value,
-            batch.advantage, batch.goal, batch.weight, batch.fresh, batch.state, batch.reference, self._of_value,
-            knobs.vector(), self._book,
+            self._gradients, self._sums, totals, order, size, batch.sequence, batch.rows, batch.burn_in, obs, mean, scale,
+            batch.mask, batch.action, batch.logp, batch.value, batch.advantage, batch.goal, batch.weight, batch.fresh,
+            batch.state, batch.reference, self._of_value, knobs.vector(), self._book,
         )  # fmt: skip
 
-    def _see(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """What the network reads, with mean and scale: observations, or what tokens will be pooled into."""
+    def _see(self, batch: Batch, order: Array) -> tuple[Array, Array, Array]:
+        """What the network reads of some sequences, with mean and scale: observations, or room for pooled tokens."""
         field = self.design.tokens
         if field is None:
             return batch.obs, batch.mean, batch.scale
         offset = self.design.stack.behind
-        self._book = open_book(self._book, batch.obs, field, 0, self.threads, offset)
+        samples = samples_of(order, batch.sequence, batch.rows)
+        self._book = open_book(self._book, batch.obs, samples, field, 0, self.threads, offset)
         return self._book.pooled, *AS_IT_IS
 
     def survey(self, batch: Batch) -> Survey:
         """Look at all samples without learning."""
         stack, samples = self.design.stack, len(batch.logp)
-        obs, mean, scale = self._see(batch)
+        order = np.arange(samples // batch.sequence)
+        obs, mean, scale = self._see(batch, order)
         if self.design.tokens is not None:
-            pool_all(self.params, self._book)
+            pool_all(self.params, self._book, np.arange(samples))
         logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
         look(
             self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0], self._state[0],
-            self._fresh[0], np.arange(samples // batch.sequence), batch.sequence, batch.rows, batch.burn_in, obs, mean,
+            self._fresh[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
             scale, batch.mask, batch.action, batch.fresh, batch.state, logp, value, activity,
         )  # fmt: skip
         sizes = {}
@@ -300,6 +320,13 @@ class FusedEngine:
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
         read_arrays(self.design.weights, arrays, self.params, self.moments, self.counters)
+
+
+def samples_of(order: Array, steps: int, rows: int) -> Array:
+    """Where the samples of some sequences stand in a batch, as `networks.place` says."""
+    first = order // rows * (steps * rows) + order % rows
+    places: Array = (first[:, None] + np.arange(steps) * rows).reshape(-1)
+    return places
 
 
 def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:

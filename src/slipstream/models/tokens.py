@@ -34,7 +34,7 @@ SHAPES = {
 """The weights of a reader up to its pool."""
 PLACES = 1 << 24
 KNOWN = 1 << 16
-"""Kinds that an acting reader knows at most before it forgets them all."""
+"""Kinds beyond which an acting reader forgets them all, and a learner looks at one minibatch at a time."""
 BYTE = np.float32(1 / 255)
 LOG = np.float32(1 / math.log(256))
 
@@ -230,7 +230,7 @@ class Book(NamedTuple):
     where: Array  # [every token there can be]: 1 + its kind
     keys: Array  # [kinds]
     which: Array  # [samples, tokens]: the kinds of each sample's tokens
-    count: Array  # [samples]
+    counts: Array  # [samples]
     table: Array  # [TABLE, units]
     by_table: Array  # [TABLE, units]: slopes
     hidden: Array  # [kinds in fours, units]
@@ -254,11 +254,13 @@ def empty_book() -> Book:
 
 
 @compiled_fused
-def intern_all(obs: Array, start: int, where: Array, keys: Array, which: Array, count: Array) -> int:
-    """Write the kinds of all samples' tokens; return how many kinds there are."""
+def intern_all(
+    obs: Array, samples: Array, start: int, where: Array, keys: Array, which: Array, counts: Array
+) -> int:  # fmt: skip
+    """Write the kinds of these samples' tokens; return how many kinds there are."""
     known = 0
-    for row in range(obs.shape[0]):
-        count[row], known = intern(obs, row, start, where, keys, known, which[row])
+    for row in samples:
+        counts[row], known = intern(obs, row, start, where, keys, known, which[row])
     return known
 
 
@@ -269,28 +271,29 @@ def forget_all(where: Array, keys: Array) -> None:
         where[key] = 0
 
 
-def open_book(book: Book, obs: Array, field: ObsField, start: int, threads: int, offset: int) -> Book:
-    """Look through a batch's tokens; memory of the book before is used again where it suffices."""
+def open_book(book: Book, obs: Array, some: Array, field: ObsField, start: int, threads: int, offset: int) -> Book:
+    """Look through the tokens of some of a batch's samples; memory of the book before is used where it suffices."""
     samples, tokens = len(obs), field.shape[0]
     where = book.where if book.where.size else np.zeros(PLACES, np.int32)
     forget_all(where, book.keys)
     fits = book.which.shape == (samples, tokens)
     which = book.which if fits else np.zeros((samples, tokens), np.int32)
-    count = book.count if fits else np.zeros(samples, np.int32)
-    keys: Array = np.zeros(min(samples * tokens, PLACES), np.int32)
-    known = intern_all(obs, start, where, keys, which, count)
+    counts = book.counts if fits else np.zeros(samples, np.int32)
+    keys: Array = np.zeros(min(len(some) * tokens, PLACES), np.int32)
+    known = intern_all(obs, some, start, where, keys, which, counts)
     room = -(-known // 4) * 4
     hidden, told, below, by_kind = book.hidden, book.told, book.below, book.by_kind
     if len(hidden) < room or len(by_kind) != threads:
-        hidden, told, below = (np.zeros((2 * room, TOKEN_SIZE), np.float32) for _ in range(3))
-        by_kind = np.zeros((threads, 2 * room, TOKEN_SIZE), np.float32)
+        more = room + room // 4
+        hidden, told, below = (np.zeros((more, TOKEN_SIZE), np.float32) for _ in range(3))
+        by_kind = np.zeros((threads, more, TOKEN_SIZE), np.float32)
     pooled = book.pooled if fits else np.zeros((samples, POOLED), np.float32)
     slopes = book.slopes if fits else np.zeros((samples, POOLED), np.float32)
     table, by_table = book.table, book.by_table
     if not table.size:
         table, by_table = np.zeros((2, TABLE, TOKEN_SIZE), np.float32)
     return Book(
-        where, keys[:known].copy(), which, count, table, by_table, hidden, told, by_kind, below, pooled, slopes, offset
+        where, keys[:known].copy(), which, counts, table, by_table, hidden, told, by_kind, below, pooled, slopes, offset
     )
 
 
@@ -303,7 +306,7 @@ def spans(size: int, part: int, count: int) -> tuple[int, int]:
 
 @compiled_fused
 def read_book(params: Array, book: Book, part: int, count: int) -> None:
-    """What some of the batch's kinds say of themselves, by tables that are there."""
+    """What some of the batch's kinds say of themselves, by a table that is there."""
     low, high = spans(book.keys.size, part, count)
     tell_kinds(book.keys, low, high, params[book.offset :], book.table, book.hidden, book.told)
 
@@ -317,15 +320,15 @@ def clear_kinds(book: Book, part: int) -> None:
 @compiled_fused
 def pool_sample(book: Book, sample: int) -> None:
     """Pool the tokens of one sample."""
-    pool(book.told, book.which[sample], book.count[sample], book.pooled[sample])
+    pool(book.told, book.which[sample], book.counts[sample], book.pooled[sample])
 
 
 @compiled_fused
-def pool_all(params: Array, book: Book) -> None:
-    """Pool the tokens of all samples."""
+def pool_all(params: Array, book: Book, samples: Array) -> None:
+    """Pool the tokens of these samples."""
     tabulate(params[book.offset :], book.table)
     read_book(params, book, 0, 1)
-    for sample in range(book.count.size):
+    for sample in samples:
         pool_sample(book, sample)
 
 
@@ -333,7 +336,7 @@ def pool_all(params: Array, book: Book) -> None:
 def unpool_sample(book: Book, sample: int, part: int) -> None:
     """Add one sample's slopes to those of its kinds."""
     unpool(
-        book.told, book.which[sample], book.count[sample], book.pooled[sample], book.slopes[sample], book.by_kind[part]
+        book.told, book.which[sample], book.counts[sample], book.pooled[sample], book.slopes[sample], book.by_kind[part]
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target
 from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.core.streams import check_seeds, game_key, next_game
-from slipstream.envs.metta.worlds import Stage, World, choose, stage
+from slipstream.envs.metta.worlds import Stage, choose, stage
 from slipstream.envs.soccer.chance import first_games
 
 ABSENT = 255

@@ -70,7 +70,9 @@ def choose(variant: str, options: Mapping[str, Any]) -> World:
     for name, value in options.items():
         low, high = LIMITS[name]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ConfigError(f"`env.options.{name}` = {value} is out of range.", f"give a whole number, {low} to {high}")
+            raise ConfigError(
+                f"`env.options.{name}` = {value} is out of range.", f"give a whole number, {low} to {high}"
+            )
     world = replace(WORLDS[variant], **options)
     if world.window % 2 == 0:
         raise ConfigError(f"`env.options.window` = {world.window} has no middle.", "give an odd number")
@@ -150,7 +152,7 @@ def _config(world: World) -> Any:
     from mettagrid.config import action_config as acts
     from mettagrid.config import handler_config as handlers
     from mettagrid.config import mettagrid_config as parts
-    from mettagrid.config.obs_config import GlobalObsConfig
+    from mettagrid.config.obs_config import GlobalObsConfig, ObsConfig
     from mettagrid.config.reward_config import inventoryReward
 
     def holding(item: str, count: int, most: int) -> Any:
@@ -173,7 +175,7 @@ def _config(world: World) -> Any:
         max_steps=world.steps,
         episode_truncates=True,
         resource_names=list(RESOURCES),
-        obs=parts.ObsConfig(
+        obs=ObsConfig(
             width=world.window, height=world.window, num_tokens=world.room,
             global_obs=GlobalObsConfig(episode_completion_pct=False, last_action=True, last_reward=True),
         ),
@@ -190,7 +192,8 @@ def _config(world: World) -> Any:
             "mine": parts.GridObjectConfig(name="mine", on_use_handler=dig),
         },
         agent=parts.AgentConfig(
-            inventory=parts.InventoryConfig(default_limit=0, limits=carried), rewards={"heart": inventoryReward("heart")}
+            inventory=parts.InventoryConfig(default_limit=0, limits=carried),
+            rewards={"heart": inventoryReward("heart")},
         ),
         events=_refills(world),
         protocol_details_obs=False,
