@@ -272,9 +272,9 @@ class FusedEngine:
         run(
             self.params, self.moments[0], self.moments[1], self.counters, stack.table, stack.head, self._layers,
             self._flipped, self._scratch, self._slopes, self._probs, self._state, self._fresh, self._carried,
-            self._gradients, self._sums, totals, order, size, batch.sequence, batch.rows, batch.burn_in, obs, mean, scale,
-            batch.mask, batch.action, batch.logp, batch.value, batch.advantage, batch.goal, batch.weight, batch.fresh,
-            batch.state, batch.reference, self._of_value, knobs.vector(), self._book,
+            self._gradients, self._sums, totals, order, size, batch.sequence, batch.rows, batch.burn_in, obs, mean,
+            scale, batch.mask, batch.action, batch.logp, batch.value, batch.advantage, batch.goal, batch.weight,
+            batch.fresh, batch.state, batch.reference, self._of_value, knobs.vector(), self._book,
         )  # fmt: skip
 
     def _see(self, batch: Batch, order: Array) -> tuple[Array, Array, Array]:

@@ -93,7 +93,7 @@ class Stage:
     """A world as the simulator knows it: makes its games."""
 
     def __init__(self, world: World) -> None:
-        self.world, config = world, _config(world)
+        self.world, config = world, configure_world(world)
         self._game, names = _convert(config)
         self.agents: list[str] = names["agent.agent"]
         ids = config.id_map()
@@ -146,7 +146,7 @@ def _convert(config: Any) -> tuple[Any, Mapping[str, list[str]]]:
     return converted
 
 
-def _config(world: World) -> Any:
+def configure_world(world: World) -> Any:
     """The simulator's own configuration of a world."""
     require()
     from mettagrid.config import action_config as acts
