@@ -21,6 +21,7 @@ from slipstream.learn.batch import SUMS, Batch, Engine, Knobs, Outcome
 from slipstream.learn.contrast import contrast, info_nce
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.reference import TorchEngine
+from slipstream.models import tokens
 from slipstream.models.design import Design
 from slipstream.models.encoders import Pool
 from slipstream.models.heads import apply_mask
@@ -38,6 +39,7 @@ KNOBS = Knobs(
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
 )
+TOKENS = ObsSpec((ObsField("", "tokens", (16, 3)),))
 Case = tuple[Design, Array, Batch]
 
 
@@ -161,6 +163,31 @@ def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_c
     design, params, batch = make_case(**more, burn_in=2, hidden=(24, 9))
     batch = replace(batch, reference=reference_of(design, batch), weight=batch.weight * np.float32(0.7))
     compare((design, params, batch), replace(KNOBS, clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("kind", ["discrete", "masked_binary", "continuous"])
+def test_tokens_are_learned_from_as_by_torch(
+    kind: str, memory: str, threads: int, make_case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kinds of token are read once for all samples: embeddings and both layers get the gradient that torch gives."""
+    design, params, batch = make_case(kind, obs=TOKENS, memory=memory, hidden=(24,), features=20)
+    few = TOKENS.split(batch.obs)[""]
+    few[..., 0] %= 32
+    few[np.random.default_rng(3).random(few.shape[:2]) < 0.3, 0] = 255
+    few[:4, :, 0] = 255
+    batch = replace(batch, reference=reference_of(design, batch))
+    compare((design, params, batch), replace(KNOBS, reference_kl=0.3), threads)
+    whole, parts = (FusedEngine(design, params.copy(), threads) for _ in range(2))
+    outcome_of(whole, batch, KNOBS, orders_of(batch, 2))
+    monkeypatch.setattr(tokens, "KNOWN", 10)  # one minibatch at a time
+    outcome_of(parts, batch, KNOBS, orders_of(batch, 2))
+    assert np.abs(whole.params - parts.params).max() < 1e-6 and np.array_equal(whole.counters, parts.counters)
+    again = replace(batch, obs=batch.obs[::-1].copy())  # another batch in the memory of the first
+    engine, fresh = FusedEngine(design, params.copy(), threads), FusedEngine(design, params.copy(), threads)
+    engine.survey(batch)
+    assert np.array_equal(engine.survey(again).logp, fresh.survey(again).logp)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.agents.simple import BatchAgent
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
 from slipstream.core.errors import CheckpointError
 from slipstream.models.acting import make_acting
 from slipstream.models.bounds import bound
@@ -37,6 +37,8 @@ class TrainedAgent(BatchAgent):
         """Log-probability and value of each row that acted last."""
         self._states: Array = np.zeros((0, design.state_size), np.float32)
         self._low, self._high = np.array(self.action.low, np.float32), np.array(self.action.high, np.float32)
+        self.meanings: dict[str, str] = {}
+        """What the numbers that it sees stood for where it was trained; empty: nothing is known of that."""
 
     @classmethod
     def from_checkpoint(cls, name: str, checkpoint: Checkpoint, sampled: bool = False) -> TrainedAgent:
@@ -53,7 +55,9 @@ class TrainedAgent(BatchAgent):
         mean[:], scale[:] = arrays["obs.mean"], arrays["obs.scale"]
         if not np.isfinite(pack).all():
             raise CheckpointError(f"{name} has weights that are not numbers.", "choose another checkpoint of its run")
-        return cls(name, design, pack, sampled)
+        agent = cls(name, design, pack, sampled)
+        agent.meanings = read_meanings(checkpoint.state.get("world", {}))
+        return agent
 
     @classmethod
     def from_run(cls, path: Path, which: str = "latest", sampled: bool = False) -> TrainedAgent:
@@ -69,6 +73,17 @@ class TrainedAgent(BatchAgent):
                 f"{_seen(spec.obs)} and {_done(spec.action)}.",
                 "evaluate it on the env it was trained on (provenance.json in its run names it)",
             )
+        self.check_meanings(spec)
+
+    def check_meanings(self, spec: EnvSpec) -> None:
+        """Refuse an environment where the same numbers stand for other things."""
+        for what, which in self.meanings.items():
+            here = spec.meanings.get(what, "none")
+            if which != here:
+                raise CheckpointError(
+                    f"{self.name} was trained where the {what} are {which}; in `{spec.name}` here they are {here}.",
+                    "install the version of the game that its run was made with (provenance.json names it)",
+                )
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write actions [rows, parts]."""

@@ -216,6 +216,11 @@ def sides_of(teams: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides.index(team) for team in teams)
 
 
+def read_meanings(world: Mapping[str, str]) -> dict[str, str]:
+    """Those facts of a world that an agent must have been trained with, or it misreads what it sees."""
+    return {what: which for what, which in world.items() if what in ("features", "tags", "actions")}
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The facts about an environment that everything else is sized by."""
@@ -250,6 +255,11 @@ class EnvSpec:
     def agents(self) -> int:
         """Rows of one environment."""
         return len(self.teams)
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What of its world says how observations and actions are to be read."""
+        return read_meanings(dict(self.world))
 
     @property
     def competitive(self) -> bool:

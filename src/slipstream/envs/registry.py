@@ -275,10 +275,20 @@ ROCKET = Game(
 )
 
 
+METTAGRID = Game(
+    summary="MettaGrid: agents by the dozen gather hearts (needs the extra `mettagrid`)",
+    variants=("arena", "chain", "crowd"),
+    make=_make_by("metta.game"),
+    scripted={"walker": _scripted("metta", "walker")},
+    preset="mettagrid",
+    expert="scripted:walker",
+)
+
+
 def games() -> dict[str, Game]:
     """Every native game by name."""
     found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED, "atari": ATARI}
-    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET}
+    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET, "mettagrid": METTAGRID}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):

@@ -223,7 +223,7 @@ def _on_device(
     set_modes(plan)
     envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
     pack = design.first_pack(settings.seed)
-    start = adopt(settings.start, design, pack) if settings.start and fresh else {}
+    start = adopt(settings.start, design, pack, spec) if settings.start and fresh else {}
     net = Matrices(design, device, plan.precision.applied)
     began, graphs = time.perf_counter(), plan.graphs.applied
     learner = DevicePPO(settings, net, pack, rows, graphs=graphs, absences=spec.absences, start=start)
@@ -286,6 +286,7 @@ def needs_torch(settings: Settings, design: Design) -> str:
     """What of this run the fused kernels cannot do; empty: nothing."""
     wants = {
         "an observation with images or tokens": not design.fused,
+        "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
         "the contrastive loss": settings.algorithm == "ppo"
         and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
@@ -297,7 +298,7 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
     """What learns; a fresh one begins as `start`, one that goes on gets its weights from a checkpoint."""
     rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
     pack = design.first_pack(settings.seed)
-    start = adopt(settings.start, design, pack) if settings.start and fresh else {}
+    start = adopt(settings.start, design, pack, spec) if settings.start and fresh else {}
     if settings.algorithm == "sac":
         if settings.ppo.teacher or settings.ppo.demos:
             raise ConfigError(

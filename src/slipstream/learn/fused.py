@@ -8,6 +8,7 @@ but never on chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -31,13 +32,29 @@ from slipstream.learn.batch import (
 )
 from slipstream.learn.descent import surrogate
 from slipstream.learn.survey import look
+from slipstream.models import tokens
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure, slopes
 from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, squared_length
 from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, Weights, pad
 from slipstream.models.nearness import hold_near
 from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
+from slipstream.models.tokens import (
+    AS_IT_IS,
+    Book,
+    clear_kinds,
+    empty_book,
+    learn_kinds,
+    open_book,
+    pool_all,
+    pool_sample,
+    read_book,
+    tabulate,
+    unpool_sample,
+)
 
+FAILED = 3
+"""Failed steps in a row that end an epoch."""
 BLOCK = 256
 """Samples that go through a network with memory together."""
 
@@ -48,9 +65,13 @@ def add_gradient(
     slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array, gradient: Array, sums: Array,
     index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
     action: Array, old_logp: Array, old_value: Array, advantage: Array, goal: Array, counts: Array, begins: Array,
-    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array,
+    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array, book: Book,
+    thread: int,
 ) -> None:  # fmt: skip
-    """Add the gradient of the sequences in `index`, each sample counted with `share`, and their sums."""
+    """Add the gradient of the sequences in `index`, each sample counted with `share`, and their sums.
+
+    With tokens, `obs` is what they are pooled into, and its slopes are kept.
+    """
     clip, clip_value = np.float32(knobs[0]), np.float32(knobs[1])
     value_weight, entropy_weight = np.float32(knobs[2]), np.float32(knobs[3])
     policy_weight, reference_weight, imitating = np.float32(knobs[9]), np.float32(knobs[10]), knobs[13] > 0.0
@@ -64,6 +85,10 @@ def add_gradient(
     for first in range(0, index.size, fresh.shape[1]):
         chosen = index[first : first + fresh.shape[1]]
         lanes = (chosen.size + 3) // 4 * 4
+        if book.keys.size:
+            for s in chosen:
+                for step in range(steps):
+                    pool_sample(book, place(s, step, steps, rows))
         run_block(
             params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
@@ -101,6 +126,13 @@ def add_gradient(
         backward(
             params, table, flipped, scratch, slope_memory, gradient, block, lanes, steps, state, fresh, carried
         )  # fmt: skip
+        if book.keys.size:
+            below = outputs(slope_memory, block, table, -1)
+            for lane in range(chosen.size):
+                for step in range(steps):
+                    n = place(chosen[lane], step, steps, rows)
+                    book.slopes[n] = below[step * lanes + lane]
+                    unpool_sample(book, n, thread)
 
 
 @compiled_fused
@@ -133,7 +165,7 @@ def run_epoch(
     gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int, burn_in: int,
     obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array, old_value: Array,
     advantage: Array, goal: Array, counts: Array, begins: Array, states: Array, reference: Array, of_value: Array,
-    knobs: Array,
+    knobs: Array, book: Book,
 ) -> None:  # fmt: skip
     """Take every gradient step of one epoch; `totals` gets the sums over its minibatches.
 
@@ -145,6 +177,11 @@ def run_epoch(
         shift, factor, weight = standardise(advantage, counts, index, steps, rows, knobs[8] > 0)
         share = (index.size + 4 * threads - 1) // (4 * threads) * 4
         transpose_weights(params, table, flipped)
+        if book.keys.size:
+            tabulate(params[book.offset :], book.table)
+            for thread in numba.prange(threads):
+                read_book(params, book, thread, threads)
+                clear_kinds(book, thread)
         for thread in numba.prange(threads):
             gradients[thread, :] = ZERO
             sums[thread, :] = 0.0
@@ -153,12 +190,14 @@ def run_epoch(
                 params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread],
                 state[thread], fresh[thread], carried[thread], gradients[thread], sums[thread], index[low:high], steps,
                 rows, burn_in, obs, mean, scale, mask, action, old_logp, old_value, advantage, goal, counts, begins,
-                states, reference, shift, factor, weight, knobs,
+                states, reference, shift, factor, weight, knobs, book, thread,
             )  # fmt: skip
         gradient = gradients[0]
         for thread in range(1, threads):
             add_row(gradients[thread], gradient)
             sums[0] += sums[thread]
+        if book.keys.size:
+            learn_kinds(params, book, gradient)
         if knobs[9] == 0.0:
             gradient *= of_value
         length = math.sqrt(squared_length(gradient))
@@ -173,7 +212,7 @@ def run_epoch(
         else:
             counters[1] += 1
             counters[2] += 1
-            if counters[1] >= 3:
+            if counters[1] >= FAILED:
                 return
 
 
@@ -205,6 +244,7 @@ class FusedEngine:
         self._gradients: Array = np.zeros((threads, stack.size), np.float32)
         self._sums = np.zeros((threads, SUMS), np.float64)
         self._flipped = np.zeros(max(1, stack.flipped_size), np.float32)
+        self._book = empty_book()
 
     def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`."""
@@ -213,25 +253,53 @@ class FusedEngine:
             limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
             numba.set_num_threads(min(self.threads, limit))
             run = run_together
-        stack = self.design.stack
+        size = max(1, knobs.minibatch // batch.sequence)
+        parts, seen = [order], self._see(batch, order)
+        if len(self._book.keys) > tokens.KNOWN:  # a game with this many has too many for all samples at once
+            parts = [order[low : low + size] for low in range(0, len(order), size)]
+        for part in parts:
+            seen = seen if len(parts) == 1 else self._see(batch, part)
+            self._descend(run, batch, part, size, seen, knobs, totals)
+            if self.counters[1] >= FAILED:
+                return
+
+    def _descend(
+        self, run: Callable[..., None], batch: Batch, order: Array, size: int, seen: tuple[Array, Array, Array],
+        knobs: Knobs, totals: Array,
+    ) -> None:  # fmt: skip
+        """Take the gradient steps of some minibatches, whose tokens the book holds."""
+        stack, (obs, mean, scale) = self.design.stack, seen
         run(
             self.params, self.moments[0], self.moments[1], self.counters, stack.table, stack.head, self._layers,
             self._flipped, self._scratch, self._slopes, self._probs, self._state, self._fresh, self._carried,
-            self._gradients, self._sums, totals, order, max(1, knobs.minibatch // batch.sequence), batch.sequence,
-            batch.rows, batch.burn_in, batch.obs, batch.mean, batch.scale, batch.mask, batch.action, batch.logp,
-            batch.value, batch.advantage, batch.goal, batch.weight, batch.fresh, batch.state, batch.reference,
-            self._of_value, knobs.vector(),
+            self._gradients, self._sums, totals, order, size, batch.sequence, batch.rows, batch.burn_in, obs, mean,
+            scale, batch.mask, batch.action, batch.logp, batch.value, batch.advantage, batch.goal, batch.weight,
+            batch.fresh, batch.state, batch.reference, self._of_value, knobs.vector(), self._book,
         )  # fmt: skip
+
+    def _see(self, batch: Batch, order: Array) -> tuple[Array, Array, Array]:
+        """What the network reads of some sequences, with mean and scale: observations, or room for pooled tokens."""
+        field = self.design.tokens
+        if field is None:
+            return batch.obs, batch.mean, batch.scale
+        offset = self.design.stack.behind
+        samples = samples_of(order, batch.sequence, batch.rows)
+        self._book = open_book(self._book, batch.obs, samples, field, 0, self.threads, offset)
+        return self._book.pooled, *AS_IT_IS
 
     def survey(self, batch: Batch) -> Survey:
         """Look at all samples without learning."""
         stack, samples = self.design.stack, len(batch.logp)
+        order = np.arange(samples // batch.sequence)
+        obs, mean, scale = self._see(batch, order)
+        if self.design.tokens is not None:
+            pool_all(self.params, self._book, np.arange(samples))
         logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
         look(
             self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0], self._state[0],
-            self._fresh[0], np.arange(samples // batch.sequence), batch.sequence, batch.rows, batch.burn_in, batch.obs,
-            batch.mean, batch.scale, batch.mask, batch.action, batch.fresh, batch.state, logp, value, activity,
+            self._fresh[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
+            scale, batch.mask, batch.action, batch.fresh, batch.state, logp, value, activity,
         )  # fmt: skip
         sizes = {}
         for number, layer in enumerate(stack.layers):
@@ -252,6 +320,13 @@ class FusedEngine:
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
         read_arrays(self.design.weights, arrays, self.params, self.moments, self.counters)
+
+
+def samples_of(order: Array, steps: int, rows: int) -> Array:
+    """Where the samples of some sequences stand in a batch, as `networks.place` says."""
+    first = order // rows * (steps * rows) + order % rows
+    places: Array = (first[:, None] + np.arange(steps) * rows).reshape(-1)
+    return places
 
 
 def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from slipstream.agents.specs import split_run
 from slipstream.agents.trained import TrainedAgent
-from slipstream.core.contracts import Array
+from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.errors import ConfigError
 from slipstream.models.design import Design
 from slipstream.runs.checkpoint import find, load
@@ -30,13 +30,18 @@ FROZEN_COUNT = 1e6
 """Observations that the statistics of a frozen copy are taken to come from."""
 
 
-def adopt(text: str, design: Design, pack: Array) -> dict[str, Array]:
-    """Write the policy that `run:DIR` names into `pack`; return the running moments that came with it, by name."""
+def adopt(text: str, design: Design, pack: Array, spec: EnvSpec | None = None) -> dict[str, Array]:
+    """Write the policy that `run:DIR` names into `pack`; return the running moments that came with it, by name.
+
+    It must have been trained where numbers mean what they mean in the env with this spec, if there is one.
+    """
     folder, which = split_run(text)
     path = find(RunDir.open(folder), which)
     checkpoint = load(path, groups=("policy",))
     donor = TrainedAgent.from_checkpoint(text, checkpoint)
     _check(donor, design)
+    if spec is not None:
+        donor.check_meanings(spec)
     params, mean, scale = design.split_pack(pack)
     given = donor.design.weights.named(donor.design.split_pack(donor.pack)[0])
     if donor.design.value and not design.value:

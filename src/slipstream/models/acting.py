@@ -13,6 +13,7 @@ from slipstream.models.layout import HEAD_VALUE
 from slipstream.models.memory import keep_state
 from slipstream.models.nearness import tell_rows
 from slipstream.models.networks import forward, load_lanes, outputs
+from slipstream.models.tokens import AS_IT_IS, Reader
 
 
 @compiled_fused
@@ -68,11 +69,15 @@ class FusedActing:
         self._probs = np.zeros(max(1, design.outputs), np.float32)
         self._state = np.zeros((CHUNK, stack.state_size), np.float32)
         self._fresh = np.zeros((1, CHUNK), np.uint8)
+        self._reader = Reader(design.tokens, 0) if design.tokens is not None else None
         self.load(np.zeros(design.pack_size, np.float32))
 
     def load(self, pack: Array) -> None:
         """Act with the weights and normaliser of `pack`, which is used where it stands."""
         self._params, self._mean, self._scale = self.design.split_pack(pack)
+        if self._reader is not None:
+            self._reader.load(self._params[self.design.stack.behind :])
+            self._mean, self._scale = AS_IT_IS
 
     def act(
         self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
@@ -80,17 +85,23 @@ class FusedActing:
     ) -> None:  # fmt: skip
         """Write action, log-probability and value of `rows` and move their states on."""
         act_rows(
-            *self._network(), self._scratch, self._probs, self._state, self._fresh, rows, obs, mask, streams, sampled,
-            action, logp, value, states,
+            *self._network(), self._scratch, self._probs, self._state, self._fresh, rows, self._see(rows, obs), mask,
+            streams, sampled, action, logp, value, states,
         )  # fmt: skip
 
     def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
         """Write the value of `rows`."""
-        value_rows(*self._network(), self._scratch, self._state, self._fresh, rows, obs, value, states)
+        value_rows(
+            *self._network(), self._scratch, self._state, self._fresh, rows, self._see(rows, obs), value, states
+        )  # fmt: skip
 
     def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
         """Write the policy's outputs of `rows`."""
-        tell_rows(*self._network(), self._scratch, self._state, self._fresh, rows, obs, states, told)
+        tell_rows(*self._network(), self._scratch, self._state, self._fresh, rows, self._see(rows, obs), states, told)
+
+    def _see(self, rows: Array, obs: Array) -> Array:
+        """What the network reads of the rows: observations, or their pooled tokens."""
+        return obs if self._reader is None else self._reader.read(rows, obs)
 
     def _network(self) -> tuple[Array, Array, Array, tuple[int, int], Array, Array]:
         stack = self.design.stack

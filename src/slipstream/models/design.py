@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array, ObsSpec
+from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.core.errors import ConfigError
 from slipstream.models.layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
+from slipstream.models.tokens import POOLED, token_slots
 from slipstream.settings import PolicySettings
 
 MEMORIES = {"none": DENSE, "gru": GRU, "lstm": LSTM}
@@ -42,8 +43,15 @@ class Design:
 
     @property
     def fused(self) -> bool:
-        """Whether the compiled kernels can run it: vectors in, layers and memories between."""
-        return self.obs.plain
+        """Whether the compiled kernels can run it: vectors or one set of tokens in, layers and memories between."""
+        return self.obs.plain or self.tokens is not None
+
+    @property
+    def tokens(self) -> ObsField | None:
+        """The tokens that the compiled kernels read: where they are all there is to see, and one network sees them."""
+        fields = self.obs.fields
+        alone = len(fields) == 1 and fields[0].kind == "tokens" and (self.policy.shared or not self.value)
+        return fields[0] if alone else None
 
     @cached_property
     def weights(self) -> PolicyStack | PlainWeights:
@@ -57,12 +65,12 @@ class Design:
     @cached_property
     def stack(self) -> PolicyStack:
         """The tables of a network that the kernels run."""
-        p = self.policy
+        p, tokens = self.policy, self.tokens is not None
         chain = Chain(
-            "", self.obs.floats, p.hidden, 0, p.activation, p.layer_norm, MEMORIES[p.memory], p.memory_size,
-            p.memory_layers,
+            "", POOLED if tokens else self.obs.floats, p.hidden, 0, p.activation, p.layer_norm, MEMORIES[p.memory],
+            p.memory_size, p.memory_layers, p.features if tokens else 0,
         )  # fmt: skip
-        return PolicyStack(chain, self.action, p.shared, p.squash, self.value)
+        return PolicyStack(chain, self.action, p.shared, p.squash, self.value, token_slots if tokens else None)
 
     @cached_property
     def head(self) -> Array:
@@ -99,7 +107,7 @@ class Design:
 
     def first_weights(self, seed: int) -> Array:
         """The flat weights that a run starts from."""
-        if self.fused:
+        if self.obs.plain:
             return self.stack.first(seed, self.policy.init, self.policy.log_std)
         from slipstream.models.reference import first_weights
 

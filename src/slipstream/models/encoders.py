@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from slipstream.core.contracts import ObsField, ObsSpec
 from slipstream.models.kernels import OBS_LIMIT
+from slipstream.models.tokens import ABSENT, FEATURE_SIZE, PLACE_SIZE, TOKEN_SIZE
 from slipstream.settings import PolicySettings
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -21,9 +22,6 @@ NATURE_SMALL = ((32, 4, 2), (64, 3, 1), (64, 3, 1))
 """The same for images that those would shrink to nothing."""
 SMALL = 36
 IMPALA = (16, 32, 32)
-ABSENT = 255
-"""The place of a token that is not there."""
-PLACE_SIZE, FEATURE_SIZE, TOKEN_SIZE = 8, 16, 64
 
 
 class Encoder(nn.Module):
@@ -119,7 +117,7 @@ class Residual(nn.Module):
 class TokenReader(nn.Module):
     """Reads each token by the same small network and pools over those that are there, so their order says nothing.
 
-    A place is two 4-bit halves, row and column.
+    A place is two 4-bit halves, row and column. `tokens.py` says the same in compiled kernels.
     """
 
     def __init__(self, features: int) -> None:

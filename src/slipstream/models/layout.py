@@ -8,7 +8,7 @@ in a flat vector too, without padding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -22,6 +22,8 @@ ACTIVATIONS = {"none": 0, "tanh": 1, "relu": 2, "elu": 3}
 DENSE, GRU, LSTM = 0, 1, 2
 GATES = {GRU: 3, LSTM: 4}
 STATES = {GRU: 1, LSTM: 2}
+JOIN = "encoder.readers.0.stages.1.0"
+"""The layer that reads pooled tokens, by its name within a chain."""
 SWITCH = -1
 """How a part that is a switch (one logit, two options) stands in the head's table."""
 
@@ -135,7 +137,8 @@ class Layer:
     def slots(self, offset: int) -> list[Slot]:
         """Its weights, standing one after another from `offset`."""
         if self.kind == DENSE:
-            stem, part = self.name.rsplit(".", 1) if self.name[-1].isdigit() else (self.name, "")
+            listed = self.name[-1].isdigit() and not self.name.endswith(JOIN)
+            stem, part = self.name.rsplit(".", 1) if listed else (self.name, "")
             dense = f"{stem}.layers.{part}" if part else self.name
             sizes = [(f"{dense}.weight", 1, self.inputs, pad(self.inputs, 4)), (f"{dense}.bias", 1, 0, 1)]
             if self.norm:
@@ -170,6 +173,8 @@ class Chain:
     """GRU, LSTM, or DENSE for none."""
     memory_size: int = 0
     memory_layers: int = 1
+    joined: int = 0
+    """Width of the layer that reads pooled tokens, before all others; 0: there is none."""
 
     def layers(self, first: int) -> list[Layer]:
         """The layers, where the table already holds `first`."""
@@ -180,6 +185,8 @@ class Chain:
             source = first + len(made) - 1 if made else -1
             made.append(Layer(f"{self.name}.{name}", kind, inputs, outputs, activation, norm, source))
 
+        if self.joined:
+            add(JOIN, DENSE, self.joined, "relu", False)
         for index, width in enumerate(self.hidden):
             add(str(index), DENSE, width, self.activation, self.norm)
         if self.memory:
@@ -342,19 +349,27 @@ def head_table(action: ActionSpec, squash: bool, own_deviation: bool, value_colu
 class PolicyStack(Stack):
     """The networks of an actor-critic, or of an actor alone, with the table of its head."""
 
-    def __init__(self, chain: Chain, action: ActionSpec, shared: bool, squash: bool, value: bool) -> None:
+    def __init__(
+        self, chain: Chain, action: ActionSpec, shared: bool, squash: bool, value: bool,
+        behind: Callable[[str, int], tuple[PlainSlot, ...]] | None = None,
+    ) -> None:  # fmt: skip
+        """`behind` gives more weights of the only chain, which the tables do not know, by its name and an offset."""
         outputs = action.outputs * (2 if action.kind == "continuous" and not value else 1)
         width = {"policy": outputs, "value": 1, "trunk": outputs + 1}
         names = ("trunk",) if value and shared else ("policy", "value") if value else ("policy",)
         chains = tuple(_renamed(chain, name, width[name]) for name in names)
         deviation = action.kind == "continuous" and value
-        super().__init__(chains, (("log_std", action.outputs),) if deviation else ())
+        super().__init__(chains, (("log_std", action.outputs),) if deviation else (), to_input=behind is not None)
         self.action = action
         self._gains = {"policy": ((outputs, 0.01),), "value": ((1, 1.0),), "trunk": ((outputs, 0.01), (1, 1.0))}
         log_std = self.slots[-1].offset if deviation else self.size
         value_column = outputs if names == ("trunk",) else 0
         self.head = head_table(action, squash, not value, value_column, log_std)
         self.policy_layer, self.value_layer = self.heads[0], self.heads[-1]
+        self.behind = self.size
+        """Where the weights that the tables do not know begin."""
+        if behind is not None:
+            self.slots += behind(names[0], self.behind)
 
     def first(self, seed: int, init: str, log_std: float) -> Array:
         """The flat weights that a run starts from."""
@@ -368,7 +383,7 @@ class PolicyStack(Stack):
 def _renamed(chain: Chain, name: str, outputs: int) -> Chain:
     return Chain(
         name, chain.inputs, chain.hidden, outputs, chain.activation, chain.norm, chain.memory, chain.memory_size,
-        chain.memory_layers,
+        chain.memory_layers, chain.joined,
     )  # fmt: skip
 
 

@@ -103,7 +103,8 @@ def made_up_rollout(spec: EnvSpec, design: Design, settings: Settings, envs: int
 def _draw_obs(spec: EnvSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if spec.obs.plain:
         return random.normal(0, 1, shape).astype(np.float32)
-    drawn: Array = random.integers(0, 255, shape).astype(np.uint8)
+    kinds = 8 if any(field.kind == "tokens" for field in spec.obs.fields) else 255  # a game has few kinds of token
+    drawn: Array = random.integers(0, kinds, shape).astype(np.uint8)
     spec.obs.vectors(drawn)[:] = 0.0
     return drawn
 

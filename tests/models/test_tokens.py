@@ -1,0 +1,110 @@
+"""Tokens by compiled kernels against the torch module that defines them: acting, forgetting, what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.core.contracts import Array, ObsField, ObsSpec
+from slipstream.core.streams import make_streams
+from slipstream.models import tokens
+from slipstream.models.acting import FusedActing, make_acting
+from slipstream.models.design import Design
+from slipstream.models.reference import ActorCritic, state_columns
+from slipstream.models.torched import TorchActing
+
+TOKENS = ObsSpec((ObsField("", "tokens", (16, 3)),))
+ROWS = 70
+
+
+def few_tokens(count: int, seed: int = 0) -> Array:
+    """Sets of tokens of few kinds, some of them empty, with gaps anywhere."""
+    random = np.random.default_rng(seed)
+    found = np.stack([random.integers(0, 200, (count, 16)) for _ in range(3)], axis=-1)
+    found[..., 1] %= 5
+    found[random.random((count, 16)) < 0.4, 0] = tokens.ABSENT
+    found[:3, :, 0] = tokens.ABSENT
+    return TOKENS.join({"": found})
+
+
+def told_by_torch(design: Design, pack: Array, obs: Array, states: Array) -> tuple[Array, Array, Array]:
+    """Outputs, values and states of the module."""
+    params, mean, scale = design.split_pack(pack)
+    policy = ActorCritic(design)
+    policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
+    with torch.no_grad():
+        told = policy(*(torch.from_numpy(array) for array in (obs, mean, scale, states)))
+    return told.outputs.numpy(), told.value.numpy(), told.state.numpy()
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("hidden", [(), (24,)], ids=["bare", "hidden"])
+def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: Callable[..., Any]) -> None:
+    """Outputs, values and states of rows with many, few and no tokens; twice, the second time from what is known."""
+    design, pack = make_policy("discrete", TOKENS, hidden, memory=memory, features=24)
+    assert design.fused
+    acting, obs = FusedActing(design), few_tokens(ROWS)
+    acting.load(pack)
+    rows, states = np.arange(ROWS), np.zeros((ROWS, design.state_size), np.float32)
+    columns = state_columns(design, 1).reshape(-1)  # what the kernels pad stays zero
+    states[:, columns] = np.random.default_rng(1).normal(0, 0.5, (ROWS, len(columns)))
+    for _ in range(2):
+        start = states.copy()
+        outputs, values, after = told_by_torch(design, pack, obs, start)
+        told, value = np.zeros((ROWS, design.outputs), np.float32), np.zeros(ROWS, np.float32)
+        acting.value(rows, obs, value, states)
+        acting.tell(rows, obs, states, told)
+        assert np.allclose(told, outputs, atol=2e-6) and np.allclose(value, values, atol=2e-6)
+        assert np.allclose(states, after, atol=2e-6)
+
+
+def test_a_row_does_not_depend_on_others(make_policy: Callable[..., Any]) -> None:
+    """Bit for bit, whichever rows were read before and with it."""
+    design, pack = make_policy("discrete", TOKENS, (), memory="lstm", features=24)
+    obs, every = few_tokens(ROWS), np.arange(ROWS)
+
+    def act(parts: list[Array]) -> tuple[Array, Array]:
+        acting = make_acting(design)
+        acting.load(pack)
+        states = np.zeros((ROWS, design.state_size), np.float32)
+        action, logp, value = np.zeros((ROWS, 1), np.int32), np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
+        mask, streams = np.zeros((ROWS, 0), np.uint8), make_streams(0, "act", 0, ROWS)
+        for rows in parts:
+            acting.act(rows, obs, mask, streams, True, action, logp, value, states)
+        return value, states
+
+    whole = act([every])
+    for parts in ([every[40:], every[:40]], list(every[::-1].reshape(-1, 1))):
+        assert all(np.array_equal(one, other) for one, other in zip(whole, act(parts), strict=True))
+
+
+def test_new_weights_and_many_kinds_are_read_anew(
+    make_policy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known of kinds is forgotten when weights change, and when too many are known."""
+    design, pack = make_policy("discrete", TOKENS, (), features=24)
+    obs, rows, states = few_tokens(ROWS), np.arange(ROWS), np.zeros((ROWS, 0), np.float32)
+    acting, value = FusedActing(design), np.zeros(ROWS, np.float32)
+    acting.load(pack)
+    acting.value(rows, obs, value, states)
+    other = pack * np.float32(1.1)
+    acting.load(other)
+    acting.value(rows, obs, value, states)
+    assert np.allclose(value, told_by_torch(design, other, obs, states)[1], atol=2e-6)
+    monkeypatch.setattr(tokens, "KNOWN", 50)
+    for seed in range(1, 4):
+        more = few_tokens(ROWS, seed)
+        acting.value(rows, more, value, states)
+        assert np.allclose(value, told_by_torch(design, other, more, states)[1], atol=2e-6)
+
+
+def test_two_networks_or_more_to_see_are_left_to_torch(make_policy: Callable[..., Any]) -> None:
+    """The kernels read tokens for one network, where there is nothing else to see."""
+    mixed = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("map", "tokens", (16, 3))))
+    for obs, shared in ((TOKENS, False), (mixed, True)):
+        design, _ = make_policy("discrete", obs, (16,), shared=shared)
+        assert not design.fused and isinstance(make_acting(design), TorchActing)
