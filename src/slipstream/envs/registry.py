@@ -63,6 +63,8 @@ class EnvChoice:
     """Makes a Python environment that has no name."""
     terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """A user's own reward terms."""
+    native: bool = False
+    """Whether the vector env that is registered for it steps it."""
     gamma: float = 0.99
     """The learner's discount per step, by which potentials are paid; `rewards.half_life` goes before it."""
 

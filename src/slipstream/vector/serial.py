@@ -24,6 +24,8 @@ class Bridge:
     encode_obs: Callable[[Any, Array], None] | None
     decode_actions: Callable[[Array], list[Any]]
     mask_of: Callable[[Any], Callable[[], Any] | None]
+    spaces: tuple[Any, Any] = (None, None)
+    """What the env sees and does, as it says it itself."""
 
 
 class Repeated:
@@ -63,7 +65,7 @@ class Serial:
         self.progress = np.zeros(2, np.int64) if progress is None else progress
         """What a watcher may read: steps (counted by the caller) and the env that is being stepped."""
         self._watch = memoryview(self.progress)  # type: ignore[arg-type]
-        self._bridge = bridge
+        self._bridge, self.spaces = bridge, bridge.spaces
         self._repeat = repeat
         self._limit = bridge.time_limit if repeat == 1 and bridge.time_limit else sys.maxsize
         self._seeds: list[int | None] = list(seeds)
