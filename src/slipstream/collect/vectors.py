@@ -18,7 +18,7 @@ from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters import native
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
-from slipstream.envs.adapters.observations import obs_encoder, space_of
+from slipstream.envs.adapters.observations import list_encoder, obs_encoder, space_of
 from slipstream.envs.registry import EnvChoice, import_modules, parse
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
@@ -148,6 +148,7 @@ def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
             make=make_bare,
             time_limit=limit,
             encode_obs=obs_encoder(env.observation_space),
+            encode_all=list_encoder(env.observation_space),
             decode_actions=action_decoder(env.action_space),
             mask_of=adapter.mask_of,
             spaces=(env.observation_space, env.action_space),

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from slipstream.core.contracts import Array, ObsField, ObsSpec, vector_obs
 from slipstream.core.errors import EnvError
-from slipstream.envs.adapters.observations import batch_encoder, leaves, obs_encoder, obs_spec
+from slipstream.envs.adapters.observations import batch_encoder, leaves, list_encoder, obs_encoder, obs_spec
 
 READ = "which no policy here can read.\nhint: turn it into numbers (gymnasium.wrappers.TransformObservation), or leave "
 READ += "it out (FilterObservation)"
@@ -271,5 +271,17 @@ def test_a_batch_is_written_as_its_observations_are_one_by_one() -> None:
     for sample, row in zip(samples, expected, strict=True):
         one(sample, row)
     assert np.array_equal(rows, expected) and rows.any(axis=1).all()
+    wide = np.zeros((4, spec.width + 16), spec.dtype)  # as part of a wider array, whose rows are further apart
+    list_encoder(space)(samples, wide[:, : spec.width])
+    assert np.array_equal(wide[:, : spec.width], expected) and not wide[:, spec.width :].any()
+    large = spaces.Dict({"eye": spaces.Box(0, 255, (3, 64, 64), np.uint8), "speed": spaces.Box(-1, 1, (), np.float32)})
+    seen = [large.sample() for _ in range(3)]
+    spec, one = obs_spec(large, "x"), obs_encoder(large)
+    rows, expected = np.zeros((3, spec.width), spec.dtype), np.zeros((3, spec.width), spec.dtype)
+    list_encoder(large)(seen, rows)
+    assert one is not None
+    for sample, row in zip(seen, expected, strict=True):
+        one(sample, row)
+    assert np.array_equal(rows, expected) and rows.any()
     with pytest.raises(ValueError, match="is not one of"):
         batch_encoder(spaces.Discrete(3))(np.array([0, 3]), np.zeros((2, 3), np.float32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -22,6 +22,8 @@ MIN_SIDE = 8
 """Pixels: what is smaller on a side is no image, but a few numbers."""
 MAX_CHANNELS = 16
 """Of an image, stacked frames included."""
+SMALL = 4096
+"""Bytes of a leaf up to which those of several envs are gathered first: one call for all beats one for each."""
 ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {2: ((0, 1),), 3: ((0, 1, 2), (1, 2, 0)), 4: ((1, 2, 0, 3),)}
 """By dimensions: the orders of axes that may end in height, width, channels. Two channel axes are a stack of frames."""
 
@@ -93,6 +95,31 @@ def obs_encoder(space: spaces.Space[Any]) -> Write | None:
 def batch_encoder(space: spaces.Space[Any]) -> Write:
     """A function that writes a batch of observations, as a vector env gives them, into rows."""
     return _whole(leaves(space), obs_spec(space, ""), _batch_writer)
+
+
+def list_encoder(space: spaces.Space[Any]) -> Callable[[Sequence[Any], Array], None]:
+    """A function that writes observations of several envs into rows: what is small, of all at once; else one by one."""
+    spec, plan = obs_spec(space, ""), []
+    for leaf in leaves(space):
+        field, start = spec.places[leaf.name]
+        together = _batch_writer(leaf.space, field) if field.bytes <= SMALL else None
+        plan.append((leaf, slice(start, start + field.bytes), field.dtype, together, _writer(leaf.space, field)))
+
+    def encode(seen: Sequence[Any], rows: Array) -> None:
+        data = rows.view(np.uint8)
+        for leaf, at, dtype, together, write in plan:
+            values, part = seen, data[:, at].view(dtype)
+            for key in leaf.path:
+                values = [value[key] for value in values]
+            if together is None:
+                for value, row in zip(values, part, strict=True):
+                    write(value, row)
+            else:
+                shape = np.shape(values[0])
+                joined = np.concatenate(values).reshape(len(part), *shape) if shape else np.array(values)
+                together(joined, part)
+
+    return encode
 
 
 def _whole(found: list[Leaf], spec: ObsSpec, make: Callable[[spaces.Space[Any], ObsField], Write]) -> Write:
