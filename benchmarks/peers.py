@@ -32,6 +32,7 @@ from contest import (
     case_of,
     contestants,
     end_children,
+    games_of,
     install,
     install_games,
     launch,
@@ -55,7 +56,10 @@ ABSENT = {
 UNTIL_RETURN = 475.0
 UNTIL_STEPS = 300_000
 UNTIL_LIMIT_S = 240.0
-QUALITY_STEPS = {"cartpole-1": 400_000, "cartpole-4": 400_000, "halfcheetah": 300_000, "minigrid": 200_000}
+QUALITY_STEPS = {
+    "cartpole-1": 400_000, "cartpole-4": 400_000, "halfcheetah": 300_000, "minigrid": 200_000, "pong-1": 100_000,
+    "pong-4": 100_000,
+}  # fmt: skip
 SLOWEST_RATE = 200.0  # steps per second below which a slipstream run counts as hung
 
 
@@ -63,13 +67,14 @@ def speed(options: argparse.Namespace, record: Record) -> None:
     """All contestants on all cases, round after round, and the ratios within each round."""
     field_ = contestants(options.peers)
     broken = {name: install(name) for name in sorted({one.peer for one in field_} - {"slipstream"})}
-    missing = install_games() if any(case_of(work).module for work in options.cases) else None
+    needed = {games_of(case_of(work)) for work in options.cases} - {""}
+    missing = {name: install_games(name) for name in sorted(needed)}
     rates: dict[tuple[str, str], float] = {}
     for turn in range(options.rounds):
         for work in options.cases:
             for one in (one for one in field_ if takes_part(one, case_of(work))):
                 record.load()
-                lacking = broken.get(one.peer) or (missing if case_of(work).module else None)
+                lacking = broken.get(one.peer) or missing.get(games_of(case_of(work)))
                 row = lacking or _timed(one, work, turn, options, rates)
                 row = {"failed": row} if isinstance(row, str) else row
                 record.add({"work": work, "contestant": one.name, "peer": one.peer, "round": turn, **row})

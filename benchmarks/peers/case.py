@@ -53,6 +53,9 @@ class Case:
     """Units of an LSTM that policy and value share; 0: none."""
     module: str = ""
     """A module of this folder that registers the environment."""
+    frames: bool = False
+    """Whether it is an Atari game: 84 x 84 grey, 4 frames stacked, every fourth seen; the network is Nature's, one for
+    policy and value."""
     slow: bool = False
     """Whether a step takes so long that who steps environments in other processes may gain by it."""
 
@@ -98,7 +101,9 @@ CASES = {
     "cartpole": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=1),
     "halfcheetah": Case("HalfCheetah-v5", envs=8, rollout=256, minibatch=64, epochs=10),
     "minigrid": Case("FlatGrid-v0", envs=16, rollout=128, minibatch=256, epochs=4, module="grids", slow=True),
-}
+    "pong": Case("PongNoFrameskip-v4", envs=8, rollout=128, minibatch=256, epochs=4, hidden=(), activation="relu",
+                 learning_rate=2.5e-4, clip=0.1, entropy=0.01, frames=True),
+}  # fmt: skip
 
 
 # for libraries held to a gymnasium without the case's version: the same model and the same step
@@ -107,9 +112,20 @@ OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
 
 def make_named(name: str) -> gymnasium.Env[Any, Any]:
     """One environment of a case, in whatever process: its module is imported first."""
-    for module in {case.module for case in CASES.values() if case.env == name and case.module}:
-        importlib.import_module(module)
+    for case in CASES.values():
+        if case.env == name and case.module:
+            importlib.import_module(case.module)
+        if case.env == name and case.frames:
+            return make_atari(name)
     return gymnasium.make(name)
+
+
+def make_atari(name: str) -> gymnasium.Env[Any, Any]:
+    """A game of ALE's as it is, every frame in colours; a Gymnasium that ALE does not register with will do."""
+    from ale_py.env import AtariEnv
+
+    game = name.removesuffix("NoFrameskip-v4").lower()
+    return AtariEnv(game, obs_type="rgb", frameskip=1, repeat_action_probability=0.0, full_action_space=False)
 
 
 class Enough(Exception):
@@ -166,7 +182,7 @@ class Bout:
     @property
     def env(self) -> str:
         """The case's environment, or its older version where this gymnasium has no other."""
-        return self.case.env if self.case.env in gymnasium.registry else OLDER[self.case.env]
+        return OLDER.get(self.case.env, self.case.env) if self.case.env not in gymnasium.registry else self.case.env
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """One environment that reports its finished episodes here (same process only)."""

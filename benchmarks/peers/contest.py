@@ -76,9 +76,16 @@ WORK = {
     "cartpole-4": ("cartpole", 4, 4.0),
     "halfcheetah": ("halfcheetah", 10, 4.0),
     "minigrid": ("minigrid", 4, 1.2),
+    "pong-1": ("pong", 1, 1.5),
+    "pong-4": ("pong", 4, 1.2),
 }
-GAMES = ("minigrid==3.2.0", "pygame")
-"""What environments of this folder need, installed once for all contestants and without what it depends on."""
+GAMES = {
+    "games": ("minigrid==3.2.0", "pygame"),
+    "atari": ("ale-py==0.12.1", "opencv-python-headless"),
+}
+"""What environments need, by folder, installed once for all contestants and without what it depends on."""
+FRAMED = ("slipstream", "sb3", "samplefactory")
+"""Those that play Atari games."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,8 @@ def contestants(wanted: Sequence[str]) -> list[Contestant]:
 
 def takes_part(one: Contestant, case: Case) -> bool:
     """Whether a contestant is run on a case."""
+    if case.frames and one.peer not in FRAMED:
+        return False
     return case.slow or one.peer not in PEERS or one.variant not in PEERS[one.peer].slow
 
 
@@ -147,23 +156,30 @@ def install(name: str) -> str | None:
     return None
 
 
-def install_games(folder: Path = VENVS / "games") -> str | None:
+def games_of(case: Case) -> str:
+    """The folder of packages that a case's environment needs; empty: none."""
+    return "games" if case.module else "atari" if case.frames else ""
+
+
+def install_games(name: str = "games", venvs: Path = VENVS) -> str | None:
     """Bring the packages of environments where they are missing; the reason if that failed."""
+    folder, wanted = venvs / name, GAMES[name]
     stamp = folder / "installed.txt"
-    if stamp.exists() and stamp.read_text() == " ".join(GAMES):
+    if stamp.exists() and stamp.read_text() == " ".join(wanted):
         return None
-    say(f"installing {', '.join(GAMES)}")
+    say(f"installing {', '.join(wanted)}")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(folder)]
-    done = launch([*pip, *GAMES], INSTALL_LIMIT_S, tells=False)
+    done = launch([*pip, *wanted], INSTALL_LIMIT_S, tells=False)
     if done.failure:
         return f"install: {done.failure}"
-    stamp.write_text(" ".join(GAMES))
+    stamp.write_text(" ".join(wanted))
     return None
 
 
 def path_of(case: Case) -> dict[str, str]:
     """Where the modules of a case's environment are found."""
-    return search_path(*([SCRIPTS, VENVS / "games"] if case.module else []))
+    name = games_of(case)
+    return search_path(*([SCRIPTS, VENVS / name] if name else []))
 
 
 @dataclass(frozen=True)
@@ -262,7 +278,7 @@ def slipstream_program() -> list[str]:
 def slipstream_command(env: str, run: Path, steps: int, seed: int, extra: Sequence[str]) -> list[str]:
     """The command line of one slipstream training run."""
     fixed = ["--steps", str(steps), "--seed", str(seed), "--run", str(run), "--json", "--no-tuned"]
-    return [*slipstream_program(), "train", f"gymnasium:{env}", *fixed, *extra]
+    return [*slipstream_program(), "train", env if ":" in env else f"gymnasium:{env}", *fixed, *extra]
 
 
 def interpreter(text: str) -> str:
@@ -289,6 +305,13 @@ def slipstream_settings(case: Case, lag: int) -> list[str]:
         "policy.activation": case.activation,
         "policy.shared": "false",
     }
+    if case.frames:
+        settings |= {
+            "policy.shared": "true",
+            "policy.features": 512,
+            "ppo.clip": case.clip,
+            "ppo.entropy": case.entropy,
+        }
     return pairs([f"{key}={value}" for key, value in settings.items()])
 
 
@@ -301,7 +324,8 @@ def slipstream_run(case: Case, lag: int, steps: int, seed: int, limit_s: float, 
     """Train slipstream on a case for a number of steps; its row in the form of the peers'."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         options = [*slipstream_settings(case, lag), *extra, *(["--import", case.module] if case.module else [])]
-        command = slipstream_command(case.env, Path(folder) / "run", steps, seed, options)
+        env = f"atari:{case.env.removesuffix('NoFrameskip-v4')}" if case.frames else case.env
+        command = slipstream_command(env, Path(folder) / "run", steps, seed, options)
         done = launch(command, limit_s, path_of(case))
     row = {key: value for key, value in done.row.items() if key not in ("run", "checkpoint")}
     shape = {

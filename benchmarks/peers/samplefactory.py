@@ -9,7 +9,7 @@ import logging
 import tempfile
 from typing import Any
 
-from case import Bout, Enough, arguments, begin, make_named
+from case import CASES, Bout, Enough, arguments, begin, make_named
 
 WORKERS = 2
 
@@ -61,12 +61,31 @@ def settings(bout: Bout, directory: str) -> list[str]:
         "experiment_summaries_interval": 10**6,
         "train_for_env_steps": 10**10,
     }
-    return [f"--{key}={value}" for key, value in chosen.items()] + ["--encoder_mlp_layers", *map(str, case.hidden)]
+    more = ["--encoder_mlp_layers", *map(str, case.hidden)]
+    if case.frames:
+        chosen |= {"actor_critic_share_weights": True, "encoder_conv_architecture": "convnet_atari", "obs_scale": 255.0}
+        more = ["--encoder_conv_mlp_layers", "512"]
+    return [f"--{key}={value}" for key, value in chosen.items()] + more
 
 
 def make(name: str, config: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
     """One environment, made in the worker that steps it."""
-    return make_named(name)
+    env = make_named(name)
+    return frames_of(env) if CASES["pong"].env == name else env
+
+
+def frames_of(env: Any) -> Any:
+    """The library's own way with Atari games, wrapper by wrapper, around a game that it has no name for."""
+    import gymnasium
+    from sample_factory.envs import env_wrappers as own
+
+    env = own.NoopResetEnv(env, noop_max=30)
+    env = own.EpisodicLifeEnv(own.MaxAndSkipEnv(env, skip=4))
+    if "FIRE" in env.unwrapped.get_action_meanings():
+        env = own.FireResetEnv(env)
+    env = gymnasium.wrappers.ResizeObservation(own.ClipRewardEnv(env), (84, 84))
+    env = gymnasium.wrappers.FrameStack(gymnasium.wrappers.GrayScaleObservation(env), 4)
+    return own.NumpyObsWrapper(env)
 
 
 def train(bout: Bout) -> None:

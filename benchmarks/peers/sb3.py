@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from case import Bout, Case, Enough, arguments, begin
+from case import CASES, Bout, Case, Enough, arguments, begin, make_named
 from lessons import LESSONS
 
 PUBLISHED = LESSONS["cartpole"].work
@@ -52,8 +52,19 @@ def build(bout: Bout, algorithm: Any, activation: Any) -> Any:
     torch.set_num_threads(bout.threads)
     # fork: forkserver imports torch once per environment; the steady state is the same
     vec, options = (SubprocVecEnv, {"start_method": "fork"}) if bout.variant == "subproc" else (DummyVecEnv, {})
-    envs = make_vec_env(bout.env, n_envs=bout.case.envs, seed=bout.seed, vec_env_cls=vec, vec_env_kwargs=options)
-    return algorithm("MlpPolicy", envs, **ppo_options(bout.case, activation, bout.seed))
+    shared = {"n_envs": bout.case.envs, "seed": bout.seed, "vec_env_cls": vec, "vec_env_kwargs": options}
+    if not bout.case.frames:
+        envs = make_vec_env(bout.env, **shared)
+        return algorithm("MlpPolicy", envs, **ppo_options(bout.case, activation, bout.seed))
+    from stable_baselines3.common.atari_wrappers import AtariWrapper
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    envs = VecFrameStack(
+        make_vec_env(make_named, env_kwargs={"name": bout.env}, wrapper_class=AtariWrapper, **shared), 4
+    )
+    wanted = ppo_options(bout.case, activation, bout.seed)
+    del wanted["policy_kwargs"]  # Nature's network and nothing behind it is what its policy for images has
+    return algorithm("CnnPolicy", envs, **wanted)
 
 
 def train(bout: Bout, model: Any, until: float | None = None) -> None:
@@ -95,7 +106,7 @@ def train(bout: Bout, model: Any, until: float | None = None) -> None:
 
 def main() -> None:
     """Read the options, train, print."""
-    parser = arguments(("dummy", "subproc"), threads=1)
+    parser = arguments(("dummy", "subproc"), threads=dict.fromkeys(CASES, 1) | {"pong": 2})
     parser.add_argument("--until-return", type=float, help="published CartPole settings until this mean return")
     options: argparse.Namespace = parser.parse_args()
     bout = begin("sb3", "stable-baselines3", options)
@@ -104,7 +115,7 @@ def main() -> None:
     import torch
     from stable_baselines3 import PPO
 
-    activation = {"tanh": torch.nn.Tanh}[bout.case.activation]
+    activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[bout.case.activation]
     train(bout, build(bout, PPO, activation), options.until_return)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +14,13 @@ from slipstream.agents.simple import BatchAgent
 from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
+from slipstream.collect.vectors import consider_native, spaces_of, spread_vector, steps_in_batches
 from slipstream.collect.vectors import make_vector as _make_vector
-from slipstream.collect.vectors import spaces_of, spread_vector
 from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
+from slipstream.core.contracts import Vector
 from slipstream.core.errors import ConfigError
 from slipstream.core.machine import cores
+from slipstream.core.plan import NATIVE_GAIN
 from slipstream.demos.format import read_schema
 from slipstream.demos.reader import Demos
 from slipstream.envs.adapters.outward import VectorEnv, as_sb3
@@ -282,26 +285,60 @@ def make_vector(
     What is returned is a `gymnasium.vector.VectorEnv`, or, with `api="sb3"`, a `VecEnv` of Stable-Baselines3. They are
     stepped one after another, or shared out over `workers` `processes` or `threads`; without a number, over as many
     processes as pay for themselves here. A process that dies, or stands still for `deadline_s`, is started anew: its
-    episodes are truncated, with a warning. `seed` is that of the first episodes if `reset` is given none.
+    episodes are truncated, with a warning. `seed` is that of the first episodes if `reset` is given none. A vector env
+    that is registered for the env is used if it resets in the step that ends an episode, or with `plan__native=True`.
     """
-    name, factory = _name(env)
-    choice = choose_env(name, configure(name, flags=settings).settings, factory=factory)
     for word, given, allowed in (("vector", vector, ("serial", "threads", "processes")), ("api", api, APIS)):
         if given not in allowed:
             raise ConfigError(f"`{word}` cannot be {given!r}.", f"use one of: {', '.join(allowed)}")
-    if workers is None:
-        workers = best_workers(choice, envs, cores()) if vector == "processes" else min(envs, cores())
-    how = "serial" if workers == 1 else vector
-    made = spread_vector(choice, envs, how, workers, seed=seed, deadline_s=deadline_s, mends=True)
+    made_once: list[Any] = []
+    name, factory = _name(env, made_once)
+    resolved = configure(name, flags=settings).settings
+    choice = choose_env(name, resolved, factory=factory)
+    choice, probe = _probe(choice, made_once, envs, resolved.plan.native, late=api != "sb3")
+    with contextlib.closing(probe):
+        spaces = spaces_of(probe)
+        if workers is None and choice.native:
+            workers = 1  # one call for all takes hardly longer than one for half of them
+        elif workers is None:
+            workers = best_workers(probe, envs, cores()) if vector == "processes" else min(envs, cores())
+        how = "serial" if workers == 1 else vector
+        made = spread_vector(choice, envs, how, workers, seed=seed, deadline_s=deadline_s, mends=True, probe=probe)
     try:
-        found = VectorEnv(made, *spaces_of(choice, made.spec))
+        found = VectorEnv(made, *spaces)
         return as_sb3(found) if api == "sb3" else found
     except BaseException:
         made.close()
         raise
 
 
-def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:
+def _probe(
+    choice: EnvChoice, made: Sequence[Any], envs: int, native: bool | None, late: bool
+) -> tuple[EnvChoice, Vector]:
+    """What is to be stepped, by a vector env of its own where that is as good, and some of it to look at.
+
+    `made` may hold one that was made already.
+    """
+    batches = steps_in_batches(choice)
+    probe = _make_vector(replace(choice, factory=lambda: made[0]) if made else choice, envs if batches else 1)
+    if batches or native is False:
+        return choice, probe
+    try:
+        why, gain = consider_native(choice, probe.spec, envs, late=late and native is True)
+        if native and why:
+            raise ConfigError(f"plan.native=true: {why}.", "leave plan.native unset")
+        if why or (native is None and gain < NATIVE_GAIN):
+            return choice, probe
+    except BaseException:
+        probe.close()
+        raise
+    probe.close()
+    choice = replace(choice, native=True)
+    return choice, _make_vector(choice, envs)
+
+
+def _name(env: EnvLike, made: list[Any] | None = None) -> tuple[str, Callable[[], Any] | None]:
+    """The name of an environment and what makes it; one that had to be made for that is closed, or put into `made`."""
     if isinstance(env, str):
         return env, None
     if not callable(env):
@@ -309,14 +346,14 @@ def _name(env: EnvLike) -> tuple[str, Callable[[], Any] | None]:
             f"An environment is a name or a function that makes it, not a {type(env).__name__}.",
             "write ss.train(lambda: MyEnv())",
         )
-    label = env.__name__ if inspect.isclass(env) else _class_name(env)
-    return f"python:{label}", env
-
-
-def _class_name(make: Callable[[], Any]) -> str:
-    env = make()
-    env.close()
-    return type(env).__name__
+    if inspect.isclass(env):
+        return f"python:{env.__name__}", env
+    one = env()
+    if made is None:
+        one.close()
+    else:
+        made.append(one)
+    return f"python:{type(one).__name__}", env
 
 
 __all__ = [

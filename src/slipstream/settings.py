@@ -353,6 +353,8 @@ class PlanSettings(Section):
     `batched` asks one policy for all environments, `device` plays the whole game on the GPU."""
     vector: Literal["auto", "serial", "threads", "processes"] = "auto"
     """How `local` and `batched` step environments: one after another, in threads, or in processes."""
+    native: bool | None = None
+    """Step a Gymnasium env by the vector env that is registered for it; unset: where that is the same and faster."""
     workers: int | None = Field(None, ge=1)
     """Processes or threads that step environments; unset: one per usable core."""
     groups: int | None = Field(None, ge=1, le=4)

@@ -82,3 +82,11 @@ def test_fingerprint_is_stable() -> None:
     """The same machine has the same short name every time."""
     assert machine.fingerprint() == machine.fingerprint()
     assert len(machine.fingerprint()) == 12
+
+
+def test_threads_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are cores, or fewer where OMP_NUM_THREADS says so, as the crew tells its workers."""
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    for said, expected in (("", 4), ("1", 1), ("9", 4), ("0", 4), ("2,1", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        assert machine.threads() == expected

@@ -86,6 +86,10 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[Parts], Any], Any, An
     "envs": ("recall", {}, 8, lambda p: p.collector.collect(0).reward.shape[1], 16, 8),
     "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "Local", "Actors"),
     "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "Threads"),
+    "native": (
+        "gymnasium:CartPole-v1", {"plan__native": False}, True, lambda p: type(p.collector.actor.vector).__name__,
+        "Serial", "Native",
+    ),
     "workers": ("recall", ACTORS | {"plan__workers": 1}, 2, lambda p: len(psutil.Process().children()), 1, 2),
     "groups": ("recall", {"plan__collector": "batched", "plan__groups": 1}, 2, lambda p: len(p.collector.groups), 1, 2),
     "lag": ("recall", {}, 1, lambda p: p.collector.lag, 0, 1),

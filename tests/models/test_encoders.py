@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -137,3 +139,18 @@ def test_rows_and_columns_of_a_place_are_told_apart() -> None:
         reader.row.weight[2], reader.row.weight[1] = reader.row.weight[1].clone(), reader.row.weight[2].clone()
         other[:, 0, 0] = 0x22
         assert torch.allclose(swapped, reader(other))
+
+
+@pytest.mark.parametrize("kind", ["nature", "impala"])
+@pytest.mark.parametrize("shape", [(4, 84, 84, 1), (84, 84, 4)])
+def test_pixels_are_read_alike_with_a_way_back_and_without(kind: Any, shape: tuple[int, ...]) -> None:
+    """Acting may lay images out otherwise than learning does: the features are the same but for rounding."""
+    torch.manual_seed(0)
+    field = ObsField("", "image", shape)
+    reader, pixels = ImageReader(field.planes, kind, 32), torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
+    learned = reader(pixels)
+    with torch.no_grad():
+        acted = reader(pixels)
+    assert torch.allclose(learned, acted, rtol=1e-4, atol=1e-5) and acted.std() > 0
+    learned.sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in reader.parameters())

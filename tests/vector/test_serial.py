@@ -308,7 +308,7 @@ def test_an_env_is_told_its_task_by_reset() -> None:
     step(vector, rows)
     vector.assign(np.array([1, -1, 2]))
     vector.reset_envs([2, 1], rows)
-    assert [env.played for env in envs[1:]] == [["easy", "easy"], ["hard", "odd", "hard"], ["easy", "odd", "odd"]]
+    assert [env.played for env in envs] == [["easy", "easy"], ["hard", "odd", "hard"], ["easy", "odd", "odd"]]
 
 
 def test_targets_of_an_env() -> None:

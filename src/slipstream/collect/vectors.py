@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from dataclasses import replace
 from functools import partial
@@ -9,17 +10,21 @@ from typing import Any
 
 from gymnasium import Space
 
+from slipstream.collect.walk import GLANCE_S, Walk
 from slipstream.core.contracts import Array, EnvSpec, Vector
-from slipstream.core.errors import EnvFault, SlipstreamError
+from slipstream.core.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.core.slab import Field
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
+from slipstream.envs.adapters import native
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
-from slipstream.envs.adapters.observations import obs_encoder, space_of
+from slipstream.envs.adapters.observations import list_encoder, obs_encoder, space_of
 from slipstream.envs.registry import EnvChoice, import_modules, parse
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
 from slipstream.vector.threads import Threads
+
+LATE = "it resets in the step after an episode's end, which is no step of the next"
 
 
 def make_vector(
@@ -31,6 +36,8 @@ def make_vector(
     if game is not None:
         return game.make(choice, variant, envs, first, seed)
     seeds = env_seeds(seed, first, envs)
+    if choice.native:
+        return _native(choice, variant, seeds, first)
     try:
         spec, bridge = _bridge(choice, variant)
     except SlipstreamError:
@@ -42,19 +49,63 @@ def make_vector(
     return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
 
 
+def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> native.Native:
+    """All of them by the vector env that is registered for the env."""
+    one = make_one(choice)
+    try:
+        spec = adapter.spec_of(one, choice.name, choice.env.target)
+        return native.open_native(variant, choice.env.options, spec, one, seeds, first)
+    finally:
+        one.close()
+
+
+def steps_in_batches(choice: EnvChoice) -> bool:
+    """Whether one call steps many of an environment."""
+    return choice.native or parse(choice.name)[0] is not None
+
+
+def consider_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True) -> tuple[str, float]:
+    """Why an environment cannot be stepped by a vector env of its own, or how many times faster that is.
+
+    `late` says that it may reset in the step after an end.
+    """
+    game, variant = parse(choice.name)
+    reasons = {
+        "the game steps in batches by itself": game is not None,
+        "an env that is made in Python has no vector env": choice.factory is not None,
+        "env.wrappers are for one env": bool(choice.env.wrappers),
+        "env.action_repeat is for one env": (choice.env.action_repeat or 1) > 1,
+        "its actions are masked": spec.action.masked,
+        "it has tasks": bool(spec.tasks),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "") or native.lacking(variant)
+    if why:
+        return why, 0.0
+    rates = []
+    for way in (replace(choice, native=True), choice):
+        try:
+            vector = make_vector(way, envs)
+        except EnvError as error:
+            return error.message.splitlines()[0].rstrip("."), 0.0
+        with contextlib.closing(vector):
+            if vector.spec.late_resets and not late:
+                return LATE, 0.0
+            rates.append(Walk(vector).rate(GLANCE_S))
+    return "", rates[0] / rates[1]
+
+
 def spread_vector(
     choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, deadline_s: float = 60.0,
-    mends: bool = False,
+    mends: bool = False, probe: Vector | None = None,
 ) -> Vector:  # fmt: skip
     """Make all environments of a run, stepped `serial`, in `threads` or in `processes`, to the same effect.
 
-    With `mends`, a process that dies or stands still is started anew.
+    With `mends`, a process that dies or stands still is started anew. `probe` is some of them, to look at.
     """
     if how == "serial":
         return make_vector(choice, envs, seed=seed)
-    probe = make_vector(choice, 1, seed=seed)
-    spec, kept = probe.spec, probe.snapshot()
-    probe.close()
+    with contextlib.closing(probe or make_vector(choice, 1, seed=seed)) as looked_at:
+        spec, kept = looked_at.spec, looked_at.snapshot()
     if how == "threads" and spec.own_threads:
         return make_vector(choice, envs, seed=seed)
     make, workers = partial(make_vector, choice, seed=seed), min(workers, envs)
@@ -64,15 +115,10 @@ def spread_vector(
     return Processes(make, spec, envs, workers, deadline_s, state, mends)
 
 
-def spaces_of(choice: EnvChoice, spec: EnvSpec) -> tuple[Space[Any], Space[Any]]:
+def spaces_of(vector: Vector) -> tuple[Space[Any], Space[Any]]:
     """The spaces of observations and actions: an env's own, or what a game's rows are."""
-    if parse(choice.name)[0] is not None:
-        return space_of(spec.obs), action_space_of(spec.action)
-    env = make_one(choice)
-    try:
-        return env.observation_space, env.action_space
-    finally:
-        env.close()
+    own: tuple[Space[Any], Space[Any]] | None = getattr(vector, "spaces", None)
+    return own or (space_of(vector.spec.obs), action_space_of(vector.spec.action))
 
 
 def make_one(choice: EnvChoice) -> adapter.Env:
@@ -85,22 +131,29 @@ def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
 
 
 def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
-    """Look at one environment with all its checks, then make the rest without them."""
+    """Look at one environment with all its checks, then take them off; it is the first that is stepped."""
+    plain = _make_plain(choice, variant)
+    bare, limit = adapter.strip(plain)
+    looked_at = [adapter.wrap(bare, choice.env.wrappers)]
 
     def make_bare() -> adapter.Env:
+        if looked_at:
+            return looked_at.pop()
         return adapter.wrap(adapter.strip(_make_plain(choice, variant))[0], choice.env.wrappers)
 
-    plain = _make_plain(choice, variant)
-    limit, probe = adapter.strip(plain)[1], adapter.wrap(plain, choice.env.wrappers)
+    env = looked_at[0]
     try:
-        spec = adapter.spec_of(probe, choice.name, choice.env.target)
+        spec = adapter.spec_of(env, choice.name, choice.env.target)
         bridge = Bridge(
             make=make_bare,
             time_limit=limit,
-            encode_obs=obs_encoder(probe.observation_space),
-            decode_actions=action_decoder(probe.action_space),
+            encode_obs=obs_encoder(env.observation_space),
+            encode_all=list_encoder(env.observation_space),
+            decode_actions=action_decoder(env.action_space),
             mask_of=adapter.mask_of,
+            spaces=(env.observation_space, env.action_space),
         )
-    finally:
-        probe.close()
+    except BaseException:
+        env.close()
+        raise
     return spec, bridge

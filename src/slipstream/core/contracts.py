@@ -246,6 +246,8 @@ class EnvSpec:
     """Those of the tasks that are played unless told otherwise, and measured on."""
     absences: bool = False
     """Whether some rows may be nobody's in an episode, as places that are not taken."""
+    late_resets: bool = False
+    """Whether the step after an end only resets: its row is inactive, and `obs` of the end is its last one."""
     world: tuple[tuple[str, str], ...] = ()
     """What of other people's making it is played on, such as an arena's meshes: a resumed run must have the same."""
     own_threads: bool = False

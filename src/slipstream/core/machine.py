@@ -63,6 +63,12 @@ def disk_free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def threads() -> int:
+    """Threads that a library may use in this process: all usable cores, or what OMP_NUM_THREADS says, as in workers."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores(), int(said)) if said.isdigit() and int(said) else cores()
+
+
 def gpu_name(devices: Path = Path("/dev")) -> str:
     """The GPU that torch can compute on; empty: none. Torch is asked only where there may be one."""
     if os.name == "posix" and not (any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()):

@@ -10,12 +10,14 @@ from slipstream.core.errors import ConfigError
 from slipstream.settings import PlanSettings, Settings
 
 PYTHON_ENVS, NATIVE_ENVS, REPLAY_ENVS, DEVICE_ENVS = 64, 512, 8, 16_384
+NATIVE_GAIN = 1.2
+"""A vector env of the env's own is used where it steps so many times faster."""
 THREAD_WORK = 2_000_000
 """Samples times weights of a minibatch that make a thread worth its waking."""
 ADDED = {
-    "vector": "serial", "groups": 1, "zero_copy": True, "device": "cpu", "inference": "cpu", "storage": "host",
-    "precision": "fp32", "compile": False, "compile_mode": "default", "graphs": False, "pinned": False,
-    "cudnn_benchmark": False, "reproducible": False,
+    "vector": "serial", "native": False, "groups": 1, "zero_copy": True, "device": "cpu", "inference": "cpu",
+    "storage": "host", "precision": "fp32", "compile": False, "compile_mode": "default", "graphs": False,
+    "pinned": False, "cudnn_benchmark": False, "reproducible": False,
 }  # fmt: skip
 """What was applied before these switches were there: runs of that time have kept nothing about them."""
 
@@ -36,6 +38,7 @@ class Plan:
     envs: Switch
     collector: Switch
     vector: Switch
+    native: Switch
     workers: Switch
     groups: Switch
     lag: Switch
@@ -95,6 +98,10 @@ class Facts:
     """Whether that GPU computes in bf16 by itself."""
     images: bool = False
     """Whether the network convolves."""
+    no_native: str = "no vector env is registered for it"
+    """Why no vector env of its own can step the env; empty: one can."""
+    native_gain: float = 0.0
+    """How many times faster that one steps."""
     posix: bool = True
     """Whether the system has the pipes that worker processes are rung by."""
 
@@ -216,7 +223,29 @@ def _stepping(wanted: PlanSettings, facts: Facts, collector: str, envs: int) -> 
         lag = Switch(wanted.lag, 0, "the GPU does one thing after the other")
     if collector in ("local", "device"):
         zero_copy = Switch(wanted.zero_copy, True, f"{collector} has no rollouts of workers to copy")
-    return {"vector": vector, "workers": workers, "groups": groups, "lag": lag, "zero_copy": zero_copy}
+    return {
+        "vector": vector,
+        "native": _native(wanted, facts),
+        "workers": workers,
+        "groups": groups,
+        "lag": lag,
+        "zero_copy": zero_copy,
+    }
+
+
+def _native(wanted: PlanSettings, facts: Facts) -> Switch:
+    if wanted.native is False:
+        return Switch(False, False, "asked for")
+    if facts.no_native:
+        if wanted.native:
+            raise ConfigError(f"plan.native=true: {facts.no_native}.", "leave plan.native unset")
+        return Switch(None, False, facts.no_native)
+    if wanted.native:
+        return Switch(True, True, "asked for")
+    if wanted.reproducible:
+        return Switch(None, False, "plan.reproducible: not chosen by the clock")
+    faster = facts.native_gain >= NATIVE_GAIN
+    return Switch(None, faster, f"its own vector env steps {facts.native_gain:.1f} times as fast")
 
 
 def _vector(wanted: PlanSettings, facts: Facts, collector: str) -> Switch:

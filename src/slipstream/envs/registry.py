@@ -63,6 +63,8 @@ class EnvChoice:
     """Makes a Python environment that has no name."""
     terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """A user's own reward terms."""
+    native: bool = False
+    """Whether the vector env that is registered for it steps it."""
     gamma: float = 0.99
     """The learner's discount per step, by which potentials are paid; `rewards.half_life` goes before it."""
 
@@ -76,6 +78,8 @@ class Game:
     """What may stand behind the colon; the first is the default."""
     make: Callable[[EnvChoice, str, int, int, int], Vector]
     """(choice, variant, envs, first env, seed) -> vector."""
+    open: bool = False
+    """Whether there are more variants than are listed: whoever makes the game knows them."""
     scripted: Mapping[str, Scripted] = field(default_factory=dict)
     choosers: Mapping[str, Chooser] = field(default_factory=dict)
     """Scripted players that leave some of it to chance."""
@@ -256,6 +260,17 @@ PETTINGZOO = Game(
 )  # fmt: skip
 
 
+ENVPOOL = Game(
+    summary="games of EnvPool, stepped by its own threads (needs the extra `envpool`)",
+    variants=(
+        "CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3", "Pong-v5", "Breakout-v5", "HalfCheetah-v4",
+        "MiniGrid-Empty-5x5-v0", "ConnectFour-v1", "Othello-v1", "Go9x9-v1", "Chess-v1", "KuhnPoker-v1",
+    ),
+    make=_make_by("adapters.envpool"),
+    open=True,
+)  # fmt: skip
+
+
 ROCKET = Game(
     summary="Rocket League by RocketSim, 1v1 to 3v3 (needs the extra `rocket`)",
     variants=("1v1", "2v2", "3v3", "mixed"),
@@ -288,7 +303,7 @@ METTAGRID = Game(
 def games() -> dict[str, Game]:
     """Every native game by name."""
     found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED, "atari": ATARI}
-    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET, "mettagrid": METTAGRID}
+    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET, "mettagrid": METTAGRID, "envpool": ENVPOOL}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):
@@ -317,7 +332,7 @@ def parse(name: str) -> tuple[Game | None, str]:
         hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"
         raise EnvError(f"There is no environment `{name}`.{near}", hint)
     game = known[head]
-    if colon and variant not in game.variants:
+    if colon and variant not in game.variants and not (game.open and variant):
         raise EnvError(
             f"`{head}` has no variant `{variant}`.{did_you_mean(variant, game.variants)}",
             f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}",

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,11 +18,11 @@ from slipstream.collect.groups import Grouping, make_batched
 from slipstream.collect.local import Local
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.seats import Match, Roster, still_seats
-from slipstream.collect.vectors import make_vector, spread_vector
+from slipstream.collect.vectors import consider_native, make_vector, spread_vector
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import ConfigError, MachineError
-from slipstream.core.plan import Facts, Plan, changed, check_batch, make_plan
+from slipstream.core.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
 from slipstream.core.slab import Field
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
@@ -185,7 +185,7 @@ def build(
         minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
         weights=design.weights.size * (PASSES if replay else 1), replay=replay,
         needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
-        off_device=off_device(
+        **_native_facts(choice, settings, spec, resumed=before is not None), off_device=off_device(
             settings, spec, design, game=native, terms=bool(choice.terms),
             rivals=bool(settings.opponent or opponents),
         ),
@@ -202,7 +202,10 @@ def build(
     curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
     rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
     matches = Matches(spec, envs, settings.seed, rivals, curriculum)
-    collector = _collector(choice, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append)
+    stepped = replace(choice, native=plan.native.applied)
+    collector = _collector(
+        stepped, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append
+    )
     episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
     alarm = Alarm(steady=curriculum is None)
     gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
@@ -273,6 +276,15 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, d
     finally:
         vector.close()
     return spec, design, memory, fields, hasattr(vector, "on_device")
+
+
+def _native_facts(choice: EnvChoice, settings: Settings, spec: EnvSpec, resumed: bool) -> dict[str, Any]:
+    """What the plan has to know about a vector env of the env's own; a run that goes on has decided."""
+    if resumed or settings.plan.native is False:
+        return {}
+    share = max(1, (settings.plan.envs or PYTHON_ENVS) // machine.cores())
+    why, gain = consider_native(choice, spec, share, late=settings.policy.memory == "none")
+    return {"no_native": why, "native_gain": gain}
 
 
 def machine_facts(wanted: PlanSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -156,7 +156,8 @@ def _measure_parts(
     share = PARTS if test == "all" else dict.fromkeys(PARTS, 1.0 - PARTS["train"] - PARTS["limits"])
     if test in ("all", "env", "memory"):
         say("the environment by itself")
-        env = measure_env(choice, max(1, applied["envs"] // workers), limits, seconds * share["env"])
+        stepped = replace(choice, native=applied["native"])
+        env = measure_env(stepped, max(1, applied["envs"] // workers), limits, seconds * share["env"])
     if test in ("all", "inference"):
         say("the policy by itself")
         rows = max(1, applied["envs"] // workers) * spec.agents

@@ -84,6 +84,10 @@ class Space:
     def options(self, coordinate: str, plan: Mapping[str, Any], seconds: float) -> list[Changes]:
         """The alternatives to an applied plan along a coordinate that is no ladder, when so much time is left."""
         found: list[Changes] = []
+        if self.exact and plan.get(
+            "native"
+        ):  # a vector env has one seed for all its envs: any other split is another run
+            return found
         cuda, torch = plan["device"] == "cuda", plan["learner"] == "torch"
         if coordinate == "collector":
             found = self._collectors(plan)
@@ -146,6 +150,8 @@ class Space:
 
     def _matters(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> bool:
         """Whether the plan has anything that this coordinate turns."""
+        if self.exact and plan.get("native"):
+            return False
         if coordinate == "workers":
             return plan["collector"] in ("actors", "batched")
         if coordinate == "groups":

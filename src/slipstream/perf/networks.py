@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.walk import draw_actions
 from slipstream.core.contracts import Array, EnvSpec
 from slipstream.core.plan import Plan, Switch
 from slipstream.core.streams import make_streams
@@ -18,7 +19,6 @@ from slipstream.models.acting import make_acting
 from slipstream.models.design import Design
 from slipstream.perf.findings import InferenceFindings, LearnFindings, Times
 from slipstream.perf.limits import item_us
-from slipstream.perf.stepping import draw_actions
 from slipstream.perf.tracing import counting_syncs
 from slipstream.settings import Settings
 

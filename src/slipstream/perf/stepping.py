@@ -15,11 +15,12 @@ import psutil
 from gymnasium import Wrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from slipstream.collect.vectors import make_one, make_vector
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, empty_rows
+from slipstream.collect.vectors import make_one, make_vector, steps_in_batches
+from slipstream.collect.walk import GLANCE_S, Walk, draw_actions
+from slipstream.core.contracts import Vector, empty_rows
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder
-from slipstream.envs.registry import EnvChoice, parse
+from slipstream.envs.registry import EnvChoice
 from slipstream.perf.findings import EnvFindings, Limits, Times
 from slipstream.perf.limits import item_us
 from slipstream.perf.tracing import counting_lines, counting_syncs, kept_bytes
@@ -31,80 +32,21 @@ WORTH_STARTING_S = 3.0
 """Processes are started where there is this much time to look at them."""
 SPARE_ENVS = 4
 """Envs that are made to see what memory one takes."""
-GLANCE_S = 0.02
-"""How long a step is looked at before processes are chosen."""
 EXCHANGE_S = 60e-6
 """What handing a step over to processes and back takes, about."""
 
 
-def draw_actions(spec: EnvSpec, mask: Array, random: np.random.Generator) -> Array:
-    """Random actions [rows, parts] that the mask allows."""
-    rows, action = len(mask), spec.action
-    if action.kind == "continuous":
-        low, high = (np.array(side, np.float64) for side in (action.low, action.high))
-        low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
-        return random.uniform(low, high, (rows, action.parts)).astype(np.float32)
-    drawn, start = np.zeros((rows, action.parts), np.int32), 0
-    for part, size in enumerate(action.sizes):
-        chances = random.random((rows, size))
-        if action.masked:
-            chances *= mask[:, start : start + size]
-        drawn[:, part], start = chances.argmax(axis=1), start + size
-    return drawn
-
-
-class Walk:
-    """A vector that is stepped with random actions."""
-
-    def __init__(self, vector: Vector, seed: int = 0) -> None:
-        self.vector, self.rows = vector, vector.envs * vector.spec.agents
-        self._random = np.random.default_rng(seed)
-        self._out: Rows = empty_rows(vector.spec, vector.envs)
-        vector.reset(self._out)
-        self._drawn = [self._draw() for _ in range(16)]
-
-    def _draw(self) -> Array:
-        return draw_actions(self.vector.spec, self._out.mask, self._random)
-
-    def step(self) -> None:
-        """Step once; actions are drawn anew only where masks forbid some."""
-        masked = self.vector.spec.action.masked
-        action = self._draw() if masked else self._drawn[self._random.integers(len(self._drawn))]
-        self.vector.step(action, self._out)
-
-    def steps(self, times: int) -> None:
-        """Step so many times."""
-        for _ in range(times):
-            self.step()
-
-    def rate(self, seconds: float) -> float:
-        """Steps of rows per second."""
-        self.step()
-        began, count = perf_counter(), 0
-        while not count or perf_counter() - began < seconds:
-            self.step()
-            count += 1
-        return count * self.rows / (perf_counter() - began)
-
-
-def best_workers(choice: EnvChoice, envs: int, most: int) -> int:
-    """How many processes step so many environments fastest, by what a step of one takes."""
-    if most < 2 or envs < 2 or os.name != "posix":
+def best_workers(probe: Vector, envs: int, most: int) -> int:
+    """How many processes step so many environments fastest, by what a step of some of them takes."""
+    if most < 2 or envs < 2 or os.name != "posix" or probe.spec.own_threads:
         return 1
-    native = parse(choice.name)[0] is not None
-    vector = make_vector(choice, envs if native else 1)
-    try:
-        if vector.spec.own_threads:
-            return 1
-        seconds = envs * vector.spec.agents / Walk(vector).rate(GLANCE_S)
-    finally:
-        vector.close()
+    seconds = envs * probe.spec.agents / Walk(probe).rate(GLANCE_S)
     return min(range(1, min(most, envs) + 1), key=lambda workers: seconds / workers + EXCHANGE_S * (workers > 1))
 
 
 def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) -> EnvFindings:
     """Measure an environment for about so long; `envs` is how many a process steps in training."""
-    native = parse(choice.name)[0] is not None
+    native = steps_in_batches(choice)
     with contextlib.closing(make_vector(choice, envs if native else 1)) as vector:
         walk = Walk(vector)
         found = _native(walk, seconds / 2) if native else _alone(choice, seconds / 3)

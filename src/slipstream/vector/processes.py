@@ -197,7 +197,7 @@ class Share:
         places = hands.places(hands.slab, rows.start, rows.stop)
         self._places = {_address(place): number for number, place in enumerate(places) if number}
         self._rows, self._out = places[0], places[0]
-        self._filled = [(name, array) for name, array in vars(self._rows).items() if array.size]
+        self._filled = [(name, array) for name, array in vars(self._rows).items() if array.size and name != "final_obs"]
 
     def reset(self, out: Rows) -> None:
         """Start every environment anew."""
@@ -240,6 +240,9 @@ class Share:
         if self._out is not self._rows:
             for name, filled in self._filled:
                 np.copyto(getattr(self._out, name), filled)
+            ended = (self._rows.terminated | self._rows.truncated).nonzero()[0]
+            if ended.size:  # last observations mean something only there, and may be as large as all else together
+                self._out.final_obs[ended] = self._rows.final_obs[ended]
             self._out = self._rows
 
     def snapshot(self) -> dict[str, Array]:

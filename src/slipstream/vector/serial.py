@@ -22,8 +22,13 @@ class Bridge:
     time_limit: int
     """Steps after which an episode is truncated; 0: the env says itself."""
     encode_obs: Callable[[Any, Array], None] | None
+    """Writes an observation into a row; None: assignment does."""
+    encode_all: Callable[[list[Any], Array], None]
+    """Writes the observations of all into rows."""
     decode_actions: Callable[[Array], list[Any]]
     mask_of: Callable[[Any], Callable[[], Any] | None]
+    spaces: tuple[Any, Any] = (None, None)
+    """What the env sees and does, as it says it itself."""
 
 
 class Repeated:
@@ -63,7 +68,7 @@ class Serial:
         self.progress = np.zeros(2, np.int64) if progress is None else progress
         """What a watcher may read: steps (counted by the caller) and the env that is being stepped."""
         self._watch = memoryview(self.progress)  # type: ignore[arg-type]
-        self._bridge = bridge
+        self._bridge, self.spaces = bridge, bridge.spaces
         self._repeat = repeat
         self._limit = bridge.time_limit if repeat == 1 and bridge.time_limit else sys.maxsize
         self._seeds: list[int | None] = list(seeds)
@@ -186,8 +191,7 @@ class Serial:
         if self._bridge.encode_obs is None and out.obs.flags.c_contiguous:
             np.concatenate(seen, out=out.obs.reshape(-1), casting="unsafe")
         else:
-            for index, obs in enumerate(seen):
-                self._write(obs, out.obs, index)
+            self._bridge.encode_all(seen, out.obs)
         if self.spec.action.masked:
             for index in range(self.envs):
                 self._mask(index, out)

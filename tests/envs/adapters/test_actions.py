@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from slipstream.core.contracts import ActionSpec
 from slipstream.core.errors import EnvError
-from slipstream.envs.adapters.actions import action_decoder, action_spec
+from slipstream.envs.adapters.actions import action_decoder, action_spec, batch_decoder
 from slipstream.envs.adapters.observations import leaves
 
 CHOOSE = "which no policy here can choose.\nhint: use Discrete, MultiDiscrete, MultiBinary or a Box of floats"
@@ -167,3 +167,23 @@ def test_actions_that_no_policy_can_choose_are_refused(space: Any, message: str)
     with pytest.raises(EnvError) as caught:
         action_spec(space, "mine")
     assert str(caught.value) == message
+
+
+def test_a_batch_of_actions_is_what_the_envs_take_one_by_one() -> None:
+    """Dicts and tuples of batches, with the numbers that single envs are given."""
+    space = spaces.Dict(
+        {
+            "pick": spaces.Discrete(4, start=3),
+            "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[0, 7]), spaces.MultiBinary(2))),
+        }
+    )
+    action = np.array([[1, 1, 2, 0, 1], [3, 0, 1, 1, 1]], np.int32)
+    each, batch = action_decoder(space)(action), batch_decoder(space)(action)
+    for row, one in enumerate(each):
+        assert batch["pick"][row] == one["pick"]
+        assert all(np.array_equal(part[row], own) for part, own in zip(batch["pair"], one["pair"], strict=True))
+    box = spaces.Box(np.array([[-1.0], [0.1]]), np.array([[1.0], [0.3]]), dtype=np.float64)
+    moves = np.array([[0.5, 0.3], [-1.0, 0.1]], np.float32)
+    found = batch_decoder(box)(moves)
+    assert found.shape == (2, 2, 1) and box.contains(found[0]) and box.contains(found[1])
+    assert np.array_equal(found, np.stack(action_decoder(box)(moves)))

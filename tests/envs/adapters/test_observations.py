@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from slipstream.core.contracts import Array, ObsField, ObsSpec, vector_obs
 from slipstream.core.errors import EnvError
-from slipstream.envs.adapters.observations import leaves, obs_encoder, obs_spec
+from slipstream.envs.adapters.observations import batch_encoder, leaves, list_encoder, obs_encoder, obs_spec
 
 READ = "which no policy here can read.\nhint: turn it into numbers (gymnasium.wrappers.TransformObservation), or leave "
 READ += "it out (FilterObservation)"
@@ -246,3 +247,41 @@ def test_a_choice_that_does_not_exist_never_reaches_a_neighbour(obs: Any) -> Non
         encoded(space, obs)
     with pytest.raises(ValueError, match="is not one of"):
         encoded(spaces.MultiDiscrete([3, 2]), np.array([obs["a"], 0]))
+
+
+def test_a_batch_is_written_as_its_observations_are_one_by_one() -> None:
+    """Every kind of leaf, nested, as a vector env batches it."""
+    space = spaces.Dict(
+        {
+            "pick": spaces.Discrete(5, start=-2),
+            "picks": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]),
+            "on": spaces.MultiBinary((2, 2)),
+            "pair": spaces.Tuple((spaces.Box(-1, 1, (2, 3), np.float64), spaces.Box(0, 255, (2, 12, 9), np.uint8))),
+            "grey": spaces.Box(0, 255, (9, 10), np.uint8),
+            "tokens": spaces.Box(0, 255, (6, 3), np.uint8),
+        }
+    )
+    space.seed(3)
+    samples = [space.sample() for _ in range(4)]
+    batch = concatenate(space, samples, create_empty_array(space, 4))
+    one, spec = obs_encoder(space), obs_spec(space, "x")
+    rows, expected = np.zeros((4, spec.width), spec.dtype), np.zeros((4, spec.width), spec.dtype)
+    batch_encoder(space)(batch, rows)
+    assert one is not None
+    for sample, row in zip(samples, expected, strict=True):
+        one(sample, row)
+    assert np.array_equal(rows, expected) and rows.any(axis=1).all()
+    wide = np.zeros((4, spec.width + 16), spec.dtype)  # as part of a wider array, whose rows are further apart
+    list_encoder(space)(samples, wide[:, : spec.width])
+    assert np.array_equal(wide[:, : spec.width], expected) and not wide[:, spec.width :].any()
+    large = spaces.Dict({"eye": spaces.Box(0, 255, (3, 64, 64), np.uint8), "speed": spaces.Box(-1, 1, (), np.float32)})
+    seen = [large.sample() for _ in range(3)]
+    spec, one = obs_spec(large, "x"), obs_encoder(large)
+    rows, expected = np.zeros((3, spec.width), spec.dtype), np.zeros((3, spec.width), spec.dtype)
+    list_encoder(large)(seen, rows)
+    assert one is not None
+    for sample, row in zip(seen, expected, strict=True):
+        one(sample, row)
+    assert np.array_equal(rows, expected) and rows.any()
+    with pytest.raises(ValueError, match="is not one of"):
+        batch_encoder(spaces.Discrete(3))(np.array([0, 3]), np.zeros((2, 3), np.float32))

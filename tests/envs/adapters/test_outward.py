@@ -232,16 +232,29 @@ def _step_on(env: Any) -> None:
 def test_workers_are_chosen_by_what_a_step_takes() -> None:
     """Two quick environments are not worth two processes; slow ones are."""
     from slipstream.api import configure
+    from slipstream.collect.vectors import make_vector
     from slipstream.learn.build import choose_env
     from slipstream.perf.stepping import best_workers
     from slipstream.testing import SlowEnv
 
-    def choice(make: Callable[[], Any]) -> Any:
-        return choose_env("python:Env", configure("python:Env").settings, factory=make)
+    def probe(make: Callable[[], Any]) -> Any:
+        return make_vector(choose_env("python:Env", configure("python:Env").settings, factory=make), 1)
 
-    assert best_workers(choice(ToyEnv), 2, 2) == 1
-    assert best_workers(choice(lambda: SlowEnv("sleep", 2)), 4, 2) == 2
-    assert best_workers(choice(lambda: SlowEnv("sleep", 2)), 1, 2) == 1
+    assert best_workers(probe(ToyEnv), 2, 2) == 1
+    assert best_workers(probe(lambda: SlowEnv("sleep", 2)), 4, 2) == 2
+    assert best_workers(probe(lambda: SlowEnv("sleep", 2)), 1, 2) == 1
+
+
+def test_an_environment_is_made_no_more_often_than_it_is_needed() -> None:
+    """One that is looked at, whose name is told and whose steps are timed, and then those that are stepped."""
+    made: list[int] = []
+
+    def make() -> ToyEnv:
+        made.append(1)
+        return ToyEnv()
+
+    ss.make_vector(make, envs=3, workers=1).close()
+    assert len(made) == 4
 
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs stable-baselines3 (the extra `dev` has it)")

@@ -62,6 +62,28 @@ def action_decoder(space: spaces.Space[Any]) -> Decode:
     return lambda action: list(_shaped(action, space))
 
 
+def batch_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
+    """A function that turns actions [rows, parts] into one batch of them, as a vector env's `step` takes it."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        parts = space.spaces
+        inner = list(parts.values()) if isinstance(parts, dict) else list(parts)
+        decoders = [(at, batch_decoder(one)) for at, one in zip(_columns(inner), inner, strict=True)]
+        if isinstance(parts, dict):
+            keys = list(parts)
+            return lambda action: {key: decode(action[:, at]) for key, (at, decode) in zip(keys, decoders, strict=True)}
+        return lambda action: tuple(decode(action[:, at]) for at, decode in decoders)
+    if isinstance(space, spaces.Discrete):
+        start, dtype = int(space.start), space.dtype
+        return lambda action: action[:, 0].astype(dtype) + start
+    if isinstance(space, spaces.MultiDiscrete):
+        first = np.asarray(space.start).reshape(-1)
+        return lambda action: _shaped(action + first, space)
+    if isinstance(space, spaces.Box):
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        return lambda action: action.astype(space.dtype).clip(low, high).reshape(-1, *space.shape)
+    return lambda action: _shaped(action, space)
+
+
 def action_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array]:
     """The inverse of `action_decoder`: turns a batch of a space's own actions into actions [rows, parts]."""
     found = leaves(space)
@@ -105,12 +127,16 @@ def _box_decoder(space: spaces.Box) -> Decode:
 
 def _row_decoder(inner: Sequence[spaces.Space[Any]]) -> Callable[[Array], Iterable[tuple[Any, ...]]]:
     """A function that turns the columns of each space back and gives the values of all spaces row by row."""
-    stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner], dtype=int).tolist()
-    columns = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-    parts = [(at, action_decoder(space)) for at, space in zip(columns, inner, strict=True)]
+    parts = [(at, action_decoder(space)) for at, space in zip(_columns(inner), inner, strict=True)]
     if not parts:
         return lambda action: [()] * len(action)
     return lambda action: zip(*(decode(action[:, at]) for at, decode in parts), strict=True)
+
+
+def _columns(inner: Sequence[spaces.Space[Any]]) -> list[slice]:
+    """Where each space's parts stand side by side."""
+    stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner], dtype=int).tolist()
+    return [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
 
 
 def _shaped(action: Array, space: spaces.Space[Any]) -> Array:

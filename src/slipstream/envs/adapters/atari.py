@@ -27,7 +27,7 @@ class Atari:
         options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         given = dict(options or {})
-        threads = int(given.pop("threads", min(envs, machine.cores())))
+        threads = int(given.pop("threads", min(envs, machine.threads())))
         wanted = {"reward_clipping": False, "frameskip": repeat, "num_threads": threads} | given
         self._env = _open(game, envs, wanted)
         self.envs = envs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -22,6 +22,8 @@ MIN_SIDE = 8
 """Pixels: what is smaller on a side is no image, but a few numbers."""
 MAX_CHANNELS = 16
 """Of an image, stacked frames included."""
+SMALL = 4096
+"""Bytes of a leaf up to which those of several envs are gathered first: one call for all beats one for each."""
 ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {2: ((0, 1),), 3: ((0, 1, 2), (1, 2, 0)), 4: ((1, 2, 0, 3),)}
 """By dimensions: the orders of axes that may end in height, width, channels. Two channel axes are a stack of frames."""
 
@@ -87,18 +89,53 @@ def obs_encoder(space: spaces.Space[Any]) -> Write | None:
     if not found[0].path and spec.plain:
         flat = isinstance(space, spaces.Box | spaces.MultiBinary) and len(space.shape) == 1
         return None if flat else _writer(space, spec.fields[0])
+    return _whole(found, spec, _writer)
+
+
+def batch_encoder(space: spaces.Space[Any]) -> Write:
+    """A function that writes a batch of observations, as a vector env gives them, into rows."""
+    return _whole(leaves(space), obs_spec(space, ""), _batch_writer)
+
+
+def list_encoder(space: spaces.Space[Any]) -> Callable[[Sequence[Any], Array], None]:
+    """A function that writes observations of several envs into rows: what is small, of all at once; else one by one."""
+    spec, plan = obs_spec(space, ""), []
+    for leaf in leaves(space):
+        field, start = spec.places[leaf.name]
+        together = _batch_writer(leaf.space, field) if field.bytes <= SMALL else None
+        plan.append((leaf, slice(start, start + field.bytes), field.dtype, together, _writer(leaf.space, field)))
+
+    def encode(seen: Sequence[Any], rows: Array) -> None:
+        data = rows.view(np.uint8)
+        for leaf, at, dtype, together, write in plan:
+            values, part = seen, data[:, at].view(dtype)
+            for key in leaf.path:
+                values = [value[key] for value in values]
+            if together is None:
+                for value, row in zip(values, part, strict=True):
+                    write(value, row)
+            else:
+                shape = np.shape(values[0])
+                joined = np.concatenate(values).reshape(len(part), *shape) if shape else np.array(values)
+                together(joined, part)
+
+    return encode
+
+
+def _whole(found: list[Leaf], spec: ObsSpec, make: Callable[[spaces.Space[Any], ObsField], Write]) -> Write:
+    """A function that writes every leaf into its own part of a row, or of rows."""
     plan = []
     for leaf in found:
         field, start = spec.places[leaf.name]
-        plan.append((leaf.path, start, start + field.bytes, field.dtype, _writer(leaf.space, field)))
+        plan.append((leaf.path, start, start + field.bytes, field.dtype, make(leaf.space, field)))
 
-    def encode(obs: Any, row: Array) -> None:
-        data = row.view(np.uint8)
+    def encode(obs: Any, into: Array) -> None:
+        data = into.view(np.uint8)
         for path, start, stop, dtype, write in plan:
             part = obs
             for key in path:
                 part = part[key]
-            write(part, data[start:stop].view(dtype))
+            write(part, data[..., start:stop].view(dtype))
 
     return encode
 
@@ -175,6 +212,22 @@ def _writer(space: spaces.Space[Any], field: ObsField) -> Write:
     return flat
 
 
+def _batch_writer(space: spaces.Space[Any], field: ObsField) -> Write:
+    """How the values of a leaf, one for each row, are written into its part of all rows."""
+    order = _axes(space.shape or ()) if field.kind == "image" else None
+    if order is not None:
+        return _pixels(space.shape or (), order)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return _hot_rows(
+            np.asarray(getattr(space, "nvec", getattr(space, "n", 0))).reshape(-1), np.reshape(space.start, -1)
+        )
+
+    def flat(values: Any, out: Array) -> None:
+        out[:] = np.asarray(values).reshape(out.shape)
+
+    return flat
+
+
 def _reader(space: spaces.Space[Any], field: ObsField) -> Read:
     """The inverse of `_writer`, for the values [rows, *field.shape] of a leaf."""
     if isinstance(space, spaces.Discrete):
@@ -220,12 +273,27 @@ def _one_hots(options: Array, first: Array) -> Write:
     return write
 
 
+def _hot_rows(options: Array, first: Array) -> Write:
+    offsets = np.cumsum(options) - options
+
+    def write(values: Any, out: Array) -> None:
+        choices = np.asarray(values).reshape(len(out), -1) - first
+        if (choices < 0).any() or (choices >= options).any():
+            raise ValueError(f"one of the observations {values} is not one of {options} from {first}")
+        out[:] = 0.0
+        np.put_along_axis(out, offsets + choices, 1.0, axis=1)
+
+    return write
+
+
 def _pixels(shape: tuple[int, ...], order: tuple[int, ...]) -> Write:
-    """Into a view of the row that has the axes as the env gives them: numpy does the transposing."""
+    """Into a view of the row, or of rows, that has the axes as the env gives them: numpy does the transposing."""
     turned = tuple(shape[axis] for axis in order)
-    back = tuple(order.index(axis) for axis in range(len(order)))
+    places = [order.index(axis) for axis in range(len(order))]
+    back = [(*range(lead), *(lead + place for place in places)) for lead in range(2)]
 
     def write(value: Any, out: Array) -> None:
-        out.reshape(turned).transpose(back)[...] = value
+        lead = out.shape[:-1]
+        out.reshape(lead + turned).transpose(back[len(lead)])[...] = value
 
     return write

@@ -35,7 +35,8 @@ class VectorEnv(Base[Any, Any, Any]):
         self.vector = vector
         """The same environments as rows."""
         self.num_envs = vector.envs * vector.spec.agents
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        late = vector.spec.late_resets
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP if late else AutoresetMode.SAME_STEP}
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.observation_space = batch_space(observation_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
@@ -92,7 +93,7 @@ class VectorEnv(Base[Any, Any, Any]):
     def _facts(self) -> dict[str, Any]:
         spec = self.vector.spec
         facts: dict[str, Any] = {"action_mask": self._rows.mask.copy()} if spec.action.masked else {}
-        return facts | ({"active": self._rows.active.astype(bool)} if spec.absences else {})
+        return facts | ({"active": self._rows.active.astype(bool)} if spec.absences or spec.late_resets else {})
 
     def _seeds(self, seed: int | Sequence[int | None], envs: Sequence[int]) -> list[int]:
         """A seed for each of the chosen environments; those of several agents have that of the first."""

@@ -234,17 +234,8 @@ class PettingZoo:
         else:
             out.final_obs[own] = 0
         if self.spec.competitive:
-            out.outcome[own] = self._outcome(index)
+            out.outcome[own] = judge(self._earned[index], self.spec.teams)
         self._begin(index, out)
-
-    def _outcome(self, index: int) -> Array:
-        """Who won: the team that earned more on average."""
-        teams = np.array(self.spec.teams)
-        means = np.array([self._earned[index, teams == team].mean() for team in range(teams.max() + 1)])
-        best = means[teams] == means.max()
-        if best.all():
-            return np.zeros(len(teams), np.int8)
-        return np.where(best, 1, -1).astype(np.int8)
 
     def _show(self, index: int, out: Rows) -> None:
         """Who acts next, and on what."""
@@ -273,6 +264,16 @@ class PettingZoo:
         except Exception as error:
             report = traceback.format_exc()
             raise EnvFault(self.first + self._at, self._named[self._at], self._steps, report) from error
+
+
+def judge(earned: Array, sides: Sequence[int]) -> Array:
+    """Who won, by what each player earned in a game: the team that earned more on average."""
+    teams = np.array(sides)
+    means = np.array([earned[teams == team].mean() for team in range(teams.max() + 1)])
+    best = means[teams] == means.max()
+    if best.all():
+        return np.zeros(len(teams), np.int8)
+    return np.where(best, 1, -1).astype(np.int8)
 
 
 class Decoder:
