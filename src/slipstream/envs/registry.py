@@ -263,6 +263,7 @@ ROCKET = Game(
     scripted={name: _scripted("rocket", name) for name in ("driver", "idle")},
     reference="scripted:driver",
     opponents=("scripted:idle", "scripted:driver"),
+    preset="rocket",
     expert="scripted:driver",
     stages=(
         "1v1 vs scripted:idle",

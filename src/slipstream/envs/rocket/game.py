@@ -20,14 +20,14 @@ from slipstream.core.errors import ConfigError
 from slipstream.core.streams import check_seeds, next_game
 from slipstream.envs.options import check_choice, check_options
 from slipstream.envs.rewards import Payout
-from slipstream.envs.rocket import arena, batch
+from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
+from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.soccer.chance import first_games
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.settings import RewardSettings
 
-TICK_HZ = 120
 SLOTS = 3
 """Cars per team that the mixed variant has room for."""
 OPTIONS = ("", " scattered")
@@ -162,6 +162,20 @@ class Rocket:
         for name in ("games", "count", "history", "behaviour"):
             getattr(self, name)[:] = played[name]
         self._tell_time(self._everyone)
+
+    def view(self) -> dict[str, Array]:
+        """What a picture shows of every match, and what was counted in it; see `layout`."""
+        played = self.count * self._ticks
+        extra = played >= self._match
+        clock = np.zeros((self.envs, layout.CLOCK_SIZE), np.int64)
+        clock[:, layout.TICKS_LEFT] = self._match + extra * (self._match // 2) - played
+        clock[:, layout.SCORE : layout.SCORE + 2] = self._score
+        clock[:, layout.OVERTIME], clock[:, layout.GAME] = extra, self.games
+        counted = np.zeros_like(self.behaviour)
+        for env, playing in enumerate(self._places):
+            counted[env, : len(playing)] = self.behaviour[env, playing]
+        state = layout.fill(self._balls, self._pads, self._bodies, self._places)
+        return {"state": state, "clock": clock, "behaviour": counted}
 
     def close(self) -> None:
         """Let the arenas go."""
