@@ -14,6 +14,7 @@ from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.core.slab import Field
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
+from slipstream.envs.adapters import rlgym
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
 from slipstream.envs.adapters.observations import obs_encoder, space_of
 from slipstream.envs.registry import EnvChoice, import_modules, parse
@@ -32,11 +33,15 @@ def make_vector(
         return game.make(choice, variant, envs, first, seed)
     seeds = env_seeds(seed, first, envs)
     try:
-        spec, bridge = _bridge(choice, variant)
+        made = choice.factory() if choice.factory else adapter.make(variant, choice.env.options)
+        if choice.factory is not None and rlgym.recognise(made):
+            return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
+        spec, bridge = _bridge(choice, variant, adapter.adopt(made))
     except SlipstreamError:
         raise
     except Exception as error:
-        raise EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
+        lacking = rlgym.missing(error) if isinstance(error, ModuleNotFoundError) else None
+        raise lacking or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
     spec = replace(spec, action_repeat=repeat)
     return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
@@ -68,6 +73,9 @@ def spaces_of(choice: EnvChoice, spec: EnvSpec) -> tuple[Space[Any], Space[Any]]
     """The spaces of observations and actions: an env's own, or what a game's rows are."""
     if parse(choice.name)[0] is not None:
         return space_of(spec.obs), action_space_of(spec.action)
+    if choice.factory is not None and rlgym.recognise(made := choice.factory()):
+        made.close()
+        return space_of(spec.obs), action_space_of(spec.action)
     env = make_one(choice)
     try:
         return env.observation_space, env.action_space
@@ -84,13 +92,12 @@ def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
     return adapter.adopt(choice.factory()) if choice.factory else adapter.make(variant, choice.env.options)
 
 
-def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
+def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, Bridge]:
     """Look at one environment with all its checks, then make the rest without them."""
 
     def make_bare() -> adapter.Env:
         return adapter.wrap(adapter.strip(_make_plain(choice, variant))[0], choice.env.wrappers)
 
-    plain = _make_plain(choice, variant)
     limit, probe = adapter.strip(plain)[1], adapter.wrap(plain, choice.env.wrappers)
     try:
         spec = adapter.spec_of(probe, choice.name, choice.env.target)

@@ -303,6 +303,11 @@ def parse(name: str) -> tuple[Game | None, str]:
     if head in ("gymnasium", "python") and variant:
         return None, variant
     known = games()
+    if head == "rlgym":
+        raise EnvError(
+            "RLGym's environments are made in Python: ss.train(lambda: RLGym(...)).",
+            "for Rocket League without RLGym use `rocket`; see docs/guides/rocket.md",
+        )
     if head not in known:
         near = did_you_mean(head, [*known, "gymnasium"])
         hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"

@@ -1,4 +1,4 @@
-"""Rocket from above: the arena, cars, ball and boost pads, between two decisions too; what flies is larger, its shadow off."""
+"""Rocket from above: the arena, cars, ball and boost pads, between two decisions too; what flies is larger."""
 
 from __future__ import annotations
 
