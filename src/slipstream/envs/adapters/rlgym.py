@@ -8,7 +8,7 @@ to follow from a seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,8 +149,8 @@ def _action(env: Any, agent: Any) -> ActionSpec:
         return ActionSpec("discrete", (int(size),))
     if KINDS.get(str(kind)) == "continuous" and isinstance(size, (int, np.integer)):
         return ActionSpec("continuous", (), (-1.0,) * int(size), (1.0,) * int(size))
-    if KINDS.get(str(kind)) == "multi_discrete" and np.ndim(size) == 1:
-        return ActionSpec("multi_discrete", tuple(int(one) for one in size))  # type: ignore[union-attr]
+    if KINDS.get(str(kind)) == "multi_discrete" and isinstance(size, Sequence):
+        return ActionSpec("multi_discrete", tuple(int(one) for one in size))
     raise EnvError(
         f"The action parser {type(env.action_parser).__name__} has the action space {given!r}.",
         'it must be a Gymnasium space, ("discrete", n), ("multi-discrete", (n, m, ...)) or ("real", n)',
