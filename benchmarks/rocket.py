@@ -1,10 +1,12 @@
 """Rocket League: agent-steps per second beside RLGym, and twenty minutes of training from scripted demos.
 
     .venv/bin/python benchmarks/rocket.py speed [--rounds 5] [--seconds 8] [--sizes 1 2 3]
+    .venv/bin/python benchmarks/rocket.py spread [--rounds 5] [--seconds 8]
     .venv/bin/python benchmarks/rocket.py train [--minutes 20] [--seeds 3] [--first 0] [--games 400]
 
 speed: RLGym in a virtual environment of its own (`.venvs/rlgym`, made here), on the same meshes (RLGym's), tick skip 8,
 with random actions of the table of 90, one process on one core each, in turn, round by round. The bar is 6x.
+spread: the same games of 1v1 stepped serially, in threads (the simulator lets go of the GIL) and in processes.
 train: `record`, `clone` and `train --start` by the command line, all within the minutes, then games of the result
 against the scripted driver, sides swapped: the bar is that the 95 % interval of goals less goals conceded is above 0.
 """
@@ -122,6 +124,42 @@ def race(options: argparse.Namespace) -> None:
     record.close(summary, head + "\n".join(lines) + f"\n\nBar of {BAR}x met: {'yes' if summary['passed'] else 'no'}")
 
 
+def spread(options: argparse.Namespace) -> None:
+    """One process, two threads, two processes, in turn."""
+    from slipstream.collect.vectors import spread_vector
+    from slipstream.core.contracts import empty_rows
+    from slipstream.core.machine import cores
+    from slipstream.envs.registry import EnvChoice
+
+    record, envs = Record(options.out or dated("rocket-spread")), 2 * options.envs
+    record.begin()
+    hows = ("serial", "threads", "processes")
+    vectors = {how: spread_vector(EnvChoice("rocket"), envs, how, cores()) for how in hows}
+    rows = {how: empty_rows(vector.spec, envs) for how, vector in vectors.items()}
+    chance = np.random.default_rng(0)
+    acts = [chance.integers(0, 90, (2 * envs, 1)).astype(np.int32) for _ in range(50)]
+    for how, vector in vectors.items():
+        vector.reset(rows[how])
+    for number in range(-1, options.rounds):
+        for how in hows[:: 1 if number % 2 == 0 else -1]:
+            record.load()
+            began, steps = time.perf_counter(), 0
+            while time.perf_counter() - began < (options.seconds if number >= 0 else 1.0):
+                vectors[how].step(acts[steps % len(acts)], rows[how])
+                steps += 1
+            rate = 2 * envs * steps / (time.perf_counter() - began)
+            if number >= 0:  # the first is for warming up
+                record.add({"work": "1v1", "contestant": how, "round": number, "steps_per_second": rate})
+    for vector in vectors.values():
+        vector.close()
+    middle = {how: [row["steps_per_second"] for row in record.rows if row["contestant"] == how] for how in hows}
+    lines = [f"| {how} | {np.median(found):,.0f} | {min(found):,.0f} | {max(found):,.0f} |"
+             for how, found in middle.items()]  # fmt: skip
+    head = f"# Stepping {envs} matches of 1v1, agent-steps per second, {cores()} workers\n\n"
+    text = head + "\n".join(["| | median | lowest | highest |", "|---|---|---|---|", *lines])
+    record.close({how: float(np.median(found)) for how, found in middle.items()}, text)
+
+
 def learn(seed: int, minutes: float, games: int) -> dict[str, Any]:
     """One whole story by the command line, and games of its result."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
@@ -190,6 +228,9 @@ def main() -> None:
     speed.add_argument("--rounds", type=int, default=5)
     speed.add_argument("--seconds", type=float, default=8.0)
     speed.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 3])
+    spreading = parts.add_parser("spread")
+    spreading.add_argument("--rounds", type=int, default=5)
+    spreading.add_argument("--seconds", type=float, default=8.0)
     train = parts.add_parser("train")
     train.add_argument("--minutes", type=float, default=20.0)
     train.add_argument("--seeds", type=int, default=3)
@@ -198,15 +239,15 @@ def main() -> None:
     one = parts.add_parser("step")
     for name, kind in (("size", int), ("seconds", float), ("seed", int)):
         one.add_argument(name, type=kind)
-    for part in (speed, one):
+    for part in (speed, spreading, one):
         part.add_argument("--envs", type=int, default=32, help="our matches in the process")
-    for part in (speed, train):
+    for part in (speed, spreading, train):
         part.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.part == "step":
         print(json.dumps(step(options.size, options.seconds, options.seed, options.envs)))
     else:
-        {"speed": race, "train": teach}[options.part](options)
+        {"speed": race, "spread": spread, "train": teach}[options.part](options)
 
 
 if __name__ == "__main__":
