@@ -18,7 +18,7 @@ from slipstream.core.errors import ConfigError, DemoError
 from slipstream.core.streams import make_streams
 from slipstream.envs.events import happened
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.views import labels, pace
+from slipstream.envs.views import labels, look, pace
 from slipstream.runs.replays import Event, Facts, Replay, write
 from slipstream.settings import EnvSettings
 
@@ -41,7 +41,7 @@ class Tape:
         if self.spec.tasks:
             self.vector.assign(np.array([task_number(fixture, self.spec)]))
         self.vector.reset_envs([0], self.rows, [fixture.seed])
-        self.state = self.vector.snapshot()
+        self.state = look(self.vector)
         """The game as it stands, if the env can tell; where it ended, that of the next one."""
         self.steps, self.over, self.last_touch = 0, False, -1
         self.score = [0] * len(set(self.spec.teams))
@@ -49,7 +49,7 @@ class Tape:
     def seen(self) -> dict[str, Array]:
         """What there is to write down before a step."""
         own = {STATE + name: np.array(array[0]) for name, array in self.state.items()}
-        if not self.spec.exact:
+        if not own:
             own = {"obs": self.spec.obs.vectors(self.rows.obs).copy()}
         return own | {"active": self.rows.active.copy()}
 
@@ -58,8 +58,8 @@ class Tape:
         before = self.state
         self.rows.terms[:] = 0
         self.vector.step(action, self.rows)
-        self.state = self.vector.snapshot()
-        told = happened(self.spec, before, self.state, self.rows, self.last_touch) if self.spec.exact else []
+        self.state = look(self.vector)
+        told = happened(self.spec, before, self.state, self.rows, self.last_touch) if before else []
         events = [Event(self.steps, kind, agent) for kind, agent in told]
         for event in events:
             if event.kind == "touch":
@@ -107,38 +107,69 @@ class Table:
 def tape(
     choice: EnvChoice, played: Played, path: Path, *, seat: Seat | None = None, names: Mapping[str, str] | None = None,
     kind: str = "", steps: int | None = None,
-) -> None:  # fmt: skip
-    """Play a game again and write it as a replay; `seat` asks the players for values too, `names` are for people."""
+) -> Played:  # fmt: skip
+    """Play a game again and write it as a replay; `seat` asks the players for values too, `names` are for people.
+
+    A game that ends otherwise when it is played again is an error, except where the env itself is not exact and
+    `seat` brings the players: then they play a new one of the same seed, and that is written. Returns what was.
+    """
     assert played.actions is not None
-    columns, events = dict[str, list[Array]](), list[Event]()
     with contextlib.closing(Tape(choice, played.fixture)) as game:
-        table = Table(game, seat) if seat is not None else None
-        for action in played.actions:
-            seen = game.seen() | {"action": action}
-            if table is not None:
-                seen["value"] = table.act()
-            events += game.step(action)
-            seen |= {"reward": game.rows.reward.copy(), "terms": game.rows.terms.copy()}
-            for name, array in seen.items():
-                columns.setdefault(name, []).append(array)
-        if not game.over or game.steps != played.length:
+        columns, events, again = _play(game, Table(game, seat) if seat is not None else None, played.actions)
+    if (again.outcome, again.length, again.behaviour) != (played.outcome, played.length, played.behaviour):
+        if game.spec.exact or seat is None:
             raise DemoError(
                 f"The game of seed {played.fixture.seed} did not end as it did when it was first played.",
                 "an env that draws chance of its own cannot be replayed",
             )
-        told = labels(game.spec.name, game.state) if game.spec.exact else {}
+        with contextlib.closing(Tape(choice, played.fixture)) as game:
+            columns, events, played = _play(game, Table(game, seat), None)
+    told = labels(game.spec.name, game.state) if game.state else {}
     arrays = {name: np.stack(rows) for name, rows in columns.items()}
     if "value" in arrays and np.isnan(arrays["value"]).all():
         del arrays["value"]
     facts = _facts(game, played, arrays, names or {})
     facts = facts.model_copy(update={"events": tuple(events), "kind": kind, "steps": steps})
     write(path, facts, arrays, {STATE + name: words for name, words in told.items()})
+    return played
+
+
+def _play(
+    game: Tape, table: Table | None, actions: Array | None
+) -> tuple[dict[str, list[Array]], list[Event], Played]:  # fmt: skip
+    """Play a game by its actions, or, without any, as the table says; what was seen, what happened, how it ended."""
+    columns, events, returns = dict[str, list[Array]](), list[Event](), np.zeros(game.spec.agents)
+    present = np.zeros(game.spec.agents, bool)
+    while not game.over and (actions is None or game.steps < len(actions)):
+        present |= game.rows.active > 0
+        seen = game.seen()
+        if table is not None:
+            seen["value"] = table.act()
+        if actions is not None:
+            seen["action"] = actions[game.steps]
+        elif table is not None:
+            seen["action"] = table.action.copy()
+        events += game.step(seen["action"])
+        returns += game.rows.reward
+        seen |= {"reward": game.rows.reward.copy(), "terms": game.rows.terms.copy()}
+        for name, array in seen.items():
+            columns.setdefault(name, []).append(array)
+    spec, rows, sides = game.spec, game.rows, np.array(sides_of(game.spec.teams))
+    behaviour, totals = list[dict[str, float]](), list[float]()
+    for side in np.unique(sides):
+        there = (sides == side) & present if ((sides == side) & present).any() else sides == side
+        totals.append(float(returns[there].mean()))
+        means = rows.behaviour[there].mean(axis=0).tolist()
+        behaviour.append(dict(zip(spec.behaviours, map(float, means), strict=True)))
+    outcome = int(rows.outcome[present & (sides == 0)][0]) if spec.competitive and game.over else 0
+    length = game.steps if game.over else 0
+    return columns, events, Played(game.fixture, outcome, length, tuple(totals), tuple(behaviour))
 
 
 def _facts(game: Tape, played: Played, arrays: Mapping[str, Array], names: Mapping[str, str]) -> Facts:
     """Who played what, and how it ended."""
     spec, choice, fixture = game.spec, game.choice, played.fixture
-    counted = tuple(map(float, game.score)) if spec.name.partition(":")[0] == "soccer" else None
+    counted = tuple(map(float, game.score)) if "goals" in spec.behaviours else None
     return Facts(
         env=choice.name,
         settings={"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
@@ -251,7 +282,9 @@ def keep(
             assert seat is not None
             (one,) = play_fixtures(choice, seat, [one.fixture], keep_actions=True, tolerant=False)
         path = folder / f"{file_name(one, agent, kind, steps, names or {})}.replay"
-        tape(choice, one, path, seat=seat, names=names, kind=kind, steps=steps)
+        told = tape(choice, one, path, seat=seat, names=names, kind=kind, steps=steps)
+        if told is not one:
+            path = path.rename(folder / f"{file_name(told, agent, kind, steps, names or {})}.replay")
         written.append(path)
         alike = [other for other in folder.glob("*.replay") if _kind_of(other) == kind]
         alike.sort(key=lambda other: (other == path, other.stat().st_mtime_ns, other.name))

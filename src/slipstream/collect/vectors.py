@@ -16,7 +16,7 @@ from slipstream.core.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.core.slab import Field
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.envs.adapters import native
+from slipstream.envs.adapters import native, rlgym
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
 from slipstream.envs.adapters.observations import list_encoder, obs_encoder, space_of
 from slipstream.envs.registry import EnvChoice, import_modules, parse
@@ -39,11 +39,15 @@ def make_vector(
     if choice.native:
         return _native(choice, variant, seeds, first)
     try:
-        spec, bridge = _bridge(choice, variant)
+        made = choice.factory() if choice.factory else adapter.make(variant, choice.env.options)
+        if choice.factory is not None and rlgym.recognise(made):
+            return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
+        spec, bridge = _bridge(choice, variant, adapter.adopt(made))
     except SlipstreamError:
         raise
     except Exception as error:
-        raise EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
+        lacking = rlgym.missing(error) if isinstance(error, ModuleNotFoundError) else None
+        raise lacking or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
     spec = replace(spec, action_repeat=repeat)
     return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
@@ -130,9 +134,8 @@ def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
     return adapter.adopt(choice.factory()) if choice.factory else adapter.make(variant, choice.env.options)
 
 
-def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:
+def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, Bridge]:
     """Look at one environment with all its checks, then take them off; it is the first that is stepped."""
-    plain = _make_plain(choice, variant)
     bare, limit = adapter.strip(plain)
     looked_at = [adapter.wrap(bare, choice.env.wrappers)]
 

@@ -377,6 +377,14 @@ class Vector(Protocol):
 
 
 @runtime_checkable
+class Viewed(Vector, Protocol):
+    """A vector whose games are drawn and told from other arrays than those of a snapshot."""
+
+    def view(self) -> dict[str, Array]:
+        """What a picture shows of each env as it stands, with the environment as first axis."""
+
+
+@runtime_checkable
 class Stepper(Vector, Protocol):
     """A vector whose step can be begun and waited for, so that something else is done meanwhile."""
 

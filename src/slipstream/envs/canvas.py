@@ -215,6 +215,87 @@ def paint_car(
         brush.polygon(placed(_TAIL), blended(colour, BLACK, 0.3))
 
 
+def paint_flame(
+    picture: Image.Image, camera: Camera, place: Point, heading: Point, colour: Colour, flicker: float,
+    size: float = 1.0,
+) -> None:  # fmt: skip
+    """Boost that burns behind a car."""
+
+    def placed(shape: Sequence[Point]) -> list[Point]:
+        return camera.path(turned([(x * size, y * size) for x, y in shape], place, heading))
+
+    flames = (
+        (3.6, 1.05, faded(colour, 0.45)),
+        (2.5, 0.8, faded(blended(colour, YELLOW, 0.6), 0.75)),
+        (1.5, 0.45, WHITE),
+    )
+    whole = placed([(-LONG - 4.2, -1.3), (-LONG + 0.4, 1.3), (-LONG - 4.2, 1.3)])
+    with Brush(picture, around(whole, 6)) as brush:
+        for length, wide, fill in flames:
+            tip = -LONG - length * flicker
+            shape = rounded([(-LONG + 0.5, -wide), (-LONG - 0.35 * length, -wide), (tip, 0.0),
+                             (-LONG - 0.35 * length, wide), (-LONG + 0.5, wide)], 0.8)  # fmt: skip
+            brush.polygon(placed(shape), fill)
+
+
+def paint_ball(
+    picture: Image.Image, camera: Camera, place: Point, radius: float, rolled: float, lift: float = 0.0
+) -> None:
+    """A ball from above that has rolled so far; the higher it flies, the further off is its shadow."""
+    centre, radius = camera.at(*place), radius * camera.scale
+    off = 1.0 + 6.0 * lift
+    with Brush(picture, around([centre], radius * (1.4 + 0.3 * off))) as brush:
+        for reach, share in ((1.28, 0.16), (1.12, 0.3)):
+            shadow = centre[0] + radius * 0.16 * off, centre[1] + radius * 0.3 * off
+            brush.disc(shadow, radius * reach, faded(BLACK, share))
+        brush.disc(centre, radius, (150, 162, 182))
+        brush.disc((centre[0] - radius * 0.05, centre[1] - radius * 0.06), radius * 0.93, (222, 229, 239))
+        brush.disc((centre[0] - radius * 0.16, centre[1] - radius * 0.2), radius * 0.68, (243, 246, 251))
+        brush.disc((centre[0] - radius * 0.28, centre[1] - radius * 0.34), radius * 0.32, WHITE)
+        for turn in range(3):  # a seam that moves with the way it has gone
+            angle = rolled + turn * 2 * math.pi / 3
+            spot = centre[0] + math.cos(angle) * radius * 0.55, centre[1] + math.sin(angle) * radius * 0.55
+            brush.disc(spot, radius * 0.13, faded((96, 112, 140), 0.55))
+
+
+def paint_trail(picture: Image.Image, camera: Camera, way: Sequence[Sequence[float]], width: float) -> None:
+    """The way [places, 2] that a ball has come, wider and brighter towards where it is."""
+    places = np.array([place for k, place in enumerate(way) if not k or math.dist(place, way[k - 1]) > 0.05])
+    if len(places) < 2:
+        return
+    pixels = np.array(camera.path(places.tolist()))
+    widths = np.linspace(0.1, width, len(pixels)) * camera.scale
+    edge, last = ribbon(pixels, widths), len(pixels) - 1
+    pieces = []
+    for piece in range(last):
+        mirrored = len(edge) - 1 - piece
+        quad = [edge[piece], edge[piece + 1], edge[mirrored - 1], edge[mirrored]]
+        pieces.append((quad, 0.34 * ((piece + 1) / last) ** 2))
+    veil(picture, pieces, WHITE)
+
+
+def paint_tanks(picture: Image.Image, left: float, shares: Sequence[float]) -> None:
+    """How much boost each car has, those of the first side first, beside a field that begins at `left`, if it fits."""
+    wide_picture, tall_picture = picture.size
+    unit = tall_picture / 424
+    if left < 34 * unit:
+        return
+    mates, height, wide = len(shares) // 2, tall_picture * 0.42, 9 * unit
+    gap = min(24 * unit, (left - 10 * unit) / mates)
+    top = tall_picture / 2 - height / 2
+    for car, share in enumerate(shares):
+        place = left * 0.5 + ((car % mates) - (mates - 1) / 2) * gap
+        x = place if car < mates else wide_picture - place
+        with Brush(picture, (x - wide, top - 2, x + wide, top + height + 2), 3) as brush:
+            brush.box((x - wide / 2, top, x + wide / 2, top + height), PANEL, wide / 2)
+            full = top + height * (1 - share)
+            if share > 0.01:
+                brush.box((x - wide / 2, min(full, top + height - wide), x + wide / 2, top + height),
+                          SIDES[0 if car < mates else 1], wide / 2)  # fmt: skip
+    for x in (left * 0.5, wide_picture - left * 0.5):
+        write_text(picture, (x, top + height + 14 * unit), "boost", round(12 * unit), DIM, "mm")
+
+
 @lru_cache(maxsize=64)
 def font(size: int) -> Any:
     """Pillow's own font."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.envs.rocket import layout as rocket
 from slipstream.envs.soccer import layout as soccer
 
 COUNTED = {"touches": "touch", "saves": "save", "shots": "shot"}
 """Behaviours that are counts of something that happens, and what that is called."""
+LAYOUTS: Mapping[str, Any] = {"soccer": soccer, "rocket": rocket}
+"""Games with goals, and what says where their states and clocks have what."""
 Told = list[tuple[str, int]]
 """Kinds of events and the agents they belong to."""
 
@@ -25,7 +29,7 @@ def happened(
         return [("lap", 0)] if over and rows.outcome[0] > 0 else []
     told = _counted(spec, before, after, rows.behaviour if over else None)
     touched = [agent for kind, agent in told if kind == "touch"]
-    if spec.name.partition(":")[0] == "soccer":
+    if spec.name.partition(":")[0] in LAYOUTS:
         told += _goals(spec, before, after, rows.behaviour if over else None, [*touched, last_touch])
     return told
 
@@ -45,9 +49,10 @@ def _counted(spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Arr
 
 def present(spec: EnvSpec, snapshot: Mapping[str, Array]) -> list[int]:
     """The agents that play, in the order in which the state holds them: in a mixed match some places are empty."""
-    if spec.name.partition(":")[0] != "soccer":
+    layout = LAYOUTS.get(spec.name.partition(":")[0])
+    if layout is None:
         return list(range(spec.agents))
-    size, room = soccer.cars_in(snapshot["state"][0]) // 2, spec.agents // 2
+    size, room = layout.cars_in(snapshot["state"][0]) // 2, spec.agents // 2
     return [*range(size), *range(room, room + size)]
 
 
@@ -56,13 +61,14 @@ def _goals(
 ) -> Told:
     """Goals belong to the car of the side that touched the ball last, or to its first one if none did."""
     told: Told = []
+    column = LAYOUTS[spec.name.partition(":")[0]].SCORE
     for side in (0, 1):
         mates = [agent for agent in present(spec, before) if spec.teams[agent] == side]
-        score = int(before["clock"][0, soccer.SCORE + side])
+        score = int(before["clock"][0, column + side])
         if ended is not None:
             now = float(ended[mates[0], spec.behaviours.index("goals")])
         else:
-            now = float(after["clock"][0, soccer.SCORE + side])
+            now = float(after["clock"][0, column + side])
         if now > score:
             told.append(("goal", next((agent for agent in touched if agent in mates), mates[0])))
     return told

@@ -278,6 +278,7 @@ ROCKET = Game(
     scripted={name: _scripted("rocket", name) for name in ("driver", "idle")},
     reference="scripted:driver",
     opponents=("scripted:idle", "scripted:driver"),
+    preset="rocket",
     expert="scripted:driver",
     stages=(
         "1v1 vs scripted:idle",
@@ -327,6 +328,11 @@ def parse(name: str) -> tuple[Game | None, str]:
     if head in ("gymnasium", "python") and variant:
         return None, variant
     known = games()
+    if head == "rlgym":
+        raise EnvError(
+            "RLGym's environments are made in Python: ss.train(lambda: RLGym(...)).",
+            "for Rocket League without RLGym use `rocket`; see docs/guides/rocket.md",
+        )
     if head not in known:
         near = did_you_mean(head, [*known, "gymnasium"])
         hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"

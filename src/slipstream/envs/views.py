@@ -9,9 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array
+from slipstream.core.contracts import Array, Vector, Viewed
 
-SCENES = {"soccer": ("slipstream.envs.soccer.drawing", "Pitch"), "kart": ("slipstream.envs.kart.drawing", "Road")}
+SCENES = {
+    "soccer": ("slipstream.envs.soccer.drawing", "Pitch"),
+    "kart": ("slipstream.envs.kart.drawing", "Road"),
+    "rocket": ("slipstream.envs.rocket.drawing", "Stadium"),
+}
 """Where the drawing of each game is."""
 SIZE = (480, 290)
 """The picture of a game as it stands, in pixels."""
@@ -28,6 +32,13 @@ class Scene(Protocol):
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
         """The picture at a time; `beyond` steps further if what moves went on as it did, through kick-offs and ends."""
+
+
+def look(vector: Vector) -> dict[str, Array]:
+    """What there is to draw and to tell of games as they stand; nothing where an env does not tell."""
+    if isinstance(vector, Viewed):
+        return vector.view()
+    return vector.snapshot() if vector.spec.exact else {}
 
 
 def make_scene(env: str, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> Scene | None:

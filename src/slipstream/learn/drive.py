@@ -228,7 +228,8 @@ def _measure(parts: Parts, settings: Settings, games: int, steps: int, keep: lis
 
 def _reference(parts: Parts, settings: Settings) -> str:
     game, _ = parse(parts.choice.name)
-    return settings.evaluation.opponent or (game.reference if game is not None else "")
+    own = game.reference if game is not None else "random" if parts.spec.competitive else ""
+    return settings.evaluation.opponent or own
 
 
 def _keep_replays(parts: Parts, settings: Settings, run: RunDir, steps: int) -> str:

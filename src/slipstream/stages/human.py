@@ -23,7 +23,7 @@ from slipstream.core.contracts import ActionSpec, Array, Vector
 from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.registry import EnvChoice, parse
-from slipstream.envs.views import draw
+from slipstream.envs.views import draw, look
 from slipstream.runs.signals import Wishes
 from slipstream.runs.terminal import LETTERS, Terminal
 
@@ -188,8 +188,9 @@ class Keyboard(BatchAgent):
 
     def _frame(self) -> Array | None:
         """A picture of the game now, if there is one."""
-        if self._vector.spec.exact:
-            return draw(self._game, self._vector.snapshot())
+        state = look(self._vector)
+        if state:
+            return draw(self._game, state)
         if self._made:
             try:
                 return np.asarray(adapter.strip(self._made[-1])[0].render(), np.uint8)[..., :3]

@@ -91,7 +91,7 @@ class Show:
                     if event.kind != "touch":
                         self._say(_line(tape, event, names, seconds))
         outcome = int(tape.rows.outcome[0]) if spec.competitive else 0
-        score = tape.score if spec.name.startswith("soccer") else None
+        score = tape.score if "goals" in spec.behaviours else None
         if self._screen is None:
             self._say(f"{title}: {_ending(tape, names, outcome, float(total.mean()))}")
         return {

@@ -231,3 +231,24 @@ def test_settings_reach_the_game() -> None:
     choice = EnvChoice("rocket", env=EnvSettings(action_repeat=4, actions="multi_discrete"))
     vector = make_vector(choice, 1)
     assert vector.spec.step_seconds == pytest.approx(4 / 120) and vector.spec.action.parts == 8
+
+
+def test_a_league_a_curriculum_and_a_tournament(tmp_path: Path) -> None:
+    """All that soccer has: one policy from 1v1 to 3v3, a league with ratings, a cup with replays."""
+    small = {"preset": "smoke", "plan__envs": 4, "ppo__rollout": 16, "plan__collector": "local", "plan__workers": 1}
+    short = {"env__match_seconds": 2.0, "evaluation__games": 2, "evaluation__envs": 2}
+    staged = ss.train(
+        "rocket:mixed", steps=2048, run=tmp_path / "staged", curriculum__kind="staged", curriculum__episodes=2,
+        curriculum__max_steps=512, every__evaluate=1024, **small, **short,
+    )  # fmt: skip
+    stages = {row["curriculum/stage"] for row in staged.metrics() if "curriculum/stage" in row}
+    assert len(stages) > 1
+    league = ss.compete(
+        "rocket", steps=1024, run=tmp_path / "league", league__snapshot=256, league__rating_games=2,
+        league__sprt_games=4, **small, **short,
+    )  # fmt: skip
+    assert (league.path / "games.jsonl").exists() and len(league.facts["ladder"]) >= 2
+    told = ss.tournament(
+        [f"run:{league.path}", "scripted:driver"], "rocket", games=2, run=tmp_path / "cup", env__match_seconds=2.0
+    )
+    assert told["games"] == 2 and list((tmp_path / "cup" / "replays").glob("*.replay"))

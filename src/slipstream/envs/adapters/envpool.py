@@ -15,7 +15,7 @@ from slipstream.core.errors import ConfigError, EnvError, EnvFault, SlipstreamEr
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters.actions import action_spec, batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_spec
-from slipstream.envs.adapters.pettingzoo import judge
+from slipstream.envs.adapters.tables import judge
 
 INSTALL = 'pip install "slipstream[envpool]" (it brings some 600 MB of assets)'
 ITS_OWN = ("num_envs", "batch_size", "seed", "env_type", "gym_reset_return_info")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pkgutil import iter_modules
@@ -18,11 +17,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, check_tasks, vector_obs
-from slipstream.core.errors import ConfigError, EnvError, EnvFault, SlipstreamError, did_you_mean
-from slipstream.core.streams import env_seeds
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
+from slipstream.core.errors import ConfigError, EnvError, did_you_mean
 from slipstream.envs.adapters.actions import action_decoder, action_spec
 from slipstream.envs.adapters.observations import obs_encoder, obs_spec
+from slipstream.envs.adapters.tables import Tables
 
 PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly", "pettingzoo.sisl", "pettingzoo.atari", "mpe2")
 """Where games are looked for; nothing else is ever imported by name."""
@@ -111,6 +110,14 @@ class Table:
         infos = self.env.infos if self.turns else self.infos
         return seen, infos.get(player, {}).get("action_mask")
 
+    def winner(self) -> int | None:
+        """The side that won, where the game itself tells: it does not."""
+        return None
+
+    def close(self) -> None:
+        """Close the game."""
+        self.env.close()
+
     def _all_over(self) -> bool:
         env = self.env
         return all(env.terminations[player] or env.truncations[player] for player in env.agents)
@@ -130,150 +137,25 @@ def _is_masked(space: Any) -> bool:
     return isinstance(space, spaces.Dict) and "action_mask" in space.spaces and "observation" in space.spaces
 
 
-class PettingZoo:
+class PettingZoo(Tables):
     """`envs` games of one kind, stepped one after another; an episode is a game, for all its players."""
 
     def __init__(
         self, name: str, envs: int, *, first: int = 0, seed: int = 0, options: Mapping[str, Any] | None = None
     ) -> None:
         module = find(name)
-        self.envs, self.first = envs, first
         try:
             turns = takes_turns(module, options or {})
-            self._tables = [Table(module, turns, options or {}) for _ in range(envs)]
+            tables = [Table(module, turns, options or {}) for _ in range(envs)]
         except TypeError as error:
             raise ConfigError(
                 f"`env.options` of pettingzoo:{name}: {error}.", "see the game's own arguments"
             ) from error
-        table = self._tables[0]
-        self._players = table.players
-        kinds = [re.sub(r"_?\d+$", "", player) for player in self._players]
-        sides = kinds if not table.turns else self._players
-        self._kinds = np.array([sorted(set(kinds)).index(kind) for kind in kinds])
-        self.spec, self._encoders, self._decoders = _layout(name, table, self._kinds, sides)
-        self._agents = {player: agent for agent, player in enumerate(self._players)}
-        self._named = env_seeds(seed, first, envs)
-        self._seeds: list[int | None] = list(self._named)
-        self._begun = np.full(envs, -1)
-        self._earned = np.zeros((envs, len(self._players)))
-        self._steps = self._at = 0
-
-    def reset(self, out: Rows) -> None:
-        """Start every game anew, seeded the first time."""
-        self.reset_envs(range(self.envs), out)
-
-    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Start the named games anew, each from its seed where there is one."""
-        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
-            if seed >= 0:
-                self._seeds[index] = self._named[index] = int(seed)
-        self._guard(self._begin_all, indices, out)
-
-    def seeds(self) -> Array:
-        """The seed of each game that was begun by one, else -1."""
-        return self._begun.copy()
-
-    def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
-        check_tasks(self.spec, tasks)
-
-    def step(self, action: Array, out: Rows) -> None:
-        """Let those whose turn it is act in every game."""
-        self._steps += 1
-        self._guard(self._step_all, action, out)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Nothing: Python objects cannot be saved exactly."""
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
-
-    def close(self) -> None:
-        """Close every game; may be called twice."""
-        tables, self._tables = self._tables, []
-        for table in tables:
-            table.env.close()
-
-    def _begin_all(self, indices: Sequence[int], out: Rows) -> None:
-        for index in indices:
-            self._begin(index, out)
-
-    def _step_all(self, action: Array, out: Rows) -> None:
-        for index in range(self.envs):
-            self._step(index, action, out)
-
-    def _begin(self, index: int, out: Rows) -> None:
-        self._at, seed = index, self._seeds[index]
-        self._tables[index].reset(seed)
-        self._seeds[index], self._begun[index] = None, -1 if seed is None else seed
-        self._earned[index] = 0
-        self._show(index, out)
-
-    def _step(self, index: int, action: Array, out: Rows) -> None:
-        self._at, table, low = index, self._tables[index], index * len(self._players)
-        own = slice(low, low + len(self._players))
-        chosen = {
-            player: self._decoders[agent](action[low + agent : low + agent + 1])[0]
-            for player in table.acting
-            for agent in (self._agents[player],)
-        }
-        rewards, over, cut = table.step(chosen)
-        out.reward[own], out.terminated[own], out.truncated[own], out.outcome[own] = 0, 0, 0, 0
-        for player, paid in rewards.items():
-            out.reward[low + self._agents[player]] = paid
-            self._earned[index, self._agents[player]] += paid
-        if table.acting:
-            self._show(index, out)
-            return
-        truncated = any(cut.values()) and not any(over.values())
-        out.truncated[own], out.terminated[own] = truncated, not truncated
-        if truncated:
-            for player in self._players:
-                self._write(table, player, low, out.final_obs)
-        else:
-            out.final_obs[own] = 0
-        if self.spec.competitive:
-            out.outcome[own] = judge(self._earned[index], self.spec.teams)
-        self._begin(index, out)
-
-    def _show(self, index: int, out: Rows) -> None:
-        """Who acts next, and on what."""
-        table, low = self._tables[index], index * len(self._players)
-        out.active[low : low + len(self._players)] = 0
-        for player in table.acting:
-            out.active[low + self._agents[player]] = 1
-            mask = self._write(table, player, low, out.obs)
-            if self.spec.action.masked:
-                row = out.mask[low + self._agents[player]]
-                row[:] = 0
-                size = self._decoders[self._agents[player]].options
-                row[:size] = 1 if mask is None else mask
-
-    def _write(self, table: Table, player: str, low: int, rows: Array) -> Any:
-        agent = self._agents[player]
-        seen, mask = table.look(player)
-        self._encoders[agent](seen, rows[low + agent])
-        return mask
-
-    def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        try:
-            work(*args)
-        except SlipstreamError:
-            raise
-        except Exception as error:
-            report = traceback.format_exc()
-            raise EnvFault(self.first + self._at, self._named[self._at], self._steps, report) from error
-
-
-def judge(earned: Array, sides: Sequence[int]) -> Array:
-    """Who won, by what each player earned in a game: the team that earned more on average."""
-    teams = np.array(sides)
-    means = np.array([earned[teams == team].mean() for team in range(teams.max() + 1)])
-    best = means[teams] == means.max()
-    if best.all():
-        return np.zeros(len(teams), np.int8)
-    return np.where(best, 1, -1).astype(np.int8)
+        table = tables[0]
+        kinds = [re.sub(r"_?\d+$", "", player) for player in table.players]
+        sides = kinds if not table.turns else table.players
+        numbers = np.array([sorted(set(kinds)).index(kind) for kind in kinds])
+        super().__init__(tables, *_layout(name, table, numbers, sides), first, seed)
 
 
 class Decoder:

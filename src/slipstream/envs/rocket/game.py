@@ -20,14 +20,14 @@ from slipstream.core.errors import ConfigError
 from slipstream.core.streams import check_seeds, next_game
 from slipstream.envs.options import check_choice, check_options
 from slipstream.envs.rewards import Payout
-from slipstream.envs.rocket import arena, batch
+from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
+from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.soccer.chance import first_games
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.settings import RewardSettings
 
-TICK_HZ = 120
 SLOTS = 3
 """Cars per team that the mixed variant has room for."""
 OPTIONS = ("", " scattered")
@@ -35,6 +35,8 @@ OPTIONS = ("", " scattered")
 KEPT = ("games", "tasks", "count", "history", "behaviour")
 """The arrays of a snapshot."""
 BLUE_SCORE, ORANGE_SCORE = 2, 3
+CAR_NUMBERS = 36
+"""What the simulator tells of a car, seen from each side."""
 
 
 class Rocket:
@@ -59,7 +61,9 @@ class Rocket:
         self._cars: list[list[Any]] = [[] for _ in range(envs)]
         self._places: list[list[int]] = [[] for _ in range(envs)]
         """The slot of each of an arena's cars."""
-        self._goals = [(0, 0)] * envs
+        self._rows: list[list[int]] = [[] for _ in range(envs)]
+        """The row of each of an arena's cars."""
+        self._goals = np.zeros((envs, 2), np.int64)
         """What the simulator has counted in each arena, whatever the match."""
         longest = -(-self._match // action_repeat) + -(-self._match // (2 * action_repeat)) + 1
         parts = self.spec.action.parts
@@ -75,7 +79,8 @@ class Rocket:
         """Of each row: 1 in the blue team, -1 in the orange one."""
         self._sizes = [int(name[0]) for name in self.spec.tasks]
         self._balls, self._pads = np.zeros((envs, 2, 25), np.float32), np.zeros((envs, 2, batch.PADS), np.float32)
-        self._bodies, self._flips = np.zeros((envs, slots, 2, 36), np.float32), np.zeros((envs, slots), np.float32)
+        self._bodies = np.zeros((envs, slots, 2, CAR_NUMBERS), np.float32)
+        self._flips = np.zeros((envs, slots), np.float32)
         self._present, self._clock = np.zeros((envs, slots), np.uint8), np.zeros((envs, 2), np.float32)
         self._score, self._kickoffs = np.zeros((envs, 2), np.int64), np.zeros(envs, np.int64)
         self.payout = Payout(
@@ -108,10 +113,7 @@ class Rocket:
         """Play one decision of every match."""
         old_balls, old_cars = self._balls.copy(), self._bodies.copy()
         present, acted = self._present, self._present.reshape(-1).copy()
-        scored = np.zeros(self.envs, np.float32)
-        chosen = self._controls.of(action)
-        for env in range(self.envs):
-            scored[env] = self._advance(env, chosen[env * self._slots : (env + 1) * self._slots])
+        scored = self._advance(self._everyone, self._controls.of(action)).astype(np.float32)
         if self.spec.exact:
             self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
         self.count += 1
@@ -157,11 +159,26 @@ class Rocket:
         for env in range(self.envs):
             self._begin(env, int(played["games"][env]), int(played["tasks"][env, PLAYED]))
             for decision in range(int(played["count"][env])):
-                if self._advance(env, self._controls.of(played["history"][env, decision])):
+                chosen = self._controls.of(played["history"][env, decision])
+                if self._advance(np.array([env]), [None] * (env * self._slots) + chosen)[0]:
                     self._kick_off(env)
         for name in ("games", "count", "history", "behaviour"):
             getattr(self, name)[:] = played[name]
         self._tell_time(self._everyone)
+
+    def view(self) -> dict[str, Array]:
+        """What a picture shows of every match, and what was counted in it; see `layout`."""
+        played = self.count * self._ticks
+        extra = played >= self._match
+        clock = np.zeros((self.envs, layout.CLOCK_SIZE), np.int64)
+        clock[:, layout.TICKS_LEFT] = self._match + extra * (self._match // 2) - played
+        clock[:, layout.SCORE : layout.SCORE + 2] = self._score
+        clock[:, layout.OVERTIME], clock[:, layout.GAME] = extra, self.games
+        counted = np.zeros_like(self.behaviour)
+        for env, playing in enumerate(self._places):
+            counted[env, : len(playing)] = self.behaviour[env, playing]
+        state = layout.fill(self._balls, self._pads, self._bodies, self._places)
+        return {"state": state, "clock": clock, "behaviour": counted}
 
     def close(self) -> None:
         """Let the arenas go."""
@@ -184,12 +201,14 @@ class Rocket:
         size, half = self._sizes[task], self._slots // 2
         self._cars[env] = [field.add_car(side) for side in (team.BLUE, team.ORANGE) for _ in range(size)]
         self._places[env] = [side * half + k for side in range(2) for k in range(size)]
+        self._rows[env] = [env * self._slots + place for place in self._places[env]]
         self.games[env], self.tasks[env, PLAYED], self.count[env], self._kickoffs[env] = game, task, 0, 0
         self._present[env] = 0
         self._present[env, self._places[env]] = 1
         self._bodies[env], self._flips[env], self.behaviour[env] = 0, 0, 0
         self._kick_off(env)
         self._score[env] = 0
+        assert [int(one[0, 0]) for one in field.get_gym_state()[3:]] == [car.id for car in self._cars[env]]
 
     def _kick_off(self, env: int) -> None:
         """Put ball and cars where the match's own chance says."""
@@ -226,26 +245,34 @@ class Rocket:
             state.vel, state.boost = sim.Vec(*chance.uniform(-800, 800, 2), 0.0), float(chance.uniform(0, 100))
             car.set_state(state)
 
-    def _advance(self, env: int, chosen: Sequence[Any]) -> int:
-        """Play one decision of one match; +1 for a goal of the blue team, -1 for one of the orange team."""
-        for car, place in zip(self._cars[env], self._places[env], strict=True):
-            car.set_controls(chosen[place])
-        self._arenas[env].step(self._ticks)
-        blue, orange = self._goals[env]
-        self._look(env)
-        blue, orange = self._goals[env][0] - blue, self._goals[env][1] - orange
-        self._score[env] += blue, orange
-        return int(blue > orange) - int(orange > blue)
+    def _advance(self, envs: Array, chosen: Sequence[Any]) -> Array:
+        """Play one decision of some matches by the controls of each row; 1 for a goal of the blue team, -1 orange's."""
+        ticks, told, flips = self._ticks, [], []
+        for env in envs.tolist():
+            arena, cars = self._arenas[env], self._cars[env]
+            for car, row in zip(cars, self._rows[env], strict=True):
+                car.set_controls(chosen[row])
+            arena.step(ticks)
+            told.append(arena.get_gym_state())  # at once, while the arena is in the processor's cache
+            flips += [car.get_state().has_flip_or_jump() for car in cars]
+        before = self._goals[envs]
+        self._take(envs, told, flips)
+        gained = self._goals[envs] - before
+        self._score[envs] += gained
+        return np.sign(gained[:, 0] - gained[:, 1])
 
     def _look(self, env: int) -> None:
         """Read what the simulator tells of an arena."""
-        facts, pads, ball, *bodies = self._arenas[env].get_gym_state()
-        self._goals[env] = int(facts[BLUE_SCORE]), int(facts[ORANGE_SCORE])
-        self._pads[env], self._balls[env] = pads, ball
-        known = {int(body[0, 0]): body for body in bodies}
-        for car, place in zip(self._cars[env], self._places[env], strict=True):
-            self._bodies[env, place] = known[car.id]
-            self._flips[env, place] = car.get_state().has_flip_or_jump()
+        flips = [car.get_state().has_flip_or_jump() for car in self._cars[env]]
+        self._take(np.array([env]), [self._arenas[env].get_gym_state()], flips)
+
+    def _take(self, envs: Array, told: Sequence[Any], flips: Sequence[bool]) -> None:
+        """Take what the simulator told of some arenas: score, pads, ball, and cars in the order in which they came."""
+        self._goals[envs] = np.stack([one[0] for one in told])[:, BLUE_SCORE : ORANGE_SCORE + 1]
+        self._pads[envs], self._balls[envs] = np.stack([one[1] for one in told]), np.stack([one[2] for one in told])
+        rows = [row for env in envs.tolist() for row in self._rows[env]]
+        self._bodies.reshape(-1, 2, CAR_NUMBERS)[rows] = np.stack([body for one in told for body in one[3:]])
+        self._flips.reshape(-1)[rows] = flips
 
     def _tell_time(self, envs: Array) -> None:
         left = self._match - self.count[envs] * self._ticks

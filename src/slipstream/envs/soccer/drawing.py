@@ -11,12 +11,9 @@ from PIL import Image, ImageChops, ImageDraw
 
 from slipstream.core.contracts import Array
 from slipstream.envs.canvas import (
-    BLACK,
     BLUE,
-    DIM,
     ORANGE,
     PAGE,
-    PANEL,
     SIDES,
     WHITE,
     YELLOW,
@@ -26,12 +23,14 @@ from slipstream.envs.canvas import (
     around,
     blended,
     faded,
+    paint_ball,
     paint_car,
-    ribbon,
+    paint_flame,
+    paint_tanks,
+    paint_trail,
     rounded,
     turned,
     veil,
-    write_text,
 )
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.physics import BIG_WAIT, SMALL_WAIT, pad_x, pad_y
@@ -126,18 +125,7 @@ class Pitch:
         if len(broken):
             first += int(broken[-1]) + 1
         way = [*self.states[first : last + 1, : at.Y + 1].tolist(), now[: at.Y + 1].tolist()]
-        places = np.array([place for k, place in enumerate(way) if not k or math.dist(place, way[k - 1]) > 0.05])
-        if len(places) < 2:
-            return
-        pixels = np.array(self.camera.path(places.tolist()))
-        widths = np.linspace(0.1, BALL * 0.8, len(pixels)) * self.camera.scale
-        edge, last = ribbon(pixels, widths), len(pixels) - 1
-        pieces = []
-        for piece in range(last):
-            mirrored = len(edge) - 1 - piece
-            quad = [edge[piece], edge[piece + 1], edge[mirrored - 1], edge[mirrored]]
-            pieces.append((quad, 0.34 * ((piece + 1) / last) ** 2))
-        veil(picture, pieces, WHITE)
+        paint_trail(picture, self.camera, way, BALL * 0.8)
 
     def _paint_flame(self, picture: Image.Image, now: Array, car: int, step: float) -> None:
         """Boost burns behind a car, and flickers."""
@@ -146,19 +134,8 @@ class Pitch:
             return
         heading = now[c + at.HX], now[c + at.HY]
         flicker = 0.8 + 0.2 * math.sin(step * 9.1 + car * 2.3) * math.sin(step * 23.7 + car)
-        colour = SIDES[self.team(car)]
-        flames = (
-            (3.6, 1.05, faded(colour, 0.45)),
-            (2.5, 0.8, faded(blended(colour, YELLOW, 0.6), 0.75)),
-            (1.5, 0.45, WHITE),
-        )
-        whole = self._placed([(-LONG - 4.2, -1.3), (-LONG + 0.4, 1.3), (-LONG - 4.2, 1.3)], now, c, heading)
-        with Brush(picture, around(whole, 6)) as brush:
-            for length, wide, fill in flames:
-                tip = -LONG - length * flicker
-                shape = rounded([(-LONG + 0.5, -wide), (-LONG - 0.35 * length, -wide), (tip, 0.0),
-                                 (-LONG - 0.35 * length, wide), (-LONG + 0.5, wide)], 0.8)  # fmt: skip
-                brush.polygon(self._placed(shape, now, c, heading), fill)
+        place = now[c + at.X], now[c + at.Y]
+        paint_flame(picture, self.camera, place, heading, SIDES[self.team(car)], flicker)
 
     def _paint_car(self, picture: Image.Image, now: Array, car: int) -> None:
         c, mates = at.CARS + car * at.CAR_SIZE, self.cars // 2
@@ -167,52 +144,17 @@ class Pitch:
         paint_car(picture, self.camera, place, heading, colour, now[c + at.STEER])
 
     def _paint_ball(self, picture: Image.Image, now: Array) -> None:
-        centre, radius = self.camera.at(now[at.X], now[at.Y]), BALL * self.camera.scale
-        with Brush(picture, around([centre], radius * 1.7)) as brush:
-            for reach, share in ((1.28, 0.16), (1.12, 0.3)):
-                brush.disc((centre[0] + radius * 0.16, centre[1] + radius * 0.3), radius * reach, faded(BLACK, share))
-            brush.disc(centre, radius, (150, 162, 182))
-            brush.disc((centre[0] - radius * 0.05, centre[1] - radius * 0.06), radius * 0.93, (222, 229, 239))
-            brush.disc((centre[0] - radius * 0.16, centre[1] - radius * 0.2), radius * 0.68, (243, 246, 251))
-            brush.disc((centre[0] - radius * 0.28, centre[1] - radius * 0.34), radius * 0.32, WHITE)
-            # The ball rolls: a seam that moves with the way it has gone.
-            for turn in range(3):
-                angle = (now[at.X] + now[at.Y]) / BALL * 0.5 + turn * 2 * math.pi / 3
-                spot = (
-                    centre[0] + math.cos(angle) * radius * 0.55,
-                    centre[1] + math.sin(angle) * radius * 0.55,
-                )
-                brush.disc(spot, radius * 0.13, faded((96, 112, 140), 0.55))
+        place = now[at.X], now[at.Y]
+        paint_ball(picture, self.camera, place, BALL, (now[at.X] + now[at.Y]) / BALL * 0.5)
 
     def _paint_tanks(self, picture: Image.Image, now: Array) -> None:
         """How much boost each car has, beside the pitch if there is room."""
-        left, _ = self.camera.at(-REACH[0], 0)
-        unit = self._size[1] / 424
-        if left < 34 * unit:
-            return
-        mates, height, wide = self.cars // 2, self._size[1] * 0.42, 9 * unit
-        gap = min(24 * unit, (left - 10 * unit) / mates)
-        top = self._size[1] / 2 - height / 2
-        for car in range(self.cars):
-            place = left * 0.5 + ((car % mates) - (mates - 1) / 2) * gap
-            x = place if self.team(car) == 0 else self._size[0] - place
-            share = float(np.clip(now[at.CARS + car * at.CAR_SIZE + at.BOOST], 0, 1))
-            colour = SIDES[self.team(car)]
-            with Brush(picture, (x - wide, top - 2, x + wide, top + height + 2), 3) as brush:
-                brush.box((x - wide / 2, top, x + wide / 2, top + height), PANEL, wide / 2)
-                full = top + height * (1 - share)
-                if share > 0.01:
-                    brush.box((x - wide / 2, min(full, top + height - wide), x + wide / 2, top + height), colour,
-                              wide / 2)  # fmt: skip
-        for x in (left * 0.5, self._size[0] - left * 0.5):
-            write_text(picture, (x, top + height + 14 * unit), "boost", round(12 * unit), DIM, "mm")
+        tanks = [float(np.clip(now[at.CARS + car * at.CAR_SIZE + at.BOOST], 0, 1)) for car in range(self.cars)]
+        paint_tanks(picture, self.camera.at(-REACH[0], 0)[0], tanks)
 
     def team(self, car: int) -> int:
         """The side of a car."""
         return 0 if car < self.cars // 2 else 1
-
-    def _placed(self, shape: list[Point], now: Array, c: int, heading: Point) -> list[Point]:
-        return self.camera.path(turned(shape, (now[c + at.X], now[c + at.Y]), heading))
 
 
 def _coast(now: Array, c: int, seconds: float, radius: float) -> None:

@@ -1,0 +1,254 @@
+"""Rocket League: agent-steps per second beside RLGym, and twenty minutes of training from scripted demos.
+
+    .venv/bin/python benchmarks/rocket.py speed [--rounds 5] [--seconds 8] [--sizes 1 2 3]
+    .venv/bin/python benchmarks/rocket.py spread [--rounds 5] [--seconds 8]
+    .venv/bin/python benchmarks/rocket.py train [--minutes 20] [--seeds 3] [--first 0] [--games 400]
+
+speed: RLGym in a virtual environment of its own (`.venvs/rlgym`, made here), on the same meshes (RLGym's), tick skip 8,
+with random actions of the table of 90, one process on one core each, in turn, round by round. The bar is 6x.
+spread: the same games of 1v1 stepped serially, in threads (the simulator lets go of the GIL) and in processes.
+train: `record`, `clone` and `train --start` by the command line, all within the minutes, then games of the result
+against the scripted driver, sides swapped: the bar is that the 95 % interval of goals less goals conceded is above 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from record import ROOT, Record, call, dated
+from slipstream.core.stats import mean_interval
+
+BAR = 6.0
+REQUIRED = ("rlgym==2.0.1", "rlgym-api==2.0.0", "rlgym-rocket-league==2.0.1")
+"""Installed without what they depend on: they ask for numpy < 2."""
+BESIDE = ("rocketsim==2.2.1", "numpy==2.4.6", "setuptools", "wheel")
+VENV = ROOT / ".venvs" / "rlgym"
+RIVAL = "scripted:driver"
+SPARE_S = 20.0
+"""Of the minutes, kept for the start and the end of training."""
+
+
+def install() -> Path:
+    """Make RLGym's virtual environment where it is missing; return its Python."""
+    python, stamp, wanted = VENV / "bin" / "python", VENV / "installed.txt", " ".join((*REQUIRED, *BESIDE))
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        venv.create(VENV, with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "-q"]
+        subprocess.run([*pip, *BESIDE], check=True)
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", *REQUIRED], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+def meshes() -> Path:
+    """The meshes that RLGym brings."""
+    return next(VENV.glob("lib/python*/site-packages/rlgym/rocket_league/sim/collision_meshes"))
+
+
+def step(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
+    """Our own games with random actions for some seconds, in this process."""
+    from slipstream.core.contracts import empty_rows
+    from slipstream.envs.rocket.game import Rocket
+
+    game, chance = Rocket(envs, team_size=size, seed=seed), np.random.default_rng(seed)
+    rows, agents = empty_rows(game.spec, envs), envs * game.spec.agents
+    game.reset(rows)
+    steps, began, cpu = -60, 0.0, 0.0
+    while steps <= 0 or time.perf_counter() - began < seconds:
+        if steps == 0:
+            began, cpu = time.perf_counter(), time.process_time()
+        game.step(chance.integers(0, 90, (agents, 1)).astype(np.int32), rows)
+        steps += 1
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return {
+        "steps_per_second": agents * steps / wall, "steps_per_cpu_second": agents * steps / cpu,
+        "meshes": dict(game.spec.world)["meshes"], "wall_seconds": wall,
+    }  # fmt: skip
+
+
+def ask(command: list[str], place: Path) -> dict[str, Any]:
+    """Run one side on one core and take its line of JSON."""
+    pin = ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[-1])]
+    done = subprocess.run(
+        [*pin, *command], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
+        env={**os.environ, "RS_COLLISION_MESHES": str(place), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def race(options: argparse.Namespace) -> None:
+    """Both sides in turn, round by round."""
+    python, record = install(), Record(options.out or dated("rocket-speed"))
+    record.begin()
+    for number in range(options.rounds):
+        for size in options.sizes:
+            words = [str(size), str(options.seconds), str(number)]
+            sides = {
+                "slipstream": [sys.executable, __file__, "step", *words, "--envs", str(options.envs)],
+                "rlgym": [str(python), str(ROOT / "benchmarks" / "peers" / "rlgym_steps.py"), *words],
+            }
+            for side in list(sides)[:: 1 if number % 2 == 0 else -1]:
+                record.load()
+                told = ask(sides[side], meshes())
+                record.add({"work": f"{size}v{size}", "contestant": side, "peer": side, "round": number, **told})
+    lines = ["| | slipstream | RLGym | ratio | lowest | highest |", "|" + "---|" * 6]
+    summary: dict[str, Any] = {"bar": BAR, "passed": True, "sizes": {}}
+    for size in options.sizes:
+        rates = {
+            side: [row["steps_per_second"] for row in record.rows if row["work"] == f"{size}v{size}"
+                   and row["contestant"] == side]
+            for side in ("slipstream", "rlgym")
+        }  # fmt: skip
+        ratios = np.array(rates["slipstream"]) / np.array(rates["rlgym"])
+        middle = {side: float(np.median(found)) for side, found in rates.items()}
+        found = {"ratio": float(np.median(ratios)), "low": float(ratios.min()), "high": float(ratios.max())}
+        summary["sizes"][f"{size}v{size}"] = middle | found
+        summary["passed"] &= found["ratio"] >= BAR
+        lines.append(
+            f"| {size}v{size} | {middle['slipstream']:,.0f} | {middle['rlgym']:,.0f} | {found['ratio']:.2f}x | "
+            f"{found['low']:.2f}x | {found['high']:.2f}x |"
+        )
+    head = f"# Agent-steps per second on one core, {options.rounds} rounds, medians; ratios round by round\n\n"
+    record.close(summary, head + "\n".join(lines) + f"\n\nBar of {BAR}x met: {'yes' if summary['passed'] else 'no'}")
+
+
+def spread(options: argparse.Namespace) -> None:
+    """One process, two threads, two processes, in turn."""
+    from slipstream.collect.vectors import spread_vector
+    from slipstream.core.contracts import empty_rows
+    from slipstream.core.machine import cores
+    from slipstream.envs.registry import EnvChoice
+
+    record, envs = Record(options.out or dated("rocket-spread")), 2 * options.envs
+    record.begin()
+    hows = ("serial", "threads", "processes")
+    vectors = {how: spread_vector(EnvChoice("rocket"), envs, how, cores()) for how in hows}
+    rows = {how: empty_rows(vector.spec, envs) for how, vector in vectors.items()}
+    chance = np.random.default_rng(0)
+    acts = [chance.integers(0, 90, (2 * envs, 1)).astype(np.int32) for _ in range(50)]
+    for how, vector in vectors.items():
+        vector.reset(rows[how])
+    for number in range(-1, options.rounds):
+        for how in hows[:: 1 if number % 2 == 0 else -1]:
+            record.load()
+            began, steps = time.perf_counter(), 0
+            while time.perf_counter() - began < (options.seconds if number >= 0 else 1.0):
+                vectors[how].step(acts[steps % len(acts)], rows[how])
+                steps += 1
+            rate = 2 * envs * steps / (time.perf_counter() - began)
+            if number >= 0:  # the first is for warming up
+                record.add({"work": "1v1", "contestant": how, "round": number, "steps_per_second": rate})
+    for vector in vectors.values():
+        vector.close()
+    middle = {how: [row["steps_per_second"] for row in record.rows if row["contestant"] == how] for how in hows}
+    lines = [f"| {how} | {np.median(found):,.0f} | {min(found):,.0f} | {max(found):,.0f} |"
+             for how, found in middle.items()]  # fmt: skip
+    head = f"# Stepping {envs} matches of 1v1, agent-steps per second, {cores()} workers\n\n"
+    text = head + "\n".join(["| | median | lowest | highest |", "|---|---|---|---|", *lines])
+    record.close({how: float(np.median(found)) for how, found in middle.items()}, text)
+
+
+def learn(seed: int, minutes: float, games: int) -> dict[str, Any]:
+    """One whole story by the command line, and games of its result."""
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+        demos, clone, run = (f"{folder}/{name}" for name in ("demos", "clone", "run"))
+        began = time.perf_counter()
+        _, record_s = call("record", "scripted:driver", "--env", "rocket", "--episodes", "400", "--seed", str(seed),
+                           "--out", demos)  # fmt: skip
+        _, clone_s = call("clone", demos, "--run", clone)
+        left = minutes - (time.perf_counter() - began + SPARE_S) / 60
+        facts, train_s = call("train", "rocket", "--start", f"run:{clone}", "--minutes", f"{left:.3f}", "--run", run,
+                              "--set", f"seed={seed}")  # fmt: skip
+        seconds = time.perf_counter() - began
+        told = {"clone": margin(f"run:{clone}", games), "result": margin(f"run:{run}", games)}
+    kept = {key: facts[key] for key in ("steps", "steps_per_second", "start_seconds")}
+    spent = {"seconds": seconds, "record_seconds": record_s, "clone_seconds": clone_s, "train_seconds": train_s}
+    return {"seed": seed, **spent, **kept, **told}
+
+
+def margin(agent: str, games: int) -> dict[str, Any]:
+    """Games against the driver: won, goals, and by how much it scored more, with its 95 % interval."""
+    from slipstream.agents.specs import load_agent
+    from slipstream.api import configure
+    from slipstream.collect.games import play
+    from slipstream.learn.build import choose_env
+
+    choice = choose_env("rocket", configure("rocket", agent=agent).settings)
+    played = play(
+        choice, lambda spec, choice: load_agent(agent, spec, choice),
+        lambda spec, choice: load_agent(RIVAL, spec, choice), games, seed=9000,
+    )  # fmt: skip
+    more = [one["goals"] - one["conceded"] for one in played.behaviour]
+    mean, low, high = mean_interval(more)
+    kept = {name: played.summary()[name] for name in ("games", "wins", "draws", "losses", "win_rate", "win_rate_low")}
+    goals = {name: float(np.mean([one[name] for one in played.behaviour])) for name in ("goals", "conceded", "touches")}
+    return kept | goals | {"more": mean, "more_low": low, "more_high": high}
+
+
+def teach(options: argparse.Namespace) -> None:
+    """Every seed, and the record."""
+    record = Record(options.out or dated("rocket-train"))
+    record.begin()
+    lines = ["| seed | seconds | steps | steps/s | who | goals : conceded | more, 95 % | win rate |", "|" + "---|" * 8]
+    passed = True
+    for seed in range(options.first, options.first + options.seeds):
+        record.load()
+        row = learn(seed, options.minutes, options.games)
+        record.add({"work": "rocket", "contestant": f"seed {seed}", **row})
+        for who in ("clone", "result"):
+            found = row[who]
+            lines.append(
+                f"| {seed} | {row['seconds']:.0f} | {row['steps']:,} | {row['steps_per_second']:,.0f} | {who} | "
+                f"{found['goals']:.2f} : {found['conceded']:.2f} | {found['more']:+.2f} ({found['more_low']:+.2f} to "
+                f"{found['more_high']:+.2f}) | {found['win_rate']:.3f} |"
+            )
+        passed &= row["result"]["more_low"] > 0 and row["seconds"] <= 60 * options.minutes
+    head = f"# From scripted demos against {RIVAL}, {options.minutes:g} minutes in all, {options.games} games each\n\n"
+    text = head + "\n".join(lines) + f"\n\nScores more than it concedes, every seed: {'yes' if passed else 'no'}"
+    record.close({"passed": passed, "minutes": options.minutes, "runs": record.rows}, text)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    speed = parts.add_parser("speed")
+    speed.add_argument("--rounds", type=int, default=5)
+    speed.add_argument("--seconds", type=float, default=8.0)
+    speed.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 3])
+    spreading = parts.add_parser("spread")
+    spreading.add_argument("--rounds", type=int, default=5)
+    spreading.add_argument("--seconds", type=float, default=8.0)
+    train = parts.add_parser("train")
+    train.add_argument("--minutes", type=float, default=20.0)
+    train.add_argument("--seeds", type=int, default=3)
+    train.add_argument("--first", type=int, default=0)
+    train.add_argument("--games", type=int, default=400)
+    one = parts.add_parser("step")
+    for name, kind in (("size", int), ("seconds", float), ("seed", int)):
+        one.add_argument(name, type=kind)
+    for part in (speed, spreading, one):
+        part.add_argument("--envs", type=int, default=32, help="our matches in the process")
+    for part in (speed, spreading, train):
+        part.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.part == "step":
+        print(json.dumps(step(options.size, options.seconds, options.seed, options.envs)))
+    else:
+        {"speed": race, "spread": spread, "train": teach}[options.part](options)
+
+
+if __name__ == "__main__":
+    main()

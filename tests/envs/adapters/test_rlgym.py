@@ -1,0 +1,217 @@
+"""RLGym's environments as rows: agents, sides, ends, winners, what cannot be read; and the real ones if installed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import slipstream as ss
+from slipstream.collect.vectors import make_vector, spaces_of
+from slipstream.core.contracts import Rows, Vector, empty_rows
+from slipstream.core.errors import EnvError
+from slipstream.envs.adapters import rlgym
+from slipstream.envs.registry import EnvChoice, parse
+
+
+class Duel:
+    """An env with RLGym's parts and no arena: who presses 1 first scores; a game is cut off after five steps."""
+
+    def __init__(self, space: Any = ("discrete", 2), ragged: bool = False) -> None:
+        self._space, self._ragged, self._games = space, ragged, 0
+        self.transition_engine = self.state_mutator = self.reward_fn = None
+        self.obs_builder, self.action_parser = SimpleNamespace(), SimpleNamespace()
+        self.agents: list[str] = []
+        self.closed = False
+
+    def action_space(self, agent: str) -> Any:
+        """What everybody can do."""
+        return self._space
+
+    def reset(self) -> dict[str, Any]:
+        """Begin; the second car of each team stays away from every other game."""
+        self._games += 1
+        pairs = 2 if self._games % 2 else 1
+        self.agents = [f"{team}-{k}" for k in range(pairs) for team in ("blue", "orange")]
+        cars = {agent: SimpleNamespace(team_num=int(agent.startswith("orange"))) for agent in self.agents}
+        self.state = SimpleNamespace(cars=cars, goal_scored=False, scoring_team=None)
+        self._step, self.drawn = 0, float(np.random.random())
+        return self._see()
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Who pressed 1 scores, the first of them."""
+        self._step += 1
+        assert set(actions) == set(self.agents) and all(act.shape == (1,) for act in actions.values())
+        first = next((agent for agent in self.agents if actions[agent][0] == 1), None)
+        if first is not None:
+            self.state.goal_scored, self.state.scoring_team = True, self.state.cars[first].team_num
+        paid = {agent: float(agent == first) for agent in self.agents}
+        over = dict.fromkeys(self.agents, first is not None)
+        return self._see(), paid, over, dict.fromkeys(self.agents, self._step >= 5)
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+    def _see(self) -> dict[str, Any]:
+        return {
+            agent: np.array([k, self._step, self.drawn][: 2 if self._ragged and k else 3])
+            for k, agent in enumerate(self.agents)
+        }
+
+
+def begin(envs: int = 1, **more: Any) -> tuple[Vector, Rows]:
+    """Games that have just begun."""
+    vector = make_vector(EnvChoice("python:duel", factory=lambda: Duel(**more)), envs)
+    rows = empty_rows(vector.spec, envs)
+    vector.reset(rows)
+    return vector, rows
+
+
+def press(*acts: int) -> Any:
+    """An action of each row."""
+    return np.array(acts, np.int32)[:, None]
+
+
+def test_agents_are_rows_and_teams_sides() -> None:
+    """Agents stand side by side by team, whatever order the env has them in; those who are away are not active."""
+    vector, rows = begin()
+    assert vector.spec.teams == (0, 0, 1, 1) and vector.spec.competitive
+    assert vector.spec.action.sizes == (2,) and vector.spec.obs.width == 3
+    assert rows.active.tolist() == [1, 0, 1, 0]  # its second game: the first was a look at it
+    vector.reset_envs([0], rows)
+    assert rows.active.tolist() == [1, 1, 1, 1]
+    assert rows.obs[:, 0].tolist() == [0, 2, 1, 3]
+
+
+def test_a_goal_ends_the_game() -> None:
+    """The side that scored has won, what each earned is in its row, and the next game begins at once."""
+    vector, rows = begin()
+    vector.step(press(0, 0, 1, 0), rows)
+    assert rows.terminated.tolist() == [1] * 4 and not rows.truncated.any()
+    assert rows.outcome.tolist() == [-1, -1, 1, 1] and rows.reward.tolist() == [0, 0, 1, 0]
+    assert rows.active.all() and rows.obs[0, 1] == 0
+
+
+def test_a_game_that_is_cut_off() -> None:
+    """After five steps without a goal it is truncated, a draw, with the last observation kept."""
+    vector, rows = begin()
+    for step in range(5):
+        assert not rows.truncated.any()
+        vector.step(press(0, 0, 0, 0), rows)
+        assert rows.active.any() and step < 5
+    assert rows.truncated.all() and not rows.terminated.any() and not rows.outcome.any()
+    assert rows.final_obs[0, 1] == 5 and not rows.final_obs[1].any()
+
+
+def test_chance_follows_from_the_seed() -> None:
+    """Two games of one seed draw the same."""
+    vector, rows = begin()
+    drawn = []
+    for seed in (7, 8, 7):
+        vector.reset_envs([0], rows, [seed])
+        drawn.append(float(rows.obs[0, 2]))
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("space", "kind", "sizes"),
+    [
+        (("real", 8), "continuous", ()),
+        (("multi-discrete", (3, 2)), "multi_discrete", (3, 2)),
+        (spaces.Discrete(5), "discrete", (5,)),
+    ],
+)
+def test_action_spaces(space: Any, kind: str, sizes: tuple[int, ...]) -> None:
+    """RLGym's tuples and Gymnasium's spaces are understood."""
+    vector, _ = begin(space=space)
+    assert vector.spec.action.kind == kind and vector.spec.action.sizes == sizes
+    assert vector.spec.action.parts == (8 if kind == "continuous" else len(sizes))
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    """An unknown action space, and observations of different lengths."""
+    with pytest.raises(EnvError, match="action space 'wheel'") as caught:
+        begin(space="wheel")
+    assert "discrete" in (caught.value.hint or "")
+    with pytest.raises(EnvError, match="2 numbers") as caught:
+        begin(ragged=True)
+    assert "zero_padding" in (caught.value.hint or "")
+
+
+def test_without_rlgym_the_command_is_told() -> None:
+    """An env that cannot be made because RLGym is missing says how to install it without its numpy."""
+
+    def make() -> Any:
+        raise ModuleNotFoundError("No module named 'rlgym'", name="rlgym.api")
+
+    with pytest.raises(EnvError, match="needs RLGym") as caught:
+        make_vector(EnvChoice("python:duel", factory=make), 1)
+    assert caught.value.hint == rlgym.INSTALL and "--no-deps" in rlgym.INSTALL
+    with pytest.raises(EnvError, match=r"ss\.train\(lambda: RLGym"):
+        parse("rlgym:1v1")
+
+
+def test_other_envs_are_not_taken_for_it() -> None:
+    """Recognised by all of its parts."""
+    assert rlgym.recognise(Duel()) and not rlgym.recognise(SimpleNamespace(obs_builder=1, step=2))
+    choice = EnvChoice("python:duel", factory=Duel)
+    seen, acts = spaces_of(choice, make_vector(choice, 1).spec)
+    assert seen.shape == (3,) and acts == spaces.Discrete(2)
+
+
+def real() -> Any:
+    """RLGym's own 1v1 as its documentation makes it."""
+    api = pytest.importorskip("rlgym.api", reason=f"needs RLGym ({rlgym.INSTALL})")
+    from rlgym.rocket_league import action_parsers, done_conditions, obs_builders, reward_functions, state_mutators
+    from rlgym.rocket_league.sim import RocketSimEngine
+
+    sizes = state_mutators.FixedTeamSizeMutator(blue_size=1, orange_size=1)
+    return api.RLGym(
+        state_mutator=state_mutators.MutatorSequence(sizes, state_mutators.KickoffMutator()),
+        obs_builder=obs_builders.DefaultObs(zero_padding=1),
+        action_parser=action_parsers.RepeatAction(action_parsers.LookupTableAction(), repeats=8),
+        reward_fn=reward_functions.CombinedReward(
+            (reward_functions.GoalReward(), 10.0), (reward_functions.TouchReward(), 0.1)
+        ),
+        termination_cond=done_conditions.GoalCondition(),
+        truncation_cond=done_conditions.TimeoutCondition(2.0),
+        transition_engine=RocketSimEngine(),
+    )
+
+
+def test_the_real_one_steps_as_by_hand() -> None:
+    """Rows hold what RLGym itself gives for the same actions from the same start."""
+    one = real()
+    vector = make_vector(EnvChoice("python:real", factory=real), 2)
+    rows = empty_rows(vector.spec, 2)
+    vector.reset(rows)
+    vector.reset_envs([0], rows, [5])
+    random.seed(5)
+    np.random.seed(5)
+    seen = one.reset()
+    chance = np.random.default_rng(0)
+    for step in range(30):
+        assert np.allclose(rows.obs[0], seen["blue-0"], atol=1e-6) and np.allclose(rows.obs[1], seen["orange-0"])
+        acts = chance.integers(0, 90, (4, 1)).astype(np.int32)
+        seen, paid, over, cut = one.step({"blue-0": acts[0].astype(int), "orange-0": acts[1].astype(int)})
+        vector.step(acts, rows)
+        assert rows.reward[0] == pytest.approx(paid["blue-0"])
+        assert bool(rows.truncated[0]) == any(cut.values()) and not any(over.values())
+        if rows.truncated[0]:
+            assert step >= 25 and np.allclose(rows.final_obs[1], seen["orange-0"], atol=1e-6)
+            break
+    assert rows.truncated[0]
+    vector.close()
+
+
+def test_the_real_one_trains(tmp_path: Path) -> None:
+    """Self-play on RLGym's env with its users' parts, by two workers."""
+    real().close()
+    run = ss.train(real, steps=1024, preset="smoke", run=tmp_path / "run", plan__envs=2, plan__workers=2)
+    assert run.facts["steps"] >= 1024
