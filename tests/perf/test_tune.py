@@ -90,7 +90,7 @@ def test_a_change_that_fails_is_refused() -> None:
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
-            if len(made) > 7 + 7 + 4:  # the default plan, and the model's two trials
+            if len(made) > 5 + 5 + 2:  # the default plan, and the model's two trials
                 raise ValueError("no more of them")
 
     (attempt,) = search(Scarce, seconds=20.0, **STILL).attempts
