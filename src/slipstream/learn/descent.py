@@ -14,6 +14,7 @@ from slipstream.core.contracts import Array
 from slipstream.learn.batch import CLIPPED, ENTROPY, KL, NORMS, POLICY, SAMPLES, UPDATES, VALUE
 from slipstream.models.heads import measure, slopes
 from slipstream.models.kernels import ONE, TWO, ZERO, exponential
+from slipstream.models.networks import place
 
 OLD_LOGP, OLD_VALUE, ADVANTAGE, GOAL, WEIGHT = range(5)
 """Columns of what is known of a sample."""
@@ -140,3 +141,27 @@ def adam_all(
     """Adam's step of every weight."""
     for i in range(params.size):
         adam_at(i, params, gradient, first, second, counters, norm, go, knobs)
+
+
+@compiled_fused
+def standardise(
+    values: Array, counts: Array, index: Array, steps: int, rows: int, wanted: bool
+) -> tuple[Number, Number, Number]:
+    """Mean and one over the deviation of the samples that count, and one over their number; 0 and 1 if not wanted."""
+    total, squares, number = 0.0, 0.0, 0
+    for turn in range(2):
+        mean = total / max(1, number)
+        for s in index:
+            for step in range(steps):
+                n = place(s, step, steps, rows)
+                if counts[n] > ZERO:
+                    if turn == 0:
+                        total += values[n]
+                        number += 1
+                    else:
+                        squares += (values[n] - mean) ** 2
+    share = np.float32(1.0 / max(1, number))
+    if not wanted:
+        return ZERO, ONE, share
+    deviation = math.sqrt(squares / max(1, number - 1))
+    return np.float32(total / max(1, number)), np.float32(1.0 / (deviation + 1e-8)), share

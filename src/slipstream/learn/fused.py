@@ -30,28 +30,17 @@ from slipstream.learn.batch import (
     Knobs,
     Survey,
 )
-from slipstream.learn.descent import surrogate
+from slipstream.learn.descent import standardise, surrogate
+from slipstream.learn.naming import name_arrays, read_arrays
 from slipstream.learn.survey import look
 from slipstream.models import tokens
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure, slopes
-from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, squared_length
-from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, Weights, pad
+from slipstream.models.kernels import CHUNK, ZERO, adam, add_row, squared_length
+from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
 from slipstream.models.nearness import hold_near
 from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
-from slipstream.models.tokens import (
-    AS_IT_IS,
-    Book,
-    clear_kinds,
-    empty_book,
-    learn_kinds,
-    open_book,
-    pool_all,
-    pool_sample,
-    read_book,
-    tabulate,
-    unpool_sample,
-)
+from slipstream.models.tokens import AS_IT_IS, Book, empty_book, open_book, samples_of
 
 FAILED = 3
 """Failed steps in a row that end an epoch."""
@@ -88,7 +77,7 @@ def add_gradient(
         if book.keys.size:
             for s in chosen:
                 for step in range(steps):
-                    pool_sample(book, place(s, step, steps, rows))
+                    tokens.pool_sample(book, place(s, step, steps, rows))
         run_block(
             params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
@@ -132,31 +121,7 @@ def add_gradient(
                 for step in range(steps):
                     n = place(chosen[lane], step, steps, rows)
                     book.slopes[n] = below[step * lanes + lane]
-                    unpool_sample(book, n, thread)
-
-
-@compiled_fused
-def standardise(
-    values: Array, counts: Array, index: Array, steps: int, rows: int, wanted: bool
-) -> tuple[Number, Number, Number]:
-    """Mean and one over the deviation of the samples that count, and one over their number; 0 and 1 if not wanted."""
-    total, squares, number = 0.0, 0.0, 0
-    for turn in range(2):
-        mean = total / max(1, number)
-        for s in index:
-            for step in range(steps):
-                n = place(s, step, steps, rows)
-                if counts[n] > ZERO:
-                    if turn == 0:
-                        total += values[n]
-                        number += 1
-                    else:
-                        squares += (values[n] - mean) ** 2
-    share = np.float32(1.0 / max(1, number))
-    if not wanted:
-        return ZERO, ONE, share
-    deviation = math.sqrt(squares / max(1, number - 1))
-    return np.float32(total / max(1, number)), np.float32(1.0 / (deviation + 1e-8)), share
+                    tokens.unpool_sample(book, n, thread)
 
 
 def run_epoch(
@@ -178,10 +143,10 @@ def run_epoch(
         share = (index.size + 4 * threads - 1) // (4 * threads) * 4
         transpose_weights(params, table, flipped)
         if book.keys.size:
-            tabulate(params[book.offset :], book.table)
+            tokens.tabulate(params[book.offset :], book.table)
             for thread in numba.prange(threads):
-                read_book(params, book, thread, threads)
-                clear_kinds(book, thread)
+                tokens.read_book(params, book, thread, threads)
+                tokens.clear_kinds(book, thread)
         for thread in numba.prange(threads):
             gradients[thread, :] = ZERO
             sums[thread, :] = 0.0
@@ -197,7 +162,7 @@ def run_epoch(
             add_row(gradients[thread], gradient)
             sums[0] += sums[thread]
         if book.keys.size:
-            learn_kinds(params, book, gradient)
+            tokens.learn_kinds(params, book, gradient)
         if knobs[9] == 0.0:
             gradient *= of_value
         length = math.sqrt(squared_length(gradient))
@@ -293,7 +258,7 @@ class FusedEngine:
         order = np.arange(samples // batch.sequence)
         obs, mean, scale = self._see(batch, order)
         if self.design.tokens is not None:
-            pool_all(self.params, self._book, np.arange(samples))
+            tokens.pool_all(self.params, self._book, np.arange(samples))
         logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
         look(
@@ -320,31 +285,3 @@ class FusedEngine:
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
         read_arrays(self.design.weights, arrays, self.params, self.moments, self.counters)
-
-
-def samples_of(order: Array, steps: int, rows: int) -> Array:
-    """Where the samples of some sequences stand in a batch, as `networks.place` says."""
-    first = order // rows * (steps * rows) + order % rows
-    places: Array = (first[:, None] + np.arange(steps) * rows).reshape(-1)
-    return places
-
-
-def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
-    """Flat weights, Adam's moments [2, size] and counters, copied out as a checkpoint names them."""
-    arrays = {f"weight/{name}": array for name, array in weights.named(params).items()}
-    for row, kind in enumerate(("first", "second")):
-        arrays |= {f"{kind}/{name}": array for name, array in weights.named(moments[row]).items()}
-    return arrays | {"counters": counters.copy()}
-
-
-def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, moments: Array, counters: Array) -> None:
-    """The inverse of `name_arrays`, into arrays that are there."""
-    weights.flatten(under(arrays, "weight/"), params)
-    for row, kind in enumerate(("first/", "second/")):
-        weights.flatten(under(arrays, kind), moments[row])
-    counters[:] = arrays["counters"]
-
-
-def under(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose names start so, by what is left of their names."""
-    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from slipstream.core.contracts import Array
 from slipstream.learn.critics import ADAM_EPS, Critics, SoftKnobs
-from slipstream.learn.fused import under
+from slipstream.learn.naming import under
 from slipstream.learn.replay import Feed
 from slipstream.models.design import Design
 from slipstream.models.kernels import OBS_LIMIT

@@ -17,9 +17,9 @@ from slipstream.core.errors import MachineError
 from slipstream.core.plan import changed
 from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
 from slipstream.learn.contrast import contrast
-from slipstream.learn.fused import under
 from slipstream.learn.graphs import Graphs, Tally
 from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
+from slipstream.learn.naming import under
 from slipstream.learn.optimisers import Optimiser, shorten
 from slipstream.learn.tensors import Data, Part
 from slipstream.models.design import Design

@@ -32,7 +32,7 @@ from slipstream.learn.critics import (
     Q,
     SoftKnobs,
 )
-from slipstream.learn.fused import under
+from slipstream.learn.naming import under
 from slipstream.learn.replay import Feed, Ring, Sample, draw, pick_some
 from slipstream.learn.slopes import (
     Nets,

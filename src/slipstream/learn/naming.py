@@ -1,0 +1,27 @@
+"""Flat weights and moments as named arrays, as a checkpoint holds them, and back."""
+
+from __future__ import annotations
+
+from slipstream.core.contracts import Array
+from slipstream.models.layout import Weights
+
+
+def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
+    """Flat weights, Adam's moments [2, size] and counters, copied out as a checkpoint names them."""
+    arrays = {f"weight/{name}": array for name, array in weights.named(params).items()}
+    for row, kind in enumerate(("first", "second")):
+        arrays |= {f"{kind}/{name}": array for name, array in weights.named(moments[row]).items()}
+    return arrays | {"counters": counters.copy()}
+
+
+def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, moments: Array, counters: Array) -> None:
+    """The inverse of `name_arrays`, into arrays that are there."""
+    weights.flatten(under(arrays, "weight/"), params)
+    for row, kind in enumerate(("first/", "second/")):
+        weights.flatten(under(arrays, kind), moments[row])
+    counters[:] = arrays["counters"]
+
+
+def under(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names start so, by what is left of their names."""
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
