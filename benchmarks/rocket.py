@@ -160,13 +160,13 @@ def spread(options: argparse.Namespace) -> None:
     record.close({how: float(np.median(found)) for how, found in middle.items()}, text)
 
 
-def learn(seed: int, minutes: float, games: int) -> dict[str, Any]:
+def learn(seed: int, minutes: float, episodes: int, games: int) -> dict[str, Any]:
     """One whole story by the command line, and games of its result."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         demos, clone, run = (f"{folder}/{name}" for name in ("demos", "clone", "run"))
         began = time.perf_counter()
-        _, record_s = call("record", "scripted:driver", "--env", "rocket", "--episodes", "400", "--seed", str(seed),
-                           "--out", demos)  # fmt: skip
+        played = ("--episodes", str(episodes), "--seed", str(seed))
+        _, record_s = call("record", RIVAL, "--env", "rocket", *played, "--out", demos)
         _, clone_s = call("clone", demos, "--run", clone)
         left = minutes - (time.perf_counter() - began + SPARE_S) / 60
         facts, train_s = call("train", "rocket", "--start", f"run:{clone}", "--minutes", f"{left:.3f}", "--run", run,
@@ -205,7 +205,7 @@ def teach(options: argparse.Namespace) -> None:
     passed = True
     for seed in range(options.first, options.first + options.seeds):
         record.load()
-        row = learn(seed, options.minutes, options.games)
+        row = learn(seed, options.minutes, options.episodes, options.games)
         record.add({"work": "rocket", "contestant": f"seed {seed}", **row})
         for who in ("clone", "result"):
             found = row[who]
@@ -236,6 +236,7 @@ def main() -> None:
     train.add_argument("--seeds", type=int, default=3)
     train.add_argument("--first", type=int, default=0)
     train.add_argument("--games", type=int, default=400)
+    train.add_argument("--episodes", type=int, default=400, help="games of the driver that are recorded")
     one = parts.add_parser("step")
     for name, kind in (("size", int), ("seconds", float), ("seed", int)):
         one.add_argument(name, type=kind)
