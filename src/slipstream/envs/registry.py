@@ -275,10 +275,22 @@ ROCKET = Game(
 )
 
 
+TREECHOP = Game(
+    summary="gather logs with an axe, seen through the player's eyes: MineRLTreechop's spaces",
+    variants=("dense", "medium", "sparse", "mixed"),
+    make=_make_by("treechop.game"),
+    scripted={"lumberjack": _scripted("treechop", "lumberjack")},
+    preset="treechop",
+    expert="scripted:lumberjack",
+    stages=("dense", "medium", "sparse"),
+    scheme=_scheme("treechop"),
+)
+
+
 def games() -> dict[str, Game]:
     """Every native game by name."""
     found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED, "atari": ATARI}
-    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET}
+    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET, "treechop": TREECHOP}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):
