@@ -14,9 +14,10 @@ from slipstream.core.errors import EnvFault, SlipstreamError
 from slipstream.core.slab import Field
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
+from slipstream.envs.adapters import minerl
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
 from slipstream.envs.adapters.observations import obs_encoder, space_of
-from slipstream.envs.registry import EnvChoice, import_modules, parse
+from slipstream.envs.registry import LIVE, EnvChoice, import_modules, parse
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
 from slipstream.vector.threads import Threads
@@ -81,7 +82,10 @@ def make_one(choice: EnvChoice) -> adapter.Env:
 
 
 def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
-    return adapter.adopt(choice.factory()) if choice.factory else adapter.make(variant, choice.env.options)
+    if choice.factory:
+        return adapter.adopt(choice.factory())
+    live = choice.name.partition(":")[0] in LIVE
+    return minerl.make(variant, choice.env.options) if live else adapter.make(variant, choice.env.options)
 
 
 def _bridge(choice: EnvChoice, variant: str) -> tuple[EnvSpec, Bridge]:

@@ -211,6 +211,7 @@ class Kart:
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a setting that is out of range."""
     if not low <= value <= high:
         raise ConfigError(f"`{name}` = {value} is out of range.", f"give a number from {low} to {high}.")
 

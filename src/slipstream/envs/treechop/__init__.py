@@ -1,1 +1,1 @@
-"""The third built-in game: logs to be gathered from trees, seen through the player's eyes, with MineRLTreechop's spaces."""
+"""The third built-in game: logs to gather, seen through the player's eyes, with the spaces of MineRLTreechop."""

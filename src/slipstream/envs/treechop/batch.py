@@ -37,7 +37,7 @@ from slipstream.envs.treechop.layout import (
     Y,
 )
 from slipstream.envs.treechop.physics import tick, turn
-from slipstream.envs.treechop.rays import cosine, sine
+from slipstream.envs.treechop.rays import bits_of, cosine, sine
 from slipstream.envs.treechop.rewards import value_terms
 from slipstream.envs.treechop.view import paint
 from slipstream.envs.treechop.world import new_game
@@ -82,7 +82,7 @@ def bearing(s: Array, cells: Array) -> Number:
     """Return the degrees by which the player would have to turn right to face the nearest tree that has logs."""
     best, north, east = F(1e9), F(1.0), ZERO
     for cell in range(SIDE * SIDE):
-        if (int(cells[cell]) >> WOOD) & 255:
+        if (bits_of(cells, cell) >> WOOD) & 255:
             dx, dy = F(cell >> BITS) + F(0.5) - s[X], F(cell & WRAP) + F(0.5) - s[Y]
             dx -= F(SIDE) if dx > F(SIDE // 2) else (-F(SIDE) if dx < -F(SIDE // 2) else ZERO)
             dy -= F(SIDE) if dy > F(SIDE // 2) else (-F(SIDE) if dy < -F(SIDE // 2) else ZERO)
@@ -108,7 +108,7 @@ def observe(
 ) -> None:  # fmt: skip
     """Write what one player sees: its logs and the compass, where they are shown, and the picture behind them."""
     if start > 0:
-        numbers[0], numbers[1] = F(clock[LOGS]), bearing(s, cells)
+        numbers[0], numbers[1] = bearing(s, cells), F(clock[LOGS])
     paint(s, clock, cells, look, samples, ways, row[start:])
 
 

@@ -38,8 +38,8 @@ from slipstream.settings import RewardSettings
 
 MAPS = {"discrete": "14", "multi_discrete": "full"}
 """The action map of each of `env.actions`."""
-SCALARS = ("inventory/log", "compass/angle")
-"""What is seen beside the picture if `env.options.scalars` says so, by the names that MineRL has for such things."""
+SCALARS = ("compass/angle", "inventory/log")
+"""What is seen beside the picture if `env.options.scalars` says so, by the names and in the order of MineRL's data."""
 OPTIONS = ("scalars", "look")
 KEPT = ("state", "clock", "cells", "tasks", "behaviour")
 """The arrays of a snapshot."""
@@ -111,9 +111,12 @@ class Treechop:
         limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
         self.limit_steps = -(-limit_ticks // action_repeat)
         """Steps after which a game is cut off."""
-        self._rules = target_tasks(self.spec, first, envs), np.array(TREES), self.behaviour, limit_ticks
-        self._rules += (np.float32(random_starts),)
+        self._rules: tuple[Array, Array, Array, int, np.float32] = (
+            target_tasks(self.spec, first, envs), np.array(TREES), self.behaviour, limit_ticks,
+            np.float32(random_starts),
+        )  # fmt: skip
         start = self.spec.obs.places["pov"][1]
+        self._sight: tuple[Array, Array, Array, int]
         self._sight = np.zeros(4, np.float32), np.zeros((*ROOM, 2), np.int64), np.zeros(ROOM, np.float32), start
 
     def reset(self, out: Rows) -> None:

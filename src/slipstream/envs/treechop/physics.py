@@ -47,7 +47,7 @@ from slipstream.envs.treechop.layout import (
     Y,
     Z,
 )
-from slipstream.envs.treechop.rays import aim, cosine, is_log, sine
+from slipstream.envs.treechop.rays import aim, bits_of, cosine, is_log, sine
 
 PUSH, GLIDE = F(0.098), F(0.02)
 """What a step adds to the speed, on the ground and in the air."""
@@ -75,8 +75,8 @@ def turn(s: Array, pitch: Number, yaw: Number) -> None:
 @inlined
 def bits_between(low: Number, high: Number) -> int:
     """Return the bits of the blocks that reach into these heights."""
-    first = max(int(math.floor(low)), 0)
-    last = min(int(math.ceil(high)), LEVELS)
+    first = max(math.floor(low), 0)
+    last = min(math.ceil(high), LEVELS)
     return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0
 
 
@@ -84,9 +84,9 @@ def bits_between(low: Number, high: Number) -> int:
 def wood_around(cells: Array, x: Number, y: Number) -> int:
     """Return the logs of all columns that a player here would touch."""
     found = 0
-    for ix in range(int(math.floor(x - HALF)), int(math.floor(x + HALF)) + 1):
-        for iy in range(int(math.floor(y - HALF)), int(math.floor(y + HALF)) + 1):
-            found |= int(cells[((ix & WRAP) << BITS) | (iy & WRAP)]) >> WOOD
+    for ix in range(math.floor(x - HALF), math.floor(x + HALF) + 1):
+        for iy in range(math.floor(y - HALF), math.floor(y + HALF) + 1):
+            found |= bits_of(cells, ((ix & WRAP) << BITS) | (iy & WRAP)) >> WOOD
     return found & 255
 
 
@@ -134,7 +134,7 @@ def wrapped(place: Number) -> Number:
 def floor_under(s: Array, cells: Array) -> Number:
     """Return the height on which the player would stand: the ground, or a log."""
     wood = wood_around(cells, s[X], s[Y])
-    level = min(int(math.floor(s[Z] + CLEAR)), LEVELS)
+    level = min(math.floor(s[Z] + CLEAR), LEVELS)
     while level > 0 and not (wood >> (level - 1)) & 1:
         level -= 1
     return F(level)
@@ -158,8 +158,8 @@ def rise_or_fall(s: Array, cells: Array) -> None:
 def move(s: Array, cells: Array, pressed: Array) -> None:
     """Do as the buttons say."""
     grounded = s[VZ] == ZERO and s[Z] <= floor_under(s, cells)
-    ahead = F(int(pressed[FORWARD]) - int(pressed[BACK]))
-    aside = F(int(pressed[RIGHT]) - int(pressed[LEFT]))
+    ahead = F(pressed[FORWARD]) - F(pressed[BACK])
+    aside = F(pressed[RIGHT]) - F(pressed[LEFT])
     push = PUSH if grounded else GLIDE
     if ahead != ZERO and aside != ZERO:
         push *= F(0.70710678)
@@ -194,7 +194,7 @@ def swing(s: Array, clock: Array, cells: Array, attacks: bool) -> None:
     if clock[WORN] < (LOG_TICKS if wood else LEAF_TICKS):
         return
     bit = block % LEVELS + (WOOD if wood else GREEN)
-    cells[block // LEVELS] = int(cells[block // LEVELS]) & ~(1 << bit)
+    cells[block // LEVELS] = bits_of(cells, block // LEVELS) & ~(1 << bit)
     clock[GOT if wood else CUT] += 1
     clock[LOGS] += 1 if wood else 0
     clock[AIM], clock[WORN] = -1, 0

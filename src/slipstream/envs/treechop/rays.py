@@ -1,17 +1,35 @@
 """Rays through treechop's world: what is hit first, and where.
 
-A ray goes from column to column, and over empty ground in leaps: every column knows how far the next one with blocks is.
+A ray goes from column to column, and over empty ground in leaps: every column knows how far the next is that has any
+blocks.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.envs.treechop.layout import (
-    BITS, EYE, GAP, GAP_WOOD, GREEN, LEVELS, PITCH, REACH, UNDER, WOOD, WRAP, YAW, F, X, Y, Z,
+    BITS,
+    EYE,
+    GAP,
+    GAP_WOOD,
+    GREEN,
+    LEVELS,
+    PITCH,
+    REACH,
+    UNDER,
+    WOOD,
+    WRAP,
+    YAW,
+    F,
+    X,
+    Y,
+    Z,
 )
 
 SKY, GRASS = -2, -1
@@ -20,6 +38,12 @@ SIDE_X, SIDE_Y, BELOW, ABOVE = 0, 1, 2, 3
 """The face that it hits: across x, across y, from below, from above."""
 FAR, TINY = F(1e9), F(1e-9)
 HALF_TURN = 3.141592653589793 / 180.0
+
+
+@inlined
+def bits_of(cells: Array, cell: int) -> int:
+    """Return all that is known of a cell, as a number that has a sign: one without would turn differences around."""
+    return int(np.int64(cells[cell]))
 
 
 @inlined
@@ -49,10 +73,8 @@ def onward(old: int, new: int, up: bool) -> int:
 
 
 @inlined
-def first_block(
-    blocks: int, z: Number, dz: Number, t: Number, out: Number, face: int
-) -> tuple[int, Number, int]:
-    """Return the first of a column's blocks between t and `out` on a ray, where it is hit and on which face; -1: none."""
+def first_block(blocks: int, z: Number, dz: Number, t: Number, out: Number, face: int) -> tuple[int, Number, int]:
+    """Return the first of a column's blocks between t and `out` on a ray, where it is hit and on which face; or -1."""
     level, last = int(z + dz * t), int(z + dz * out)
     level, last = min(max(level, 0), LEVELS - 1), min(max(last, 0), LEVELS - 1)
     if (blocks >> level) & 1:
@@ -80,13 +102,13 @@ def march(
     north, east = dx > ZERO, dy > ZERO
     inv_x = ONE / dx if abs(dx) > TINY else FAR
     inv_y = ONE / dy if abs(dy) > TINY else FAR
-    ix, iy = int(math.floor(x + dx * begin)), int(math.floor(y + dy * begin))
+    ix, iy = math.floor(x + dx * begin), math.floor(y + dy * begin)
     t, face = begin, SIDE_X if begin == ZERO else BELOW  # a stretch begins below the leaves
     while True:
         index = ((ix & WRAP) << BITS) | (iy & WRAP)
-        cell = int(cells[index])
+        cell = bits_of(cells, index)
         far = (cell >> gap) & 255
-        leap = max(far, 1)
+        leap = far if far > 0 else 1
         tx = (F(ix + leap if north else ix - leap + 1) - x) * inv_x
         ty = (F(iy + leap if east else iy - leap + 1) - y) * inv_y
         tx = FAR if abs(dx) <= TINY else tx
@@ -103,11 +125,11 @@ def march(
             return end, -1, ABOVE
         if tx < ty:
             ix += leap if north else -leap
-            iy = onward(iy, int(math.floor(y + dy * t)), east)
+            iy = onward(iy, math.floor(y + dy * t), east)
             face = SIDE_X
         else:
             iy += leap if east else -leap
-            ix = onward(ix, int(math.floor(x + dx * t)), north)
+            ix = onward(ix, math.floor(x + dx * t), north)
             face = SIDE_Y
 
 
@@ -142,7 +164,7 @@ def cast(
 @inlined
 def is_log(cells: Array, block: int) -> bool:
     """Return whether a block is a log, not leaves."""
-    return (int(cells[block // LEVELS]) >> (WOOD + block % LEVELS)) & 1 == 1
+    return (bits_of(cells, block // LEVELS) >> (WOOD + block % LEVELS)) & 1 == 1
 
 
 @inlined

@@ -15,16 +15,17 @@ from slipstream.core.compile import compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.envs.treechop.game import MAPS, SCALARS
-from slipstream.envs.treechop.layout import ATTACK, BUTTON_COUNT, FORWARD, PIXELS, F
+from slipstream.envs.treechop.layout import ATTACK, BUTTON_COUNT, FORWARD, JUMP, PIXELS, F
 from slipstream.envs.treechop.view import OPENING
 
 SCRIPTED = ("lumberjack",)
 MIDDLE = PIXELS // 2
-STRAIGHT, STRIDE = 8, 12
+STRAIGHT, STRIDE = 7, 12
 """Pixels off the middle that are straight ahead, and those that a look of 15 degrees moves the picture. The former is
 more than half of the latter: who turned once and sees the same a little differently does not turn back."""
-CLOSE, FAVOUR = 24.0, 1.5
-"""Degrees that a trunk is wide when it is near enough, 2.3 metres, and what a tree ahead has before the others."""
+NEAR, CLOSE, FAVOUR = 12.0, 24.0, 3.0
+"""Degrees that a trunk is wide when it is within reach, about, and when it is near enough, at 2.3 metres; and what a
+tree ahead has before the others."""
 ANGLES = np.degrees(np.arctan((np.arange(PIXELS + 1) - MIDDLE) / MIDDLE * OPENING))
 """How far to the right the left edge of each column is."""
 LOOK = F(15.0)
@@ -53,17 +54,18 @@ def kind_of(picture: Array, row: int, column: int) -> int:
 def is_bark(picture: Array, row: int, column: int) -> bool:
     """Return whether a pixel shows a trunk."""
     kind = kind_of(picture, row, column)
-    return kind == BARK or kind == LIT_BARK
+    return kind in (BARK, LIT_BARK)
 
 
 @inlined
-def find(picture: Array) -> tuple[int, float]:
-    """Return the column and the width in degrees of the widest stretch of bark in any row; of width 0 if there is none.
+def find(picture: Array) -> tuple[int, int, int, float]:
+    """Return the row, the first and the last column of the bark to turn to, and its width; 0 wide if there is none.
 
-    Degrees, not pixels: what is at the edge of a picture looks wider, and would be turned to in vain. What is ahead
-    already is given some more, so that of two alike one is chosen for good.
+    Of what is near, that which needs the least turning: so turning towards it never makes another the better one, and
+    nobody looks from one to the other for ever. Else the widest, in degrees and not in pixels, since what is at the
+    edge of a picture looks wider.
     """
-    best, chosen, width = 0.0, MIDDLE, 0.0
+    best, row_found, first, last, width = -1e9, MIDDLE, MIDDLE, MIDDLE, 0.0
     for row in range(0, PIXELS, 2):
         begin = -1
         for column in range(PIXELS + 1):
@@ -71,38 +73,46 @@ def find(picture: Array) -> tuple[int, float]:
             if here and begin < 0:
                 begin = column
             elif not here and begin >= 0:
-                wide, middle = ANGLES[column] - ANGLES[begin], (begin + column) // 2
-                score = wide + (FAVOUR if abs(middle - MIDDLE) <= STRAIGHT else 0.0)
+                wide = ANGLES[column] - ANGLES[begin]
+                score = wide - 0.06 * abs(row - MIDDLE)
+                score += FAVOUR if begin - STRAIGHT <= MIDDLE < column + STRAIGHT else 0.0
+                if wide >= NEAR:
+                    score = 1000.0 - abs(off_middle(begin, column - 1)) - abs(row - MIDDLE)
                 if score > best:
-                    best, chosen, width = score, middle, wide
+                    best, row_found, first, last, width = score, row, begin, column - 1, wide
                 begin = -1
-    return chosen, width
+    return row_found, first, last, width
 
 
 @inlined
-def climb(picture: Array, column: int) -> int:
-    """Return the looks down (or, below 0, up) to the next bark in a column: 0 if it is ahead or too little to aim at."""
-    best, looks = PIXELS, 0
-    for way in range(-1, 2, 2):
-        off = 0
-        while abs(off) < MIDDLE and not is_bark(picture, MIDDLE + off, column):
-            off += way
-        long = 0
-        while abs(off + way * long) < MIDDLE and is_bark(picture, MIDDLE + off + way * long, column):
-            long += 1
-        if long and abs(off) < best:
-            best = abs(off)
-            looks = 0 if off == 0 or (best < STRIDE and long < STRIDE - best) else way
-    return looks
+def off_middle(first: int, last: int) -> int:
+    """Return how many pixels right of the middle a stretch begins, below 0: left of it ends, and 0 if it is there."""
+    return first - MIDDLE if first > MIDDLE else (last - MIDDLE if last < MIDDLE else 0)
+
+
+@inlined
+def thickness(picture: Array, row: int, column: int, way: int) -> int:
+    """Return how many pixels on from here, upwards (-1) or downwards (1), there is bark."""
+    long = 0
+    while 0 <= row + way * long < PIXELS and is_bark(picture, row + way * long, column):
+        long += 1
+    return long
+
+
+@inlined
+def count_grass(picture: Array) -> int:
+    """Return how many pixels show grass, about."""
+    grass = 0
+    for row in range(PIXELS):
+        for column in range(0, PIXELS, 4):
+            grass += 4 if kind_of(picture, row, column) == GRASS else 0
+    return grass
 
 
 @inlined
 def search(picture: Array, camera: Array) -> None:
     """Look around, level."""
-    grass = 0
-    for row in range(PIXELS):
-        for column in range(0, PIXELS, 4):
-            grass += 4 if kind_of(picture, row, column) == GRASS else 0
+    grass = count_grass(picture)
     if grass < FEW:
         camera[0] = LOOK
     elif grass > MANY:
@@ -118,7 +128,7 @@ def decide(picture: Array, pressed: Array, camera: Array) -> None:
         pressed[k] = 0
     camera[0] = camera[1] = F(0.0)
     ahead = kind_of(picture, MIDDLE, MIDDLE)
-    column, wide = find(picture)
+    row, first, last, wide = find(picture)
     if ahead == LIT_BARK:
         pressed[ATTACK] = 1
         pressed[FORWARD] = 1 if wide < CLOSE else 0
@@ -126,16 +136,22 @@ def decide(picture: Array, pressed: Array, camera: Array) -> None:
     if wide == 0.0:
         search(picture, camera)
         return
-    if abs(column - MIDDLE) > STRAIGHT:
-        camera[1] = LOOK if column > MIDDLE else -LOOK
-        return
-    looks = climb(picture, column)
-    if looks != 0:
-        camera[0] = LOOK * F(looks)
+    right, below = off_middle(first, last), row - MIDDLE
+    way = 1 if below > 0 else -1
+    # Worth a look: what is far off, and what is so large that a look cannot miss it
+    aside = abs(right) > STRAIGHT or (right > 0 and last - MIDDLE >= STRIDE) or (right < 0 and MIDDLE - first >= STRIDE)
+    high = abs(below) > STRAIGHT or (
+        abs(below) > 1 and abs(below) + thickness(picture, row, min(max(MIDDLE, first), last), way) > STRIDE
+    )
+    if aside and (abs(right) >= abs(below) or not high):
+        camera[1] = LOOK if right > 0 else -LOOK
+    elif (high and wide >= NEAR) or abs(below) > STRAIGHT:
+        camera[0] = LOOK * F(way)
     elif ahead == LIT_LEAF:
         pressed[ATTACK] = 1
     else:
         pressed[FORWARD] = 1
+        pressed[JUMP] = 1 if wide >= NEAR and ahead != BARK else 0
 
 
 @compiled

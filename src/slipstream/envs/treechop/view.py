@@ -12,7 +12,22 @@ from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.envs.treechop.layout import (
-    AIM, BITS, EYE, LEVELS, LOG_TICKS, PITCH, PIXELS, RANGE, SIDE, WORN, WRAP, YAW, F, X, Y, Z,
+    AIM,
+    BITS,
+    EYE,
+    LEVELS,
+    LOG_TICKS,
+    PITCH,
+    PIXELS,
+    RANGE,
+    SIDE,
+    WORN,
+    WRAP,
+    YAW,
+    F,
+    X,
+    Y,
+    Z,
 )
 from slipstream.envs.treechop.rays import ABOVE, BELOW, FAR, GRASS, SIDE_X, SIDE_Y, SKY, aim, cast, cosine, is_log, sine
 

@@ -29,6 +29,7 @@ from slipstream.envs.treechop.layout import (
     X,
     Y,
 )
+from slipstream.envs.treechop.rays import bits_of
 
 APART, TRIES = 3, 30
 """Steps between trees, and between the player and the first; after so many tries a tree may stand anywhere else."""
@@ -46,14 +47,14 @@ def cell_at(x: int, y: int) -> int:
 def plant(cells: Array, x: int, y: int, tall: int) -> None:
     """Put a tree into the world: a trunk, leaves around its topmost log, and a cross of them above."""
     here = cell_at(x, y)
-    cells[here] = int(cells[here]) | ((1 << tall) - 1) << WOOD
+    cells[here] = bits_of(cells, here) | ((1 << tall) - 1) << WOOD
     for dx in range(-1, 2):
         for dy in range(-1, 2):
             cell = cell_at(x + dx, y + dy)
             green = 0 if dx == 0 and dy == 0 else 1 << (tall - 1)
             if dx == 0 or dy == 0:
                 green |= 1 << tall
-            cells[cell] = int(cells[cell]) | green << GREEN
+            cells[cell] = bits_of(cells, cell) | green << GREEN
 
 
 @inlined
@@ -63,7 +64,7 @@ def crowded(cells: Array, x: int, y: int) -> bool:
         return True
     for dx in range(1 - APART, APART):
         for dy in range(1 - APART, APART):
-            if (int(cells[cell_at(x + dx, y + dy)]) >> WOOD) & 255:
+            if (bits_of(cells, cell_at(x + dx, y + dy)) >> WOOD) & 255:
                 return True
     return False
 
@@ -72,19 +73,19 @@ def crowded(cells: Array, x: int, y: int) -> bool:
 def measure(cells: Array, kept: int, gap: int) -> None:
     """Write the distance to the next cell with any of these bits, as a king walks, until nothing changes any more."""
     for cell in range(SIDE * SIDE):
-        own = int(cells[cell]) & ~(255 << gap)
+        own = bits_of(cells, cell) & ~(255 << gap)
         cells[cell] = own if own & kept else own | FARTHEST << gap
     changed = True
     while changed:
         changed = False
         for cell in range(SIDE * SIDE):
-            own = int(cells[cell])
+            own = bits_of(cells, cell)
             far = (own >> gap) & 255
             least = far
             x, y = cell >> BITS, cell & WRAP
             for dx in range(-1, 2):
                 for dy in range(-1, 2):
-                    least = min(least, ((int(cells[cell_at(x + dx, y + dy)]) >> gap) & 255) + 1)
+                    least = min(least, ((bits_of(cells, cell_at(x + dx, y + dy)) >> gap) & 255) + 1)
             if least < far:
                 cells[cell] = own & ~(255 << gap) | least << gap
                 changed = True
@@ -103,11 +104,11 @@ def grow(clock: Array, cells: Array, trees: int) -> None:
             if not crowded(cells, x, y):
                 break
             near = max(abs(x - MIDDLE), abs(y - MIDDLE)) < APART
-            if tries > TRIES and not near and not (int(cells[cell_at(x, y)]) >> WOOD) & 255:
+            if tries > TRIES and not near and not (bits_of(cells, cell_at(x, y)) >> WOOD) & 255:
                 break
         plant(cells, x, y, SHORTEST + int(draw(clock) * F(TALLER)))
     for cell in range(SIDE * SIDE):  # where trees touch, a trunk goes before another's leaves
-        own = int(cells[cell])
+        own = bits_of(cells, cell)
         cells[cell] = own & ~(((own >> WOOD) & 255) << GREEN)
     measure(cells, (255 << WOOD) | (255 << GREEN), GAP)
     measure(cells, 255 << WOOD, GAP_WOOD)
