@@ -133,6 +133,6 @@ def test_a_live_game_with_numbers_and_memory_is_trained(tmp_path: Path) -> None:
         lambda: Live(MineRLTreechop(seconds=2.0, scalars=True)), steps=256, run=tmp_path / "run",
         policy__memory="lstm", policy__memory_size=16, policy__hidden=(16,), policy__features=16, plan__envs=2,
         plan__collector="local", ppo__rollout=32, ppo__minibatch=64, ppo__epochs=1, policy__sequence=8,
-        every__evaluate=0, evaluation__final_games=0,
+        every__evaluate=0, evaluation__final_games=1, evaluation__envs=1,
     )  # fmt: skip
     assert run.facts["steps"] >= 256

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slipstream.core.compile import Number, compiled, inlined
+from slipstream.core.compile import Number, compiled
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ZERO
 from slipstream.envs.treechop.behaviour import conclude, count
@@ -77,7 +77,7 @@ def value_user_term(term: Callable[..., Number], before: Array, state: Array, cl
         values[env] = F(term(before[env], state[env], clock[env]))
 
 
-@inlined
+@compiled
 def bearing(s: Array, cells: Array) -> Number:
     """Return the degrees by which the player would have to turn right to face the nearest tree that has logs."""
     best, north, east = F(1e9), F(1.0), ZERO
@@ -101,7 +101,7 @@ def bearing(s: Array, cells: Array) -> Number:
     return right * F(angle)
 
 
-@inlined
+@compiled
 def observe(
     s: Array, clock: Array, cells: Array, look: Array, samples: Array, ways: Array, start: int,
     numbers: Array, row: Array,

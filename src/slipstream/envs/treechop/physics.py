@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from slipstream.core.compile import Number, inlined
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO, root
 from slipstream.envs.treechop.layout import (
@@ -200,7 +200,7 @@ def swing(s: Array, clock: Array, cells: Array, attacks: bool) -> None:
     clock[AIM], clock[WORN] = -1, 0
 
 
-@inlined
+@compiled
 def tick(s: Array, clock: Array, cells: Array, pressed: Array) -> None:
     """Advance one env by one tick."""
     move(s, cells, pressed)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, inlined
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.envs.treechop.layout import (
@@ -133,7 +133,7 @@ def march(
             face = SIDE_Y
 
 
-@inlined
+@compiled
 def cast(
     cells: Array, x: Number, y: Number, z: Number, dx: Number, dy: Number, dz: Number, limit: Number
 ) -> tuple[Number, int, int]:
@@ -167,7 +167,7 @@ def is_log(cells: Array, block: int) -> bool:
     return (bits_of(cells, block // LEVELS) >> (WOOD + block % LEVELS)) & 1 == 1
 
 
-@inlined
+@compiled
 def aim(s: Array, cells: Array) -> int:
     """Return the block that the player aims at within reach; below 0: none."""
     flat = cosine(s[PITCH])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import Number, inlined
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.envs.treechop.layout import (
@@ -146,7 +146,7 @@ def guess(
     return (t, GRASS, ABOVE) if t < RANGE else (RANGE, SKY, ABOVE)
 
 
-@inlined
+@compiled
 def sample(s: Array, cells: Array, look: Array, samples: Array, ways: Array) -> None:
     """Send a ray through every second pixel of every second row."""
     step = F(2.0) * OPENING / F(PIXELS)
@@ -160,7 +160,7 @@ def sample(s: Array, cells: Array, look: Array, samples: Array, ways: Array) -> 
             samples[row, column, 0], samples[row, column, 1], ways[row, column] = block, face, t
 
 
-@inlined
+@compiled
 def paint(s: Array, clock: Array, cells: Array, look: Array, samples: Array, ways: Array, picture: Array) -> None:
     """Write the picture, [PIXELS * PIXELS * 3] bytes from the top left on.
 

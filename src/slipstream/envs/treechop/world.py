@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
+from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.core.streams import game_key, next_game
 from slipstream.envs.soccer.chance import draw
@@ -69,7 +69,7 @@ def crowded(cells: Array, x: int, y: int) -> bool:
     return False
 
 
-@inlined
+@compiled
 def measure(cells: Array, kept: int, gap: int) -> None:
     """Write the distance to the next cell with any of these bits, as a king walks, until nothing changes any more."""
     for cell in range(SIDE * SIDE):
@@ -91,7 +91,7 @@ def measure(cells: Array, kept: int, gap: int) -> None:
                 changed = True
 
 
-@inlined
+@compiled
 def grow(clock: Array, cells: Array, trees: int) -> None:
     """Make a new world with so many trees."""
     for cell in range(SIDE * SIDE):
@@ -114,7 +114,7 @@ def grow(clock: Array, cells: Array, trees: int) -> None:
     measure(cells, 255 << WOOD, GAP_WOOD)
 
 
-@inlined
+@compiled
 def new_game(
     s: Array, clock: Array, cells: Array, game: int, trees: int, sums: Array, limit_ticks: int, random_starts: Number
 ) -> None:
