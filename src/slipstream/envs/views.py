@@ -1,4 +1,4 @@
-"""Games from above: which game is drawn by what, and one picture of a game as it stands."""
+"""Games as pictures: which game is drawn by what, and one picture of a game as it stands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from PIL import Image
 
 from slipstream.core.contracts import Array
 
-SCENES = {"soccer": ("slipstream.envs.soccer.drawing", "Pitch"), "kart": ("slipstream.envs.kart.drawing", "Road")}
+SCENES = {
+    "soccer": ("slipstream.envs.soccer.drawing", "Pitch"),
+    "kart": ("slipstream.envs.kart.drawing", "Road"),
+    "treechop": ("slipstream.envs.treechop.drawing", "Eyes"),
+}
 """Where the drawing of each game is."""
 SIZE = (480, 290)
 """The picture of a game as it stands, in pixels."""
