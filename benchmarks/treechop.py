@@ -6,7 +6,8 @@
 path: the lumberjack's games are recorded and written as MineRL folders, these are imported, eyes are learned by a short
 clone, their features of all frames are computed once, a policy with memory is cloned from these and the numbers beside
 them, and PPO goes on from that clone: every step by the command that a user types, and all of it counted. Then both
-play the same held-out worlds; the interval is that of the difference in logs, game by game.
+play the same held-out worlds, their actions drawn as in training; the interval is that of the difference in logs, game
+by game.
 frames: pictures per second of CPU time, one process, for each task: the world is stepped by the lumberjack's actions.
 """
 
@@ -58,7 +59,7 @@ def path(options: argparse.Namespace, folder: Path, record: Record) -> tuple[dic
     record.load()
     played, spent = call(
         "evaluate", f"run:{agent}", "--env", "treechop", "--games", str(options.games), "--seed", str(HELD_OUT_SEED),
-        "--beside", f"run:{clone}", *shown,
+        "--beside", f"run:{clone}", "--sampled", *shown,
     )  # fmt: skip
     record.add({"work": "path", "contestant": "evaluate", "seconds": spent, **played["beside"]})
     return _told(seconds, played, options.games)
