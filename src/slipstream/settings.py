@@ -21,7 +21,7 @@ class EnvSettings(Section):
     action_repeat: int | None = Field(None, ge=1)
     """Ticks (soccer, kart) or env steps (Gymnasium) that one action lasts; unset: 4 for the former, 1 for Gymnasium."""
     match_seconds: float = Field(60.0, gt=0)
-    """Length of a soccer match in game time; a tie adds at most half of it. For a kart, the time limit of a lap."""
+    """Length of a soccer match in game time; a tie adds at most half of it. The time limit of a lap, or of treechop."""
     actions: Literal["discrete", "multi_discrete", "continuous"] = "discrete"
     """How the controls of soccer and kart are offered."""
     random_starts: float = Field(0.0, ge=0, le=1)
@@ -29,7 +29,8 @@ class EnvSettings(Section):
     target: tuple[str, ...] = ()
     """Tasks that the agent is measured on, and trained on without a curriculum; unset: the env's own."""
     options: dict[str, Scalar] = {}
-    """Keyword arguments for `gymnasium.make`; for a kart, `difficulty`, or `difficulty_low` and `difficulty_high`."""
+    """Keyword arguments for `gymnasium.make`; for a kart, `difficulty`, or `difficulty_low` and `difficulty_high`; for
+    treechop, `scalars` and `look`."""
     wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
     """Gymnasium's wrappers by name, innermost first: `FlattenObservation`, or `{ClipReward: {min_reward: -1}}`."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array
+from slipstream.core.contracts import Array, empty_rows
 from slipstream.envs.canvas import BLUE, ORANGE, WHITE
 from slipstream.envs.kart.drawing import ASPHALT
 from slipstream.envs.registry import EnvChoice
@@ -48,7 +48,17 @@ def test_kart() -> None:
     assert draw("recall", {}) is None
 
 
-@pytest.mark.parametrize("env", ["soccer", "soccer:3v3", "kart"])
+def test_treechop() -> None:
+    """What the player sees, enlarged: grass below, sky above."""
+    game = make_vector(EnvChoice("treechop:sparse"), 1)
+    game.reset(empty_rows(game.spec, 1))
+    frame = draw("treechop:sparse", game.snapshot())
+    assert frame is not None and frame.shape == (SIZE[1], SIZE[0], 3)
+    sky, grass = frame[30, SIZE[0] // 2].astype(int), frame[-10, SIZE[0] // 2].astype(int)
+    assert sky[2] > sky[1] > sky[0] and grass[1] > grass[0] > grass[2]
+
+
+@pytest.mark.parametrize("env", ["soccer", "soccer:3v3", "kart", "treechop"])
 def test_columns_have_names(env: str) -> None:
     """Every column of the state is named, once."""
     snapshot = make_vector(EnvChoice(env), 1).snapshot()

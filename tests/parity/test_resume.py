@@ -50,6 +50,18 @@ CASES: dict[str, dict[str, Any]] = {
         "plan__workers": 2,
         "rewards": {"normalise": True, "potential": True, "clip": 3.0, "zero_sum": 1.0, "half_life": 2.0},
     },
+    "pictures, numbers, memory": {
+        "env": "treechop",
+        "plan__collector": "local",
+        "env__options": {"scalars": True},
+        "env__match_seconds": 2.0,
+        "policy__memory": "lstm",
+        "policy__memory_size": 8,
+        "policy__features": 8,
+        "policy__sequence": 8,
+        "evaluation__games": 2,
+        "evaluation__final_games": 2,
+    },
     "muon": {"plan__collector": "local", "ppo__optimiser": "muon", "ppo__contrast": 0.1},
 }
 WHOLE = {"every__log": 64, "every__evaluate": 512, "every__checkpoint": 10**9, "every__gradients": 256}

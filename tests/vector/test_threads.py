@@ -39,7 +39,9 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "pixels", "recall:masked"])
+@pytest.mark.parametrize(
+    "env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "treechop", "pixels", "recall:masked"]
+)
 def test_threads_equal_serial(env: str) -> None:
     """Every array of every step is the same, bit for bit, with uneven shares; no thread is left."""
     one, other = make_vector(EnvChoice(env), 5, seed=3), spread(EnvChoice(env), 5)

@@ -16,10 +16,10 @@ from slipstream.core.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.core.slab import Field
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.envs.adapters import native, rlgym
+from slipstream.envs.adapters import minerl, native, rlgym
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
 from slipstream.envs.adapters.observations import list_encoder, obs_encoder, space_of
-from slipstream.envs.registry import EnvChoice, import_modules, parse
+from slipstream.envs.registry import LIVE, EnvChoice, import_modules, parse
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
 from slipstream.vector.threads import Threads
@@ -39,7 +39,7 @@ def make_vector(
     if choice.native:
         return _native(choice, variant, seeds, first)
     try:
-        made = choice.factory() if choice.factory else adapter.make(variant, choice.env.options)
+        made = choice.factory() if choice.factory else _make_named(choice, variant)
         if choice.factory is not None and rlgym.recognise(made):
             return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
         spec, bridge = _bridge(choice, variant, adapter.adopt(made))
@@ -77,6 +77,7 @@ def consider_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = Tr
     reasons = {
         "the game steps in batches by itself": game is not None,
         "an env that is made in Python has no vector env": choice.factory is not None,
+        "live games step one by one": choice.name.partition(":")[0] in LIVE,
         "env.wrappers are for one env": bool(choice.env.wrappers),
         "env.action_repeat is for one env": (choice.env.action_repeat or 1) > 1,
         "its actions are masked": spec.action.masked,
@@ -131,7 +132,12 @@ def make_one(choice: EnvChoice) -> adapter.Env:
 
 
 def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
-    return adapter.adopt(choice.factory()) if choice.factory else adapter.make(variant, choice.env.options)
+    return adapter.adopt(choice.factory()) if choice.factory else _make_named(choice, variant)
+
+
+def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
+    live = choice.name.partition(":")[0] in LIVE
+    return minerl.make(variant, choice.env.options) if live else adapter.make(variant, choice.env.options)
 
 
 def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, Bridge]:

@@ -50,6 +50,12 @@ ATARI_GAMES = (
 """What may be played as `atari:NAME`."""
 
 
+LIVE = ("minerl", "minecraft")
+"""What may stand before a game of the minerl package; both are the same."""
+SINGLE = ("gymnasium", "python", *LIVE)
+"""What may stand before the name of an environment that is made one at a time."""
+
+
 @dataclass(frozen=True)
 class EnvChoice:
     """Which environment, with which settings: all that a process needs to make it."""
@@ -301,10 +307,28 @@ METTAGRID = Game(
 )
 
 
+TREECHOP = Game(
+    summary="gather logs with an axe, seen through the player's eyes: MineRLTreechop's spaces",
+    variants=("dense", "medium", "sparse", "mixed"),
+    make=_make_by("treechop.game"),
+    scripted={"lumberjack": _scripted("treechop", "lumberjack")},
+    preset="treechop",
+    expert="scripted:lumberjack",
+    stages=("dense", "medium", "sparse"),
+    scheme=_scheme("treechop"),
+)
+
+
 def games() -> dict[str, Game]:
     """Every native game by name."""
     found = {"soccer": SOCCER, "kart": KART, "recall": RECALL, "pixels": PIXELS, "mixed": MIXED, "atari": ATARI}
-    found |= {"pettingzoo": PETTINGZOO, "rocket": ROCKET, "mettagrid": METTAGRID, "envpool": ENVPOOL}
+    found |= {
+        "pettingzoo": PETTINGZOO,
+        "rocket": ROCKET,
+        "mettagrid": METTAGRID,
+        "envpool": ENVPOOL,
+        "treechop": TREECHOP,
+    }
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):
@@ -323,9 +347,9 @@ def known(name: str) -> bool:
 
 
 def parse(name: str) -> tuple[Game | None, str]:
-    """Split `soccer:2v2` into game and variant; Gymnasium's have no Game, their variant is the id."""
+    """Split `soccer:2v2` into game and variant; Gymnasium's and MineRL's have no Game, their variant is the id."""
     head, colon, variant = name.partition(":")
-    if head in ("gymnasium", "python") and variant:
+    if head in SINGLE and variant:
         return None, variant
     known = games()
     if head == "rlgym":
@@ -334,7 +358,7 @@ def parse(name: str) -> tuple[Game | None, str]:
             "for Rocket League without RLGym use `rocket`; see docs/guides/rocket.md",
         )
     if head not in known:
-        near = did_you_mean(head, [*known, "gymnasium"])
+        near = did_you_mean(head, [*known, *SINGLE])
         hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"
         raise EnvError(f"There is no environment `{name}`.{near}", hint)
     game = known[head]

@@ -1,4 +1,4 @@
-"""Games from above: which game is drawn by what, and one picture of a game as it stands."""
+"""Games as pictures: which game is drawn by what, and one picture of a game as it stands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ SCENES = {
     "soccer": ("slipstream.envs.soccer.drawing", "Pitch"),
     "kart": ("slipstream.envs.kart.drawing", "Road"),
     "rocket": ("slipstream.envs.rocket.drawing", "Stadium"),
+    "treechop": ("slipstream.envs.treechop.drawing", "Eyes"),
 }
 """Where the drawing of each game is."""
 SIZE = (480, 290)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.actions import NAMES, TableMap
+from slipstream.core.actions import FULL, NAMES, ActionMap, action_map
 from slipstream.core.contracts import Array
 from slipstream.core.errors import DemoError
 from slipstream.demos.importers import video
@@ -57,16 +57,26 @@ def _chain(before: Iterator[Array], frames: Array) -> Iterator[Array]:
     yield from frames
 
 
+def _map(demos: Demos, episode: int) -> ActionMap:
+    """The map whose actions an episode has; a look turns as far as it did when the episode was recorded."""
+    told = demos.shards[int(demos.chosen[episode, 0])].origin.get("settings", {}).get("env", {}).get("options", {})
+    if demos.schema.action == FULL.spec:
+        return FULL
+    for kind, names in NAMES.items():
+        if demos.schema.action.sizes == (len(names),):
+            return action_map(kind, look=float(told.get("look", 15.0)))
+    raise DemoError(f"{demos.path} has no `raw/` actions and none of a map.", "export as minari or npz")
+
+
 def export_minerl(demos: Demos, out: Path, on_progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """Write demos with frames `pov` as the game folder `out`: one recording per episode.
 
-    Actions are the `raw/` columns, or what the 14 or 8 actions of a table stand for. Video is not exact, and the last
-    frame of an episode is lost on every reader.
+    Actions are the `raw/` columns, or what the actions of a map (14, 8 or full) stand for. Video is not exact, and the
+    last frame of an episode is lost on every reader.
     """
     image = next((field for field in demos.schema.obs.fields if field.name == "pov" and field.kind == "image"), None)
     if image is None or image.shape[2] != 3:
         raise DemoError(f"{demos.path} has no frames `pov` in colour and one at a time.", "export as minari or npz")
-    table = next((TableMap(names) for names in NAMES.values() if demos.schema.action.sizes == (len(names),)), None)
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise DemoError(f"{out} is already there and not empty.", "choose another folder with --out DIR")
     out.mkdir(parents=True, exist_ok=True)
@@ -75,9 +85,7 @@ def export_minerl(demos: Demos, out: Path, on_progress: Callable[[int, int], Non
         steps = len(values["reward"])
         actions = raw_actions(demos, number, values)
         if not actions:
-            if table is None:
-                raise DemoError(f"{demos.path} has no `raw/` actions and none of a table.", "export as minari or npz")
-            actions = table.decode(np.array(values["action"]))
+            actions = _map(demos, number).decode(np.array(values["action"]))
         seen = told_obs(demos, number, np.array(values["obs"]))
         frames = seen.pop("pov")
         name = f"v4_{demos.schema.env.replace(':', '_').replace('/', '_')}-{number}_0-{steps}"

@@ -80,10 +80,10 @@ class Kart:
         gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        _check_range("plan.envs", envs, 1, np.inf)
-        _check_range("env.match_seconds", limit_seconds, 0.1, 3600)
-        _check_range("env.action_repeat", action_repeat, 1, 60)
-        _check_range("env.random_starts", random_starts, 0, 1)
+        check_range("plan.envs", envs, 1, np.inf)
+        check_range("env.match_seconds", limit_seconds, 0.1, 3600)
+        check_range("env.action_repeat", action_repeat, 1, 60)
+        check_range("env.random_starts", random_starts, 0, 1)
         _check_name("env.actions", actions, KINDS)
         _check_name("variant", variant, RANGES)
         extra = dict(extra_terms or {})
@@ -116,7 +116,7 @@ class Kart:
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
         self._scratch = np.zeros((1, *SCRATCH))
-        self._terms = [_compiled_term(name, function) for name, function in extra.items()]
+        self._terms = [compiled_term(name, function) for name, function in extra.items()]
         self._seed, self._first = seed, first
         self._kind = KINDS.index(actions)
         self._repeat = action_repeat
@@ -210,7 +210,8 @@ class Kart:
         """Nothing is held open."""
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a setting that is out of range."""
     if not low <= value <= high:
         raise ConfigError(f"`{name}` = {value} is out of range.", f"give a number from {low} to {high}.")
 
@@ -222,7 +223,7 @@ def _check_name(name: str, value: str, known: Sequence[str] | Mapping[str, Any])
         )
 
 
-def _compiled_term(name: str, function: Callable[..., Any]) -> Any:
+def compiled_term(name: str, function: Callable[..., Any]) -> Any:
     """Compile a user's term for the types it will meet, so that what cannot be compiled is said at once."""
     term = function if hasattr(function, "py_func") else _compile(function)
     row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")

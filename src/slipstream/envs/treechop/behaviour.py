@@ -1,0 +1,34 @@
+"""What is counted about a player in a game of treechop: never rewarded, told when the game ends.
+
+`logs` and `leaves` are those that were broken, `metres` what was walked, `chopping` the share of the time in which the
+axe hit a block, and `seconds` the length of the game.
+"""
+
+from __future__ import annotations
+
+from slipstream.core.compile import inlined
+from slipstream.core.contracts import Array
+from slipstream.envs.soccer.physics import ONE
+from slipstream.envs.treechop.layout import CUT, GOT, HIT, TICK_HZ, TICKS, WALKED, F
+
+BEHAVIOURS = ("logs", "leaves", "metres", "chopping", "seconds")
+B_LOGS, B_LEAVES, B_METRES, B_CHOPPING, B_SECONDS = range(5)
+
+
+@inlined
+def count(s: Array, clock: Array, sums: Array) -> None:
+    """Add one decision."""
+    sums[B_LOGS] += F(clock[GOT])
+    sums[B_LEAVES] += F(clock[CUT])
+    sums[B_METRES] += s[WALKED]
+    sums[B_CHOPPING] += F(clock[HIT])
+    sums[B_SECONDS] += F(clock[TICKS])
+
+
+@inlined
+def conclude(sums: Array, out: Array) -> None:
+    """Write what was counted in the game that ended."""
+    for k in range(sums.shape[0]):
+        out[k] = sums[k]
+    out[B_CHOPPING] = sums[B_CHOPPING] / max(sums[B_SECONDS], ONE)
+    out[B_SECONDS] = sums[B_SECONDS] / F(TICK_HZ)

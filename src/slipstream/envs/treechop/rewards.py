@@ -1,0 +1,26 @@
+"""Treechop's reward terms: one for each log, as MineRL pays it, and some that are off unless you give them a weight.
+
+A term is `term(before, after, clock) -> float`: state rows before and after a decision, and the clock after it.
+"""
+
+from __future__ import annotations
+
+from slipstream.core.compile import inlined
+from slipstream.core.contracts import Array
+from slipstream.envs.rewards import Scheme
+from slipstream.envs.treechop.layout import CUT, GOT, HIT, TICK_HZ, TICKS, F
+
+TERMS = ("log", "chop", "leaf", "time")
+T_LOG, T_CHOP, T_LEAF, T_TIME = range(4)
+WEIGHTS: dict[str, dict[str, float]] = {"sparse": {"log": 1.0}, "dense": {"log": 1.0}}
+"""Default weights of each `rewards.mode`; a term that is not named has weight 0."""
+SCHEME = Scheme(TERMS, WEIGHTS, groups={"sparse": ("log",), "work": ("chop", "leaf"), "penalties": ("time",)})
+
+
+@inlined
+def value_terms(clock: Array, values: Array) -> None:
+    """Write the values: logs gathered, seconds in which the axe hit a block, leaves cut, and minus the seconds."""
+    values[T_LOG] = F(clock[GOT])
+    values[T_CHOP] = F(clock[HIT]) / F(TICK_HZ)
+    values[T_LEAF] = F(clock[CUT])
+    values[T_TIME] = -F(clock[TICKS]) / F(TICK_HZ)
