@@ -161,7 +161,7 @@ def test_other_envs_are_not_taken_for_it() -> None:
     """Recognised by all of its parts."""
     assert rlgym.recognise(Duel()) and not rlgym.recognise(SimpleNamespace(obs_builder=1, step=2))
     choice = EnvChoice("python:duel", factory=Duel)
-    seen, acts = spaces_of(choice, make_vector(choice, 1).spec)
+    seen, acts = spaces_of(make_vector(choice, 1))
     assert seen.shape == (3,) and acts == spaces.Discrete(2)
 
 
