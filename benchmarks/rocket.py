@@ -5,7 +5,8 @@
     .venv/bin/python benchmarks/rocket.py train [--minutes 20] [--seeds 3] [--first 0] [--games 400]
 
 speed: RLGym in a virtual environment of its own (`.venvs/rlgym`, made here), on the same meshes (RLGym's), tick skip 8,
-with random actions of the table of 90, one process on one core each, in turn, round by round. The bar is 6x.
+with random actions of the table of 90, one process on one core each, in turn, round by round. The bar is 6x. The bare
+simulator takes part too, given controls and told to step, and asked nothing: what no adapter can exceed.
 spread: the same games of 1v1 stepped serially, in threads (the simulator lets go of the GIL) and in processes.
 train: `record`, `clone` and `train --start` by the command line, all within the minutes, then games of the result
 against the scripted driver, sides swapped: the bar is that the 95 % interval of goals less goals conceded is above 0.
@@ -77,6 +78,33 @@ def step(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
+    """The simulator alone: controls go in, nothing is read; a new kick-off every quarter of a minute."""
+    from slipstream.envs.rocket import arena
+    from slipstream.envs.rocket.actions import Controls
+
+    arena.load()
+    sim, chance = arena.require(), np.random.default_rng(seed)
+    controls, fields = Controls(sim, "discrete"), [sim.Arena(sim.GameMode.SOCCAR) for _ in range(envs)]
+    cars = [[field.add_car(team) for team in (sim.Team.BLUE, sim.Team.ORANGE) for _ in range(size)] for field in fields]
+    agents = 2 * size * envs
+    drawn = [controls.of(chance.integers(0, 90, (agents, 1)).astype(np.int32)) for _ in range(64)]
+    steps, began, cpu = -60, 0.0, 0.0
+    while steps <= 0 or time.perf_counter() - began < seconds:
+        if steps == 0:
+            began, cpu = time.perf_counter(), time.process_time()
+        chosen = iter(drawn[steps % 64])
+        for field, playing in zip(fields, cars, strict=True):
+            if steps % 225 == 0 or steps == -60:
+                field.reset_kickoff(int(chance.integers(2**31)))
+            for car in playing:
+                car.set_controls(next(chosen))
+            field.step(8)
+        steps += 1
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return {"steps_per_second": agents * steps / wall, "steps_per_cpu_second": agents * steps / cpu}
+
+
 def ask(command: list[str], place: Path) -> dict[str, Any]:
     """Run one side on one core and take its line of JSON."""
     pin = ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[-1])]
@@ -98,27 +126,29 @@ def race(options: argparse.Namespace) -> None:
             sides = {
                 "slipstream": [sys.executable, __file__, "step", *words, "--envs", str(options.envs)],
                 "rlgym": [str(python), str(ROOT / "benchmarks" / "peers" / "rlgym_steps.py"), *words],
+                "simulator": [sys.executable, __file__, "bare", *words, "--envs", str(options.envs)],
             }
             for side in list(sides)[:: 1 if number % 2 == 0 else -1]:
                 record.load()
                 told = ask(sides[side], meshes())
                 record.add({"work": f"{size}v{size}", "contestant": side, "peer": side, "round": number, **told})
-    lines = ["| | slipstream | RLGym | ratio | lowest | highest |", "|" + "---|" * 6]
+    lines = ["| | slipstream | RLGym | ratio | lowest | highest | bare simulator | its ratio |", "|" + "---|" * 8]
     summary: dict[str, Any] = {"bar": BAR, "passed": True, "sizes": {}}
     for size in options.sizes:
         rates = {
             side: [row["steps_per_second"] for row in record.rows if row["work"] == f"{size}v{size}"
                    and row["contestant"] == side]
-            for side in ("slipstream", "rlgym")
+            for side in ("slipstream", "rlgym", "simulator")
         }  # fmt: skip
         ratios = np.array(rates["slipstream"]) / np.array(rates["rlgym"])
         middle = {side: float(np.median(found)) for side, found in rates.items()}
         found = {"ratio": float(np.median(ratios)), "low": float(ratios.min()), "high": float(ratios.max())}
+        found["ceiling"] = float(np.median(np.array(rates["simulator"]) / np.array(rates["rlgym"])))
         summary["sizes"][f"{size}v{size}"] = middle | found
         summary["passed"] &= found["ratio"] >= BAR
         lines.append(
             f"| {size}v{size} | {middle['slipstream']:,.0f} | {middle['rlgym']:,.0f} | {found['ratio']:.2f}x | "
-            f"{found['low']:.2f}x | {found['high']:.2f}x |"
+            f"{found['low']:.2f}x | {found['high']:.2f}x | {middle['simulator']:,.0f} | {found['ceiling']:.2f}x |"
         )
     head = f"# Agent-steps per second on one core, {options.rounds} rounds, medians; ratios round by round\n\n"
     record.close(summary, head + "\n".join(lines) + f"\n\nBar of {BAR}x met: {'yes' if summary['passed'] else 'no'}")
@@ -237,16 +267,18 @@ def main() -> None:
     train.add_argument("--first", type=int, default=0)
     train.add_argument("--games", type=int, default=400)
     train.add_argument("--episodes", type=int, default=400, help="games of the driver that are recorded")
-    one = parts.add_parser("step")
+    one, bare = parts.add_parser("step"), parts.add_parser("bare")
     for name, kind in (("size", int), ("seconds", float), ("seed", int)):
         one.add_argument(name, type=kind)
-    for part in (speed, spreading, one):
+        bare.add_argument(name, type=kind)
+    for part in (speed, spreading, one, bare):
         part.add_argument("--envs", type=int, default=32, help="our matches in the process")
     for part in (speed, spreading, train):
         part.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.part == "step":
-        print(json.dumps(step(options.size, options.seconds, options.seed, options.envs)))
+    if options.part in ("step", "bare"):
+        work = step if options.part == "step" else step_bare
+        print(json.dumps(work(options.size, options.seconds, options.seed, options.envs)))
     else:
         {"speed": race, "spread": spread, "train": teach}[options.part](options)
 

@@ -32,8 +32,8 @@ WORTH_STARTING_S = 3.0
 """Processes are started where there is this much time to look at them."""
 SPARE_ENVS = 4
 """Envs that are made to see what memory one takes."""
-EXCHANGE_S = 60e-6
-"""What handing a step over to processes and back takes, about."""
+EXCHANGE_S = 200e-6
+"""What handing a step over to processes and back takes, where cores are few and sleepers must be woken."""
 
 
 def best_workers(probe: Vector, envs: int, most: int) -> int:
