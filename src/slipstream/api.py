@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,8 @@ def make_vector(
         if workers is None and choice.native:
             workers = 1  # one call for all takes hardly longer than one for half of them
         elif workers is None:
-            workers = best_workers(probe, envs, cores()) if vector == "processes" else min(envs, cores())
+            more = partial(_make_vector, choice)
+            workers = best_workers(probe, envs, cores(), more) if vector == "processes" else min(envs, cores())
         how = "serial" if workers == 1 else vector
         made = spread_vector(choice, envs, how, workers, seed=seed, deadline_s=deadline_s, mends=True, probe=probe)
     try:

@@ -32,16 +32,34 @@ WORTH_STARTING_S = 3.0
 """Processes are started where there is this much time to look at them."""
 SPARE_ENVS = 4
 """Envs that are made to see what memory one takes."""
+LIGHT_S = 2e-3
+"""A step of all environments that is shorter is looked at more closely."""
 EXCHANGE_S = 200e-6
 """What handing a step over to processes and back takes, where cores are few and sleepers must be woken."""
 
 
-def best_workers(probe: Vector, envs: int, most: int) -> int:
-    """How many processes step so many environments fastest, by what a step of some of them takes."""
+def best_workers(probe: Vector, envs: int, most: int, make: Callable[[int], Vector] | None = None) -> int:
+    """How many processes step so many environments fastest, by what a step of some of them takes.
+
+    What one takes says little of what many take where they are quick: much of it is the call. Some more of them, which
+    `make` gives, tell the two apart.
+    """
     if most < 2 or envs < 2 or os.name != "posix" or probe.spec.own_threads:
         return 1
-    seconds = envs * probe.spec.agents / Walk(probe).rate(GLANCE_S)
+    one = _call_s(probe)
+    seconds = one * envs / probe.envs
+    if seconds < LIGHT_S and make is not None and probe.envs + SPARE_ENVS <= envs:
+        with contextlib.closing(make(SPARE_ENVS)) as several:
+            each = max(_call_s(several) - one, 0.0) / (SPARE_ENVS - probe.envs)
+        seconds = one + (envs - probe.envs) * each
     return min(range(1, min(most, envs) + 1), key=lambda workers: seconds / workers + EXCHANGE_S * (workers > 1))
+
+
+def _call_s(vector: Vector) -> float:
+    """Seconds of a step of all of them, where it is quick."""
+    walk = Walk(vector)
+    rate = max(walk.rate(GLANCE_S / 4) for _ in range(4))
+    return walk.rows / rate
 
 
 def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) -> EnvFindings:
