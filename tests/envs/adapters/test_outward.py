@@ -237,10 +237,18 @@ def test_workers_are_chosen_by_what_a_step_takes() -> None:
     from slipstream.perf.stepping import best_workers
     from slipstream.testing import SlowEnv
 
-    def probe(make: Callable[[], Any]) -> Any:
-        return make_vector(choose_env("python:Env", configure("python:Env").settings, factory=make), 1)
+    def probe(make: Callable[[], Any], envs: int = 1) -> Any:
+        return make_vector(choose_env("python:Env", configure("python:Env").settings, factory=make), envs)
 
     assert best_workers(probe(ToyEnv), 2, 2) == 1
+    asked: list[int] = []
+
+    def more(envs: int) -> Any:
+        asked.append(envs)
+        return probe(ToyEnv, envs)
+
+    assert best_workers(probe(ToyEnv), 24, 2, more) == 1, "most of what one takes is the call, which several tell"
+    assert asked == [4]
     assert best_workers(probe(lambda: SlowEnv("sleep", 2)), 4, 2) == 2
     assert best_workers(probe(lambda: SlowEnv("sleep", 2)), 1, 2) == 1
 
