@@ -15,7 +15,9 @@ The numbers are exit codes.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 class SlipstreamError(Exception):
@@ -83,3 +85,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean `x`?` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def guarded(work: Callable[..., Any], args: Sequence[Any], where: Callable[[], tuple[int, int, int]]) -> Any:
+    """Do some work of environments; what goes wrong in them is a fault of the env, seed and step that `where` names."""
+    try:
+        return work(*args)
+    except SlipstreamError:
+        raise
+    except Exception as error:
+        raise EnvFault(*where(), traceback.format_exc()) from error

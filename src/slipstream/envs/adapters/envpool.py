@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from slipstream.core import machine
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
-from slipstream.core.errors import ConfigError, EnvError, EnvFault, SlipstreamError, did_you_mean
+from slipstream.core.errors import ConfigError, EnvError, did_you_mean, guarded
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters.actions import action_spec, batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_spec
@@ -198,12 +197,7 @@ class EnvPool:
             out.mask[rows] = np.repeat(np.reshape(infos["legal_action_mask"], (len(envs), -1)), agents, axis=0)
 
     def _guard(self, work: Any, *args: Any) -> Any:
-        try:
-            return work(*args)
-        except SlipstreamError:
-            raise
-        except Exception as error:
-            raise EnvFault(self.first, self._seeds[0], self._steps, traceback.format_exc()) from error
+        return guarded(work, args, lambda: (self.first, self._seeds[0], self._steps))
 
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> EnvPool:

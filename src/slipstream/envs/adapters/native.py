@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
-from slipstream.core.errors import EnvError, EnvFault, SlipstreamError
+from slipstream.core.errors import EnvError, guarded
 from slipstream.envs.adapters.actions import batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_encoder
 
@@ -167,12 +166,7 @@ class Native:
         out.final_obs[ended] = whole[ended]
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        try:
-            work(*args)
-        except SlipstreamError:
-            raise
-        except Exception as error:
-            raise EnvFault(self.first, self._named[0], self._steps, traceback.format_exc()) from error
+        guarded(work, args, lambda: (self.first, self._named[0], self._steps))
 
 
 def _length(obs: Any) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
-from slipstream.core.errors import EnvFault, SlipstreamError
+from slipstream.core.errors import guarded
 from slipstream.core.streams import env_seeds
 
 Encoder = Callable[[Any, Array], None]
@@ -183,10 +182,4 @@ class Tables:
         return mask
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        try:
-            work(*args)
-        except SlipstreamError:
-            raise
-        except Exception as error:
-            report = traceback.format_exc()
-            raise EnvFault(self.first + self._at, self._named[self._at], self._steps, report) from error
+        guarded(work, args, lambda: (self.first + self._at, self._named[self._at], self._steps))

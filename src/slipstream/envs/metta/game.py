@@ -9,14 +9,13 @@ of an env is made some steps before it is wanted, one per step, so that no step 
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target
-from slipstream.core.errors import EnvFault, SlipstreamError
+from slipstream.core.errors import guarded
 from slipstream.core.streams import check_seeds, game_key, next_game
 from slipstream.envs.metta.worlds import Stage, choose, stage
 from slipstream.envs.soccer.chance import first_games
@@ -167,13 +166,7 @@ class Metta:
             getattr(self, name)[:] = array
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        try:
-            work(*args)
-        except SlipstreamError:
-            raise
-        except Exception as error:
-            seed = int(self.games[self._at])
-            raise EnvFault(self._first + self._at, seed, self._steps, traceback.format_exc()) from error
+        guarded(work, args, lambda: (self._first + self._at, int(self.games[self._at]), self._steps))
 
 
 def _spec(variant: str, made: Stage, target: Sequence[str]) -> EnvSpec:
