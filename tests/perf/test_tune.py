@@ -71,7 +71,7 @@ def test_what_is_not_faster_is_not_kept() -> None:
 def test_plans_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than four fifths of the memory is too much."""
     monkeypatch.setattr(machine, "memory_bytes", lambda: 2**20)
-    (attempt,) = search(**STILL).attempts
+    (attempt,) = search(seconds=20.0, **STILL).attempts
     assert attempt.verdict == "refused"
     assert attempt.why.startswith("it takes ") and attempt.why.endswith(" MiB of memory, more than 1")
 
