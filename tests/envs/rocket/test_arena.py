@@ -43,6 +43,18 @@ def test_it_is_closed_but_for_floor_and_ceiling() -> None:
         assert count == 2 or level or mouth, edge
 
 
+def test_the_pieces_are_the_whole() -> None:
+    """Every triangle is in one of them, none is in two, and each piece spans less than half of the arena."""
+    whole, pieces = arena.build(), arena.split(*arena.build())
+
+    def faces(triangles: np.ndarray, corners: np.ndarray) -> Counter[bytes]:
+        return Counter(face.tobytes() for face in corners[triangles])
+
+    assert sum((faces(*piece) for piece in pieces), Counter()) == faces(*whole)
+    spans = [np.prod(np.ptp(corners, axis=0)) for _, corners in pieces]
+    assert max(spans) < np.prod(np.ptp(whole[1], axis=0)) / 2 and len(pieces) > 8
+
+
 def test_the_file_is_as_the_simulator_reads_it() -> None:
     """Two counts, the triangles, the corners in fiftieths."""
     triangles, corners = arena.build()

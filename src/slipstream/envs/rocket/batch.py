@@ -20,6 +20,8 @@ DEMOS, DEMOED, GROUND, TOUCHED, BOOST, BODY = 5, 7, 8, 9, 10, 11
 POS, VEL, SPIN, FORWARD, RIGHT, UP = 0, 7, 10, 13, 16, 19
 """Columns of a body: the ball's is at 0, a car's at `BODY`."""
 PADS = 34
+BLUE_SCORE, ORANGE_SCORE, SCORES = 2, 3, 4
+"""Columns of a score, and how many it has."""
 LEFT, LEAD = 0, 1
 """Columns of a clock: the share of the match that is left, and the blue team's goals more than the orange team's."""
 OWN, OTHER = 76, 20
@@ -51,6 +53,16 @@ def put_local(out: Array, at: int, body: Array, x: Number, y: Number, z: Number,
         axis = BODY + FORWARD + 3 * k
         out[at + k] = (body[axis] * x + body[axis + 1] * y + body[axis + 2] * z) * scale
     return at + 3
+
+
+@inlined
+def copy(told: Array, at: int, out: Array) -> int:
+    """Take a table of numbers; return the place behind it."""
+    for row in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[row, k] = told[at + k]
+        at += out.shape[1]
+    return at
 
 
 @inlined
@@ -102,6 +114,25 @@ def see(
             at = put(out, at, seen, BODY + UP, ONE)
             out[at], out[at + 1], out[at + 2] = seen[BOOST] * F(0.01), seen[GROUND], seen[DEMOED]
             at += 3
+
+
+@compiled
+def take(
+    envs: Array, told: Array, jumps: Array, present: Array, score: Array, pads: Array, balls: Array, cars: Array,
+    flips: Array,
+) -> None:  # fmt: skip
+    """Read what the simulator told of some envs: of each its score, pads and ball, then the cars that play."""
+    at, seen = 0, 0
+    for env in envs:
+        score[env, 0], score[env, 1] = told[at + BLUE_SCORE], told[at + ORANGE_SCORE]
+        at += SCORES
+        at = copy(told, at, pads[env])
+        at = copy(told, at, balls[env])
+        for slot in range(present.shape[1]):
+            if present[env, slot]:
+                at = copy(told, at, cars[env, slot])
+                flips[env, slot] = jumps[seen]
+                seen += 1
 
 
 @compiled

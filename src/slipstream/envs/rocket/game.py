@@ -1,10 +1,10 @@
 """Rocket League matches by RocketSim behind the `Vector` contract.
 
-A match of two cars is told by its seed and by what they did: it begins with new cars, after which nothing of what the
-arena played before is left in it, bit for bit. (The state that the simulator itself tells is not the whole of it:
-wheels and contacts keep some of their past, and lengths are rounded on the way out.) So a snapshot holds seeds and
-actions, and a restored match is played again up to where it was. With more cars the order in which the simulator
-happens to hold them matters in the last bits, and stays from match to match: such a run resumes with new matches.
+A match of two cars is told by its seed and by what they did, bit for bit: it begins in a new arena, since one that was
+played in keeps some of its past, whatever is reset. (The state that the simulator itself tells is not the whole of it
+either: wheels and contacts keep theirs, and lengths are rounded on the way out.) So a snapshot holds seeds and actions,
+and a restored match is played again up to where it was. With more cars the order in which the simulator happens to hold
+them matters in the last bits: such a run resumes with new matches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ OPTIONS = ("", " scattered")
 """What may stand behind a team size in a task: every kick-off from a random state."""
 KEPT = ("games", "tasks", "count", "history", "behaviour")
 """The arrays of a snapshot."""
-BLUE_SCORE, ORANGE_SCORE = 2, 3
 CAR_NUMBERS = 36
 """What the simulator tells of a car, seen from each side."""
 
@@ -57,14 +56,12 @@ class Rocket:
         self._match = max(round(match_seconds * TICK_HZ), action_repeat)
         self._scatter, self._starts = random_starts, _read_starts(options or {}, slots)
         self._controls = Controls(self._simulator, actions)
-        self._arenas = [self._simulator.Arena(self._simulator.GameMode.SOCCAR) for _ in range(envs)]
+        self._arenas: list[Any] = [None] * envs
         self._cars: list[list[Any]] = [[] for _ in range(envs)]
         self._places: list[list[int]] = [[] for _ in range(envs)]
         """The slot of each of an arena's cars."""
         self._rows: list[list[int]] = [[] for _ in range(envs)]
         """The row of each of an arena's cars."""
-        self._goals = np.zeros((envs, 2), np.int64)
-        """What the simulator has counted in each arena, whatever the match."""
         longest = -(-self._match // action_repeat) + -(-self._match // (2 * action_repeat)) + 1
         parts = self.spec.action.parts
         kind = np.float32 if actions == "continuous" else np.int16
@@ -194,10 +191,9 @@ class Rocket:
         out.active.reshape(self.envs, -1)[some] = self._present[some]
 
     def _begin(self, env: int, game: int, task: int) -> None:
-        """Begin the match of a seed with new cars: nothing of the arena's past is left in it."""
-        field, team = self._arenas[env], self._simulator.Team
-        for car in field.get_cars():
-            field.remove_car(car)
+        """Begin the match of a seed in a new arena."""
+        field, team = arena.make(self._simulator), self._simulator.Team
+        self._arenas[env] = field
         size, half = self._sizes[task], self._slots // 2
         self._cars[env] = [field.add_car(side) for side in (team.BLUE, team.ORANGE) for _ in range(size)]
         self._places[env] = [side * half + k for side in range(2) for k in range(size)]
@@ -207,7 +203,6 @@ class Rocket:
         self._present[env, self._places[env]] = 1
         self._bodies[env], self._flips[env], self.behaviour[env] = 0, 0, 0
         self._kick_off(env)
-        self._score[env] = 0
         assert [int(one[0, 0]) for one in field.get_gym_state()[3:]] == [car.id for car in self._cars[env]]
 
     def _kick_off(self, env: int) -> None:
@@ -249,30 +244,29 @@ class Rocket:
         """Play one decision of some matches by the controls of each row; 1 for a goal of the blue team, -1 orange's."""
         ticks, told, flips = self._ticks, [], []
         for env in envs.tolist():
-            arena, cars = self._arenas[env], self._cars[env]
+            field, cars = self._arenas[env], self._cars[env]
             for car, row in zip(cars, self._rows[env], strict=True):
                 car.set_controls(chosen[row])
-            arena.step(ticks)
-            told.append(arena.get_gym_state())  # at once, while the arena is in the processor's cache
+            field.step(ticks)
+            told += field.get_gym_state()  # at once, while the arena is in the processor's cache
             flips += [car.get_state().has_flip_or_jump() for car in cars]
-        before = self._goals[envs]
+        before = self._score[envs]
         self._take(envs, told, flips)
-        gained = self._goals[envs] - before
-        self._score[envs] += gained
+        gained = self._score[envs] - before
         return np.sign(gained[:, 0] - gained[:, 1])
 
     def _look(self, env: int) -> None:
         """Read what the simulator tells of an arena."""
         flips = [car.get_state().has_flip_or_jump() for car in self._cars[env]]
-        self._take(np.array([env]), [self._arenas[env].get_gym_state()], flips)
+        self._take(np.array([env]), self._arenas[env].get_gym_state(), flips)
 
-    def _take(self, envs: Array, told: Sequence[Any], flips: Sequence[bool]) -> None:
-        """Take what the simulator told of some arenas: score, pads, ball, and cars in the order in which they came."""
-        self._goals[envs] = np.stack([one[0] for one in told])[:, BLUE_SCORE : ORANGE_SCORE + 1]
-        self._pads[envs], self._balls[envs] = np.stack([one[1] for one in told]), np.stack([one[2] for one in told])
-        rows = [row for env in envs.tolist() for row in self._rows[env]]
-        self._bodies.reshape(-1, 2, CAR_NUMBERS)[rows] = np.stack([body for one in told for body in one[3:]])
-        self._flips.reshape(-1)[rows] = flips
+    def _take(self, envs: Array, told: Sequence[Array], flips: Sequence[bool]) -> None:
+        """Take what the simulator told of some arenas, one behind the other."""
+        numbers = np.concatenate(told, axis=None)
+        batch.take(
+            envs, numbers, np.array(flips, np.uint8), self._present, self._score, self._pads, self._balls,
+            self._bodies, self._flips,
+        )  # fmt: skip
 
     def _tell_time(self, envs: Array) -> None:
         left = self._match - self.count[envs] * self._ticks
