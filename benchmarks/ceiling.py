@@ -35,13 +35,12 @@ from contest import (
     case_of,
     end_children,
     launch,
-    pairs,
     slipstream_program,
     slipstream_settings,
 )
 from stats import spread, table, told
 
-from record import Record, dated
+from record import Record, dated, pairs
 
 SHARE = 0.60
 SOCCER_RATE = 250_000.0

@@ -36,7 +36,6 @@ from contest import (
     install,
     interpreter,
     launch,
-    pairs,
     say,
     search_path,
     slipstream_program,
@@ -46,7 +45,7 @@ from contest import (
 from stats import spread, table, told
 
 from pixels import LENGTH, NETWORK, SIDE, Watch, cached_share, forget, new_shard, recall, write_pixels
-from record import ROOT, Record, dated
+from record import ROOT, Record, dated, pairs
 from slipstream.core.contracts import ActionSpec, vector_obs
 from slipstream.demos.edit import split
 from slipstream.demos.format import TRUNCATED, Schema

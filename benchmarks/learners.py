@@ -28,7 +28,6 @@ from contest import (
     install,
     interpreter,
     launch,
-    pairs,
     search_path,
     slipstream_command,
     slipstream_version,
@@ -38,7 +37,7 @@ from contest import (
 from lessons import DRILLS, OURS, SETTLED, settings_of
 from stats import spread, table, told
 
-from record import Record, dated
+from record import Record, dated, pairs
 
 GOALS = {"recurrent": 5.0, "sac-small": 2.0, "sac-large": 1.3}
 SEQUENCE = 16  # steps that slipstream's memory learns back; RecurrentPPO learns back to the start of the rollout

@@ -38,7 +38,6 @@ from contest import (
     interpreter,
     last_error,
     launch,
-    pairs,
     search_path,
     slipstream_command,
     slipstream_program,
@@ -48,7 +47,7 @@ from contest import (
 from lessons import LESSONS, OURS, Lesson, settings_of
 from stats import difference, finite, mean_interval, table
 
-from record import Record, commit, dated
+from record import Record, commit, dated, pairs
 from slipstream.core.machine import cores, cpu_model
 
 MEASURES = {"score": "greedy games", "mean_return": "last 100 training episodes"}

@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from contest import (
+    HALF,
     LAGS,
     PROBE_ITERATIONS,
     START_LIMIT_S,
@@ -36,7 +37,6 @@ from contest import (
     install,
     install_games,
     launch,
-    pairs,
     path_of,
     peer_run,
     slipstream_command,
@@ -46,7 +46,7 @@ from contest import (
 )
 from stats import difference, finite, mean_interval, spread, table, told
 
-from record import Record, dated
+from record import Record, dated, pairs
 
 ABSENT = {
     "cleanrl": "the newest release that installs by name on Python 3.11 is 0.4.8, which imports `gym.wrappers.Monitor`"
@@ -97,6 +97,7 @@ def _timed(
         done = peer_run(one, chosen, limit_s, path_of(case))
         return done.failure or {**done.row, "wall_seconds": round(done.wall_seconds, 2)}
     key, lag, extra = (one.name, work), int(one.variant[-1]), pairs(options.set)
+    extra += pairs(["plan.precision=bf16"]) if one.variant.startswith(HALF) else []
     if key not in rates:  # slipstream is told steps, not seconds: a short run finds how many
         probe = slipstream_run(case, lag, PROBE_ITERATIONS * case.batch, seed, limit_s, extra)
         if probe.failure or not probe.row.get("steps_per_second"):
@@ -132,7 +133,7 @@ def _ranking(rows: list[dict[str, Any]], goal: float) -> dict[str, Any]:
     if not peers:
         return ranking
     ranking["best_peer"] = best = max(peers, key=lambda name: peers[name])
-    for name in (f"slipstream-lag{lag}" for lag in LAGS):
+    for name in (name for name in rates if name.startswith("slipstream")):
         shared = sorted(set(rates.get(name, {})) & set(rates[best]))
         if shared:
             ratios = spread([rates[name][turn] / rates[best][turn] for turn in shared])

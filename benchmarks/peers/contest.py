@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 from case import CASES, Case
 
+from record import pairs
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent
 VENVS = ROOT / ".venvs"
@@ -69,6 +71,8 @@ PEERS = {
     "imitation": Peer("imitation_bc.py", ("imitation",), ()),  # no PPO: only cloning.py runs it
 }
 LAGS = (0, 1)
+HALF = "bf16-"
+"""What the names of our variants begin with whose networks compute in bf16: those that read images, where it counts."""
 
 # name on the command line: (case, epochs, what the ratio to the best peer should be)
 WORK = {
@@ -103,7 +107,7 @@ class Contestant:
 
 def contestants(wanted: Sequence[str]) -> list[Contestant]:
     """Those asked for by peer or by full name; all of them for no name."""
-    everyone = [Contestant("slipstream", f"lag{lag}") for lag in LAGS]
+    everyone = [Contestant("slipstream", f"{half}lag{lag}") for half in ("", HALF) for lag in LAGS]
     everyone += [Contestant(name, way) for name, peer in PEERS.items() for way in (*peer.variants, *peer.slow)]
     unknown = set(wanted) - {one.name for one in everyone} - {one.peer for one in everyone}
     if unknown:
@@ -115,6 +119,8 @@ def takes_part(one: Contestant, case: Case) -> bool:
     """Whether a contestant is run on a case."""
     if case.frames and one.peer not in FRAMED:
         return False
+    if one.variant.startswith(HALF):
+        return case.frames
     return case.slow or one.peer not in PEERS or one.variant not in PEERS[one.peer].slow
 
 
@@ -313,11 +319,6 @@ def slipstream_settings(case: Case, lag: int) -> list[str]:
             "ppo.entropy": case.entropy,
         }
     return pairs([f"{key}={value}" for key, value in settings.items()])
-
-
-def pairs(settings: Sequence[str]) -> list[str]:
-    """`key=value` strings as `--set` options."""
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 def slipstream_run(case: Case, lag: int, steps: int, seed: int, limit_s: float, extra: Sequence[str] = ()) -> Ended:
