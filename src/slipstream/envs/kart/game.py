@@ -30,13 +30,12 @@ from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_options
 from slipstream.envs.rewards import Payout
+from slipstream.envs.saved import Saved
 from slipstream.envs.soccer.chance import first_games
 from slipstream.settings import RewardSettings
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
 """The difficulties of each variant."""
-KEPT = ("state", "clock", "tracks", "tasks", "behaviour")
-"""The arrays of a snapshot."""
 _KEYS = ("difficulty", "difficulty_low", "difficulty_high")
 _compile = numba.njit(nogil=True, error_model="numpy")
 _value_user_term = _compile(batch.value_user_term)
@@ -56,12 +55,14 @@ def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float
     return (only, only) if only is not None else (numbers.get(_KEYS[1], low), numbers.get(_KEYS[2], high))
 
 
-class Kart:
+class Kart(Saved):
     """`envs` laps against the clock; see `layout` for what a state holds.
 
     The chance of a lap comes from its own seed only: that of env i's first lap follows from `seed` and `first + i`, and
     each next one is one more. Nothing is allocated in a step.
     """
+
+    KEPT = ("state", "clock", "tracks", "tasks", "behaviour")
 
     def __init__(
         self,
@@ -195,19 +196,6 @@ class Kart:
             self.state, self._before, self.clock, self.tasks, self.tracks, scratch, self.behaviour, *self._rules,
             self._kind, TABLE, self._repeat, self._acted, payout.shaped, payout.gamma, *payout.rules,
         )  # fmt: skip
-
-    def snapshot(self) -> dict[str, Array]:
-        """Copy all there is: state, clock, track, task, what was counted, and the sizes of terms if normalised."""
-        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from a snapshot."""
-        for name in KEPT:
-            getattr(self, name)[:] = state[name]
-        self.payout.restore(state)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

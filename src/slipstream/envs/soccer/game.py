@@ -13,6 +13,7 @@ from slipstream.core.errors import ConfigError
 from slipstream.core.streams import check_seeds
 from slipstream.envs.options import check_choice
 from slipstream.envs.rewards import Payout
+from slipstream.envs.saved import Saved
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
 from slipstream.envs.soccer.behaviour import BEHAVIOURS, SUMS
@@ -22,12 +23,10 @@ from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
 from slipstream.settings import RewardSettings
 
-KEPT = ("state", "clock", "tasks", "behaviour")
-"""The arrays of a snapshot."""
 _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
 
 
-class Soccer:
+class Soccer(Saved):
     """`envs` matches of two teams of `team_size` cars; see `layout` for what a state holds.
 
     The chance of a match comes from its own seed only: that of env i's first match follows from `seed` and `first + i`,
@@ -35,6 +34,8 @@ class Soccer:
     six rows, and those without a car are not active, see nothing, earn nothing, and end with the match. Nothing is
     allocated in a step.
     """
+
+    KEPT = ("state", "clock", "tasks", "behaviour")
 
     limit_steps = 0
     """Matches end; they are never cut off."""
@@ -148,19 +149,6 @@ class Soccer:
             self.state, self._before, self.clock, self.tasks, self.behaviour, *self._rules, self._kind, TABLE,
             self._overtime_ticks, self._sizes, self._acted, self._more, payout.shaped, payout.gamma, *payout.rules,
         )  # fmt: skip
-
-    def snapshot(self) -> dict[str, Array]:
-        """Copy all there is: state, clock, tasks, what was counted, and the sizes of terms if they are normalised."""
-        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from a snapshot."""
-        for name in KEPT:
-            getattr(self, name)[:] = state[name]
-        self.payout.restore(state)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def _spec(

@@ -28,6 +28,7 @@ from slipstream.core.streams import check_seeds
 from slipstream.envs.kart.game import check_range, compiled_term
 from slipstream.envs.options import check_choice, check_options
 from slipstream.envs.rewards import Payout
+from slipstream.envs.saved import Saved
 from slipstream.envs.soccer.chance import first_games
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviour import BEHAVIOURS
@@ -41,17 +42,17 @@ MAPS = {"discrete": "14", "multi_discrete": "full"}
 SCALARS = ("compass/angle", "inventory/log")
 """What is seen beside the picture if `env.options.scalars` says so, by the names and in the order of MineRL's data."""
 OPTIONS = ("scalars", "look")
-KEPT = ("state", "clock", "cells", "tasks", "behaviour")
-"""The arrays of a snapshot."""
 _value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
 
 
-class Treechop:
+class Treechop(Saved):
     """`envs` games of gathering logs; see `layout` for what a state holds.
 
     The chance of a game comes from its own seed only: that of env i's first game follows from `seed` and `first + i`,
     and each next one is one more. Pictures are written straight into the rows.
     """
+
+    KEPT = ("state", "clock", "cells", "tasks", "behaviour")
 
     def __init__(
         self,
@@ -165,19 +166,6 @@ class Treechop:
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
         batch.observe_all(self.state, self.clock, self.cells, *self._sight, self.spec.obs.vectors(obs), obs)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Copy all there is: state, clock, cells, task, what was counted, and the sizes of terms if normalised."""
-        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from a snapshot."""
-        for name in KEPT:
-            getattr(self, name)[:] = state[name]
-        self.payout.restore(state)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _renew(self, envs: Array, games: Array, out: Rows) -> None:
         batch.renew(
