@@ -134,7 +134,7 @@ def _ranking(rows: list[dict[str, Any]], goal: float) -> dict[str, Any]:
         return ranking
     ranking["best_peer"] = best = max(peers, key=lambda name: peers[name])
     for name in (name for name in rates if name.startswith("slipstream")):
-        shared = sorted(set(rates.get(name, {})) & set(rates[best]))
+        shared = sorted(set(rates[name]) & set(rates[best]))
         if shared:
             ratios = spread([rates[name][turn] / rates[best][turn] for turn in shared])
             ranking["ratios"][name] = {**ratios, "met": ratios["median"] >= goal, "clear": ratios["low"] >= goal}

@@ -24,6 +24,7 @@ from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
+from slipstream.envs.saved import Saved
 from slipstream.envs.soccer.chance import first_games
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.settings import RewardSettings
@@ -32,14 +33,14 @@ SLOTS = 3
 """Cars per team that the mixed variant has room for."""
 OPTIONS = ("", " scattered")
 """What may stand behind a team size in a task: every kick-off from a random state."""
-KEPT = ("games", "tasks", "count", "history", "behaviour")
-"""The arrays of a snapshot."""
 CAR_NUMBERS = 36
 """What the simulator tells of a car, seen from each side."""
 
 
-class Rocket:
+class Rocket(Saved):
     """`envs` matches of two teams of `team_size` cars; with `mixed` of one to three, as the task says."""
+
+    KEPT = ("games", "tasks", "count", "history", "behaviour")
 
     def __init__(
         self, envs: int, *, team_size: int = 1, mixed: bool = False, seed: int = 0, first: int = 0,
@@ -144,14 +145,12 @@ class Rocket:
 
     def snapshot(self) -> dict[str, Array]:
         """Seeds, tasks and what the cars did: all that there is to a match of two; nothing of larger ones."""
-        if not self.spec.exact:
-            return {}
-        return {name: getattr(self, name).copy() for name in KEPT} | self.payout.snapshot()
+        return super().snapshot() if self.spec.exact else {}
 
     def restore(self, state: dict[str, Array]) -> None:
         """Play every match again up to where it was."""
         self.payout.restore(state)
-        played = {name: state[name].copy() for name in KEPT}
+        played = {name: state[name].copy() for name in self.KEPT}
         self.tasks[:] = played["tasks"]
         for env in range(self.envs):
             self._begin(env, int(played["games"][env]), int(played["tasks"][env, PLAYED]))
