@@ -6,8 +6,10 @@
 
 The grid is workers {1..cores} x envs {32..1,024 by doubling} x groups {1, 2} x threads {1, 2}, `--seconds` a point; two
 groups mean the `batched` collector, one the plan's own. Rollouts are cut so that the batch is the same at every point,
-and points where that cannot be are left out. Then `tune` runs with a tenth of the grid's time, and at the end the plan
-that it chose and the best point of the grid are trained in turns, five times each. Compiling is done before.
+and points where that cannot be are left out; where the whole game lives on a GPU, a point of one group is measured
+once, whatever its workers and threads, which do nothing there. Then `tune` runs with a tenth of the grid's time, and at
+the end the plan that it chose and the best point of the grid are trained in turns, five times each. Compiling is done
+before.
 `--workers 1,2,4,8,16` leaves some of the grid out, where there are many cores and little time.
 """
 
@@ -23,6 +25,7 @@ from record import Record, dated
 from slipstream.api import configure
 from slipstream.core.errors import SlipstreamError
 from slipstream.core.machine import cores
+from slipstream.core.plan import Plan
 from slipstream.learn.build import choose_env
 from slipstream.perf.moves import lay, rollout_for
 from slipstream.perf.race import race
@@ -34,12 +37,14 @@ MARGIN = 0.85
 """Of its time that `tune` is told to take: making the first plan ready comes on top."""
 
 
-def points(settings: Any, envs: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The settings of every point of the grid that keeps the batch."""
-    found = []
+def points(settings: Any, plan: Plan, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The settings of every point of the grid that keeps the batch of a plan."""
+    found, first = [], (options.workers[0], options.threads[0])
     for workers, count, groups, threads in itertools.product(options.workers, options.envs, (1, 2), options.threads):
-        steps = rollout_for(settings, envs, count)
+        steps = rollout_for(settings, plan.envs.applied, count)
         if steps is None or workers > count:
+            continue
+        if groups == 1 and plan.collector.applied == "device" and (workers, threads) != first:
             continue
         point = {"plan.workers": workers, "plan.envs": count, f"{settings.algorithm}.rollout": steps}
         point |= {"plan.threads": threads} | ({"plan.collector": "batched", "plan.groups": 2} if groups > 1 else {})
@@ -110,7 +115,7 @@ def main() -> None:
     record.load()
     default = try_out(choice, settings, seconds=options.seconds)
     record.add({"work": "default", "contestant": "default plan", "steps_per_second": round(default.rate)})
-    wanted = points(settings, default.plan.envs.applied, options)
+    wanted = points(settings, default.plan, options)
     best = grid(record, choice, settings, wanted, options.seconds, options.stop_after)
     if best is None:
         done = sum(row["work"] == "grid" for row in record.rows)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slipstream import api
 from slipstream.api import configure
 from slipstream.core import machine
+from slipstream.core.errors import MachineError
 from slipstream.learn.build import choose_env
 from slipstream.perf.tune import Attempt, Tuned, tune
 from slipstream.testing import ToyEnv
@@ -120,3 +122,15 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert summary["points"] == 4 and summary["ratio"]["rounds"] >= 1 and summary["batch"] == 128
     rows = [json.loads(line) for line in (tmp_path / "record" / "raw.jsonl").read_text().splitlines()]
     assert [row["work"] for row in rows] == ["default", *["grid"] * 4, "tune", "final"]
+
+
+def test_a_gpu_that_failed_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error that stays, every other plan would fail too, and none of that would be the plan's fault."""
+
+    def fail() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore of it")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    with pytest.raises(MachineError, match=r"GPU failed while plans were tried.*access was encountered\."):
+        search(seconds=20.0, **STILL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -47,7 +48,19 @@ def launch(
         _exact[0] = False
 
 
-def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = ()) -> Any:
+@dataclass(frozen=True)
+class Graph:
+    """Work that was captured, and what does it: a graph keeps none of the tensors that were made outside of it."""
+
+    graph: Any
+    work: Callable[[], None]
+
+    def replay(self) -> None:
+        """Start all of it once more, on the current stream."""
+        self.graph.replay()
+
+
+def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = ()) -> Graph:
     """Capture what `work` starts as a CUDA graph, after so many tries of it; then `changed` is put back.
 
     In a try, kernels are compiled and libraries settle on their ways, which cannot be done within a capture. It is made
@@ -70,7 +83,7 @@ def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = (
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 work()
     now.wait_stream(stream)
-    return graph
+    return Graph(graph, work)
 
 
 @cache

@@ -162,7 +162,6 @@ class Tuner:
 
     def _open(self, settings: Settings) -> Rehearsal:
         """Make a training ready; how long that took, compiling aside, is what the next one may take."""
-        _free_gpu()
         slow = settings.plan.compile or bool(machine.gpu_name())
         rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if slow else 1)
         took = min(rehearsal.build_s, MOST_BUILD_S) + min(rehearsal.warm_s, 4 * self._iteration_s)
@@ -262,6 +261,7 @@ class Tuner:
         turn = max(self._slice_s, self._iteration_s) + self._iteration_s / 2
         if self.left_s() < self._opening_s + 4 * turn:
             return judge("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
+        _free_gpu()
         try:
             rival, ratio, takes = self._pit(merged)
         except SlipstreamError as error:
@@ -320,6 +320,7 @@ class Tuner:
         """The plan that was found against the default one, both new; what is not faster for sure is dropped."""
         predicted, rate, default_rate, gain = None, first.rate, first.rate, Ratio(1.0, 1.0, 1.0, 0)
         if self.accepted:
+            _free_gpu()
             with self._open(self.base) as default:
                 final: Race = race(
                     default, self.best, seconds=1.5 * self._slice_s, rounds=FINAL_ROUNDS, sure=FINAL_ROUNDS
@@ -341,8 +342,17 @@ class Tuner:
 
 
 def _free_gpu() -> None:
-    """Give back what trainings that are over held on the GPU."""
+    """Give back what trainings that are over held on the GPU; a GPU that has failed is of no use to any other."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        gc.collect()
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    gc.collect()
+    try:
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
+    except RuntimeError as error:
+        raise MachineError(
+            f"The GPU failed while plans were tried, and this process cannot use it any more: "
+            f"{str(error).splitlines()[0]}.",
+            "slipstream doctor; and please report the plan that was tried last",
+        ) from error

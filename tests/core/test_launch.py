@@ -1,0 +1,64 @@
+"""One function for every index: loops on the CPU, and what a captured graph of a GPU holds on to."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.core.compile import compiled
+from slipstream.core.contracts import Array
+from slipstream.core.launch import Graph, capture, launch
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+SIZE = 1 << 20
+
+
+@compiled
+def double_at(index: int, factor: float, values: Array) -> None:
+    """Write one number."""
+    values[index] = factor * index
+
+
+@compiled
+def double_all(factor: float, values: Array) -> None:
+    """Write them all."""
+    for index in range(values.size):
+        double_at(index, factor, values)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_every_index_is_reached(device: str) -> None:
+    """By the loop or by a kernel, with the same arguments: tensors and numbers."""
+    values = torch.zeros(300, dtype=torch.float64, device=device)
+    launch(double_all, double_at, len(values), (2.0, values))
+    np.testing.assert_array_equal(values.cpu().numpy(), 2.0 * np.arange(300))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_graph_keeps_what_it_works_on() -> None:
+    """What only the work knows is not given to anybody else as long as the graph can be replayed."""
+
+    def make() -> tuple[Graph, Any]:
+        room, total = torch.zeros(SIZE, device="cuda"), torch.zeros(1, device="cuda")
+
+        def work() -> None:
+            room.add_(1)
+            total.copy_(room.sum())
+
+        return capture(work, 1, [room, total]), total
+
+    graph, total = make()
+    gc.collect()
+    others = [torch.zeros(SIZE, device="cuda") for _ in range(8)]
+    graph.replay()
+    assert float(total) == SIZE
+    assert all(float(other.abs().sum()) == 0 for other in others)
+    del others
+    torch.cuda.empty_cache()
+    graph.replay()
+    assert float(total) == 2 * SIZE
