@@ -6,9 +6,11 @@ import datetime
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,11 +52,11 @@ class Record:
         self.loads.append([round(value, 2) for value in os.getloadavg()])
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keep one run's row and say it."""
+        """Keep one run's row and say it; where its temporary files lay is left out."""
         row = {**row, "load_before": self.loads[-1]}
         self.rows.append(row)
         with open(self.folder / "raw.jsonl", "a") as raw:
-            raw.write(json.dumps(row) + "\n")
+            raw.write(re.sub(rf"{re.escape(tempfile.gettempdir())}/[^/\" ]+/", "", json.dumps(row)) + "\n")
         facts = {key: row.get(key) for key in SHOWN if row.get(key) is not None}
         told = ", ".join(f"{key} {value}" for key, value in facts.items())
         print(f"  {row['work']} {row['contestant']}: {told}", file=sys.stderr, flush=True)
