@@ -9,8 +9,9 @@ with random actions of the table of 90, in turn, round by round: RLGym, which is
 on one core; and our matches on all cores, in processes. The bar is 6x, for the machine. The bare simulator takes part
 too, on one core and in arenas as ours, given controls and told to step, and asked nothing: no adapter can exceed it.
 spread: the same games of 1v1 stepped serially, in threads (the simulator lets go of the GIL) and in processes.
-train: `record`, `clone` and `train --start` by the command line, all within the minutes, then games of the result
-against the scripted driver, sides swapped: the bar is that the 95 % interval of goals less goals conceded is above 0.
+train: `record`, `clone --dagger` and `train --start`, against the driver, by the command line, all within the minutes;
+then games of the result against it, sides swapped: the bar is that the 95 % interval of goals less goals conceded is
+above 0.
 """
 
 from __future__ import annotations
@@ -210,10 +211,10 @@ def learn(seed: int, minutes: float, episodes: int, games: int) -> dict[str, Any
         began = time.perf_counter()
         played = ("--episodes", str(episodes), "--seed", str(seed))
         _, record_s = call("record", RIVAL, "--env", "rocket", *played, "--out", demos)
-        _, clone_s = call("clone", demos, "--run", clone)
+        _, clone_s = call("clone", demos, "--epochs", "3", "--dagger", "3", "--run", clone)
         left = minutes - (time.perf_counter() - began + SPARE_S) / 60
         facts, train_s = call("train", "rocket", "--start", f"run:{clone}", "--minutes", f"{left:.3f}", "--run", run,
-                              "--set", f"seed={seed}")  # fmt: skip
+                              "--set", f"opponent={RIVAL}", "--set", f"seed={seed}")  # fmt: skip
         seconds = time.perf_counter() - began
         told = {"clone": margin(f"run:{clone}", games), "result": margin(f"run:{run}", games)}
     kept = {key: facts[key] for key in ("steps", "steps_per_second", "start_seconds")}
