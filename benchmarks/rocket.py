@@ -6,8 +6,9 @@
 
 speed: RLGym in a virtual environment of its own (`.venvs/rlgym`, made here), on the same meshes (RLGym's), tick skip 8,
 with random actions of the table of 90, in turn, round by round: RLGym, which is one match in one process; our matches
-on one core; and our matches on all cores, in processes. The bar is 6x, for the machine. The bare simulator takes part
-too, on one core and in arenas as ours, given controls and told to step, and asked nothing: no adapter can exceed it.
+on one core; and our matches on all cores, in two groups, one of which processes step while the other is given its
+actions, as the collector `batched` does. The bar is 6x, for the machine. The bare simulator takes part too, on one core
+and in arenas as ours, given controls and told to step, and asked nothing: no adapter can exceed it.
 spread: the same games of 1v1 stepped serially, in threads (the simulator lets go of the GIL) and in processes.
 train: `record`, `clone --dagger` and `train --start`, against the driver, by the command line, all within the minutes;
 then games of the result against it, sides swapped: the bar is that the 95 % interval of goals less goals conceded is
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 import venv
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +62,50 @@ def meshes() -> Path:
 
 
 def step(size: int, seconds: float, seed: int, envs: int, workers: int) -> dict[str, Any]:
-    """Our own games with random actions for some seconds, in this process or shared out to others."""
-    from slipstream.collect.vectors import spread_vector
+    """Our own games with random actions for some seconds: in this process, or in two groups shared out to others."""
+    from slipstream.collect.vectors import make_vector
     from slipstream.core.contracts import empty_rows
     from slipstream.envs.registry import EnvChoice
+    from slipstream.vector.processes import Hands, Share
 
-    chance, envs = np.random.default_rng(seed), envs * workers
-    choice = EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}")
-    game = spread_vector(choice, envs, "serial" if workers == 1 else "processes", workers, seed=seed)
-    rows, agents = empty_rows(game.spec, envs), envs * game.spec.agents
-    game.reset(rows)
+    chance = np.random.default_rng(seed)
+    make = partial(make_vector, EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}"), seed=seed)
+    if workers == 1:
+        sides: list[Any] = [make(envs)]
+    else:
+        spec, half = make(1).spec, envs * workers // 2
+        hands = Hands(make, spec, [(0, half), (half, 2 * half)], workers)
+        sides = [Share(hands, group) for group in range(2)]
+    spec, agents = sides[0].spec, sides[0].envs * sides[0].spec.agents
+    rows = [empty_rows(spec, side.envs) for side in sides]
+
+    def act() -> Any:
+        return chance.integers(0, 90, (agents, 1)).astype(np.int32)
+
+    for side, out in zip(sides, rows, strict=True):
+        side.reset(out)
+        if workers > 1:
+            side.send(act(), out)
     steps, began, cpu = -60, 0.0, 0.0
     while steps <= 0 or time.perf_counter() - began < seconds:
         if steps == 0:
             began, cpu = time.perf_counter(), time.process_time()
-        game.step(chance.integers(0, 90, (agents, 1)).astype(np.int32), rows)
+        for side, out in zip(sides, rows, strict=True):
+            if workers == 1:
+                side.step(act(), out)
+            else:
+                side.receive()  # the other group is being stepped meanwhile
+                side.send(act(), out)
         steps += 1
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-    game.close()
-    told = {"steps_per_second": agents * steps / wall, "wall_seconds": wall, "workers": workers}
+    if workers == 1:
+        sides[0].close()
+    else:
+        hands.close()
+    rate = len(sides) * agents * steps / wall
     alone = {"steps_per_cpu_second": agents * steps / cpu} if workers == 1 else {}
-    return told | alone | {"meshes": dict(game.spec.world)["meshes"]}
+    told = {"steps_per_second": rate, "wall_seconds": wall, "workers": workers}
+    return told | alone | {"meshes": dict(spec.world)["meshes"]}
 
 
 def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
