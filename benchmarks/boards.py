@@ -54,7 +54,6 @@ def main() -> None:
             "evaluate", f"run:{run}@best", "--env", env, "--opponent", OPPONENT, "--games", str(options.games),
             "--seed", str(1_000_000 + options.seed),
         )  # fmt: skip
-        told["agent"] = "its best copy"  # not where that lay
         record.add({"work": env, "contestant": OPPONENT, "seconds": played_s, **told})
     met = told["win_rate_low"] >= GOAL and train_s <= LIMIT_S
     summary: dict[str, Any] = {"train_s": train_s, "steps": trained["steps"], "met": met, "way": way, "played": told}

@@ -56,7 +56,7 @@ class Record:
         row = {**row, "load_before": self.loads[-1]}
         self.rows.append(row)
         with open(self.folder / "raw.jsonl", "a") as raw:
-            raw.write(re.sub(rf"{re.escape(tempfile.gettempdir())}/[^/\" ]+/", "", json.dumps(row)) + "\n")
+            raw.write(_lasting(json.dumps(row)) + "\n")
         facts = {key: row.get(key) for key in SHOWN if row.get(key) is not None}
         told = ", ".join(f"{key} {value}" for key, value in facts.items())
         print(f"  {row['work']} {row['contestant']}: {told}", file=sys.stderr, flush=True)
@@ -64,7 +64,7 @@ class Record:
     def close(self, summary: dict[str, Any], text: str) -> None:
         """Write the summary for programs and for people."""
         self.write_machine()
-        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (self.folder / "summary.json").write_text(_lasting(json.dumps(summary, indent=2)) + "\n")
         (self.folder / "summary.md").write_text(text + "\n")
         print(text)
 
@@ -107,6 +107,11 @@ class Progress:
         """Whether there is time for one more round as long as those before; one there is in any case."""
         spent = time.perf_counter() - self._measuring
         return done < rounds and (not done or spent * (done + 1) / done <= self._budget)
+
+
+def _lasting(text: str) -> str:
+    """The same without the folders in which temporary files lay."""
+    return re.sub(rf"{re.escape(tempfile.gettempdir())}/[^/\" ]+/", "", text)
 
 
 def commit() -> str:
