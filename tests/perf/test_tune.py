@@ -25,7 +25,10 @@ STILL = {"plan.collector": "local", "plan.threads": 1, "plan.learner": "fused"}
 
 
 class SlowEnv(ToyEnv):
-    """A ToyEnv that sleeps in every step: two processes sleep twice as fast."""
+    """A ToyEnv that sleeps in every step: two processes sleep twice as fast, and the number of envs changes nothing.
+
+    Which the model foresees on any machine, so that it does not call another number of envs not worth a try.
+    """
 
     def step(self, action: Any) -> Any:
         """Sleep, then step."""
@@ -73,7 +76,7 @@ def test_what_is_not_faster_is_not_kept() -> None:
 def test_plans_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than four fifths of the memory is too much."""
     monkeypatch.setattr(machine, "memory_bytes", lambda: 2**20)
-    (attempt,) = search(seconds=20.0, **STILL).attempts
+    (attempt,) = search(SlowEnv, seconds=20.0, **STILL).attempts
     assert attempt.verdict == "refused"
     assert attempt.why.startswith("it takes ") and attempt.why.endswith(" MiB of memory, more than 1")
 
@@ -88,7 +91,7 @@ def test_a_change_that_fails_is_refused() -> None:
     """An environment that cannot be made as often as a plan wants is the plan's fault, not the end of tuning."""
     made = []
 
-    class Scarce(ToyEnv):
+    class Scarce(SlowEnv):
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
@@ -133,4 +136,4 @@ def test_a_gpu_that_failed_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     with pytest.raises(MachineError, match=r"GPU failed while plans were tried.*access was encountered\."):
-        search(seconds=20.0, **STILL)
+        search(SlowEnv, seconds=20.0, **STILL)
