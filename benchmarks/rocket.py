@@ -6,9 +6,9 @@
 
 speed: RLGym in a virtual environment of its own (`.venvs/rlgym`, made here), on the same meshes (RLGym's), tick skip 8,
 with random actions of the table of 90, in turn, round by round: RLGym, which is one match in one process; our matches
-on one core; and our matches on all cores, in two groups, one of which processes step while the other is given its
-actions, as the collector `batched` does. The bar is 6x, for the machine. The bare simulator takes part too, on one core
-and in arenas as ours, given controls and told to step, and asked nothing: no adapter can exceed it.
+on one core; and our matches on all cores, a process each that steps its own, as the collector `actors` does, which
+trains on them. The bar is 6x, for the machine. The bare simulator takes part too, on one core and in arenas as ours,
+given controls and told to step, and asked nothing: no adapter can exceed it.
 spread: the same games of 1v1 stepped serially, in threads (the simulator lets go of the GIL) and in processes.
 train: `record`, `clone --dagger` and `train --start`, against the driver, by the command line, all within the minutes;
 then games of the result against it, sides swapped: the bar is that the 95 % interval of goals less goals conceded is
@@ -25,7 +25,8 @@ import sys
 import tempfile
 import time
 import venv
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ REQUIRED = ("rlgym==2.0.1", "rlgym-api==2.0.0", "rlgym-rocket-league==2.0.1")
 BESIDE = ("rocketsim==2.2.1", "numpy==2.4.6", "setuptools", "wheel")
 VENV = ROOT / ".venvs" / "rlgym"
 RIVAL = "scripted:driver"
+WARM_STEPS = 300
+"""Steps before the clock starts: the first match in a new arena is slow. RLGym is given as many."""
+MATCH_STEPS = 900
+"""Decisions in a match of a minute."""
 SPARE_S = 20.0
 """Of the minutes, kept for the start and the end of training."""
 
@@ -61,55 +66,54 @@ def meshes() -> Path:
     return next(VENV.glob("lib/python*/site-packages/rlgym/rocket_league/sim/collision_meshes"))
 
 
-def step(size: int, seconds: float, seed: int, envs: int, workers: int) -> dict[str, Any]:
-    """Our own games with random actions for some seconds: in this process, or in two groups shared out to others."""
+def step(size: int, seconds: float, seed: int, envs: int, gate: Any = None) -> dict[str, Any]:
+    """Our own matches with random actions for some seconds, in this process; with a gate, all start at once."""
     from slipstream.collect.vectors import make_vector
     from slipstream.core.contracts import empty_rows
     from slipstream.envs.registry import EnvChoice
-    from slipstream.vector.processes import Hands, Share
 
-    chance = np.random.default_rng(seed)
-    make = partial(make_vector, EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}"), seed=seed)
-    if workers == 1:
-        sides: list[Any] = [make(envs)]
-    else:
-        spec, half = make(1).spec, envs * workers // 2
-        hands = Hands(make, spec, [(0, half), (half, 2 * half)], workers)
-        sides = [Share(hands, group) for group in range(2)]
-    spec, agents = sides[0].spec, sides[0].envs * sides[0].spec.agents
-    rows = [empty_rows(spec, side.envs) for side in sides]
-
-    def act() -> Any:
-        return chance.integers(0, 90, (agents, 1)).astype(np.int32)
-
-    for side, out in zip(sides, rows, strict=True):
-        side.reset(out)
-        if workers > 1:
-            side.send(act(), out)
-    steps, began, cpu = -60, 0.0, 0.0
+    vector = make_vector(EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}"), envs, seed=seed)
+    rows, chance, agents = empty_rows(vector.spec, envs), np.random.default_rng(seed), 2 * size * envs
+    vector.reset(rows)
+    steps, began, cpu = -WARM_STEPS, 0.0, 0.0
     while steps <= 0 or time.perf_counter() - began < seconds:
         if steps == 0:
+            if gate is not None:
+                gate.wait()
             began, cpu = time.perf_counter(), time.process_time()
-        for side, out in zip(sides, rows, strict=True):
-            if workers == 1:
-                side.step(act(), out)
-            else:
-                side.receive()  # the other group is being stepped meanwhile
-                side.send(act(), out)
+        vector.step(chance.integers(0, 90, (agents, 1)).astype(np.int32), rows)
         steps += 1
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-    if workers == 1:
-        sides[0].close()
-    else:
-        hands.close()
-    rate = len(sides) * agents * steps / wall
-    alone = {"steps_per_cpu_second": agents * steps / cpu} if workers == 1 else {}
-    told = {"steps_per_second": rate, "wall_seconds": wall, "workers": workers}
-    return told | alone | {"meshes": dict(spec.world)["meshes"]}
+    vector.close()
+    told = {"steps_per_second": agents * steps / wall, "steps_per_cpu_second": agents * steps / cpu}
+    return told | {"wall_seconds": wall, "meshes": dict(vector.spec.world)["meshes"]}
+
+
+def step_all(size: int, seconds: float, seed: int, envs: int, workers: int) -> dict[str, Any]:
+    """The same in several processes at once, each with as many matches of its own: what they do together."""
+    context = get_context("spawn")
+    gate = context.Barrier(workers)
+    with ProcessPoolExecutor(workers, context, initializer=_keep, initargs=(gate,)) as pool:
+        asked = [pool.submit(_step_beside, size, seconds, seed * workers + k, envs) for k in range(workers)]
+        told = [one.result() for one in asked]
+    rate = sum(one["steps_per_second"] for one in told)
+    return {"steps_per_second": rate, "workers": workers, "meshes": told[0]["meshes"], "processes": told}
+
+
+_gates: list[Any] = []
+
+
+def _keep(gate: Any) -> None:
+    """In a new process: remember where to wait for the others."""
+    _gates.append(gate)
+
+
+def _step_beside(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
+    return step(size, seconds, seed, envs, _gates[0])
 
 
 def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
-    """The simulator alone: controls go in, nothing is read; a new kick-off every quarter of a minute."""
+    """The simulator alone: controls go in, nothing is read; a new kick-off every minute, as our matches have."""
     from slipstream.envs.rocket import arena
     from slipstream.envs.rocket.actions import Controls
 
@@ -119,13 +123,13 @@ def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]
     cars = [[field.add_car(team) for team in (sim.Team.BLUE, sim.Team.ORANGE) for _ in range(size)] for field in fields]
     agents = 2 * size * envs
     drawn = [controls.of(chance.integers(0, 90, (agents, 1)).astype(np.int32)) for _ in range(64)]
-    steps, began, cpu = -60, 0.0, 0.0
+    steps, began, cpu = -WARM_STEPS, 0.0, 0.0
     while steps <= 0 or time.perf_counter() - began < seconds:
         if steps == 0:
             began, cpu = time.perf_counter(), time.process_time()
         chosen = iter(drawn[steps % 64])
         for field, playing in zip(fields, cars, strict=True):
-            if steps % 225 == 0 or steps == -60:
+            if steps % MATCH_STEPS == 0 or steps == -WARM_STEPS:
                 field.reset_kickoff(int(chance.integers(2**31)))
             for car in playing:
                 car.set_controls(next(chosen))
@@ -317,7 +321,8 @@ def main() -> None:
         part.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.part == "step":
-        print(json.dumps(step(options.size, options.seconds, options.seed, options.envs, options.workers)))
+        asked = (options.size, options.seconds, options.seed, options.envs)
+        print(json.dumps(step(*asked) if options.workers == 1 else step_all(*asked, options.workers)))
     elif options.part == "bare":
         print(json.dumps(step_bare(options.size, options.seconds, options.seed, options.envs)))
     else:

@@ -22,7 +22,7 @@ from rlgym.rocket_league.reward_functions import CombinedReward, GoalReward, Tou
 from rlgym.rocket_league.sim import RocketSimEngine
 from rlgym.rocket_league.state_mutators import FixedTeamSizeMutator, KickoffMutator, MutatorSequence
 
-WARM_STEPS = 60
+WARM_STEPS = 300
 
 
 def make(size: int) -> Any:

@@ -13,7 +13,7 @@ from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.core.contracts import Rows, empty_rows
 from slipstream.core.errors import CheckpointError, ConfigError
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.rocket import arena, batch
+from slipstream.envs.rocket import arena, batch, scripted
 from slipstream.settings import EnvSettings
 
 pytest.importorskip("RocketSim", reason='needs rocketsim (pip install "slipstream[rocket]")')
@@ -141,20 +141,57 @@ def test_a_snapshot_is_exact() -> None:
             assert np.array_equal(getattr(rows, name), getattr(others, name)), name
 
 
-def test_a_match_knows_nothing_of_those_before() -> None:
-    """Played first or after others it is the same, bit for bit: cleared arenas keep some of their past."""
+class Anew(Rocket):
+    """Every match in an arena of its own."""
 
-    def play(game: Rocket, rows: Rows, seed: int) -> np.ndarray:
-        chance, seen = np.random.default_rng(seed), []
-        game.reset_envs([0], rows, [1000 + seed])
-        for _ in range(300):
-            game.step(random_actions(game, chance), rows)
+    def _begin(self, env: int, game: int, task: int) -> None:
+        self._arenas[env] = None
+        super()._begin(env, game, task)
+
+
+@pytest.mark.parametrize(("starts", "seed"), [(0.0, 51), (0.5, 4)])
+def test_a_match_knows_nothing_of_those_before(starts: float, seed: int) -> None:
+    """It is the same, bit for bit, in an arena that others were played in, contacts and goals included."""
+    games = [kind(16, seed=seed, match_seconds=5.0, random_starts=starts) for kind in (Rocket, Anew)]
+    rows = [empty_rows(game.spec, 16) for game in games]
+    chance, ended, goals = np.random.default_rng(seed), 0, 0.0
+    for game, out in zip(games, rows, strict=True):
+        game.reset(out)
+    for _ in range(500):
+        action, driven = random_actions(games[0], chance), np.zeros((32, 1), np.int32)
+        scripted.act("driver", rows[0].obs, "discrete", driven)
+        np.copyto(action, driven, where=chance.random((32, 1)) < 0.8)
+        for game, out in zip(games, rows, strict=True):
+            game.step(action, out)
+        for name in ("obs", "reward", "terminated", "outcome"):
+            assert np.array_equal(getattr(rows[0], name), getattr(rows[1], name)), name
+        over = rows[0].terminated > 0
+        ended += over.sum() // 2
+        goals += rows[0].behaviour[over, batch.B_GOALS].sum()
+    assert ended >= 60 and goals >= 3
+
+
+def test_a_demolished_car_comes_back_as_its_match_says() -> None:
+    """After three seconds, in one of four places; the seed tells where, not the simulator's own chance."""
+
+    def play(seed: int) -> tuple[list[float], np.ndarray]:
+        game, rows = begin(1)
+        game.reset_envs([0], rows, [seed])
+        game._cars[0][1].demolish()
+        seen = []
+        for _ in range(60):
+            game.step(np.full((2, 1), IDLE, np.int32), rows)
             seen.append(rows.obs.copy())
-        return np.array(seen)
+        gone = game._bodies[0, 1, 0, batch.DEMOED]
+        assert gone == 0
+        return game._bodies[0, 1, 0, batch.BODY : batch.BODY + 2].tolist(), np.array(seen)
 
-    used, rows = begin(1, match_seconds=30.0)
-    for seed in (43, 55, 65, 91):  # some where it does differ after a reset of all that can be reset
-        assert np.array_equal(play(used, rows, seed), play(*begin(1, match_seconds=30.0), seed))
+    places = {tuple(np.round(play(seed)[0], -1)) for seed in range(12)}
+    assert len(places) == 4 and {abs(y) for _, y in places} == {4610.0}
+    first = play(3)[1]
+    assert all(np.array_equal(first, play(3)[1]) for _ in range(6))
+    away = first[:, 0, -1]  # the last number that a car sees of the other one
+    assert away[:43].all() and not away[45:].any()
 
 
 def test_processes_change_nothing() -> None:

@@ -118,13 +118,17 @@ def see(
 
 @compiled
 def take(
-    envs: Array, told: Array, jumps: Array, present: Array, score: Array, pads: Array, balls: Array, cars: Array,
-    flips: Array,
+    envs: Array, told: Array, jumps: Array, present: Array, earlier: Array, score: Array, pads: Array, balls: Array,
+    cars: Array, flips: Array,
 ) -> None:  # fmt: skip
-    """Read what the simulator told of some envs: of each its score, pads and ball, then the cars that play."""
+    """Read what the simulator told of some envs: of each its score, pads and ball, then the cars that play.
+
+    `earlier` are the goals of matches that the arena has seen before this one.
+    """
     at, seen = 0, 0
     for env in envs:
-        score[env, 0], score[env, 1] = told[at + BLUE_SCORE], told[at + ORANGE_SCORE]
+        score[env, 0] = told[at + BLUE_SCORE] - earlier[env, 0]
+        score[env, 1] = told[at + ORANGE_SCORE] - earlier[env, 1]
         at += SCORES
         at = copy(told, at, pads[env])
         at = copy(told, at, balls[env])
@@ -133,6 +137,28 @@ def take(
                 at = copy(told, at, cars[env, slot])
                 flips[env, slot] = jumps[seen]
                 seen += 1
+
+
+@compiled
+def judge(before: Array, score: Array, played: Array, match: int, scored: Array, won: Array, over: Array) -> None:
+    """Say who has scored, which matches are over, and who has won: 1 the blue team, -1 the orange one.
+
+    It is over when time is up and one side leads, or when the overtime of a tie is up too. `played` and `match` are
+    in ticks.
+    """
+    for env in range(len(score)):
+        lead = score[env, 0] - score[env, 1]
+        scored[env] = np.sign(lead - (before[env, 0] - before[env, 1]))
+        over[env] = played[env] >= match and (lead != 0 or played[env] >= match + match // 2)
+        won[env] = np.sign(lead) if over[env] else 0
+
+
+@compiled
+def tell_time(envs: Array, score: Array, played: Array, match: int, clock: Array) -> None:
+    """Write the clock of some envs."""
+    for env in envs:
+        clock[env, LEFT] = max(match - played[env], 0) / match
+        clock[env, LEAD] = min(max(score[env, 0] - score[env, 1], -5), 5)
 
 
 @compiled

@@ -1,9 +1,9 @@
 """Rocket League matches by RocketSim behind the `Vector` contract.
 
-A match of two cars is told by its seed and by what they did, bit for bit: it begins in a new arena, since one that was
-played in keeps some of its past, whatever is reset. (The state that the simulator itself tells is not the whole of it
-either: wheels and contacts keep theirs, and lengths are rounded on the way out.) So a snapshot holds seeds and actions,
-and a restored match is played again up to where it was. With more cars the order in which the simulator happens to hold
+A match of two cars is told by its seed and by what they did, bit for bit: it begins with new cars in an arena that
+has forgotten those before (see `arena.clear`). The state that the simulator itself tells is not the whole of it:
+wheels and contacts keep theirs, and lengths are rounded on the way out. So a snapshot holds seeds and actions, and a
+restored match is played again up to where it was. With more cars the order in which the simulator happens to hold
 them matters in the last bits: such a run resumes with new matches.
 """
 
@@ -73,6 +73,8 @@ class Rocket(Saved):
         self.behaviour = np.zeros((envs, slots, len(batch.BEHAVIOURS)), np.float32)
         self._targets = target_tasks(self.spec, first, envs)
         self._everyone = np.arange(envs)
+        self._verdicts = np.zeros(envs, np.float32), np.zeros(envs, np.float32), np.zeros(envs, bool)
+        """Of the last decision in every match: who scored, who won, and whether it is over."""
         self._signs = np.tile(np.where(np.array(self.spec.teams) == 0, 1, -1), envs)
         """Of each row: 1 in the blue team, -1 in the orange one."""
         self._sizes = [int(name[0]) for name in self.spec.tasks]
@@ -80,7 +82,11 @@ class Rocket(Saved):
         self._bodies = np.zeros((envs, slots, 2, CAR_NUMBERS), np.float32)
         self._flips = np.zeros((envs, slots), np.float32)
         self._present, self._clock = np.zeros((envs, slots), np.uint8), np.zeros((envs, 2), np.float32)
-        self._score, self._kickoffs = np.zeros((envs, 2), np.int64), np.zeros(envs, np.int64)
+        self._score = np.zeros((envs, 2), np.int64)
+        self._kickoffs, self._returns = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
+        """Kick-offs of a match so far, and how often a demolished car has come back."""
+        self._earlier = np.zeros((envs, 2), np.int64)
+        """Goals of earlier matches in the same arena."""
         self.payout = Payout(
             SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
             step_seconds=self.spec.step_seconds, gamma=gamma,
@@ -111,16 +117,15 @@ class Rocket(Saved):
         """Play one decision of every match."""
         old_balls, old_cars = self._balls.copy(), self._bodies.copy()
         present, acted = self._present, self._present.reshape(-1).copy()
-        scored = self._advance(self._everyone, self._controls.of(action)).astype(np.float32)
+        before, scored, won, over = self._score.copy(), *self._verdicts
+        self._advance(self._everyone, self._controls.of(action))
         if self.spec.exact:
             self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
         self.count += 1
-        over = self._over()
-        won = np.sign(self._score[:, 0] - self._score[:, 1]) * over
+        batch.judge(before, self._score, self.count * self._ticks, self._match, scored, won, over)
         batch.value(
-            self._balls, self._bodies, old_balls, old_cars, present, scored, won.astype(np.float32),
-            self.payout.values, self.behaviour,
-        )  # fmt: skip
+            self._balls, self._bodies, old_balls, old_cars, present, scored, won, self.payout.values, self.behaviour
+        )
         for env in np.flatnonzero((scored != 0) & ~over).tolist():
             self._kick_off(env)
         if self.payout.shaped:
@@ -130,7 +135,7 @@ class Rocket(Saved):
         self.payout.pay(acted, out.reward, out.terms)
         ended = np.repeat(over, self._slots)
         out.terminated[:], out.truncated[:] = ended, 0
-        out.outcome[:] = np.repeat(won.astype(np.int8), self._slots) * self._signs
+        out.outcome[:] = np.repeat(won, self._slots) * self._signs
         self._tell_time(self._everyone)
         self._show(self._everyone, out)
         out.active[:] = present.reshape(-1)
@@ -155,8 +160,9 @@ class Rocket(Saved):
         for env in range(self.envs):
             self._begin(env, int(played["games"][env]), int(played["tasks"][env, PLAYED]))
             for decision in range(int(played["count"][env])):
-                chosen = self._controls.of(played["history"][env, decision])
-                if self._advance(np.array([env]), [None] * (env * self._slots) + chosen)[0]:
+                chosen, before = self._controls.of(played["history"][env, decision]), self._score[env].copy()
+                self._advance(np.array([env]), [None] * (env * self._slots) + chosen)
+                if (self._score[env] != before).any():
                     self._kick_off(env)
         for name in ("games", "count", "history", "behaviour"):
             getattr(self, name)[:] = played[name]
@@ -190,14 +196,19 @@ class Rocket(Saved):
         out.active.reshape(self.envs, -1)[some] = self._present[some]
 
     def _begin(self, env: int, game: int, task: int) -> None:
-        """Begin the match of a seed in a new arena."""
-        field, team = arena.make(self._simulator), self._simulator.Team
-        self._arenas[env] = field
+        """Begin the match of a seed, with new cars."""
+        field, team = self._arenas[env], self._simulator.Team
+        if field is None:
+            field = self._arenas[env] = arena.make(self._simulator)
+        else:
+            arena.clear(self._simulator, field, self._cars[env])
+        self._earlier[env] = field.blue_score, field.orange_score
         size, half = self._sizes[task], self._slots // 2
         self._cars[env] = [field.add_car(side) for side in (team.BLUE, team.ORANGE) for _ in range(size)]
         self._places[env] = [side * half + k for side in range(2) for k in range(size)]
         self._rows[env] = [env * self._slots + place for place in self._places[env]]
-        self.games[env], self.tasks[env, PLAYED], self.count[env], self._kickoffs[env] = game, task, 0, 0
+        self.games[env], self.tasks[env, PLAYED], self.count[env] = game, task, 0
+        self._kickoffs[env] = self._returns[env] = 0
         self._present[env] = 0
         self._present[env, self._places[env]] = 1
         self._bodies[env], self._flips[env], self.behaviour[env] = 0, 0, 0
@@ -239,9 +250,11 @@ class Rocket(Saved):
             state.vel, state.boost = sim.Vec(*chance.uniform(-800, 800, 2), 0.0), float(chance.uniform(0, 100))
             car.set_state(state)
 
-    def _advance(self, envs: Array, chosen: Sequence[Any]) -> Array:
-        """Play one decision of some matches by the controls of each row; 1 for a goal of the blue team, -1 orange's."""
+    def _advance(self, envs: Array, chosen: Sequence[Any]) -> None:
+        """Play one decision of some matches by the controls of each row."""
         ticks, told, flips = self._ticks, [], []
+        for env in envs[self._bodies[envs, :, 0, batch.DEMOED].any(axis=1)].tolist():
+            self._bring_back(env)
         for env in envs.tolist():
             field, cars = self._arenas[env], self._cars[env]
             for car, row in zip(cars, self._rows[env], strict=True):
@@ -249,10 +262,19 @@ class Rocket(Saved):
             field.step(ticks)
             told += field.get_gym_state()  # at once, while the arena is in the processor's cache
             flips += [car.get_state().has_flip_or_jump() for car in cars]
-        before = self._score[envs]
         self._take(envs, told, flips)
-        gained = self._score[envs] - before
-        return np.sign(gained[:, 0] - gained[:, 1])
+
+    def _bring_back(self, env: int) -> None:
+        """Let cars come back, at the beginning of the decision in which they would, where the match's chance says.
+
+        Left to itself the simulator draws the place by a chance of its own, which nobody can seed.
+        """
+        for car in self._cars[env]:
+            state = car.get_state()
+            if state.is_demoed and state.demo_respawn_timer * TICK_HZ < self._ticks + 0.5:
+                self._returns[env] += 1
+                chance = np.random.default_rng([self.games[env], self._kickoffs[env], self._returns[env]])
+                car.respawn(int(chance.integers(0, 2**31)))
 
     def _look(self, env: int) -> None:
         """Read what the simulator tells of an arena."""
@@ -263,21 +285,12 @@ class Rocket(Saved):
         """Take what the simulator told of some arenas, one behind the other."""
         numbers = np.concatenate(told, axis=None)
         batch.take(
-            envs, numbers, np.array(flips, np.uint8), self._present, self._score, self._pads, self._balls,
-            self._bodies, self._flips,
+            envs, numbers, np.array(flips, np.uint8), self._present, self._earlier, self._score, self._pads,
+            self._balls, self._bodies, self._flips,
         )  # fmt: skip
 
     def _tell_time(self, envs: Array) -> None:
-        left = self._match - self.count[envs] * self._ticks
-        self._clock[envs, batch.LEFT] = np.maximum(left, 0) / self._match
-        self._clock[envs, batch.LEAD] = np.clip(self._score[envs, 0] - self._score[envs, 1], -5, 5)
-
-    def _over(self) -> Array:
-        """Which matches have ended: time is up and one side leads, or the overtime of a tie is up too."""
-        played = self.count * self._ticks
-        tied = self._score[:, 0] == self._score[:, 1]
-        over: Array = (played >= self._match) & (~tied | (played >= self._match + self._match // 2))
-        return over
+        batch.tell_time(envs, self._score, self.count * self._ticks, self._match, self._clock)
 
     def _show(self, envs: Array, out: Rows) -> None:
         batch.observe(
