@@ -27,8 +27,6 @@ GOAL_WIDTH, GOAL_HEIGHT, GOAL_DEPTH = 892.755, 642.775, 880.0
 """Half width, height and depth of a goal."""
 RAMP, ARCS = 256.0, 6
 """Radius of the ramps, and in how many flat pieces they bend."""
-CELL = 450.0
-"""Edge of a cell of the grid on which the simulator finds what may touch; no body may be longer."""
 UNIT = 50.0
 """Unreal units in one of a mesh file."""
 
@@ -143,11 +141,10 @@ def load() -> str:
 def make(simulator: Any) -> Any:
     """An empty arena. It takes milliseconds, and the first match in it is slow: `clear` it for the next one.
 
-    Bodies that may touch are found on the simulator's grid. With cells a little larger than its own, an arena takes two
-    thirds of the memory and of the time to make it, and is as fast to play in. Some contacts come out differently, in
-    the last bits, in an arena in which there has never been one; so there are some, in every arena.
+    Some contacts come out differently, in the last bits, in an arena in which there has never been one; so there are
+    some, in every arena.
     """
-    field = simulator.Arena(simulator.GameMode.SOCCAR, config=simulator.ArenaConfig(max_aabb_len=CELL))
+    field = simulator.Arena(simulator.GameMode.SOCCAR)
     cars = [field.add_car(team) for team in (simulator.Team.BLUE, simulator.Team.ORANGE)]
     field.reset_kickoff(0)
     field.step(4)

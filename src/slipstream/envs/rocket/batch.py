@@ -57,11 +57,10 @@ def put_local(out: Array, at: int, body: Array, x: Number, y: Number, z: Number,
 
 @inlined
 def copy(told: Array, at: int, out: Array) -> int:
-    """Take a table of numbers; return the place behind it."""
-    for row in range(out.shape[0]):
-        for k in range(out.shape[1]):
-            out[row, k] = told[at + k]
-        at += out.shape[1]
+    """Take a table of two rows, as the simulator lays it out: column by column. Return the place behind it."""
+    for k in range(out.shape[1]):
+        out[0, k], out[1, k] = told[at], told[at + 1]
+        at += 2
     return at
 
 
