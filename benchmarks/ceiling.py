@@ -3,10 +3,11 @@
     .venv/bin/python benchmarks/ceiling.py [--cases cartpole-1,cartpole-4,halfcheetah,soccer] [--rounds 5] [--quick]
 
 The ceiling is cores / (t_env + t_inference + epochs x t_update). Each time is that of the fastest known way, alone on
-one core: a bare loop over environments without wrappers (for soccer, its compiled batch); the policy acting for all
-rows of the case at once, by the fused kernel, by lean torch (inference mode, one thread) and by torch.compile where
-there is a C++ compiler; gradient steps of the case's minibatch by the same three. A round measures the parts, then
-trains at lag 0 and lag 1 on all cores; shares are taken within a round. Every raw time stands in the record.
+one core: a bare loop over environments without wrappers (for soccer, its compiled batch; training steps them one by
+one too, also where Gymnasium has a vector env of them, which is another ceiling); the policy acting for all rows of
+the case at once, by the fused kernel, by lean torch (inference mode, one thread) and by torch.compile where there is
+a C++ compiler; gradient steps of the case's minibatch by the same three. A round measures the parts, then trains at
+lag 0 and lag 1 on all cores; shares are taken within a round. Every raw time stands in the record.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def find(name: str) -> Case:
 def flags_of(case: Case, lag: int) -> list[str]:
     """A case as `key=value` words; soccer keeps the settings of its preset, the policy's shape said again."""
     if case is not SOCCER:
-        return slipstream_settings(case, lag)[1::2]
+        return [*slipstream_settings(case, lag)[1::2], "plan.native=false"]  # one by one, as the bare loop steps them
     hidden = json.dumps(list(case.hidden), separators=(",", ":"))
     fixed = {"plan.envs": case.envs, "plan.lag": lag, "ppo.rollout": case.rollout, "ppo.minibatch": case.minibatch}
     fixed |= {"ppo.epochs": case.epochs, "policy.hidden": hidden, "every.evaluate": 0}

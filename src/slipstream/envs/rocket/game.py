@@ -281,7 +281,7 @@ class Rocket(Saved):
         flips = [car.get_state().has_flip_or_jump() for car in self._cars[env]]
         self._take(np.array([env]), self._arenas[env].get_gym_state(), flips)
 
-    def _take(self, envs: Array, told: Sequence[Array], flips: Sequence[bool]) -> None:
+    def _take(self, envs: Array, told: Sequence[Any], flips: Sequence[bool]) -> None:
         """Take what the simulator told of some arenas, one behind the other."""
         numbers = np.frombuffer(b"".join([table.T for table in told]), np.float32)  # T: as they lie in memory
         batch.take(
