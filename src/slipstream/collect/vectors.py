@@ -10,7 +10,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from slipstream.collect.walk import GLANCE_S, Walk
+from slipstream.collect.walk import Walk
 from slipstream.core.contracts import Array, EnvSpec, Vector
 from slipstream.core.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.core.slab import Field
@@ -95,7 +95,7 @@ def consider_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = Tr
         with contextlib.closing(vector):
             if vector.spec.late_resets and not late:
                 return LATE, 0.0
-            rates.append(Walk(vector).rate(GLANCE_S))
+            rates.append(Walk(vector).glance())
     return "", rates[0] / rates[1]
 
 

@@ -16,7 +16,7 @@ from gymnasium import Wrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from slipstream.collect.vectors import make_one, make_vector, steps_in_batches
-from slipstream.collect.walk import GLANCE_S, Walk, draw_actions
+from slipstream.collect.walk import Walk, draw_actions
 from slipstream.core.contracts import Vector, empty_rows
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder
@@ -58,8 +58,7 @@ def best_workers(probe: Vector, envs: int, most: int, make: Callable[[int], Vect
 def _call_s(vector: Vector) -> float:
     """Seconds of a step of all of them, where it is quick."""
     walk = Walk(vector)
-    rate = max(walk.rate(GLANCE_S / 4) for _ in range(4))
-    return walk.rows / rate
+    return walk.rows / walk.glance()
 
 
 def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) -> EnvFindings:

@@ -162,7 +162,7 @@ class Rocket(Saved):
             for decision in range(int(played["count"][env])):
                 chosen, before = self._controls.of(played["history"][env, decision]), self._score[env].copy()
                 self._advance(np.array([env]), [None] * (env * self._slots) + chosen)
-                if (self._score[env] != before).any():
+                if np.diff(self._score[env] - before)[0]:
                     self._kick_off(env)
         for name in ("games", "count", "history", "behaviour"):
             getattr(self, name)[:] = played[name]
