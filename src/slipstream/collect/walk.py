@@ -8,8 +8,8 @@ import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, empty_rows
 
-GLANCE_S = 0.02
-"""How long a step is looked at before it is decided how to step."""
+GLANCE_S, GLANCES = 0.02, 8
+"""How long a step is looked at before it is decided how to step, and in how many stretches."""
 
 
 def draw_actions(spec: EnvSpec, mask: Array, random: np.random.Generator) -> Array:
@@ -63,4 +63,8 @@ class Walk:
 
     def glance(self) -> float:
         """The best rate of some short stretches: what else runs here for a moment is passed over."""
-        return max(self.rate(GLANCE_S / 4) for _ in range(4))
+        best, began = self.rate(GLANCE_S / GLANCES), perf_counter()
+        for _ in range(1, GLANCES):
+            if perf_counter() - began < GLANCE_S:  # a step that takes longer is not looked at so often
+                best = max(best, self.rate(GLANCE_S / GLANCES))
+        return best
