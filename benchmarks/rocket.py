@@ -92,24 +92,12 @@ def step(size: int, seconds: float, seed: int, envs: int, gate: Any = None) -> d
 def step_all(size: int, seconds: float, seed: int, envs: int, workers: int) -> dict[str, Any]:
     """The same in several processes at once, each with as many matches of its own: what they do together."""
     context = get_context("spawn")
-    gate = context.Barrier(workers)
-    with ProcessPoolExecutor(workers, context, initializer=_keep, initargs=(gate,)) as pool:
-        asked = [pool.submit(_step_beside, size, seconds, seed * workers + k, envs) for k in range(workers)]
+    with context.Manager() as manager, ProcessPoolExecutor(workers, context) as pool:
+        gate = manager.Barrier(workers)
+        asked = [pool.submit(step, size, seconds, seed * workers + k, envs, gate) for k in range(workers)]
         told = [one.result() for one in asked]
     rate = sum(one["steps_per_second"] for one in told)
     return {"steps_per_second": rate, "workers": workers, "meshes": told[0]["meshes"], "processes": told}
-
-
-_gates: list[Any] = []
-
-
-def _keep(gate: Any) -> None:
-    """In a new process: remember where to wait for the others."""
-    _gates.append(gate)
-
-
-def _step_beside(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:
-    return step(size, seconds, seed, envs, _gates[0])
 
 
 def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]:

@@ -139,17 +139,20 @@ def take(
 
 
 @compiled
-def judge(before: Array, score: Array, played: Array, match: int, scored: Array, won: Array, over: Array) -> None:
-    """Say who has scored, which matches are over, and who has won: 1 the blue team, -1 the orange one.
+def judge(before: Array, score: Array, played: Array, match: int) -> tuple[Array, Array, Array]:
+    """Who has scored in each match, who has won it (1 the blue team, -1 the orange one), and whether it is over.
 
     It is over when time is up and one side leads, or when the overtime of a tie is up too. `played` and `match` are
     in ticks.
     """
-    for env in range(len(score)):
+    envs = len(score)
+    scored, won, over = np.zeros(envs, F), np.zeros(envs, F), np.zeros(envs, np.bool_)
+    for env in range(envs):
         lead = score[env, 0] - score[env, 1]
         scored[env] = np.sign(lead - (before[env, 0] - before[env, 1]))
         over[env] = played[env] >= match and (lead != 0 or played[env] >= match + match // 2)
         won[env] = np.sign(lead) if over[env] else 0
+    return scored, won, over
 
 
 @compiled

@@ -73,8 +73,6 @@ class Rocket(Saved):
         self.behaviour = np.zeros((envs, slots, len(batch.BEHAVIOURS)), np.float32)
         self._targets = target_tasks(self.spec, first, envs)
         self._everyone = np.arange(envs)
-        self._verdicts = np.zeros(envs, np.float32), np.zeros(envs, np.float32), np.zeros(envs, bool)
-        """Of the last decision in every match: who scored, who won, and whether it is over."""
         self._signs = np.tile(np.where(np.array(self.spec.teams) == 0, 1, -1), envs)
         """Of each row: 1 in the blue team, -1 in the orange one."""
         self._sizes = [int(name[0]) for name in self.spec.tasks]
@@ -115,14 +113,13 @@ class Rocket(Saved):
 
     def step(self, action: Array, out: Rows) -> None:
         """Play one decision of every match."""
-        old_balls, old_cars = self._balls.copy(), self._bodies.copy()
+        old_balls, old_cars, old_score = self._balls.copy(), self._bodies.copy(), self._score.copy()
         present, acted = self._present, self._present.reshape(-1).copy()
-        before, scored, won, over = self._score.copy(), *self._verdicts
         self._advance(self._everyone, self._controls.of(action))
         if self.spec.exact:
             self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
         self.count += 1
-        batch.judge(before, self._score, self.count * self._ticks, self._match, scored, won, over)
+        scored, won, over = batch.judge(old_score, self._score, self.count * self._ticks, self._match)
         batch.value(
             self._balls, self._bodies, old_balls, old_cars, present, scored, won, self.payout.values, self.behaviour
         )
