@@ -90,6 +90,44 @@ def test_a_record_and_its_rows(claims: ModuleType, tmp_path: Path, monkeypatch: 
     assert "| not measured here: training on several GPUs is not built yet |" in page
 
 
+def test_a_record_of_a_few_leaves_the_rest_alone(
+    claims: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of each comparison counts; what a later record does not hold stands, and so does what a GPU gave."""
+    monkeypatch.setattr(claims, "RECORDS", tmp_path)
+    held = {
+        "1-claims": ("", {"bf16": 1, "lstm": 1}, {"patches": "no"}),
+        "2-claims-gpu": ("X", {"gpu-bf16": 2, "bf16": 2}, {}),
+        "3-claims": ("", {"bf16": 3, "patches": 3}, {}),
+        "4-claims-gpu": ("X", {"gpu-bf16": 4, "bf16": 4}, {}),
+    }
+    for name, (gpu, results, failed) in held.items():
+        (tmp_path / name).mkdir()
+        told = {"machine": {"gpu": gpu}, "quick": False, "results": results, "failed": failed}
+        (tmp_path / name / "summary.json").write_text(json.dumps(told))
+    found = {name: (told["results"], told["failed"]) for name, told in claims.records().items()}
+    assert list(found.items()) == [
+        ("1-claims", ({"lstm": 1}, {})),
+        ("3-claims", ({"bf16": 3, "patches": 3}, {})),
+        ("4-claims-gpu", ({"gpu-bf16": 4, "bf16": 4}, {})),
+    ]
+
+
+def test_sides_that_stand_side_by_side(claims: ModuleType) -> None:
+    """They take turns in one process, and what they do not share is seen as `bench` sees it."""
+    shared = ("plan.device=cpu", "plan.collector=local", "plan.envs=8", "ppo.rollout=16", "ppo.minibatch=32")
+    sides = [read_side(text, shared) for text in ("ppo.epochs=4", "ppo.epochs=1")]
+    said: list[str] = []
+    four, one = claims.side_by_side(claims.Work("recall:2", 0.05), sides, 3, said.append)
+    assert [heat.rate > 0 and heat.score is None for heat in (*four.heats, *one.heats)] == [True] * 6
+    assert (four.portrait.batch, four.portrait.updates, one.portrait.updates) == (128, 16 / 128, 4 / 128)
+    told = claims.compare(four.portrait, one.portrait, four.heats, one.heats, paired=True, gate=None)
+    assert not told["like_for_like"]
+    assert [part["key"] for part in told["differences"]] == ["ppo.epochs", "updates per step"]
+    order = [line.split()[0] for line in said[2:]]
+    assert order == ["ppo.epochs=4", "ppo.epochs=1", "ppo.epochs=1", "ppo.epochs=4", "ppo.epochs=4", "ppo.epochs=1"]
+
+
 def test_unknown_names_are_refused(claims: ModuleType) -> None:
     """A comparison that does not exist is not silently left out; those that need a GPU are, where there is none."""
     with pytest.raises(SystemExit, match="unknown: nonsense"):

@@ -45,8 +45,8 @@ def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: 
 def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
     """Every move leaves batch, minibatch and epochs as they were."""
     space, plan = Space(2, 4, bool(gpu)), applied(gpu=gpu)
-    moves = [one for name in space.coordinates() if name not in LADDERS for one in space.options(name, plan, 1e9)]
-    moves += [one for name in space.coordinates() for up in (True, False) if (one := _step(space, name, plan, up))]
+    moves = [one for name in space.coordinates(plan) if name not in LADDERS for one in space.options(name, plan, 1e9)]
+    moves += [one for name in space.coordinates(plan) for up in (True, False) if (one := _step(space, name, plan, up))]
     assert len(moves) >= 8
     for changes in moves:
         after = lay(BASE, changes)
@@ -74,9 +74,9 @@ def test_ladders() -> None:
 
 def test_larger_batches_only_if_free() -> None:
     """Larger batches and minibatches are tried only where learning may change, minibatches up to the whole batch."""
-    assert "minibatch" not in Space(1, 4, False).coordinates()
+    assert "minibatch" not in Space(1, 4, False).coordinates(applied())
     space = Space(1, 4, False, free=True)
-    assert space.coordinates()[-2:] == ["batch", "minibatch"]
+    assert space.coordinates(applied())[-2:] == ["batch", "minibatch"]
     assert space.step("batch", applied(), BASE, True) == {"plan.envs": 1024}
     assert space.step("batch", applied(), BASE, False) is None
     assert space.step("minibatch", applied(), BASE, True) == {"ppo.minibatch": 8192}
@@ -87,10 +87,19 @@ def test_larger_batches_only_if_free() -> None:
 def test_exact_moves_change_how_and_never_what() -> None:
     """Only who collects; nothing that a bit of the result could depend on."""
     space = Space(1, 4, True, exact=True)
-    assert space.coordinates() == ["collector", "workers", "groups", "vector", "pinned"]
+    assert space.coordinates(applied()) == ["collector", "workers", "groups", "vector", "pinned"]
     keys = {key for one in space.options("collector", applied(), 1e9) for key in one}
     assert keys == {"plan.collector", "plan.workers", "plan.groups"}
     assert space.options("collector", applied(gpu="X", images=True), 1e9) == []
+
+
+def test_a_game_that_lives_on_the_gpu_is_taken_off_it_last() -> None:
+    """What keeps it there is tried before other collectors and the CPU; games elsewhere look at collectors first."""
+    space, plan = Space(2, 4, True), applied(gpu="Some GPU", images=True)
+    assert space.coordinates(plan)[0] == "collector"
+    there = space.coordinates(plan | {"collector": "device"})
+    assert there[-2:] == ["collector", "device"] and there[1] == "envs"
+    assert sorted(there) == sorted(space.coordinates(plan))
 
 
 def test_what_is_asked_for_stands() -> None:

@@ -25,6 +25,8 @@ EXACT = ("collector", "workers", "groups", "vector", "pinned")
 """Those that are not meant to change a single bit of what is learned."""
 FREE = ("batch", "minibatch")
 """Those that change learning: larger batches by more envs, and fewer, larger gradient steps."""
+LEAVING = ("collector", "device")
+"""Those that take a game off the GPU where it lives there as a whole, which is tried last: slow to try, and a loss."""
 LADDERS = ("threads", "envs", "workers", "groups", *FREE)
 """Those with many values in order, which are climbed by doubling."""
 LEAST_ROLLOUT = 16
@@ -73,9 +75,10 @@ class Space:
     free: bool = False
     exact: bool = False
 
-    def coordinates(self) -> list[str]:
-        """Where there is something to try, in order."""
-        return [name for name in ORDER if (not self.exact or name in EXACT) and (self.free or name not in FREE)]
+    def coordinates(self, plan: Mapping[str, Any]) -> list[str]:
+        """Where there is something to try from an applied plan, in order."""
+        found = [name for name in ORDER if (not self.exact or name in EXACT) and (self.free or name not in FREE)]
+        return sorted(found, key=lambda name: plan["collector"] == "device" and name in LEAVING)
 
     def allowed(self, changes: Mapping[str, Any]) -> bool:
         """Whether nothing of this was asked to be otherwise."""

@@ -198,7 +198,7 @@ class Tuner:
         """Coordinate by coordinate; once more along those that were left before something else changed."""
         last: dict[str, Changes] = {}
         for _ in range(3):
-            for name in self.space.coordinates():
+            for name in self.space.coordinates(self.best.parts.plan.applied()):
                 if last.get(name) != self.accepted:
                     self._climb(name) if name in LADDERS else self._choose(name)
                     last[name] = dict(self.accepted)
