@@ -752,12 +752,13 @@ def test_other_sizes_are_not_compiled_for_ever(
     plain = TorchEngine(design, params.copy(), 1, **wanted)
     engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, mend=lambda *told: said.append(told))
     first, counts = len(captured), []
+    assert first == 1, "a network is one piece for the compiler, and a second one of the same kind is no other"
     for sizes in ((199, 30, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
         for size in sizes:
             for one in (plain, engine):
                 outcome_of(one, batch, replace(knobs, minibatch=size), orders_of(batch, 1, size))
         counts.append(len(captured))
-    assert first > 0 and counts == [counts[0]] * 3 and counts[0] <= 4 * first
+    assert counts == [counts[0]] * 3 and counts[0] <= 6
     assert engine.compiled and said == []
     assert np.abs(engine.params - plain.params).max() < (1e-5 if precision == "fp32" else 1e-3)
 

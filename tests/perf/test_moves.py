@@ -45,7 +45,7 @@ def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: 
 def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
     """Every move leaves batch, minibatch and epochs as they were."""
     space, plan = Space(2, 4, bool(gpu)), applied(gpu=gpu)
-    moves = [one for name in space.coordinates(plan) if name not in LADDERS for one in space.options(name, plan, 1e9)]
+    moves = [one for name in space.coordinates(plan) if name not in LADDERS for one in space.options(name, plan)]
     moves += [one for name in space.coordinates(plan) for up in (True, False) if (one := _step(space, name, plan, up))]
     assert len(moves) >= 8
     for changes in moves:
@@ -88,9 +88,9 @@ def test_exact_moves_change_how_and_never_what() -> None:
     """Only who collects; nothing that a bit of the result could depend on."""
     space = Space(1, 4, True, exact=True)
     assert space.coordinates(applied()) == ["collector", "workers", "groups", "vector", "pinned"]
-    keys = {key for one in space.options("collector", applied(), 1e9) for key in one}
+    keys = {key for one in space.options("collector", applied()) for key in one}
     assert keys == {"plan.collector", "plan.workers", "plan.groups"}
-    assert space.options("collector", applied(gpu="X", images=True), 1e9) == []
+    assert space.options("collector", applied(gpu="X", images=True)) == []
 
 
 def test_a_game_that_lives_on_the_gpu_is_taken_off_it_last() -> None:
@@ -106,24 +106,36 @@ def test_what_is_asked_for_stands() -> None:
     """A setting that somebody gave is not tried otherwise, and a rollout that is given fixes the envs."""
     space = Space(1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
     plan = applied()
-    assert space.options("collector", plan, 1e9) == []
+    assert space.options("collector", plan) == []
     assert space.step("threads", plan | {"threads": 1}, BASE, True) is None
     assert space.step("envs", plan, BASE, True) is None
 
 
 def test_what_only_a_gpu_or_torch_has() -> None:
-    """Precision and compile are tried for torch, compile where there is time; graphs and storage on a GPU."""
+    """Precision and compile are tried for torch; graphs and storage on a GPU, storage not where a game lives there."""
     space, plain = Space(1, 4, True), applied()
-    assert all(not space.options(name, plain, 1e9) for name in ("precision", "compile", "graphs", "storage"))
+    assert all(not space.options(name, plain) for name in ("precision", "compile", "graphs", "storage"))
     torch = plain | {"learner": "torch"}
-    assert space.options("precision", torch, 1e9) == [{"plan.precision": "bf16"}]
-    assert space.options("compile", torch, 10) == [] and space.options("compile", torch, 1e3) == [
-        {"plan.compile": True}
-    ]
+    assert space.options("precision", torch) == [{"plan.precision": "bf16"}]
+    assert space.options("compile", torch) == [{"plan.compile": True}]
     cuda = applied(gpu="Some GPU", images=True)
-    assert space.options("graphs", cuda, 1e9) == [{"plan.graphs": False}]
-    assert space.options("storage", cuda, 1e9) == [{"plan.storage": "host"}]
-    assert space.options("device", cuda, 1e9) == [{"plan.device": "cpu"}]
-    assert {"plan.precision": "tf32"} in space.options("precision", cuda, 1e9)
-    assert space.options("vector", cuda, 1e9) == [{"plan.vector": "processes"}]
-    assert {"plan.collector": "device"} in space.options("collector", cuda, 1e9)
+    assert space.options("graphs", cuda) == [{"plan.graphs": False}]
+    assert space.options("storage", cuda) == [{"plan.storage": "host"}]
+    lives = cuda | {"collector": "device", "cudnn_benchmark": False}
+    assert [space.options(name, lives) for name in ("storage", "pinned", "cudnn_benchmark")] == [[], [], []]
+    assert space.options("cudnn_benchmark", cuda) == [{"plan.cudnn_benchmark": False}]
+    assert space.options("device", cuda) == [{"plan.device": "cpu"}]
+    assert {"plan.precision": "tf32"} in space.options("precision", cuda)
+    assert space.options("vector", cuda) == [{"plan.vector": "processes"}]
+    assert {"plan.collector": "device"} in space.options("collector", cuda)
+
+
+def test_what_has_to_be_compiled_first_is_known() -> None:
+    """torch.compile, and kernels of a game that comes to the GPU or leaves it; another number of envs needs neither."""
+    space, cuda = Space(1, 4, True), applied(gpu="Some GPU", images=True)
+    there = cuda | {"collector": "device"}
+    assert space.compiles_s(cuda, {"plan.compile": True}) == 90
+    assert space.compiles_s(cuda | {"compile": True}, {"plan.compile": False}) == 0
+    assert space.compiles_s(there, {"plan.collector": "local"}) == space.compiles_s(there, {"plan.device": "cpu"}) == 30
+    assert space.compiles_s(cuda, {"plan.collector": "device"}) == 30
+    assert space.compiles_s(cuda, {"plan.collector": "local"}) == space.compiles_s(there, {"plan.envs": 4}) == 0

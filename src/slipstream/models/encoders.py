@@ -16,6 +16,8 @@ from slipstream.models.kernels import OBS_LIMIT
 from slipstream.models.tokens import ABSENT, FEATURE_SIZE, PLACE_SIZE, TOKEN_SIZE
 from slipstream.settings import PolicySettings
 
+LIMIT = float(OBS_LIMIT)
+"""A number of NumPy would break every compiled forward pass in two."""
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of each convolution."""
 NATURE_SMALL = ((32, 4, 2), (64, 3, 1), (64, 3, 1))
@@ -38,7 +40,7 @@ class Encoder(nn.Module):
         """Normalise the vectors by `mean` and `scale` and read everything else."""
         vectors = rows if self.obs.plain else rows[:, : 4 * self.obs.floats].contiguous().view(torch.float32)
         numbers = (vectors - mean) * scale
-        parts = [torch.where(scale == 1, numbers, numbers.clamp(-float(OBS_LIMIT), float(OBS_LIMIT)))]
+        parts = [torch.where(scale == 1, numbers, numbers.clamp(-LIMIT, LIMIT))]
         for field, reader in zip(self.fields, self.readers, strict=True):
             start = self.obs.places[field.name][1]
             parts.append(reader(rows[:, start : start + field.bytes].reshape(-1, *field.shape)))

@@ -31,8 +31,8 @@ LADDERS = ("threads", "envs", "workers", "groups", *FREE)
 """Those with many values in order, which are climbed by doubling."""
 LEAST_ROLLOUT = 16
 MOST_ENVS = 1 << 17
-COMPILE_S = 90.0
-"""Seconds that must be left before torch.compile is tried."""
+COMPILE_S, KERNELS_S = 90.0, 30.0
+"""Seconds that torch.compile may take, and the kernels of a game that is taken to the GPU or off it."""
 
 
 def lay(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -84,14 +84,21 @@ class Space:
         """Whether nothing of this was asked to be otherwise."""
         return not any(key in self.fixed for key in changes)
 
-    def options(self, coordinate: str, plan: Mapping[str, Any], seconds: float) -> list[Changes]:
-        """The alternatives to an applied plan along a coordinate that is no ladder, when so much time is left."""
+    def compiles_s(self, plan: Mapping[str, Any], changes: Changes) -> float:
+        """Seconds that compiling may take before a change of an applied plan can be measured."""
+        if changes.get("plan.compile"):
+            return COMPILE_S
+        moves = not {"plan.collector", "plan.device"}.isdisjoint(changes)
+        return KERNELS_S if moves and "device" in (plan["collector"], changes.get("plan.collector")) else 0.0
+
+    def options(self, coordinate: str, plan: Mapping[str, Any]) -> list[Changes]:
+        """The alternatives to an applied plan along a coordinate that is no ladder."""
         found: list[Changes] = []
         if self.exact and plan.get(
             "native"
         ):  # a vector env has one seed for all its envs: any other split is another run
             return found
-        cuda, torch = plan["device"] == "cuda", plan["learner"] == "torch"
+        cuda, torch, lives = plan["device"] == "cuda", plan["learner"] == "torch", plan["collector"] == "device"
         if coordinate == "collector":
             found = self._collectors(plan)
         elif coordinate == "vector" and plan["collector"] == "batched":
@@ -105,12 +112,14 @@ class Space:
             found = [{"plan.precision": name} for name in names if name != plan["precision"]]
         elif coordinate == "learner":
             found = [{"plan.learner": "fused" if torch else "torch"}] if not cuda else []
-        elif coordinate == "compile" and torch and seconds > COMPILE_S:
+        elif coordinate == "compile" and torch:
             found = [{"plan.compile": not plan["compile"]}]
-        elif coordinate == "storage" and cuda:
+        elif coordinate == "storage" and cuda and not lives:
             found = [{"plan.storage": "host" if plan["storage"] == "device" else "device"}]
-        elif coordinate in ("graphs", "pinned", "cudnn_benchmark") and (cuda or plan["inference"] == "cuda"):
-            found = [{f"plan.{coordinate}": not plan[coordinate]}]
+        elif coordinate == "cudnn_benchmark" and plan["cudnn_benchmark"]:  # it is off where there are no convolutions
+            found = [{"plan.cudnn_benchmark": False}]
+        elif coordinate == "graphs" or (coordinate == "pinned" and not lives):
+            found = [{f"plan.{coordinate}": not plan[coordinate]}] if cuda or plan["inference"] == "cuda" else []
         return [changes for changes in found if self.allowed(changes)]
 
     def _collectors(self, plan: Mapping[str, Any]) -> list[Changes]:

@@ -23,7 +23,8 @@ from slipstream.runs import system
 from slipstream.settings import Settings
 
 SECONDS = 45.0
-ROUNDS, FINAL_ROUNDS = 6, 5
+ROUNDS, FINAL_ROUNDS, FINAL_SLICE = 6, 5, 1.5
+"""Turns of a race; of the one at the end, whose turns are longer by that much."""
 MEMORY_SHARE = 0.8
 """A plan that takes more of the memory than this is refused."""
 UNLIKELY = 0.8
@@ -156,7 +157,7 @@ class Tuner:
 
     def left_s(self) -> float:
         """Seconds until the comparison at the end has to begin."""
-        turn = max(self._slice_s, self._iteration_s) + self._iteration_s / 2
+        turn = max(FINAL_SLICE * self._slice_s, self._iteration_s) + self._iteration_s / 2
         reserved = (self._opening_s + 2 * FINAL_ROUNDS * turn) if self.accepted else 0.0
         return self.seconds - (perf_counter() - self._began) - reserved
 
@@ -205,7 +206,7 @@ class Tuner:
 
     def _choose(self, coordinate: str) -> None:
         plan = self.best.parts.plan.applied()
-        for changes in self._likeliest(self.space.options(coordinate, plan, self.left_s())):
+        for changes in self._likeliest(self.space.options(coordinate, plan)):
             self._try(changes)
 
     def _climb(self, coordinate: str) -> None:
@@ -259,7 +260,8 @@ class Tuner:
         if predicted is not None and predicted < UNLIKELY and set(changes) <= MODELLED:
             return judge("not tried", "the model of the machine expects less")
         turn = max(self._slice_s, self._iteration_s) + self._iteration_s / 2
-        if self.left_s() < self._opening_s + 4 * turn:
+        compiles_s = self.space.compiles_s(self.best.parts.plan.applied(), changes)
+        if self.left_s() < self._opening_s + compiles_s + 4 * turn:
             return judge("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
         _free_gpu()
         try:
@@ -323,7 +325,7 @@ class Tuner:
             _free_gpu()
             with self._open(self.base) as default:
                 final: Race = race(
-                    default, self.best, seconds=1.5 * self._slice_s, rounds=FINAL_ROUNDS, sure=FINAL_ROUNDS
+                    default, self.best, seconds=FINAL_SLICE * self._slice_s, rounds=FINAL_ROUNDS, sure=FINAL_ROUNDS
                 )
             gain = final.ratio
             default_rate, rate = middle([one for one, _ in final.rates]), final.rate
