@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
-from stats import finite, spread, table
+from stats import spread, table
 
 from record import Record, call, dated, pairs
 from slipstream.agents.specs import load_agent
@@ -199,7 +199,7 @@ def _season_page(
         "rule": {k: v for k, v in rule.items() if k != "outcomes"},
         "earlier": earlier,
     }
-    return finite(facts | {"exploit_gap": [gap, gap - 1.96 * error, gap + 1.96 * error], "ladder": board}), text
+    return facts | {"exploit_gap": [gap, gap - 1.96 * error, gap + 1.96 * error], "ladder": board}, text
 
 
 def tournament(record: Record, folder: Path) -> tuple[dict[str, Any], str]:

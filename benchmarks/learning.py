@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import queue
@@ -45,7 +46,7 @@ from contest import (
     version_of,
 )
 from lessons import LESSONS, OURS, Lesson, settings_of
-from stats import difference, finite, mean_interval, table
+from stats import difference, mean_interval, table
 
 from record import Record, commit, dated, pairs
 from slipstream.core.machine import cores, cpu_model
@@ -255,7 +256,7 @@ def _told(values: dict[str, Any], key: str) -> str:
 
 
 def _shown(value: float | None) -> str:
-    return "-" if finite(value) is None else f"{value:,.2f}"
+    return "-" if value is None or not math.isfinite(value) else f"{value:,.2f}"
 
 
 def names(text: str) -> list[str]:
@@ -316,7 +317,7 @@ def main() -> None:
             record.loads.append(row.pop("load_before", []))
             record.add(row)
         summary = summarise(record.rows)
-        record.close(finite(summary), page(summary, record.rows))
+        record.close(summary, page(summary, record.rows))
     finally:
         end_children()
 

@@ -44,7 +44,7 @@ from contest import (
     takes_part,
     whole_iterations,
 )
-from stats import difference, finite, mean_interval, spread, table, told
+from stats import difference, mean_interval, spread, table, told
 
 from record import Record, dated, pairs
 
@@ -214,7 +214,7 @@ def until(options: argparse.Namespace, record: Record) -> None:
     parts += [
         f"- {row['contestant']} seed {row['seed']} failed: {row['failed']}" for row in record.rows if "failed" in row
     ]
-    record.close(finite(summary), "\n\n".join(parts))
+    record.close(summary, "\n\n".join(parts))
 
 
 def _ordered(values: list[float]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def lag_quality(options: argparse.Namespace, record: Record) -> None:
         gap = difference(*returns)
         verdict = "not worse" if gap["high"] >= 0 else "worse"
         lags = {f"lag{lag}": mean_interval(values) for lag, values in zip(LAGS, returns, strict=True)}
-        summary[work] = finite({**lags, **gap, "verdict": verdict})
+        summary[work] = {**lags, **gap, "verdict": verdict}
         shown = [f"{one['mean']:.1f} ({one['low']:.1f}..{one['high']:.1f})" for one in lags.values()]
         lines.append([work, *shown, f"{gap['difference']:+.1f} ({gap['low']:.1f}..{gap['high']:.1f})", verdict])
     page = "# Mean return at equal steps, lag 1 against lag 0 (95 % t intervals)\n\n"

@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from slipstream.core.machine import cores, cpu_model
+from slipstream.core.machine import cores, cpu_model, gpu_name
+from slipstream.runs.layout import plain
 
 ROOT = Path(__file__).parents[1]
 SHOWN = ("steps_per_second", "mean_return", "until_seconds", "seconds", "win_rate_low", "failed")
@@ -56,7 +57,7 @@ class Record:
         row = {**row, "load_before": self.loads[-1]}
         self.rows.append(row)
         with open(self.folder / "raw.jsonl", "a") as raw:
-            raw.write(_lasting(json.dumps(row)) + "\n")
+            raw.write(_lasting(json.dumps(plain(row))) + "\n")
         facts = {key: row.get(key) for key in SHOWN if row.get(key) is not None}
         told = ", ".join(f"{key} {value}" for key, value in facts.items())
         print(f"  {row['work']} {row['contestant']}: {told}", file=sys.stderr, flush=True)
@@ -64,7 +65,7 @@ class Record:
     def close(self, summary: dict[str, Any], text: str) -> None:
         """Write the summary for programs and for people."""
         self.write_machine()
-        (self.folder / "summary.json").write_text(_lasting(json.dumps(summary, indent=2)) + "\n")
+        (self.folder / "summary.json").write_text(_lasting(json.dumps(plain(summary), indent=2)) + "\n")
         (self.folder / "summary.md").write_text(text + "\n")
         print(text)
 
@@ -79,6 +80,7 @@ class Record:
             "cores": psutil.cpu_count(logical=False),
             "threads": os.cpu_count(),
             "usable": cores(),
+            "gpu": gpu_name(),
             "memory_mib": psutil.virtual_memory().total >> 20,
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version(),

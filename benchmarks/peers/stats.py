@@ -53,13 +53,6 @@ def difference(first: Sequence[float], second: Sequence[float]) -> dict[str, flo
     return {"difference": gap, "low": gap - half, "high": gap + half}
 
 
-def finite(value: Any) -> Any:
-    """The same without infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def t95(freedom: float) -> float:
     """The 97.5 % quantile of Student's t, by bisection on the integral of its density (Simpson)."""
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)

@@ -31,8 +31,8 @@ LADDERS = ("threads", "envs", "workers", "groups", *FREE)
 """Those with many values in order, which are climbed by doubling."""
 LEAST_ROLLOUT = 16
 MOST_ENVS = 1 << 17
-COMPILE_S, KERNELS_S = 90.0, 30.0
-"""Seconds that torch.compile may take, and the kernels of a game that is taken to the GPU or off it."""
+COMPILE_S = 90.0
+"""Seconds that torch.compile may take, or the kernels of a game that is taken to the GPU or off it."""
 
 
 def lay(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -86,10 +86,9 @@ class Space:
 
     def compiles_s(self, plan: Mapping[str, Any], changes: Changes) -> float:
         """Seconds that compiling may take before a change of an applied plan can be measured."""
-        if changes.get("plan.compile"):
-            return COMPILE_S
         moves = not {"plan.collector", "plan.device"}.isdisjoint(changes)
-        return KERNELS_S if moves and "device" in (plan["collector"], changes.get("plan.collector")) else 0.0
+        moves = moves and "device" in (plan["collector"], changes.get("plan.collector"))
+        return COMPILE_S if moves or changes.get("plan.compile") else 0.0
 
     def options(self, coordinate: str, plan: Mapping[str, Any]) -> list[Changes]:
         """The alternatives to an applied plan along a coordinate that is no ladder."""
