@@ -25,7 +25,6 @@ with TemporaryDirectory() as folder:
     run = ss.train(
         "soccer",
         preset="smoke",
-        every__profile=0,
         run=Path(folder) / "run",
         terms={"defend": defend},
         rewards__weights={"defend": 0.05, "touch": 0.2},

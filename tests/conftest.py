@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 SMALL: dict[str, Any] = {
     "preset": "smoke",
-    "every__profile": 0,
     "every__evaluate": 0,
     "every__system": 0,
 }
@@ -76,10 +75,10 @@ def quick(tmp_path: Path) -> Callable[..., Run]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One whole smoke run on soccer, shared by tests that only read it."""
+    """One whole smoke run on soccer with a trace, shared by tests that only read it."""
     from slipstream.api import train
 
-    return train("soccer", preset="smoke", run=tmp_path_factory.mktemp("shared") / "run")
+    return train("soccer", preset="smoke", every__profile=512, run=tmp_path_factory.mktemp("shared") / "run")
 
 
 @pytest.fixture(scope="session")

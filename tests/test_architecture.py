@@ -166,7 +166,7 @@ for found in pkgutil.walk_packages(slipstream.__path__, "slipstream."):
 if sys.platform == "darwin":
     from slipstream.testing import ToyEnv
     for collector in ("local", "actors"):
-        run = slipstream.train(lambda: ToyEnv(), run=tempfile.mkdtemp(), preset="smoke", steps=128, every__profile=0,
+        run = slipstream.train(lambda: ToyEnv(), run=tempfile.mkdtemp(), preset="smoke", steps=128,
                                every__evaluate=0, plan__collector=collector, plan__workers=2)
         assert run.facts["steps"] == 128
 print("fine")

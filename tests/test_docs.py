@@ -119,7 +119,7 @@ def test_reference_is_up_to_date() -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A smoke run against an opponent, which writes every key that there is."""
     place = tmp_path_factory.mktemp("docs") / "run"
-    return train("soccer", preset="smoke", run=place, opponent="scripted:chaser", every__profile=0)
+    return train("soccer", preset="smoke", run=place, opponent="scripted:chaser")
 
 
 def test_metrics_are_listed(finished: Run) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from slipstream.cli import main
 
-SMALL = ["--preset", "smoke", "--set", "every.profile=0", "--set", "every.evaluate=0", "--set", "env.match_seconds=1"]
+SMALL = ["--preset", "smoke", "--set", "every.evaluate=0", "--set", "env.match_seconds=1"]
 
 
 @pytest.fixture

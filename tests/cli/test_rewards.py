@@ -82,7 +82,7 @@ def test_nothing_to_look_at_is_said(cli: Cli) -> None:
 
 def test_an_ablation_ends_in_a_table(cli: Cli) -> None:
     """Progress on stderr, a verdict per term, and files; a wrong term is a config error."""
-    words = ("ablate", "soccer", "--preset", "smoke", "--set", "every.profile=0", "--terms", "touch", "--seeds", 2)
+    words = ("ablate", "soccer", "--preset", "smoke", "--terms", "touch", "--seeds", 2)
     result = cli(*words, "--steps", 64, "--games", 2, "--run", "ablation")
     assert result.exit_code == 0, result.output
     assert "== 2 of 4: without touch, seed 0" in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,14 @@ class Entry:
 
 
 def test_other_packages_bring_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry point that is a Game is found by name; anything else is refused with its name."""
+    """An entry point that is a Game is found by name; anything else is refused with its name. They are read once."""
+    monkeypatch.setattr(registry, "brought", functools.cache(registry.brought.__wrapped__))
     kart = Game("karts", ("1",), make=lambda *_: None)  # type: ignore[arg-type,return-value]
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("kart", kart)])
     assert parse("kart") == (kart, "1")
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", 3)])
+    assert parse("kart") == (kart, "1")
+    registry.brought.cache_clear()
     with pytest.raises(EnvError) as caught:
         games()
     assert str(caught.value) == "The entry point `bad` of slipstream.envs is not a Game.\nhint: fix that package"

@@ -27,7 +27,7 @@ class Unmade(BrokenEnv):
 gymnasium.register("Broken-v0", BrokenEnv)
 gymnasium.register("Unmade-v0", Unmade)
 """
-QUICK = ["--preset", "smoke", "--set", "every.profile=0", "--set", "every.evaluate=0", "--import", "broken_module"]
+QUICK = ["--preset", "smoke", "--set", "every.evaluate=0", "--import", "broken_module"]
 ACTORS = ["--set", "plan.collector=actors", "--set", "plan.workers=2", "--set", "plan.deadline_s=2"]
 Train = Callable[..., subprocess.CompletedProcess[str]]
 

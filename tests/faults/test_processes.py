@@ -23,7 +23,7 @@ from slipstream.runs.layout import RunDir
 
 Start = Callable[[], tuple[subprocess.Popen[str], str]]
 LONG = [
-    "--preset", "smoke", "--set", "every.profile=0", "--set", "every.evaluate=0", "--set", "plan.collector=actors",
+    "--preset", "smoke", "--set", "every.evaluate=0", "--set", "plan.collector=actors",
     "--set", "plan.workers=2", "--steps", "100000000", "--json",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
 
 SMALL: dict[str, Any] = {
-    "preset": "smoke", "every__profile": 0, "every__evaluate": 0, "every__system": 0, "every__log": 64,
+    "preset": "smoke", "every__evaluate": 0, "every__system": 0, "every__log": 64,
     "every__checkpoint": 10**9, "env__match_seconds": 1.0, "league__snapshot": 256, "league__rating_games": 4,
     "league__sprt_games": 8, "league__rating_opponents": 2, "league__pool": 3,
 }  # fmt: skip

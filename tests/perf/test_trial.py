@@ -18,7 +18,7 @@ from slipstream.testing import BrokenEnv, ToyEnv
 
 def game(env: str = "soccer", **flags: Any) -> tuple[EnvChoice, Settings]:
     """A game in its smallest form."""
-    settings = configure(env, preset="smoke", flags={"every.profile": 0} | flags).settings
+    settings = configure(env, preset="smoke", flags=flags).settings
     return choose_env(env, settings), settings
 
 

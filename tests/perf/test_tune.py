@@ -38,7 +38,7 @@ class SlowEnv(ToyEnv):
 
 def search(env: type[ToyEnv] = ToyEnv, seconds: float = 3.0, exact: bool = False, **flags: Any) -> Tuned:
     """Tune a toy of four envs and 16 steps."""
-    resolved = configure("", preset="smoke", flags={"every.profile": 0} | flags)
+    resolved = configure("", preset="smoke", flags=flags)
     choice = choose_env(f"python:{env.__name__}", resolved.settings, factory=env)
     return tune(choice, resolved, seconds=seconds, exact=exact)
 

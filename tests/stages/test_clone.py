@@ -196,7 +196,7 @@ def test_a_frozen_trunk_is_read_once(tmp_path: Path) -> None:
     from slipstream.api import train
     from slipstream.learn.build import choose_env
 
-    small = {"preset": "smoke", "every__profile": 0, "every__evaluate": 0, "steps": 512, "policy__features": 64}
+    small = {"preset": "smoke", "every__evaluate": 0, "steps": 512, "policy__features": 64}
     train("pixels", run=tmp_path / "cnn", **small)
     choice = choose_env("pixels", configure("pixels").settings)
     record(choice, "scripted:oracle", 300, tmp_path / "demos", workers=1)

@@ -133,7 +133,7 @@ def test_verdicts_by_hand() -> None:
 def ablate(place: Path, env: str = "soccer", **more: Any) -> dict[str, Any]:
     """A tiny ablation of one term."""
     lines: list[str] = []
-    resolved = configure(env, preset="smoke", flags={"every__profile": 0, "steps": 128} | more.pop("flags", {}))
+    resolved = configure(env, preset="smoke", flags={"steps": 128} | more.pop("flags", {}))
     choice = choose_env(env, resolved.settings)
     terms = more.pop("terms", ["touch"])
     facts = stage.ablate(choice, resolved, place, terms, seeds=2, games=4, say=lines.append, **more)

@@ -27,7 +27,7 @@ def told(place: Path, env: str = "soccer", skip: tuple[str, ...] = (), **more: A
     said: list[str] = []
 
     def settings(extra: dict[str, Any]) -> Any:
-        return configure(env, preset="smoke", flags={"every.profile": 0} | more | extra)
+        return configure(env, preset="smoke", flags=more | extra)
 
     return run(choose_env(env, settings({}).settings), settings, place, skip, said.append), said
 
@@ -159,7 +159,7 @@ def test_stages_are_expected_by_what_was_measured(tmp_path: Path, monkeypatch: p
 def test_a_tuned_plan_is_used_by_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a plan is kept nothing is tuned, and training runs by it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    base = configure("soccer", preset="smoke", flags={"every.profile": 0}).settings
+    base = configure("soccer", preset="smoke").settings
     cache.save("soccer", base, Tuned("soccer", {"plan.envs": 2, "ppo.rollout": 32}, 1.0, 2.0, Ratio(2.0, 1.9, 2.1, 5),
                                      None, 128, [], {}, 1.0, 1.0))  # fmt: skip
     facts, said = told(tmp_path / "run", skip=("record", "clone", "compete", "tournament", "evaluate", "report"))

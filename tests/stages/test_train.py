@@ -76,7 +76,7 @@ def test_a_run_knows_its_settings_and_env(trained: Run) -> None:
     """config.yaml reads back to the very settings, and names the env."""
     settings, env = read_config(RunDir.open(trained.path))
     assert env == "soccer"
-    assert settings == configure("soccer", preset="smoke").settings
+    assert settings == configure("soccer", preset="smoke", flags={"every.profile": 512}).settings
     more, _ = read_config(RunDir.open(trained.path), steps=9999)
     assert more.steps == 9999
 

@@ -5,6 +5,7 @@ A package brings a game through the entry point group `slipstream.envs`: each en
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -329,6 +330,13 @@ def games() -> dict[str, Game]:
         "envpool": ENVPOOL,
         "treechop": TREECHOP,
     }
+    return found | brought()
+
+
+@functools.cache
+def brought() -> dict[str, Game]:
+    """The games that other packages bring; all packages are looked through once, which takes a while."""
+    found = {}
     for entry in entry_points(group="slipstream.envs"):
         game = entry.load()
         if not isinstance(game, Game):

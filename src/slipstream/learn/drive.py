@@ -321,11 +321,11 @@ def _obey_keys(display: Display, wishes: Wishes) -> None:
 
 @contextlib.contextmanager
 def _profiled(run: RunDir, steps: int) -> Iterator[None]:
-    """A torch-profiler trace of one iteration."""
+    """A torch-profiler trace of one iteration, with the GPU's work where there is one."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its own log would tear the display
-    from torch.profiler import ProfilerActivity, profile, record_function
+    from torch.profiler import profile, record_function
 
     run.traces.mkdir(exist_ok=True)
-    with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function("iteration"):
+    with profile() as profiler, record_function("iteration"):
         yield
     profiler.export_chrome_trace(os.fspath(run.traces / f"{steps:012d}.json"))

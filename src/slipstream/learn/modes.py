@@ -19,7 +19,8 @@ def set_modes(plan: Plan) -> None:
     reproducible, tf32 = bool(plan.reproducible.applied), plan.precision.applied == "tf32"
     if reproducible:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts, which is later
-    torch.use_deterministic_algorithms(reproducible)
+    if torch.are_deterministic_algorithms_enabled() != reproducible:  # asking for what is so loads torch's compiler
+        torch.use_deterministic_algorithms(reproducible)
     torch.backends.cudnn.deterministic = reproducible
     torch.backends.cudnn.benchmark = bool(plan.cudnn_benchmark.applied)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
