@@ -19,11 +19,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -34,9 +32,10 @@ from sayings import DOCUMENTS, SAYINGS, Saying
 from slipstream.api import configure
 from slipstream.core.machine import cores
 from slipstream.learn.build import choose_env
-from slipstream.perf.bench import Bench, Measured, Say, this_machine
+from slipstream.perf.bench import Bench, Measured, Say, this_machine, turns
 from slipstream.perf.board import interval, table
-from slipstream.perf.heats import Heat, Portrait, Work
+from slipstream.perf.diagnose import shares_of
+from slipstream.perf.heats import Heat, Portrait, Work, look_around
 from slipstream.perf.sides import Side, read_side
 from slipstream.perf.trial import Rehearsal
 from slipstream.perf.verdict import EQUAL, compare, judge, middle, ratio
@@ -213,8 +212,9 @@ def estimate(groups: Sequence[str], rounds: int) -> float:
         if name in GROUPS:
             group = GROUPS[name]
             compiled = sum("plan.compile=true" in text for text in group.sides.values())
-            total += len(group.sides) * ((rounds + 1) * START_S + rounds * group.seconds)
-            total += compiled * (rounds + 1) * COMPILE_S
+            starts = 1 if group.gpu else rounds + 1
+            total += len(group.sides) * (starts * START_S + rounds * group.seconds)
+            total += compiled * starts * COMPILE_S
         else:
             total += (rounds + 1) * PART_S
     return total
@@ -261,10 +261,10 @@ def train_group(
     def say(line: str) -> None:
         print(f"  {name}: {line}", file=sys.stderr, flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="claims-") as folder:
-        if group.gpu:
-            found = side_by_side(work, sides, options.rounds, say)
-        else:
+    if group.gpu:
+        found = side_by_side(work, sides, options.rounds, say)
+    else:
+        with tempfile.TemporaryDirectory(prefix="claims-") as folder:
             found = Bench(work, Path(folder), say).measure(sides, options.rounds)
     measured = dict(zip(labels, found, strict=True))
     for label, one in measured.items():
@@ -295,23 +295,22 @@ def side_by_side(work: Work, sides: Sequence[Side], rounds: int, say: Say) -> li
             settings = resolved.settings
             one = stack.enter_context(Rehearsal(choose_env(work.env, settings), settings))
             ready.append(one)
-            seen, plan = one.measure(0.0), one.parts.plan.applied()
+            seen = one.measure(0.0)
             portraits.append(Portrait(
-                settings={key: value for key, value, _ in resolved.rows()}, plan=plan,
+                settings={key: value for key, value, _ in resolved.rows()}, plan=one.parts.plan.applied(),
                 weights=one.parts.design.weights.size, batch=one.parts.batch, updates=seen.updates / seen.steps,
                 cold_s=one.build_s + one.warm_s, warm_s=one.warm_s, rate=seen.rate,
             ))  # fmt: skip
             say(f"{side.label}: ready after {one.build_s:.1f} s, warm after {one.warm_s:.1f} s more")
-        for turn in range(rounds):
-            for number in range(len(sides)) if turn % 2 == 0 else reversed(range(len(sides))):
-                one, load, busy = ready[number], os.getloadavg()[0], psutil.cpu_percent(0.1) / 100
-                seen = one.measure(work.seconds)
-                split = {part: seen.spans[part] / seen.seconds for part in ("env", "inference", "learn")}
-                heats[number].append(Heat(
-                    steps=seen.steps, seconds=seen.seconds, rate=seen.rate, start_s=one.build_s + one.warm_s,
-                    warm_s=one.warm_s, score=None, memory_mib=seen.memory_mib, split=split, busy=busy, load=load,
-                ))  # fmt: skip
-                say(f"{sides[number].label} {turn + 1}/{rounds}: {seen.rate:,.0f} steps/s")
+        for turn, number in turns(rounds, len(sides)):
+            one, (load, busy) = ready[number], look_around()
+            seen = one.measure(work.seconds)
+            heats[number].append(Heat(
+                steps=seen.steps, seconds=seen.seconds, rate=seen.rate, start_s=one.build_s + one.warm_s,
+                warm_s=one.warm_s, score=None, memory_mib=seen.memory_mib, split=asdict(shares_of(seen)), busy=busy,
+                load=load,
+            ))  # fmt: skip
+            say(f"{sides[number].label} {turn}/{rounds}: {seen.rate:,.0f} steps/s")
     together = zip(sides, portraits, heats, strict=True)
     return [Measured(side.label, portrait, tuple(own)) for side, portrait, own in together]
 
@@ -323,11 +322,12 @@ def do_part(
     rates: dict[str, list[float]] = {label: [] for label in contestants}
     for rate in contestants.values():
         rate()
-    for number in range(rounds):
-        for label in rates if number % 2 == 0 else reversed(rates):
-            record.load()
-            rates[label].append(contestants[label]())
-            record.add({"work": name, "contestant": label, "round": number, "steps_per_second": rates[label][-1]})
+    labels = list(contestants)
+    for turn, number in turns(rounds, len(labels)):
+        label = labels[number]
+        record.load()
+        rates[label].append(contestants[label]())
+        record.add({"work": name, "contestant": label, "round": turn - 1, "steps_per_second": rates[label][-1]})
     results = {}
     for key, one in wanted.items():
         speed = ratio(rates[one.off], rates[one.on], paired=True)

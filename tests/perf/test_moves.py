@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipstream.core.plan import Facts, check_batch, make_plan
-from slipstream.perf.moves import LADDERS, Space, lay, rollout_for
+from slipstream.perf.moves import LADDERS, Space, compiles_s, lay, rollout_for
 from slipstream.settings import Settings
 
 BASE = lay(Settings(), {"ppo.rollout": 64, "ppo.minibatch": 4096, "plan.envs": 512})
@@ -132,10 +132,10 @@ def test_what_only_a_gpu_or_torch_has() -> None:
 
 def test_what_has_to_be_compiled_first_is_known() -> None:
     """torch.compile, and kernels of a game that comes to the GPU or leaves it; another number of envs needs neither."""
-    space, cuda = Space(1, 4, True), applied(gpu="Some GPU", images=True)
+    cuda = applied(gpu="Some GPU", images=True)
     there = cuda | {"collector": "device"}
-    assert space.compiles_s(cuda, {"plan.compile": True}) == 90
-    assert space.compiles_s(cuda | {"compile": True}, {"plan.compile": False}) == 0
-    assert space.compiles_s(there, {"plan.collector": "local"}) == space.compiles_s(there, {"plan.device": "cpu"}) == 90
-    assert space.compiles_s(cuda, {"plan.collector": "device"}) == 90
-    assert space.compiles_s(cuda, {"plan.collector": "local"}) == space.compiles_s(there, {"plan.envs": 4}) == 0
+    assert compiles_s(cuda, {"plan.compile": True}) == 90
+    assert compiles_s(cuda | {"compile": True}, {"plan.compile": False}) == 0
+    assert compiles_s(there, {"plan.collector": "local"}) == compiles_s(there, {"plan.device": "cpu"}) == 90
+    assert compiles_s(cuda, {"plan.collector": "device"}) == 90
+    assert compiles_s(cuda, {"plan.collector": "local"}) == compiles_s(there, {"plan.envs": 4}) == 0

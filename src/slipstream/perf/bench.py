@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,6 +60,13 @@ class Measured:
         }
 
 
+def turns(rounds: int, sides: int) -> Iterator[tuple[int, int]]:
+    """Round by round, from 1, and side by side, from 0, whose turn it is; who goes first changes every round."""
+    for turn in range(1, rounds + 1):
+        for number in range(sides) if turn % 2 else reversed(range(sides)):
+            yield turn, number
+
+
 class Bench:
     """One comparison: a folder to which every run is written as soon as it is over, so that nothing is lost."""
 
@@ -79,12 +86,10 @@ class Bench:
         turn = 0
         try:
             portraits = [self._probe(name, side) for name, side in zip(names, sides, strict=True)]
-            for turn in range(1, rounds + 1):
-                order = range(len(sides)) if turn % 2 else reversed(range(len(sides)))
-                for number in order:
-                    one = heat(sides[number], portraits[number], self.work, self.work.seed + turn)
-                    done[number].append(one)
-                    self._keep(names[number], turn, rounds, one)
+            for turn, number in turns(rounds, len(sides)):
+                one = heat(sides[number], portraits[number], self.work, self.work.seed + turn)
+                done[number].append(one)
+                self._keep(names[number], turn, rounds, one)
         except SlipstreamError as error:
             where = f"Round {turn} of {rounds}" if turn else "The first, untimed run"
             kept = f" What was measured before is in {self._raw}." if any(done) else ""

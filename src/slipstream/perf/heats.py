@@ -135,7 +135,7 @@ def probe(side: Side, work: Work, limit_s: float = START_LIMIT_S) -> Portrait:
 
 def heat(side: Side, portrait: Portrait, work: Work, seed: int, limit_s: float = START_LIMIT_S) -> Heat:
     """Train for the seconds of the work, after a warm-up as long as the last one, and read off speed and score."""
-    load, busy = os.getloadavg()[0], psutil.cpu_percent(LOOK_S) / 100
+    load, busy = look_around()
     warm_steps = _warm_steps(portrait.settings)
     log = WARM_LOG if warm_steps else max(1, int(portrait.rate * work.seconds / ROWS))
     for stretch in STRETCHES:
@@ -162,6 +162,11 @@ def heat(side: Side, portrait: Portrait, work: Work, seed: int, limit_s: float =
         warm_s=timing.warm_s, score=games if work.games else (curve[-1][1] if curve else None), curve=curve,
         memory_mib=max(used, default=None), split=split, busy=busy, load=load,
     )  # fmt: skip
+
+
+def look_around() -> tuple[float, float]:
+    """The load average, and how much of the machine is used at this moment."""
+    return os.getloadavg()[0], psutil.cpu_percent(LOOK_S) / 100
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,13 @@ def rollout_for(settings: Settings, envs: int, wanted: int) -> int | None:
     return steps
 
 
+def compiles_s(plan: Mapping[str, Any], changes: Changes) -> float:
+    """Seconds that compiling may take before a change of an applied plan can be measured."""
+    on_gpu = "device" in (plan["collector"], changes.get("plan.collector"))
+    moves = on_gpu and any(f"plan.{name}" in changes for name in LEAVING)
+    return COMPILE_S if moves or changes.get("plan.compile") else 0.0
+
+
 @dataclass(frozen=True)
 class Space:
     """What may be tried: the machine, what the user has fixed, and how much of learning may change."""
@@ -83,12 +90,6 @@ class Space:
     def allowed(self, changes: Mapping[str, Any]) -> bool:
         """Whether nothing of this was asked to be otherwise."""
         return not any(key in self.fixed for key in changes)
-
-    def compiles_s(self, plan: Mapping[str, Any], changes: Changes) -> float:
-        """Seconds that compiling may take before a change of an applied plan can be measured."""
-        moves = not {"plan.collector", "plan.device"}.isdisjoint(changes)
-        moves = moves and "device" in (plan["collector"], changes.get("plan.collector"))
-        return COMPILE_S if moves or changes.get("plan.compile") else 0.0
 
     def options(self, coordinate: str, plan: Mapping[str, Any]) -> list[Changes]:
         """The alternatives to an applied plan along a coordinate that is no ladder."""

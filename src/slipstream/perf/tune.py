@@ -16,7 +16,7 @@ from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.envs.registry import EnvChoice
 from slipstream.perf.cache import VARIED, save
 from slipstream.perf.model import Model
-from slipstream.perf.moves import LADDERS, Changes, Space, lay, rollout_for
+from slipstream.perf.moves import LADDERS, Changes, Space, compiles_s, lay, rollout_for
 from slipstream.perf.race import Race, Ratio, middle, race
 from slipstream.perf.trial import Rehearsal, Trial
 from slipstream.runs import system
@@ -157,9 +157,13 @@ class Tuner:
 
     def left_s(self) -> float:
         """Seconds until the comparison at the end has to begin."""
-        turn = max(FINAL_SLICE * self._slice_s, self._iteration_s) + self._iteration_s / 2
-        reserved = (self._opening_s + 2 * FINAL_ROUNDS * turn) if self.accepted else 0.0
+        turns_s = 2 * FINAL_ROUNDS * self._turn_s(FINAL_SLICE * self._slice_s)
+        reserved = (self._opening_s + turns_s) if self.accepted else 0.0
         return self.seconds - (perf_counter() - self._began) - reserved
+
+    def _turn_s(self, slice_s: float) -> float:
+        """About what a turn of a race takes: its last iteration ends after its time."""
+        return max(slice_s, self._iteration_s) + self._iteration_s / 2
 
     def _open(self, settings: Settings) -> Rehearsal:
         """Make a training ready; how long that took, compiling aside, is what the next one may take."""
@@ -259,9 +263,8 @@ class Tuner:
 
         if predicted is not None and predicted < UNLIKELY and set(changes) <= MODELLED:
             return judge("not tried", "the model of the machine expects less")
-        turn = max(self._slice_s, self._iteration_s) + self._iteration_s / 2
-        compiles_s = self.space.compiles_s(self.best.parts.plan.applied(), changes)
-        if self.left_s() < self._opening_s + compiles_s + 4 * turn:
+        opening_s = self._opening_s + compiles_s(self.best.parts.plan.applied(), changes)
+        if self.left_s() < opening_s + 4 * self._turn_s(self._slice_s):
             return judge("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
         _free_gpu()
         try:
