@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +90,26 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk gone"):
         write_npz(tmp_path / "a.npz", [("x", np.float64, (6,), failing())])  # type: ignore[list-item]
     assert not list(tmp_path.iterdir())
+
+
+def test_threads_open_archives_at_once(tmp_path: Path) -> None:
+    """Headers are read whole although the collector hands over to another thread in the middle of one."""
+    names = [f"m{k}" for k in range(50)]
+    np.savez(tmp_path / "a.npz", **dict.fromkeys(names, np.arange(3)))
+
+    def read(_: int) -> list[int]:
+        with Archive(tmp_path / "a.npz") as archive:
+            return [len(archive[name]) for name in names]
+
+    def hand_over(phase: str, info: dict[str, int]) -> None:
+        time.sleep(1e-4)
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(hand_over)
+    gc.set_threshold(100)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert all(rows == [3] * 50 for rows in pool.map(read, range(200)))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(hand_over)

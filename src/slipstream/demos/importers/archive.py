@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import zipfile
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -18,6 +19,8 @@ from slipstream.core.errors import DemoError
 from slipstream.demos.importers.intake import readable
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+ONE_AT_A_TIME = threading.Lock()
+"""NumPy parses a header as Python text, which two threads may not do at once before Python 3.11.8."""
 
 
 class Member:
@@ -28,7 +31,8 @@ class Member:
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
             raise ValueError(f"{where} is of format {version}")
-        shape, self._fortran, self.dtype = HEADERS[version](file)
+        with ONE_AT_A_TIME:
+            shape, self._fortran, self.dtype = HEADERS[version](file)
         self.shape: tuple[int, ...] = tuple(shape)
         self._start = file.tell()
 
