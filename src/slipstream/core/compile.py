@@ -17,6 +17,8 @@ from typing import Any, TypeVar, cast
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+HOW: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+"""What every way of compiling has in common; nobody takes a pointer to a function, so none is made for C."""
 Number = Any
 """A scalar in a kernel: numba decides its type at the call (float32 in network code), so Python's would mislead."""
 
@@ -53,11 +55,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 COLD = _use_cache(cache_folder()) if not os.environ.get("NUMBA_CACHE_DIR") else False
 """Whether this process is the first of this version: then everything has to be compiled."""
+NOTICE = "Compiling the kernels, once for this version; it takes up to a minute."
+"""What is said then."""
 
 
 def compiled(function: F) -> F:
     """Compile with strict IEEE arithmetic: the same bits on every machine."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(F, numba.njit(**HOW)(function))
 
 
 def inlined(function: F) -> F:
@@ -66,12 +70,12 @@ def inlined(function: F) -> F:
     A tick of a game is a dozen small functions; left as calls, which is what the compiler does unless told otherwise,
     they cost more than what they do.
     """
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))
+    return cast(F, numba.njit(**HOW, forceinline=True)(function))
 
 
 def compiled_fused(function: F) -> F:
     """Compile with fused multiply-add allowed: for network arithmetic, where speed matters more than the last bit."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function))
+    return cast(F, numba.njit(**HOW, fastmath={"contract"})(function))
 
 
 def compiled_threads(function: F) -> F:
@@ -81,5 +85,5 @@ def compiled_threads(function: F) -> F:
     """
     twin = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_threads")
     twin.__qualname__, twin.__module__ = twin.__name__, function.__module__
-    wrap = numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy", fastmath={"contract"})
+    wrap = numba.njit(**HOW, parallel=True, fastmath={"contract"})
     return cast(F, wrap(twin))

@@ -84,7 +84,7 @@ def begin(
         settings = resolved.settings
     began = time.perf_counter()
     if compile.COLD:
-        print("Compiling the kernels, once for this version; it takes about a minute.", file=sys.stderr, flush=True)
+        print(compile.NOTICE, file=sys.stderr, flush=True)
     place = RunDir(run or default_path(choice.name))
     parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
     try:

@@ -36,7 +36,7 @@ from slipstream.learn.survey import look
 from slipstream.models import tokens
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure, slopes
-from slipstream.models.kernels import CHUNK, ZERO, adam, add_row, squared_length
+from slipstream.models.kernels import CHUNK, ZERO, adam, add_row, copy_row, multiply_row, own_part, squared_length
 from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
 from slipstream.models.nearness import hold_near
 from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
@@ -51,13 +51,13 @@ BLOCK = 256
 @compiled_fused
 def add_gradient(
     params: Array, table: Array, head: Array, layers: tuple[int, int], flipped: Array, scratch: Array,
-    slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array, gradient: Array, sums: Array,
+    slope_memory: Array, probs: Array, state: Array | None, fresh: Array, carried: Array, gradient: Array, sums: Array,
     index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
     action: Array, old_logp: Array, old_value: Array, advantage: Array, goal: Array, counts: Array, begins: Array,
-    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array, book: Book,
-    thread: int,
+    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array,
+    book: Book | None, thread: int,
 ) -> None:  # fmt: skip
-    """Add the gradient of the sequences in `index`, each sample counted with `share`, and their sums.
+    """Write the gradient of the sequences in `index`, each sample counted with `share`, and their sums.
 
     With tokens, `obs` is what they are pooled into, and its slopes are kept.
     """
@@ -71,10 +71,12 @@ def add_gradient(
     log_std, log_std_gradient = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
     value_column = head[HEAD_VALUE]
     measured = np.zeros(2, np.float32)
+    gradient[:] = ZERO
+    sums[:] = 0.0
     for first in range(0, index.size, fresh.shape[1]):
         chosen = index[first : first + fresh.shape[1]]
         lanes = (chosen.size + 3) // 4 * 4
-        if book.keys.size:
+        if book is not None:
             for s in chosen:
                 for step in range(steps):
                     tokens.pool_sample(book, place(s, step, steps, rows))
@@ -115,26 +117,27 @@ def add_gradient(
         backward(
             params, table, flipped, scratch, slope_memory, gradient, block, lanes, steps, state, fresh, carried
         )  # fmt: skip
-        if book.keys.size:
+        if book is not None:
             below = outputs(slope_memory, block, table, -1)
             for lane in range(chosen.size):
                 for step in range(steps):
                     n = place(chosen[lane], step, steps, rows)
-                    book.slopes[n] = below[step * lanes + lane]
+                    copy_row(below[step * lanes + lane], book.slopes[n])
                     tokens.unpool_sample(book, n, thread)
 
 
 def run_epoch(
     params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, layers: tuple[int, int],
-    flipped: Array, scratch: Array, slope_memory: Array, probs: Array, state: Array, fresh: Array, carried: Array,
-    gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int, burn_in: int,
-    obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array, old_value: Array,
+    flipped: Array, scratch: Array, slope_memory: Array, probs: Array, state: Array | None, fresh: Array,
+    carried: Array, gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int,
+    burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array, old_value: Array,
     advantage: Array, goal: Array, counts: Array, begins: Array, states: Array, reference: Array, of_value: Array,
-    knobs: Array, book: Book,
+    knobs: Array, book: Book | None,
 ) -> None:  # fmt: skip
     """Take every gradient step of one epoch; `totals` gets the sums over its minibatches.
 
-    Without weight on the policy, only the value's own weights (`of_value`) move.
+    Without weight on the policy, only the value's own weights (`of_value`) move. Arithmetic on whole arrays stands in
+    functions of its own: here each would become a parallel loop, which takes seconds to compile.
     """
     threads = gradients.shape[0]
     for start in range(0, order.size, minibatch):
@@ -142,34 +145,34 @@ def run_epoch(
         shift, factor, weight = standardise(advantage, counts, index, steps, rows, knobs[8] > 0)
         share = (index.size + 4 * threads - 1) // (4 * threads) * 4
         transpose_weights(params, table, flipped)
-        if book.keys.size:
+        if book is not None:
             tokens.tabulate(params[book.offset :], book.table)
-            for thread in numba.prange(threads):
+            for number in numba.prange(threads):
+                thread: Number = np.int64(number)
                 tokens.read_book(params, book, thread, threads)
                 tokens.clear_kinds(book, thread)
-        for thread in numba.prange(threads):
-            gradients[thread, :] = ZERO
-            sums[thread, :] = 0.0
+        for number in numba.prange(threads):
+            thread = np.int64(number)
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
             add_gradient(
                 params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread],
-                state[thread], fresh[thread], carried[thread], gradients[thread], sums[thread], index[low:high], steps,
-                rows, burn_in, obs, mean, scale, mask, action, old_logp, old_value, advantage, goal, counts, begins,
-                states, reference, shift, factor, weight, knobs, book, thread,
+                own_part(state, thread), fresh[thread], carried[thread], gradients[thread], sums[thread],
+                index[low:high], steps, rows, burn_in, obs, mean, scale, mask, action, old_logp, old_value, advantage,
+                goal, counts, begins, states, reference, shift, factor, weight, knobs, book, thread,
             )  # fmt: skip
         gradient = gradients[0]
         for thread in range(1, threads):
             add_row(gradients[thread], gradient)
-            sums[0] += sums[thread]
-        if book.keys.size:
+            add_row(sums[thread], sums[0])
+        if book is not None:
             tokens.learn_kinds(params, book, gradient)
         if knobs[9] == 0.0:
-            gradient *= of_value
+            multiply_row(of_value, gradient)
         length = math.sqrt(squared_length(gradient))
         if math.isfinite(length) and math.isfinite(sums[0, POLICY] + sums[0, VALUE]):
             counters[0] += 1
             counters[1] = 0
-            totals += sums[0]
+            add_row(sums[0], totals)
             totals[NORMS] += length
             totals[UPDATES] += 1.0
             adam(params, gradient, first, second, counters[0], knobs[5], knobs[6],
@@ -203,13 +206,15 @@ class FusedEngine:
         self._scratch: Array = np.zeros((threads, lanes * steps * stack.scratch_columns), np.float32)
         self._slopes = np.zeros_like(self._scratch)
         self._probs: Array = np.zeros((threads, max(1, design.outputs)), np.float32)
-        self._state: Array = np.zeros((threads, lanes, stack.state_size), np.float32)
+        self._state: Array | None = None
+        if stack.state_size:
+            self._state = np.zeros((threads, lanes, stack.state_size), np.float32)
         self._fresh: Array = np.zeros((threads, steps, lanes), np.uint8)
         self._carried = np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32)
         self._gradients: Array = np.zeros((threads, stack.size), np.float32)
         self._sums = np.zeros((threads, SUMS), np.float64)
         self._flipped = np.zeros(max(1, stack.flipped_size), np.float32)
-        self._book = empty_book()
+        self._book = empty_book() if design.tokens is not None else None
 
     def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`."""
@@ -220,7 +225,8 @@ class FusedEngine:
             run = run_together
         size = max(1, knobs.minibatch // batch.sequence)
         parts, seen = [order], self._see(batch, order)
-        if len(self._book.keys) > tokens.KNOWN:  # a game with this many has too many for all samples at once
+        if self._book is not None and len(self._book.keys) > tokens.KNOWN:
+            # a game with this many has too many for all samples at once
             parts = [order[low : low + size] for low in range(0, len(order), size)]
         for part in parts:
             seen = seen if len(parts) == 1 else self._see(batch, part)
@@ -245,7 +251,7 @@ class FusedEngine:
     def _see(self, batch: Batch, order: Array) -> tuple[Array, Array, Array]:
         """What the network reads of some sequences, with mean and scale: observations, or room for pooled tokens."""
         field = self.design.tokens
-        if field is None:
+        if field is None or self._book is None:
             return batch.obs, batch.mean, batch.scale
         offset = self.design.stack.behind
         samples = samples_of(order, batch.sequence, batch.rows)
@@ -257,13 +263,13 @@ class FusedEngine:
         stack, samples = self.design.stack, len(batch.logp)
         order = np.arange(samples // batch.sequence)
         obs, mean, scale = self._see(batch, order)
-        if self.design.tokens is not None:
+        if self._book is not None:
             tokens.pool_all(self.params, self._book, np.arange(samples))
         logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
         look(
-            self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0], self._state[0],
-            self._fresh[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
+            self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0],
+            own_part(self._state, 0), self._fresh[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
             scale, batch.mask, batch.action, batch.fresh, batch.state, logp, value, activity,
         )  # fmt: skip
         sizes = {}

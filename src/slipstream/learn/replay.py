@@ -23,7 +23,7 @@ from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.reader import Demos
 from slipstream.models.design import Design
 from slipstream.models.heads import TWO_PI
-from slipstream.models.kernels import TWO, ZERO, hyperbolic_tangent
+from slipstream.models.kernels import TWO, ZERO, copy_row, hyperbolic_tangent
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 
@@ -107,7 +107,7 @@ def close(ring: Ring, place: int, reward: Number, terminated: int, truncated: in
     elif truncated:
         ring.ended[place] = TRUNCATED
     else:
-        ring.next_obs[place] = following
+        copy_row(following, ring.next_obs[place])
 
 
 @compiled_fused
@@ -135,8 +135,8 @@ def add_steps(
             elif goes_on:
                 ring.ended[before] = TRUNCATED
             ended = TERMINATED if terminated[t, row] else TRUNCATED if truncated[t, row] else 0
-            ring.obs[place] = obs[t, row]
-            ring.next_obs[place] = final_obs[t, row] if ended else obs[t + 1, row]
+            copy_row(obs[t, row], ring.obs[place])
+            copy_row(final_obs[t, row] if ended else obs[t + 1, row], ring.next_obs[place])
             ring.reward[place] = reward[t, row]
             ring.ended[place] = ended
             ring.link[place] = -1

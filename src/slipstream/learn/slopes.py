@@ -98,7 +98,6 @@ class Room(NamedTuple):
     chosen: Array  # [threads, CHUNK] int64: some rows of a chunk
     sums: Array  # [threads, SUMS]
     squares: Array  # [threads]
-    state: Array
     fresh: Array
     carried: Array
     stale: Array  # [1]: whether the critics' transposed weights are out of date
@@ -138,7 +137,7 @@ def run_actor(nets: Nets, tables: Tables, room: Room, scratch: Array, obs: Array
     inputs = outputs(scratch, CHUNK, tables.actor, -1)
     for i in range(count):
         load_obs(obs, first + i, tables.mean, tables.scale, inputs[i])
-    forward(nets.actor, tables.actor, scratch, CHUNK, (count + 3) // 4 * 4, 1, room.state, room.fresh)
+    forward(nets.actor, tables.actor, scratch, CHUNK, (count + 3) // 4 * 4, 1, None, room.fresh)
     return outputs(scratch, CHUNK, tables.actor, tables.actor.shape[0] - 1)
 
 
@@ -165,7 +164,7 @@ def head_weights(params: Array, table: Array) -> Array:
 def evaluate(params: Array, table: Array, room: Room, scratch: Array, lanes: int, values: Array) -> None:
     """Write what a critic with one output says of its inputs."""
     last = table.shape[0] - 1
-    forward(params, table[:last], scratch, CHUNK, lanes, 1, room.state, room.fresh)
+    forward(params, table[:last], scratch, CHUNK, lanes, 1, None, room.fresh)
     row = table[last]
     before, weights = columns_of(scratch, CHUNK, row[IN], row[IN_COLUMNS]), head_weights(params, table)
     for i in range(lanes):
@@ -212,7 +211,7 @@ def look_ahead(
     for k in range(picked.size):
         params = nets.targets[picked[k]]
         if choices:
-            forward(params, tables.critic, critic, CHUNK, lanes, 1, room.state, room.fresh)
+            forward(params, tables.critic, critic, CHUNK, lanes, 1, None, room.fresh)
         else:
             evaluate(params, tables.critic, room, critic, lanes, values)
         for i in range(count):
@@ -254,7 +253,7 @@ def add_critic_gradient(
     share, choices = ONE / np.float32(room.goal.size), tables.head[HEAD_KIND] == CHOICES
     if choices:
         load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
-        forward(params, table, scratch, CHUNK, lanes, 1, room.state, room.fresh)
+        forward(params, table, scratch, CHUNK, lanes, 1, None, room.fresh)
     else:
         load_inputs(tables, scratch, seen, width, sample.action[first:], count, lanes)
         evaluate(params, table, room, scratch, lanes, values)
@@ -269,7 +268,7 @@ def add_critic_gradient(
     if not choices:
         leave_head(params, table, scratch, slopes, by_told, lanes, gradient)
         layers = table[:last]
-    backward(params, layers, room.critic_flipped[critic], scratch, slopes, gradient, CHUNK, lanes, 1, room.state,
+    backward(params, layers, room.critic_flipped[critic], scratch, slopes, gradient, CHUNK, lanes, 1, None,
              room.fresh, room.carried)  # fmt: skip
 
 
@@ -380,7 +379,7 @@ def judge_choices(nets: Nets, tables: Tables, room: Room, width: int, thread: in
     told = outputs(scratch, CHUNK, tables.critic, tables.critic.shape[0] - 1)
     load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
     for c in range(critics):
-        forward(nets.critics[c], tables.critic, scratch, CHUNK, lanes, 1, room.state, room.fresh)
+        forward(nets.critics[c], tables.critic, scratch, CHUNK, lanes, 1, None, room.fresh)
         for i in range(count):
             for j in range(best.shape[1]):
                 if critics > 2:
@@ -416,7 +415,7 @@ def add_actor_gradient(
                     )
     backward(
         nets.actor, tables.actor, room.actor_flipped, scratch, slopes, room.actor_gradients[thread], CHUNK, lanes, 1,
-        room.state, room.fresh, room.carried,
+        None, room.fresh, room.carried,
     )  # fmt: skip
 
 

@@ -348,7 +348,6 @@ def make_room(design: Design, critics: Critics, batch: int, threads: int) -> Roo
         chosen=np.zeros((threads, CHUNK), np.int64),
         sums=np.zeros((threads, SUMS), np.float64),
         squares=np.zeros(threads, np.float64),
-        state=floats(CHUNK, 0),
         fresh=np.zeros((1, CHUNK), np.uint8),
         carried=floats(2, 0),
         stale=np.ones(1, np.uint8),

@@ -13,9 +13,9 @@ from slipstream.models.networks import outputs, place, run_block
 
 @compiled_fused
 def look(
-    params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array, state: Array,
-    fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
-    action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
+    params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array,
+    state: Array | None, fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array,
+    scale: Array, mask: Array, action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
 ) -> None:  # fmt: skip
     """Write log-probability and value of every sample, and add up the size of every unit's output."""
     block = fresh.size

@@ -19,8 +19,8 @@ from slipstream.models.tokens import AS_IT_IS, Reader
 @compiled_fused
 def act_rows(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    probs: Array, state: Array, fresh: Array, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool,
-    action: Array, logp: Array, value: Array, states: Array,
+    probs: Array, state: Array | None, fresh: Array, rows: Array, obs: Array, mask: Array, streams: Array,
+    sampled: bool, action: Array, logp: Array, value: Array, states: Array,
 ) -> None:  # fmt: skip
     """Act for the rows named in `rows`; everything is indexed by row, so rows may be split at will."""
     inputs = outputs(scratch, CHUNK, table, -1)
@@ -39,14 +39,14 @@ def act_rows(
             else:
                 greedy(policy[i], head, action[row])
             value[row] = values[i, head[HEAD_VALUE]]
-            if state.shape[1]:
+            if state is not None:
                 keep_state(table, scratch, CHUNK, 0, i, states[row])
 
 
 @compiled_fused
 def value_rows(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    state: Array, fresh: Array, rows: Array, obs: Array, value: Array, states: Array,
+    state: Array | None, fresh: Array, rows: Array, obs: Array, value: Array, states: Array,
 ) -> None:  # fmt: skip
     """Write the value of the rows named in `rows`; their states stay as they are."""
     inputs, values = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[1])
@@ -67,7 +67,7 @@ class FusedActing:
         self._layers = stack.policy_layer, stack.value_layer
         self._scratch = np.zeros(CHUNK * stack.scratch_columns, np.float32)
         self._probs = np.zeros(max(1, design.outputs), np.float32)
-        self._state = np.zeros((CHUNK, stack.state_size), np.float32)
+        self._state = np.zeros((CHUNK, stack.state_size), np.float32) if stack.state_size else None
         self._fresh = np.zeros((1, CHUNK), np.uint8)
         self._reader = Reader(design.tokens, 0) if design.tokens is not None else None
         self.load(np.zeros(design.pack_size, np.float32))

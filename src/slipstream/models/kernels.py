@@ -150,10 +150,33 @@ def scale_into(values: Array, factor: Number, out: Array) -> None:
 
 
 @compiled_fused
+def copy_row(values: Array, out: Array) -> None:
+    """out = values; written as `out[:] = values` it takes two seconds to compile, for the words of an error."""
+    for j in range(values.size):
+        out[j] = values[j]
+
+
+@compiled_fused
 def add_row(values: Array, out: Array) -> None:
     """out += values."""
     for j in range(values.size):
         out[j] += values[j]
+
+
+@compiled_fused
+def multiply_row(values: Array, out: Array) -> None:
+    """out *= values."""
+    for j in range(values.size):
+        out[j] *= values[j]
+
+
+@compiled_fused
+def own_part(arrays: Array | None, thread: int) -> Array | None:
+    """What is a thread's own of some memory, if there is any."""
+    if arrays is None:
+        return None
+    part: Array = arrays[thread]
+    return part
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})

@@ -11,6 +11,7 @@ from slipstream.models.kernels import (
     add_products,
     add_row,
     columns_of,
+    copy_row,
     dense,
     hyperbolic_tangent,
     logistic,
@@ -208,7 +209,7 @@ def gru_slopes(
         by_hold[j] = slope * (past[j] - fill[j]) * hold[j] * (ONE - hold[j])
         by_below[j] = by_fill[j] * opened[j]
         from_h[j] = slope * hold[j]
-    by_inner[: 2 * units] = by_gates[: 2 * units]
+    copy_row(by_gates[: 2 * units], by_inner)
 
 
 @compiled_fused

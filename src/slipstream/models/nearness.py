@@ -25,7 +25,7 @@ def apply_masks(logits: Array, masks: Array, head: Array) -> None:
 @compiled_fused
 def tell_rows(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    state: Array, fresh: Array, rows: Array, obs: Array, states: Array, told: Array,
+    state: Array | None, fresh: Array, rows: Array, obs: Array, states: Array, told: Array,
 ) -> None:  # fmt: skip
     """Write the policy's outputs for the rows, and behind means their log deviations; move their states on."""
     inputs, policy = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[0])
@@ -40,7 +40,7 @@ def tell_rows(
                 told[row, k] = policy[i, k]
             for k in range(told.shape[1] - head[1]):
                 told[row, head[1] + k] = log_deviation(policy[i], log_std, head, k)
-            if state.shape[1]:
+            if state is not None:
                 keep_state(table, scratch, CHUNK, 0, i, states[row])
 
 

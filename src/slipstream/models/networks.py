@@ -59,19 +59,20 @@ def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
 
 @compiled_fused
 def forward(
-    params: Array, table: Array, scratch: Array, block: int, lanes: int, steps: int, state: Array, fresh: Array
+    params: Array, table: Array, scratch: Array, block: int, lanes: int, steps: int, state: Array | None, fresh: Array
 ) -> None:
     """Run the networks on the inputs in the scratch memory.
 
     Row step * lanes + lane of every array is one step of one lane; lanes are a multiple of 4. `state` [lanes, size] is
-    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them.
+    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them. Without
+    memories it is best None: then nothing is compiled that they would need, half of it all.
     """
     rows = lanes * steps
     for layer in range(table.shape[0]):
         weight, bias = table[layer, WEIGHT], table[layer, BIAS]
         terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
         before = columns_of(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
-        if table[layer, KIND] != DENSE:
+        if state is not None and table[layer, KIND] != DENSE:
             remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
             continue
         after = outputs(scratch, block, table, layer)
@@ -85,7 +86,7 @@ def forward(
 @compiled_fused
 def backward(
     params: Array, table: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int,
-    steps: int, state: Array, fresh: Array, carried: Array,
+    steps: int, state: Array | None, fresh: Array, carried: Array,
 ) -> None:  # fmt: skip
     """Add the gradient of every weight, given in `slopes` the gradient of the last layers' outputs.
 
@@ -98,7 +99,7 @@ def backward(
         terms, columns = row[INPUTS], row[COLUMNS]
         before = columns_of(scratch, block, row[IN], row[IN_COLUMNS])
         slope = outputs(slopes, block, table, layer)
-        if row[KIND] == DENSE:
+        if state is None or row[KIND] == DENSE:
             values = outputs(scratch, block, table, layer)
             deactivate(slope[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION])
             if row[NORM] >= 0:
@@ -137,13 +138,14 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
 @compiled_fused
 def load_lanes(
     obs: Array, rows: Array, first: int, count: int, mean: Array, scale: Array, states: Array, inputs: Array,
-    state: Array,
+    state: Array | None,
 ) -> int:  # fmt: skip
     """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
     for i in range(count):
         load_obs(obs, rows[first + i], mean, scale, inputs[i])
-        for k in range(state.shape[1]):
-            state[i, k] = states[rows[first + i], k]
+        if state is not None:
+            for k in range(state.shape[1]):
+                state[i, k] = states[rows[first + i], k]
     return (count + 3) // 4 * 4
 
 
@@ -157,23 +159,25 @@ def place(sequence: int, step: int, steps: int, rows: int) -> int:
 
 @compiled_fused
 def run_block(
-    params: Array, table: Array, scratch: Array, block: int, state: Array, fresh: Array, index: Array, lanes: int,
-    steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array,
+    params: Array, table: Array, scratch: Array, block: int, state: Array | None, fresh: Array, index: Array,
+    lanes: int, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array,
+    states: Array,
 ) -> None:  # fmt: skip
     """Run some sequences from their first states, freshened by their burn-in."""
     inputs = outputs(scratch, block, table, -1)
-    for lane in range(index.size):
-        for k in range(states.shape[1]):
-            state[lane, k] = states[index[lane], k]
-    for ahead in range(burn_in, 0, -1):
+    if state is not None:
         for lane in range(index.size):
-            n = place(index[lane], -ahead, steps, rows)
-            fresh[0, lane] = 0 if n < 0 else begins[n]
-            load_obs(obs, max(n, 0), mean, scale, inputs[lane])
-        forward(params, table, scratch, block, lanes, 1, state, fresh)
-        for lane in range(index.size):
-            if index[lane] // rows * steps >= ahead:
-                keep_state(table, scratch, block, 0, lane, state[lane])
+            for k in range(states.shape[1]):
+                state[lane, k] = states[index[lane], k]
+        for ahead in range(burn_in, 0, -1):
+            for lane in range(index.size):
+                n = place(index[lane], -ahead, steps, rows)
+                fresh[0, lane] = 0 if n < 0 else begins[n]
+                load_obs(obs, max(n, 0), mean, scale, inputs[lane])
+            forward(params, table, scratch, block, lanes, 1, state, fresh)
+            for lane in range(index.size):
+                if index[lane] // rows * steps >= ahead:
+                    keep_state(table, scratch, block, 0, lane, state[lane])
     for lane in range(index.size):
         for step in range(steps):
             n = place(index[lane], step, steps, rows)

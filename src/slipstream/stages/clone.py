@@ -96,7 +96,7 @@ def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Ca
     """Start a new clone of the demos in `folder`."""
     began, settings = time.perf_counter(), resolved.settings
     if compile.COLD:
-        say("Compiling the kernels, once for this version; it takes about a minute.")
+        say(compile.NOTICE)
     report = inspect(folder, limit=settings.clone.quality)
     for line in report.lines():
         say(line)

@@ -53,7 +53,7 @@ def record(
     _check_numbers(games, workers, seed)
     began = time.perf_counter()
     if compile.COLD:
-        print("Compiling the kernels, once for this version; it takes about a minute.", file=sys.stderr, flush=True)
+        print(compile.NOTICE, file=sys.stderr, flush=True)
     spec, schema, opponent = _rehearse(choice, None if player else agent, opponent, sampled, expert)
     with writable(out):
         prepare(out, schema)
