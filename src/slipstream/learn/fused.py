@@ -54,8 +54,8 @@ def add_gradient(
     slope_memory: Array, probs: Array, state: Array | None, fresh: Array, carried: Array, gradient: Array, sums: Array,
     index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
     action: Array, old_logp: Array, old_value: Array, advantage: Array, goal: Array, counts: Array, begins: Array,
-    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array,
-    book: Book | None, thread: int,
+    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array, book: Book | None,
+    thread: int,
 ) -> None:  # fmt: skip
     """Write the gradient of the sequences in `index`, each sample counted with `share`, and their sums.
 
@@ -71,8 +71,7 @@ def add_gradient(
     log_std, log_std_gradient = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
     value_column = head[HEAD_VALUE]
     measured = np.zeros(2, np.float32)
-    gradient[:] = ZERO
-    sums[:] = 0.0
+    gradient[:], sums[:] = ZERO, 0.0
     for first in range(0, index.size, fresh.shape[1]):
         chosen = index[first : first + fresh.shape[1]]
         lanes = (chosen.size + 3) // 4 * 4
@@ -114,9 +113,7 @@ def add_gradient(
                 sums[KL] += moved
                 sums[CLIPPED] += clipped
                 sums[SAMPLES] += 1.0
-        backward(
-            params, table, flipped, scratch, slope_memory, gradient, block, lanes, steps, state, fresh, carried
-        )  # fmt: skip
+        backward(params, table, flipped, scratch, slope_memory, gradient, block, lanes, steps, state, fresh, carried)
         if book is not None:
             below = outputs(slope_memory, block, table, -1)
             for lane in range(chosen.size):
@@ -206,9 +203,8 @@ class FusedEngine:
         self._scratch: Array = np.zeros((threads, lanes * steps * stack.scratch_columns), np.float32)
         self._slopes = np.zeros_like(self._scratch)
         self._probs: Array = np.zeros((threads, max(1, design.outputs)), np.float32)
-        self._state: Array | None = None
-        if stack.state_size:
-            self._state = np.zeros((threads, lanes, stack.state_size), np.float32)
+        memory = (threads, lanes, stack.state_size)
+        self._state = np.zeros(memory, np.float32) if stack.state_size else None
         self._fresh: Array = np.zeros((threads, steps, lanes), np.uint8)
         self._carried = np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32)
         self._gradients: Array = np.zeros((threads, stack.size), np.float32)
@@ -225,8 +221,7 @@ class FusedEngine:
             run = run_together
         size = max(1, knobs.minibatch // batch.sequence)
         parts, seen = [order], self._see(batch, order)
-        if self._book is not None and len(self._book.keys) > tokens.KNOWN:
-            # a game with this many has too many for all samples at once
+        if self._book is not None and len(self._book.keys) > tokens.KNOWN:  # too many for all samples at once
             parts = [order[low : low + size] for low in range(0, len(order), size)]
         for part in parts:
             seen = seen if len(parts) == 1 else self._see(batch, part)

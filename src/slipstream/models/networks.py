@@ -64,8 +64,8 @@ def forward(
     """Run the networks on the inputs in the scratch memory.
 
     Row step * lanes + lane of every array is one step of one lane; lanes are a multiple of 4. `state` [lanes, size] is
-    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them. Without
-    memories it is best None: then nothing is compiled that they would need, half of it all.
+    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them.
+    Without memories `state` is best None: then nothing is compiled for them.
     """
     rows = lanes * steps
     for layer in range(table.shape[0]):
@@ -160,8 +160,7 @@ def place(sequence: int, step: int, steps: int, rows: int) -> int:
 @compiled_fused
 def run_block(
     params: Array, table: Array, scratch: Array, block: int, state: Array | None, fresh: Array, index: Array,
-    lanes: int, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array,
-    states: Array,
+    lanes: int, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array
 ) -> None:  # fmt: skip
     """Run some sequences from their first states, freshened by their burn-in."""
     inputs = outputs(scratch, block, table, -1)
