@@ -10,6 +10,7 @@ by `refused`, with the CPU in its part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +53,7 @@ ACTIONS = {
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tests of a fresh clone compile; what they print must not depend on that."""
     monkeypatch.setattr(compile, "COLD", False)
+    monkeypatch.setattr(compile, "PATIENCE_S", math.inf)
 
 
 @pytest.fixture(scope="session", autouse=True)

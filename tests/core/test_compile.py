@@ -45,3 +45,17 @@ def test_strict_arithmetic_is_that_of_python() -> None:
         return x / y
 
     assert compiled(ratio)(1.0, 0.0) == float("inf")
+
+
+def test_what_takes_long_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that waits for kernels says so, once a run; where all is compiled it says nothing."""
+    monkeypatch.setattr(module, "PATIENCE_S", 1e-9)
+    said: list[str] = []
+    module.announce(said.append)
+    more = [numba.njit(lambda x, k=k: x + k) for k in range(3)]
+    assert [add(1) for add in more] == [1, 2, 3] and said == [module.NOTICE]
+    module.announce(said.append)
+    assert [add(1) for add in more] == [1, 2, 3] and len(said) == 1
+    monkeypatch.setattr(module, "COLD", True)
+    module.announce(said.append)
+    assert len(said) == 2

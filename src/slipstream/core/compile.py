@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
 HOW: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
@@ -56,7 +59,52 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 COLD = _use_cache(cache_folder()) if not os.environ.get("NUMBA_CACHE_DIR") else False
 """Whether this process is the first of this version: then everything has to be compiled."""
 NOTICE = "Compiling the kernels, once for this version; it takes up to a minute."
-"""What is said then."""
+PATIENCE_S = 2.0
+"""Seconds of compiling that need no explanation."""
+
+
+class _Patience(event.Listener):
+    """Says once in a process that something is being compiled, when it takes long; what is in the cache is not."""
+
+    def __init__(self) -> None:
+        self._say: Callable[[str], object] | None = None
+        self._began: list[float] = []
+        self._spent, self._process = 0.0, 0
+
+    def tell(self, say: Callable[[str], object]) -> None:
+        """Whom to tell, in this process and no other."""
+        if not self._process:
+            event.register("numba:compile", self)  # type: ignore[no-untyped-call]
+        self._say, self._process, self._spent = say, os.getpid(), 0.0
+
+    def on_start(self, _: event.Event) -> None:
+        """A function, or one that it calls."""
+        self._began.append(time.perf_counter())
+        if self._say is not None and self._spent + self._began[-1] - self._began[0] > PATIENCE_S:
+            say, self._say = self._say, None
+            if os.getpid() == self._process:
+                say(NOTICE)
+
+    def on_end(self, _: event.Event) -> None:
+        """Done."""
+        began = self._began.pop()
+        if not self._began:
+            self._spent += time.perf_counter() - began
+
+
+_patience = _Patience()
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def announce(say: Callable[[str], object] = _print) -> None:
+    """Say that kernels are compiled: at once where there are none yet, else when this process waits for some."""
+    if COLD:
+        say(NOTICE)
+    else:
+        _patience.tell(say)
 
 
 def compiled(function: F) -> F:

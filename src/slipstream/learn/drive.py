@@ -83,8 +83,7 @@ def begin(
         resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
         settings = resolved.settings
     began = time.perf_counter()
-    if compile.COLD:
-        print(compile.NOTICE, file=sys.stderr, flush=True)
+    compile.announce()
     place = RunDir(run or default_path(choice.name))
     parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
     try:
@@ -107,6 +106,7 @@ def go_on(
 ) -> Trained:  # fmt: skip
     """Go on with a run from its newest valid checkpoint; `steps` is the total."""
     began = time.perf_counter()
+    compile.announce()
     place = RunDir.open(run)
     with lock(place) as notices:
         checkpoint, damaged = load_latest(place)

@@ -95,8 +95,7 @@ class State:
 def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Callable[[int, int], None]) -> Cloned:
     """Start a new clone of the demos in `folder`."""
     began, settings = time.perf_counter(), resolved.settings
-    if compile.COLD:
-        say(compile.NOTICE)
+    compile.announce(say)
     report = inspect(folder, limit=settings.clone.quality)
     for line in report.lines():
         say(line)

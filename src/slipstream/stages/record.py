@@ -52,8 +52,7 @@ def record(
     """
     _check_numbers(games, workers, seed)
     began = time.perf_counter()
-    if compile.COLD:
-        print(compile.NOTICE, file=sys.stderr, flush=True)
+    compile.announce()
     spec, schema, opponent = _rehearse(choice, None if player else agent, opponent, sampled, expert)
     with writable(out):
         prepare(out, schema)
