@@ -49,7 +49,7 @@ BLOCK = 256
 
 
 @compiled_fused
-def add_gradient(
+def write_gradient(
     params: Array, table: Array, head: Array, layers: tuple[int, int], flipped: Array, scratch: Array,
     slope_memory: Array, probs: Array, state: Array | None, fresh: Array, carried: Array, gradient: Array, sums: Array,
     index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
@@ -151,7 +151,7 @@ def run_epoch(
         for number in numba.prange(threads):
             thread = np.int64(number)
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
-            add_gradient(
+            write_gradient(
                 params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread],
                 own_part(state, thread), fresh[thread], carried[thread], gradients[thread], sums[thread],
                 index[low:high], steps, rows, burn_in, obs, mean, scale, mask, action, old_logp, old_value, advantage,
