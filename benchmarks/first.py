@@ -14,14 +14,15 @@ import os
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
-from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from record import ROOT, Record, dated
+from slipstream.perf.bench import turns
+from slipstream.perf.sides import full_commit, sources
 
 WORKS = {
     "CartPole": ("gymnasium:CartPole-v1", "--steps", "20000"),
@@ -32,17 +33,9 @@ WORKS = {
 }
 
 
-def unpack(revision: str, folder: Path) -> Path:
-    """The sources of a commit."""
-    told = subprocess.run(["git", "-C", str(ROOT), "archive", revision, "src"], capture_output=True, check=True)
-    with tarfile.open(fileobj=BytesIO(told.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "src"
-
-
-def train(words: tuple[str, ...], sources: Path, cache: Path) -> float:
-    """Wall-clock of one training that keeps what it compiles in `cache`."""
-    env = os.environ | {"PYTHONPATH": str(sources), "NUMBA_CACHE_DIR": str(cache)}
+def train(words: tuple[str, ...], place: Path, cache: Path) -> float:
+    """Wall-clock of one training by the sources at `place`; what it compiles is kept in `cache`."""
+    env = os.environ | {"PYTHONPATH": str(place), "NUMBA_CACHE_DIR": str(cache)}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="slipstream-") as run:
         subprocess.run(
@@ -75,19 +68,15 @@ def main() -> None:
     options = parser.parse_args()
     record = Record(options.out or dated("first"))
     record.begin()
-    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
-        sources = {"now": ROOT / "src"}
-        if options.against:
-            sources = {options.against: unpack(options.against, Path(folder)), **sources}
-        for number in range(options.rounds):
-            for work in options.only or WORKS:
-                for who, place in sources.items():
-                    record.load()
-                    with tempfile.TemporaryDirectory(prefix="slipstream-") as cache:
-                        first, again = (train(WORKS[work], place, Path(cache)) for _ in range(2))
-                    record.add(
-                        {"work": work, "contestant": who, "round": number, "seconds": first, "again_s": again}
-                    )  # fmt: skip
+    places = {options.against: sources(full_commit(options.against))} if options.against else {}
+    places["now"] = ROOT / "src"
+    jobs = list(product(options.only or WORKS, places))
+    for turn, number in turns(options.rounds, len(jobs)):
+        work, who = jobs[number]
+        record.load()
+        with tempfile.TemporaryDirectory(prefix="slipstream-") as cache:
+            first, again = (train(WORKS[work], places[who], Path(cache)) for _ in range(2))
+        record.add({"work": work, "contestant": who, "round": turn - 1, "seconds": first, "again_s": again})
     record.close(*summarise(record.rows))
 
 

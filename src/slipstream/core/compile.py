@@ -69,21 +69,18 @@ class _Patience(event.Listener):
     def __init__(self) -> None:
         self._say: Callable[[str], object] | None = None
         self._began: list[float] = []
-        self._spent, self._process = 0.0, 0
+        self._spent = 0.0
 
     def tell(self, say: Callable[[str], object]) -> None:
-        """Whom to tell, in this process and no other."""
-        if not self._process:
-            event.register("numba:compile", self)  # type: ignore[no-untyped-call]
-        self._say, self._process, self._spent = say, os.getpid(), 0.0
+        """Whom to tell, if it takes long from now on."""
+        self._say, self._spent = say, 0.0
 
     def on_start(self, _: event.Event) -> None:
         """A function, or one that it calls."""
         self._began.append(time.perf_counter())
         if self._say is not None and self._spent + self._began[-1] - self._began[0] > PATIENCE_S:
-            say, self._say = self._say, None
-            if os.getpid() == self._process:
-                say(NOTICE)
+            self._say(NOTICE)
+            self._say = None
 
     def on_end(self, _: event.Event) -> None:
         """Done."""
@@ -93,6 +90,7 @@ class _Patience(event.Listener):
 
 
 _patience = _Patience()
+event.register("numba:compile", _patience)  # type: ignore[no-untyped-call]
 
 
 def _print(text: str) -> None:
@@ -124,6 +122,11 @@ def inlined(function: F) -> F:
 def compiled_fused(function: F) -> F:
     """Compile with fused multiply-add allowed: for network arithmetic, where speed matters more than the last bit."""
     return cast(F, numba.njit(**HOW, fastmath={"contract"})(function))
+
+
+def compiled_sum(function: F) -> F:
+    """Like `compiled_fused`, and sums are added up in whatever order is fastest on this machine."""
+    return cast(F, numba.njit(**HOW, fastmath={"contract", "reassoc"})(function))
 
 
 def compiled_threads(function: F) -> F:

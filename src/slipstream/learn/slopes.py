@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
+from slipstream.core.compile import Number, compiled_fused, compiled_sum
 from slipstream.core.contracts import Array
 from slipstream.learn.critics import CRITIC, LOGP, POLICY, Q
 from slipstream.learn.replay import Sample
@@ -141,9 +140,9 @@ def run_actor(nets: Nets, tables: Tables, room: Room, scratch: Array, obs: Array
     return outputs(scratch, CHUNK, tables.actor, tables.actor.shape[0] - 1)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+@compiled_sum
 def dot(a: Array, b: Array) -> Number:
-    """The sum of products, in whatever order is fastest on this machine."""
+    """The sum of products."""
     total = np.float32(0)
     for k in range(b.size):
         total += a[k] * b[k]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
+from slipstream.core.compile import Number, compiled_fused, compiled_sum
 from slipstream.core.contracts import Array
 from slipstream.models.tiles import LANES, ROWS, WIDE, write_narrow, write_wide
 
@@ -179,9 +178,9 @@ def own_part(arrays: Array | None, thread: int) -> Array | None:
     return part
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+@compiled_sum
 def squared_length(values: Array) -> Number:
-    """The sum of squares, in whatever order is fastest on this machine."""
+    """The sum of squares."""
     total = np.float32(0)
     for i in range(values.size):
         total += values[i] * values[i]
