@@ -23,6 +23,34 @@ def test_any_compiled_source_changes_the_folder(tmp_path: Path) -> None:
     assert cache_folder(tmp_path) != first
 
 
+def test_a_constant_that_is_compiled_in_changes_the_folder(tmp_path: Path) -> None:
+    """Numba holds constants fast; one from a file that compiles nothing itself must not be that of an older version."""
+    package = tmp_path / "slipstream"
+    (package / "game").mkdir(parents=True)
+    (package / "kernel.py").write_text(
+        "import numba\nfrom slipstream.game.layout import (\n    helper,\n    SIZE,\n)\n"
+        "from slipstream.words import say\n"
+    )
+    (package / "game" / "layout.py").write_text("from slipstream.game import other\nSIZE = 1 + other.X\n")
+    (package / "game" / "other.py").write_text("X = 1\n")
+    (package / "words.py").write_text("def say(): ...\n")
+    folders = [cache_folder(package)]
+    for source, text in (("game/layout.py", "SIZE = 2 + other.X"), ("game/other.py", "X = 2")):
+        (package / source).write_text((package / source).read_text() + text)
+        folders.append(cache_folder(package))
+    assert len(set(folders)) == 3
+    (package / "words.py").write_text("def say(): return 'a function that is not compiled'\n")
+    assert cache_folder(package) == folders[-1]
+
+
+def test_every_constant_of_a_compiled_module_is_watched() -> None:
+    """In the real package: whatever module a compiled one has its numbers from is among the sources of the cache."""
+    package = Path(module.__file__).parents[1]
+    watched = {source.relative_to(package).as_posix() for source in module._compiled_sources(package)}
+    assert {"envs/soccer/layout.py", "envs/kart/layout.py", "models/layout.py", "learn/batch.py"} <= watched
+    assert not {"settings.py", "config.py"} & watched
+
+
 def test_old_folders_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the newest ones stay, whatever else lies there stays too."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", numba.config.CACHE_DIR)  # type: ignore[attr-defined]

@@ -1,13 +1,15 @@
 """The one way in which scalar Python is compiled: numba, cached, without the GIL, IEEE exact.
 
-Numba's cache notices a change in a function's own file only, not in the compiled functions that it calls. So the cache
-stands in a folder named after a hash of all compiled sources: a change in any of them starts a new one.
+Numba's cache notices a change in a function's own file only, not in the compiled functions that it calls, nor in the
+constants that it takes from elsewhere. So the cache stands in a folder named after a hash of all those sources: a
+change in any of them starts a new one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -22,17 +24,32 @@ from numba.core import event
 F = TypeVar("F", bound=Callable[..., Any])
 HOW: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 """What every way of compiling has in common; nobody takes a pointer to a function, so none is made for C."""
+_IMPORTS = re.compile(rb"^ *from slipstream\.?([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+_NAMES = re.compile(rb"\w+")
+_CONSTANTS = re.compile(rb"\b[A-Z][A-Z\d_]*\b")
 Number = Any
 """A scalar in a kernel: numba decides its type at the call (float32 in network code), so Python's would mislead."""
+
+
+def _compiled_sources(package: Path) -> dict[Path, bytes]:
+    """The text of every source that compiles something, and of those whose constants such a one compiles in."""
+    texts = {source: source.read_bytes() for source in package.rglob("*.py")}
+    found = [source for source, text in texts.items() if b"numba" in text or b"core.compile" in text]
+    for source in found:  # grows
+        for module, names in _IMPORTS.findall(texts[source]):
+            origin = package.joinpath(*module.decode().split("."))
+            taken = {origin / f"{name.decode()}.py" for name in _NAMES.findall(names)}
+            if _CONSTANTS.search(names):
+                taken.add(origin.with_suffix(".py"))
+            found += sorted(taken & texts.keys() - set(found))
+    return {source: texts[source] for source in found}
 
 
 def cache_folder(package: Path = Path(__file__).parents[1]) -> Path:
     """Where compiled code is kept: beside the sources, or in the user's cache if they cannot be written."""
     digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        text = source.read_bytes()
-        if b"numba" in text or b"core.compile" in text:
-            digest.update(source.relative_to(package).as_posix().encode() + text)
+    for source, text in sorted(_compiled_sources(package).items()):
+        digest.update(source.relative_to(package).as_posix().encode() + text)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream"
     base = package / "__pycache__" if os.access(package, os.W_OK) else home
     return base / f"numba-{digest.hexdigest()[:16]}"
