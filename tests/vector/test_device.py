@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from slipstream.core.contracts import Array, empty_rows
+from slipstream.core.launch import Room, Work
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
@@ -24,8 +25,13 @@ GAMES: dict[str, Any] = {
         ),
     ),
     "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
-    "kart": lambda envs: Kart(envs, limit_seconds=2.0, random_starts=0.5),
+    "kart": lambda envs: Kart(envs, limit_seconds=0.5, random_starts=0.5),
 }  # fmt: skip
+
+
+def host(arg: Any, rooms: dict[Any, Array]) -> Any:
+    """The argument of a function as it is on the CPU."""
+    return rooms.setdefault(arg, np.zeros(arg.shape, arg.dtype)) if isinstance(arg, Room) else arg
 
 
 def actions(vector: Any, random: np.random.Generator) -> Array:
@@ -43,13 +49,22 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
     mine, theirs = empty_rows(one.spec, 3), empty_rows(other.spec, 3)
     one.reset(mine)
     other.reset(theirs)
-    step, own = other.on_device()
+    play = other.on_device()
+    rooms: dict[Any, Array] = {}
+
+    def do(work: Work | None, *more: Any) -> None:
+        for index in range(work.count if work else 0):
+            assert work
+            work.one(index, *(host(arg, rooms) for arg in work.args), *more)
+
     random = np.random.default_rng(0)
-    for _ in range(60):
+    for step in range(60):
         action = actions(one, random)
         one.step(action, mine)
-        for env in range(3):
-            step.py_func(env, *own, action, *(getattr(theirs, field) for field in WRITTEN))
+        if step % 20 == 0:
+            do(play.before)
+        do(play.step, action, *(getattr(theirs, field) for field in WRITTEN))
+        do(play.after)
         for field in WRITTEN:
             assert np.array_equal(getattr(mine, field), getattr(theirs, field)), field
     for field, array in one.snapshot().items():
@@ -91,6 +106,8 @@ def test_a_gpu_plays_the_same_game(name: str) -> None:
     told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in WRITTEN})
     random = np.random.default_rng(0)
     for step in range(300):
+        if step % 20 == 0:
+            game.begin()
         action = actions(one, random)
         one.step(action, mine)
         game.step(torch.from_numpy(action).cuda(), told)

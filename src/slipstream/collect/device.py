@@ -295,6 +295,7 @@ class Device:
         r, net, memory, continuous = self.rollout, self.net, self._memory, self.net.design.action.kind == "continuous"
         for tensor, now in zip(self._begun, self._kept(), strict=True):
             tensor.copy_(now)
+        self.game.begin()
         starts = sequence_starts(net.design, r.steps)
         r.obs[0].copy_(self._obs)
         r.active[0].copy_(self._active)

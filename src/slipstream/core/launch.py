@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,35 @@ import numpy as np
 from slipstream.core.errors import MachineError
 
 BLOCK = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """Memory that functions work in, zero at first. Whatever it holds, the results are the same: nobody saves it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """A function `one(index, *args)` for every index below `count`; arrays and rooms are shared with other work."""
+
+    one: Callable[..., Any]
+    count: int
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """How a game is played on a GPU: a step of every env, and what is done before a rollout and after each step."""
+
+    step: Work
+    """Its arguments are followed by the action and what is written."""
+    before: Work | None = None
+    after: Work | None = None
+
+
 _exact = [False]
 """Whether what is being compiled must round as the CPU does."""
 _capturing = threading.Lock()
@@ -86,17 +116,27 @@ def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = (
     return Graph(graph, work)
 
 
+cuda: Any = None
+one: Any = None
+"""What `_at_index` calls: each kernel is a twin of it that has its own."""
+
+
+def _at_index(count: int, args: Any) -> None:
+    """Call a function for the index of this thread."""
+    index = cuda.grid(1)
+    if index < count:
+        one(index, *args)
+
+
 @cache
-def _kernel(one: Callable[..., Any], exact: bool) -> Any:
-    """The kernel of a function; kernels that round differently are not the same."""
-    cuda = gpu_compiler()
-
-    def kernel(count: int, args: Any) -> None:
-        index = cuda.grid(1)
-        if index < count:
-            one(index, *args)
-
-    return cuda.jit(kernel, lto=False)  # the linker's own code generation would fuse what must not be
+def _kernel(function: Any, exact: bool) -> Any:
+    """The kernel of a function, from the cache if it was compiled before, which tells kernels apart by their names."""
+    compiler, plain = gpu_compiler(), getattr(function, "py_func", function)
+    name = f"{plain.__module__}.{plain.__qualname__}{'_exact' if exact else ''}"
+    twin = FunctionType(_at_index.__code__, {**globals(), "cuda": compiler, "one": function}, name)
+    twin.__qualname__ = name
+    ours = name.startswith("slipstream.")  # only of our own sources is it known when they change
+    return compiler.jit(twin, lto=False, cache=ours)  # the linker's own code generation would fuse what must not be
 
 
 @cache
@@ -106,6 +146,7 @@ def gpu_compiler() -> Any:
         setattr(np, "row_stack", np.vstack)  # noqa: B010 (numba-cuda asks for a name that NumPy 2.5 has dropped)
     try:
         from numba import cuda
+        from numba.core.event import trigger_event
         from numba.cuda import ufuncs
         from numba.cuda.cudadrv import nvvm
     except ImportError as error:
@@ -116,7 +157,8 @@ def gpu_compiler() -> Any:
     plain: Any = nvvm.compile_ir
 
     def compile_rounding(llvmir: Any, **options: Any) -> Any:
-        return plain(llvmir, **({"fma": False} if _exact[0] else {}), **options)
+        with trigger_event("numba:compile", {}):  # as numba does it on the CPU: whoever waits long is told
+            return plain(llvmir, **({"fma": False} if _exact[0] else {}), **options)
 
     def floor(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.floor", [args[0].type]), args)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, Vector
-from slipstream.core.launch import launch
+from slipstream.core.launch import OnDevice, Room, Work, launch
 
 WRITTEN = (
     "obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour",
@@ -38,8 +38,8 @@ class DeviceGame(Vector, Protocol):
     limit_steps: int
     """Steps after which an episode is cut off; 0: never."""
 
-    def on_device(self) -> tuple[Any, tuple[Any, ...]]:
-        """The function `one(env, *own, action, *rows)` and its `own` arrays and numbers, as they stand."""
+    def on_device(self) -> OnDevice:
+        """Its step and the rest, with its arrays and numbers as they stand."""
 
 
 class DeviceVector:
@@ -53,25 +53,46 @@ class DeviceVector:
         self.vector, self.device = vector, device
         self.spec: EnvSpec = vector.spec
         self.envs = vector.envs
-        one: Any = None
-        own: tuple[Any, ...] = ()
+        self._shared: list[tuple[Array, Tensor]] = []
+        self._works: dict[str, Work] = {}
         if device != "cpu":
-            one, own = vector.on_device()
-        self._one = one
-        rows = (vector.envs, vector.envs * vector.spec.agents)
-        self._shared = [
-            (arg, side_by_side(torch.from_numpy(arg).to(device), rows)) for arg in own if isinstance(arg, np.ndarray)
-        ]
-        tensors = iter(tensor for _, tensor in self._shared)
-        self._own = tuple(next(tensors) if isinstance(arg, np.ndarray) else arg for arg in own)
+            self._place(vector.on_device())
+
+    def _place(self, play: OnDevice) -> None:
+        """Give every array and room of the game's work a tensor."""
+        rows = (self.envs, self.envs * self.spec.agents)
+        made: dict[int, Any] = {}
+
+        def placed(arg: Any) -> Any:
+            if id(arg) not in made and isinstance(arg, np.ndarray):
+                made[id(arg)] = side_by_side(torch.from_numpy(arg).to(self.device), rows)
+                self._shared.append((arg, made[id(arg)]))
+            elif id(arg) not in made and isinstance(arg, Room):
+                empty = torch.zeros(arg.shape, dtype=getattr(torch, arg.dtype), device=self.device)
+                made[id(arg)] = side_by_side(empty, rows)
+            return made.get(id(arg), arg)
+
+        for name, work in vars(play).items():
+            if work is not None:
+                self._works[name] = Work(work.one, work.count, tuple(placed(arg) for arg in work.args))
+
+    def begin(self) -> None:
+        """Do what the game does before a rollout."""
+        self._launch("before")
 
     def step(self, action: Tensor, rows: Any) -> None:
         """Play one decision of every env, written into tensors named as the fields of `Rows`."""
         if self.device == "cpu":
             self.vector.step(action.numpy(), _host(rows, self.spec))
             return
-        written = tuple(getattr(rows, name) for name in WRITTEN)
-        launch(_no_loop, self._one, self.envs, (*self._own, action, *written), exact=True, block=BLOCK)
+        self._launch("step", action, *(getattr(rows, name) for name in WRITTEN))
+        self._launch("after")
+
+    def _launch(self, name: str, *more: Any) -> None:
+        """Start one part of the game's work, if it has it."""
+        if name in self._works:
+            work = self._works[name]
+            launch(_no_loop, work.one, work.count, (*work.args, *more), exact=True, block=BLOCK)
 
     def tensors(self) -> list[Tensor]:
         """All that the game keeps, on its device."""

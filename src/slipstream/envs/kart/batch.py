@@ -11,6 +11,7 @@ from collections.abc import Callable
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.kart.actions import decode
+from slipstream.envs.kart.ahead import TAKEN, take
 from slipstream.envs.kart.behaviour import conclude, count
 from slipstream.envs.kart.layout import (
     DECISIONS,
@@ -28,7 +29,8 @@ from slipstream.envs.kart.layout import (
 from slipstream.envs.kart.observe import observe
 from slipstream.envs.kart.physics import tick
 from slipstream.envs.kart.rewards import shape_terms, value_terms
-from slipstream.envs.kart.starts import new_lap
+from slipstream.envs.kart.starts import new_lap, set_off
+from slipstream.envs.kart.tracks import draw_track
 from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.physics import ZERO
 
@@ -96,12 +98,17 @@ def shape(before: Array, state: Array, clock: Array, gamma: Number, values: Arra
 
 @inlined
 def settle_env(
-    env: int, state: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, sums: Array, targets: Array,
-    limit_ticks: int, random_starts: Number, obs: Array, terminated: Array, truncated: Array, outcome: Array,
-    behaviour: Array, final_obs: Array,
+    env: int, state: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, roads: Array, facts: Array,
+    drawn: Array | None, sums: Array, targets: Array, limit_ticks: int, random_starts: Number, obs: Array,
+    terminated: Array, truncated: Array, outcome: Array, behaviour: Array, final_obs: Array,
 ) -> None:  # fmt: skip
-    """End the lap of one env if it is over, begin a new one and observe."""
+    """End the lap of one env if it is over, begin a new one and observe.
+
+    Its track is drawn now, or taken from those that were drawn ahead, unless `drawn` is None.
+    """
     s, own, track = state[env], clock[env], tracks[env]
+    if drawn is not None:
+        drawn[env, TAKEN] = 0
     over = own[OVER]
     terminated[env] = over == LAPPED
     truncated[env] = over == TIMED_OUT
@@ -110,8 +117,15 @@ def settle_env(
         outcome[env] = 1 if over == LAPPED else -1
         conclude(s, own, limit_ticks, sums[env], behaviour[env])
         level = tasks[env] if tasks[env] >= 0 else targets[env]
-        room = scratch[env % scratch.shape[0]]
-        new_lap(s, own, -1, level, track, room, sums[env], limit_ticks, random_starts)
+        new_lap(s, own, -1, sums[env], limit_ticks)
+        there = False
+        if drawn is not None:
+            there = take(s, own, level, facts[env], drawn[env])
+            if there:
+                track = roads[env]
+        if not there:
+            draw_track(s, own, level, track, scratch[env % scratch.shape[0]])  # room for one, or for each
+        set_off(s, own, track, random_starts)
     observe(s, own, track, obs[env])
 
 
@@ -121,30 +135,30 @@ def settle(
     limit_ticks: int, random_starts: Number, obs: Array, terminated: Array, truncated: Array, outcome: Array,
     behaviour: Array, final_obs: Array,
 ) -> None:  # fmt: skip
-    """End laps, begin new ones and observe; `scratch` has room for one track, or for one of each env."""
+    """End laps, begin new ones and observe."""
     for env in range(state.shape[0]):
         settle_env(
-            env, state, clock, tasks, tracks, scratch, sums, targets, limit_ticks, random_starts, obs, terminated,
-            truncated, outcome, behaviour, final_obs,
+            env, state, clock, tasks, tracks, scratch, tracks, state, None, sums, targets, limit_ticks, random_starts,
+            obs, terminated, truncated, outcome, behaviour, final_obs,
         )  # fmt: skip
 
 
 @inlined
 def step_env(
-    env: int, state: Array, before: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, sums: Array,
-    targets: Array, limit_ticks: int, random_starts: Number, kind: int, table: Array, repeat: int, acted: Array,
-    shaped: bool, gamma: Number, values: Array, weights: Array, live: Array, kept: Array, moments: Array,
-    limit: Number, teams: Array, spirit: Number, rivalry: Number, action: Array, obs: Array, reward: Array,
-    terminated: Array, truncated: Array, outcome: Array, final_obs: Array, active: Array, terms: Array,
-    behaviour: Array,
+    env: int, state: Array, before: Array, clock: Array, tasks: Array, tracks: Array, scratch: Array, roads: Array,
+    facts: Array, drawn: Array, sums: Array, targets: Array, limit_ticks: int, random_starts: Number, kind: int,
+    table: Array, repeat: int, acted: Array, shaped: bool, gamma: Number, values: Array, weights: Array, live: Array,
+    kept: Array, moments: Array, limit: Number, teams: Array, spirit: Number, rivalry: Number, action: Array,
+    obs: Array, reward: Array, terminated: Array, truncated: Array, outcome: Array, final_obs: Array, active: Array,
+    terms: Array, behaviour: Array,
 ) -> None:  # fmt: skip
     """Drive one decision of one env from its first tick to its rewards: what a GPU runs for each env at once."""
     advance_env(env, state, before, clock, tracks, action, kind, table, repeat, sums, values)
     if shaped:
         shape_env(env, before, state, clock, gamma, values)
     settle_env(
-        env, state, clock, tasks, tracks, scratch, sums, targets, limit_ticks, random_starts, obs, terminated,
-        truncated, outcome, behaviour, final_obs,
+        env, state, clock, tasks, tracks, scratch, roads, facts, drawn, sums, targets, limit_ticks, random_starts, obs,
+        terminated, truncated, outcome, behaviour, final_obs,
     )  # fmt: skip
     active[env] = 1
     pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
@@ -167,5 +181,7 @@ def renew(
         env = chosen[k]
         s, own, track = state[env], clock[env], tracks[env]
         level = tasks[env] if tasks[env] >= 0 else targets[env]
-        new_lap(s, own, games[k], level, track, scratch[0], sums[env], limit_ticks, random_starts)
+        new_lap(s, own, games[k], sums[env], limit_ticks)
+        draw_track(s, own, level, track, scratch[0])
+        set_off(s, own, track, random_starts)
         observe(s, own, track, obs[env])

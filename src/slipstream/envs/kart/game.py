@@ -10,9 +10,11 @@ import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.launch import OnDevice, Room, Work
 from slipstream.core.streams import check_seeds
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
+from slipstream.envs.kart.ahead import draw_ahead, move_point
 from slipstream.envs.kart.behaviour import BEHAVIOURS
 from slipstream.envs.kart.layout import (
     CLOCK_SIZE,
@@ -189,13 +191,22 @@ class Kart(Saved):
         payout.pay(self._acted, out.reward, out.terms)
         out.active[:] = 1
 
-    def on_device(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """The function that drives one decision of one env, and all that it takes before the action."""
-        payout, scratch = self.payout, np.zeros((self.envs, *SCRATCH))
-        return batch.step_env, (
-            self.state, self._before, self.clock, self.tasks, self.tracks, scratch, self.behaviour, *self._rules,
-            self._kind, TABLE, self._repeat, self._acted, payout.shaped, payout.gamma, *payout.rules,
+    def on_device(self) -> OnDevice:
+        """One decision of one env; the next tracks are drawn before a rollout, and moved where they were taken."""
+        envs, payout, targets = self.envs, self.payout, self._rules[0]
+        scratch, roads = Room((envs, *SCRATCH), "float64"), Room((envs, POINTS, TRACK_SIZE), "float32")
+        facts, drawn = Room((envs, STATE_SIZE), "float32"), Room((envs, CLOCK_SIZE), "int64")
+        step = (
+            self.state, self._before, self.clock, self.tasks, self.tracks, scratch, roads, facts, drawn,
+            self.behaviour, *self._rules, self._kind, TABLE, self._repeat, self._acted, payout.shaped, payout.gamma,
+            *payout.rules,
         )  # fmt: skip
+        draw = self.state, self.clock, self.tasks, targets, scratch, roads, facts, drawn
+        return OnDevice(
+            Work(batch.step_env, envs, step),
+            before=Work(draw_ahead, envs, draw),
+            after=Work(move_point, envs * POINTS, (self.tracks, roads, drawn)),
+        )
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

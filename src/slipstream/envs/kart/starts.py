@@ -31,7 +31,6 @@ from slipstream.envs.kart.layout import (
     Y,
 )
 from slipstream.envs.kart.physics import locate
-from slipstream.envs.kart.tracks import draw_track
 from slipstream.envs.soccer.chance import draw, spread
 from slipstream.envs.soccer.physics import ONE, ZERO, root
 
@@ -53,11 +52,8 @@ def place(s: Array, clock: Array, track: Array, point: int, offset: Number, slop
 
 
 @inlined
-def new_lap(
-    s: Array, clock: Array, game: int, level: int, track: Array, scratch: Array, sums: Array, limit_ticks: int,
-    random_starts: Number,
-) -> None:  # fmt: skip
-    """Begin the lap of this seed, or, where it is below 0, the env's next one, on a new track of this level."""
+def new_lap(s: Array, clock: Array, game: int, sums: Array, limit_ticks: int) -> None:
+    """Clear what is known of a lap, for that of this seed or, where it is below 0, the env's next one."""
     for k in range(sums.shape[0]):
         sums[k] = ZERO
     for k in range(EASIEST):
@@ -69,7 +65,11 @@ def new_lap(
     clock[GAME] = game if game >= 0 else next_game(clock[GAME])
     clock[KEY] = game_key(clock[GAME])
     clock[COUNTER] = 0
-    draw_track(s, clock, level, track, scratch)
+
+
+@inlined
+def set_off(s: Array, clock: Array, track: Array, random_starts: Number) -> None:
+    """Place the car where the lap begins on its track."""
     if draw(clock) < random_starts:
         point = int(draw(clock) * F(POINTS))
         offset = spread(clock, track[point, WIDE] * INSIDE)

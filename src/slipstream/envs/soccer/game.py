@@ -10,6 +10,7 @@ import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.core.errors import ConfigError
+from slipstream.core.launch import OnDevice, Work
 from slipstream.core.streams import check_seeds
 from slipstream.envs.options import check_choice
 from slipstream.envs.rewards import Payout
@@ -142,13 +143,14 @@ class Soccer(Saved):
         out.truncated[:] = 0
         self.steps += 1
 
-    def on_device(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """The function that plays one decision of one env, and all that it takes before the action."""
+    def on_device(self) -> OnDevice:
+        """One decision of one env."""
         payout = self.payout
-        return batch.step_env, (
+        own = (
             self.state, self._before, self.clock, self.tasks, self.behaviour, *self._rules, self._kind, TABLE,
             self._overtime_ticks, self._sizes, self._acted, self._more, payout.shaped, payout.gamma, *payout.rules,
         )  # fmt: skip
+        return OnDevice(Work(batch.step_env, self.envs, own))
 
 
 def _spec(
