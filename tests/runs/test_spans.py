@@ -28,6 +28,20 @@ def test_totals_add_up() -> None:
     assert set(spans.totals().values()) == {0.0}
 
 
+def test_shares_add_up() -> None:
+    """Env, inference, learning and the rest are all of the time; evaluations are a part of the rest."""
+    spans = Spans()
+    for name, seconds in (("collect", 0.02), ("learn", 0.01), ("evaluate", 0.01)):
+        with spans(name):
+            time.sleep(seconds)
+    told = spans.shares(sum(spans.totals().values()) * 2, (3.0, 1.0))
+    evaluating = told.pop("time/evaluate")
+    assert sum(told.values()) == pytest.approx(1.0)
+    assert told["time/env"] == pytest.approx(3 * told["time/inference"])
+    assert 0.05 < evaluating < told["time/other"]
+    assert Spans().shares(1.0, (0.0, 0.0))["time/evaluate"] == 0.0
+
+
 def test_one_span_costs_little() -> None:
     """A span costs under 1.5 microseconds (the best of several rounds, so that a busy machine does not matter)."""
     spans = Spans()

@@ -11,6 +11,9 @@ from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, 
 from slipstream.core.errors import SlipstreamError
 from slipstream.stages import STORY
 
+MUCH, LONG_S = 0.25, 10.0
+"""The share of a training's time in evaluations that is worth a word, and seconds below which nothing is."""
+
 
 @main.command()
 @click.argument("env")
@@ -207,6 +210,10 @@ def trained(facts: dict[str, Any]) -> str:
         f"saved: {facts['checkpoint']}",
         f"go on: slipstream resume {facts['run']}" + ("" if facts["stopped"] else f" --steps {2 * facts['steps']}"),
     ]
+    share = facts.get("evaluating", 0.0)
+    if share > MUCH and facts["seconds"] > LONG_S:
+        seldom = f"every.evaluate={10 * facts['evaluate_every']}"
+        lines.insert(1, f"{share:.0%} of the time went into evaluations: `--set {seldom}` has a tenth of them")
     return "\n".join(lines)
 
 

@@ -58,6 +58,9 @@ class Trained:
     mean_return: float | None
     checkpoint: Path
     stopped: str = ""
+    evaluating: float = 0.0
+    """The share of the time that went into evaluations."""
+    evaluate_every: int = 0
 
     def facts(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -70,6 +73,8 @@ class Trained:
             "mean_return": self.mean_return,
             "checkpoint": str(self.checkpoint),
             "stopped": self.stopped,
+            "evaluating": self.evaluating,
+            "evaluate_every": self.evaluate_every,
         }
 
 
@@ -213,6 +218,8 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
         mean_return=progress.row.get("episode/return_mean"),
         checkpoint=run.checkpoints / f"{position.steps:012d}",
         stopped=wishes.stop,
+        evaluating=progress.row.get("time/evaluate", 0.0),
+        evaluate_every=settings.every.evaluate,
     )
 
 

@@ -64,7 +64,10 @@ class Spans:
         return {name: span.total_ns * 1e-9 for name, span in self._spans.items()}
 
     def shares(self, wall: float, collecting: tuple[float, float]) -> dict[str, float]:
-        """What part of the time went where; `collecting`, env and inference seconds, says how that is shared out."""
+        """What part of the time went where; `collecting`, env and inference seconds, says how that is shared out.
+
+        Evaluations are among the rest, and told once more by themselves.
+        """
         totals, wall = self.totals(), max(wall, 1e-9)
         waited, learn = totals.get("collect", 0.0), totals.get("learn", 0.0)
         in_env, in_policy = collecting
@@ -74,6 +77,7 @@ class Spans:
             "time/inference": waited * (1 - share) / wall,
             "time/learn": learn / wall,
             "time/other": max(0.0, 1.0 - (waited + learn) / wall),
+            "time/evaluate": totals.get("evaluate", 0.0) / wall,
         }
 
     def reset(self) -> None:
