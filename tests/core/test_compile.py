@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -49,6 +51,20 @@ def test_every_constant_of_a_compiled_module_is_watched() -> None:
     watched = {source.relative_to(package).as_posix() for source in module._compiled_sources(package)}
     assert {"envs/soccer/layout.py", "envs/kart/layout.py", "models/layout.py", "learn/batch.py"} <= watched
     assert not {"settings.py", "config.py"} & watched
+
+
+def test_a_folder_of_the_user_is_kept_apart_by_version_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NUMBA_CACHE_DIR a changed source starts a new cache as well, in a place of ours within it."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "mine"))
+    (tmp_path / "kernel.py").write_text("import numba\n")
+    first = cache_folder(tmp_path)
+    (tmp_path / "kernel.py").write_text("import numba  # changed\n")
+    assert cache_folder(tmp_path) != first and first.parent == tmp_path / "mine" / "slipstream"
+    code = "from slipstream.core import compile; import numba; print(compile.COLD, numba.config.CACHE_DIR)"
+    cold, folder = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()  # fmt: skip
+    assert cold == "True" and Path(folder).parent == tmp_path / "mine" / "slipstream"
 
 
 def test_old_folders_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,12 +46,14 @@ def _compiled_sources(package: Path) -> dict[Path, bytes]:
 
 
 def cache_folder(package: Path = Path(__file__).parents[1]) -> Path:
-    """Where compiled code is kept: beside the sources, or in the user's cache if they cannot be written."""
+    """Where compiled code is kept: where NUMBA_CACHE_DIR says, beside the sources, or in the user's cache."""
     digest = hashlib.sha256()
     for source, text in sorted(_compiled_sources(package).items()):
         digest.update(source.relative_to(package).as_posix().encode() + text)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream"
-    base = package / "__pycache__" if os.access(package, os.W_OK) else home
+    beside = package / "__pycache__" if os.access(package, os.W_OK) else None
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    base = beside if beside and not given else Path(given or home) / "slipstream"
     return base / f"numba-{digest.hexdigest()[:16]}"
 
 
@@ -73,7 +75,7 @@ def _use_cache(folder: Path, keep: int = 2) -> bool:
 # a busy machine several times slower than one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-COLD = _use_cache(cache_folder()) if not os.environ.get("NUMBA_CACHE_DIR") else False
+COLD = _use_cache(cache_folder())
 """Whether this process is the first of this version: then everything has to be compiled."""
 NOTICE = "Compiling the kernels, once for this version; it takes up to a minute."
 PATIENCE_S = 2.0
