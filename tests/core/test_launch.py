@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from slipstream.collect.device import forget_row, forget_rows
 from slipstream.core.compile import compiled
 from slipstream.core.contracts import Array
-from slipstream.core.launch import Graph, capture, launch
+from slipstream.core.launch import Graph, _kernel, capture, launch
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 SIZE = 1 << 20
@@ -36,6 +38,21 @@ def test_every_index_is_reached(device: str) -> None:
     values = torch.zeros(300, dtype=torch.float64, device=device)
     launch(double_all, double_at, len(values), (2.0, values))
     np.testing.assert_array_equal(values.cpu().numpy(), 2.0 * np.arange(300))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_kernels_are_kept() -> None:
+    """Whoever needs a kernel of ours once more, in whatever process, finds it compiled; it does the same."""
+    ended = torch.tensor([1, 0], dtype=torch.uint8, device="cuda")
+    for attempt in range(2):
+        memory, last = torch.ones(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda")
+        _kernel.cache_clear()
+        launch(forget_rows, forget_row, 2, (ended, torch.zeros_like(ended), memory, last))
+        assert memory.sum(1).tolist() == [0.0, 3.0] and last.sum(1).tolist() == [3.0, 0.0]
+        found = _kernel(forget_row, False).stats
+        assert attempt == 0 or sum(found.cache_hits.values()) == 1
+    assert list(Path(found.cache_path).glob("launch.slipstream.collect.device.forget_row*.nbc"))
 
 
 @pytest.mark.gpu
