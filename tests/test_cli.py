@@ -22,7 +22,10 @@ from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir
 
 Cli = Callable[..., Result]
-TRAINED = {"run", "steps", "seconds", "start_seconds", "steps_per_second", "mean_return", "checkpoint", "stopped"}
+TRAINED = {
+    "run", "steps", "seconds", "start_seconds", "steps_per_second", "mean_return", "checkpoint", "stopped",
+    "evaluating", "evaluate_every",
+}  # fmt: skip
 RESULT = {
     "games", "wins", "draws", "losses", "win_rate", "win_rate_low", "win_rate_high", "score", "score_low", "score_high",
     "mean_return", "mean_return_low", "mean_return_high", "mean_length", "behaviour", "opponent_behaviour",
