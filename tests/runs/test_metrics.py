@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 
 from slipstream.runs import metrics as module
 from slipstream.runs.layout import RunDir
-from slipstream.runs.metrics import Metrics, TensorBoardMirror, read, rewind
+from slipstream.runs.metrics import Metrics, TensorBoardMirror, _checksum, _framed, read, rewind
 
 
 @pytest.fixture
@@ -126,16 +127,27 @@ def test_tensorboard_reads_the_rows(run: RunDir) -> None:
 
 
 def test_tensorboard_brings_no_framework(run: RunDir) -> None:
-    """Mirroring imports neither torch nor tensorflow, and importing metrics does not import tensorboard."""
+    """Mirroring imports no framework and none of tensorboard's plugins; importing metrics not even tensorboard."""
     script = (
         "import sys; from pathlib import Path; from slipstream.runs.layout import RunDir\n"
         "from slipstream.runs.metrics import Metrics\n"
         "assert 'tensorboard' not in sys.modules\n"
         f"m = Metrics(RunDir(Path({str(run.path)!r}))); m.append({{'steps': 1, 'x': 2.0}}); m.close()\n"
-        "print([n for n in ('torch', 'tensorflow', 'numba') if n in sys.modules])"
+        "print([n for n in ('torch', 'tensorflow', 'numba', 'boto3', 'tensorboard.plugins') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_records_are_those_of_tensorboard() -> None:
+    """The checksum is CRC-32C (of "123456789": e3069283), and a record what tensorboard's own writer makes of it."""
+    turned = ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert int.from_bytes(_checksum(b"123456789"), "little") == turned
+    records = pytest.importorskip("tensorboard.summary.writer.record_writer")
+    for data in (b"", b"x", bytes(range(256)) * 5):
+        file = io.BytesIO()
+        records.RecordWriter(file).write(data)
+        assert _framed(data) == file.getvalue()
 
 
 def test_mirror_absent_or_broken(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

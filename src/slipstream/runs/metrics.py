@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -172,8 +173,9 @@ def record_events(run: RunDir, steps: int, events: Sequence[tuple[str, str]]) ->
 class TensorBoardMirror:
     """Copies numbers into TensorBoard event files, in a thread; absent where tensorboard is not installed.
 
-    It uses tensorboard's record writer and messages on a plain file: its own event writer imports tensorflow where that
-    is installed, and blocks the caller when its queue is full. Here rows are dropped instead.
+    It writes tensorboard's messages to a plain file. Tensorboard's own writers take a third of a second to import (with
+    them come its plugins and, where there are any, tensorflow and the clients of cloud storage), and block the caller
+    when their queue is full; here rows are dropped instead.
     """
 
     def __init__(self, folder: Path, last_steps: int | None = None) -> None:
@@ -210,26 +212,51 @@ class TensorBoardMirror:
         proto = "tensorboard.compat.proto"
         event = importlib.import_module(f"{proto}.event_pb2")
         summary = importlib.import_module(f"{proto}.summary_pb2")
-        records = importlib.import_module("tensorboard.summary.writer.record_writer")
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
         with open(self._folder / name, "xb") as file:
-            writer = records.RecordWriter(file)
-            writer.write(event.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            file.write(_framed(event.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()))
             if self._last_steps is not None:  # readers forget what an earlier, longer life of this run wrote
                 start = event.SessionLog(status=event.SessionLog.START)
                 first = event.Event(wall_time=time.time(), step=self._last_steps + 1, session_log=start)
-                writer.write(first.SerializeToString())
+                file.write(_framed(first.SerializeToString()))
             while (item := self._rows.get()) is not None:
                 when, row = item
                 values = [summary.Summary.Value(tag=key, simple_value=value) for key, value in _scalars(row)]
                 message = event.Event(wall_time=when, step=row["steps"], summary=summary.Summary(value=values))
-                writer.write(message.SerializeToString())
+                file.write(_framed(message.SerializeToString()))
                 if self._rows.empty():
-                    writer.flush()
-            writer.flush()
+                    file.flush()
 
 
 def _scalars(row: dict[str, Any]) -> list[tuple[str, float]]:
     """The numbers of a row; `steps` is the axis."""
     return [(k, float(v)) for k, v in row.items() if k != "steps" and isinstance(v, int | float)]
+
+
+def _castagnoli() -> list[int]:
+    """The remainders of every byte by the polynomial of CRC-32C."""
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_REMAINDERS = _castagnoli()
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, turned and shifted as records of TensorBoard have it, in four bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _REMAINDERS[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _framed(data: bytes) -> bytes:
+    """A record: its length and what is in it, each with a checksum."""
+    length = struct.pack("<Q", len(data))
+    return length + _checksum(length) + data + _checksum(data)
