@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class LossScale:
         """The loss to run back from."""
         return self._scaler.scale(loss)
 
-    def divide(self, optimisers: list[torch.optim.Optimizer]) -> None:
+    def divide(self, optimisers: list[Any]) -> None:
         """Bring gradients back to their true size, before anything measures or clips them."""
         for optimiser in optimisers:
             self._scaler.unscale_(optimiser)

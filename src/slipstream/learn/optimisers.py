@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,23 +12,48 @@ from slipstream.learn.batch import Knobs
 from slipstream.models.reference import ActorCritic
 
 
-class Optimiser:
-    """Adam, with Muon for the matrices inside if that is wanted.
+class Adam:
+    """AdamW by torch's fused kernel, with a decay of 0 where none is wanted.
 
-    Decay is decoupled, so that Adam is AdamW with a decay of 0.
+    It is called as `torch.optim.AdamW` calls it: that loads torch's compiler, which takes a second and a half, and then
+    what stands around the kernel takes as long as the kernel does.
     """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.first, self.second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+        self.taken = [torch.zeros((), device=p.device) for p in parameters]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The weights, as torch's loss scaler asks for them."""
+        return [{"params": self.parameters}]
+
+    def step(self, knobs: Knobs, left_out: Tensor) -> None:
+        """Move every weight that has a gradient, unless `left_out` is 1."""
+        known = [k for k, p in enumerate(self.parameters) if p.grad is not None]
+        slopes = [p.grad for p in self.parameters if p.grad is not None]
+        weights, first, second, taken = (
+            [kept[k] for k in known] for kept in (self.parameters, self.first, self.second, self.taken)
+        )
+        with torch.no_grad():
+            torch._foreach_add_(taken, 1)
+            torch._fused_adamw_(
+                weights, slopes, first, second, [], taken, lr=knobs.learning_rate, beta1=0.9, beta2=0.999,
+                weight_decay=knobs.weight_decay, eps=knobs.adam_eps, amsgrad=False, maximize=False,
+                found_inf=left_out,
+            )  # fmt: skip
+            torch._foreach_sub_(taken, [left_out] * len(taken))
+
+
+class Optimiser:
+    """Adam, with Muon for the matrices inside if that is wanted."""
 
     def __init__(self, policy: ActorCritic, kind: str) -> None:
         self.named = dict(policy.named_parameters())
         inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
         rest = [name for name in self.named if name not in inner]
-        cuda = next(policy.parameters()).is_cuda
-        self.adam = torch.optim.AdamW([self.named[name] for name in rest], fused=True, capturable=cuda)
-        self.adam._warned_capturable_if_run_uncaptured = True  # the first steps are not captured
-        for name in rest:
-            p = self.named[name]
-            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self.adam.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
+        self.adam = Adam([self.named[name] for name in rest])
         self.muon: torch.optim.Optimizer | None = None
         if inner:
             self.muon = make_muon([self.named[name] for name in inner])
@@ -35,17 +62,13 @@ class Optimiser:
 
     def step(self, knobs: Knobs, left_out: Tensor) -> None:
         """Take a step, unless `left_out` is 1."""
-        rate = {"lr": knobs.learning_rate, "weight_decay": knobs.weight_decay}
-        for group in self.adam.param_groups:
-            group.update(rate, eps=knobs.adam_eps)
-        self.adam.found_inf = left_out  # type: ignore[attr-defined]
-        self.adam.step()
+        self.adam.step(knobs, left_out)
         if self.muon is not None and not bool(left_out):
             for group in self.muon.param_groups:
-                group.update(rate)
+                group.update(lr=knobs.learning_rate, weight_decay=knobs.weight_decay)
             self.muon.step()
 
-    def both(self) -> list[torch.optim.Optimizer]:
+    def both(self) -> list[Any]:
         """Adam, and Muon if there is one."""
         return [self.adam] if self.muon is None else [self.adam, self.muon]
 
@@ -56,19 +79,21 @@ class Optimiser:
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The first and second moments of each weight's gradient; Muon has no second."""
+        adam = self.adam
+        places = {id(parameter): place for place, parameter in enumerate(adam.parameters)}
         found = {}
         for name, parameter in self.named.items():
-            if parameter in self.adam.state:
-                state = self.adam.state[parameter]
-                found[name] = state["exp_avg"], state["exp_avg_sq"]
+            place = places.get(id(parameter))
+            if place is not None:
+                found[name] = adam.first[place], adam.second[place]
             elif self.muon is not None:
                 found[name] = self.muon.state[parameter]["momentum_buffer"], torch.zeros_like(parameter)
         return found
 
     def count(self, steps: int) -> None:
         """Say how many steps were taken."""
-        for state in self.adam.state.values():
-            state["step"].fill_(float(steps))
+        for taken in self.adam.taken:
+            taken.fill_(float(steps))
 
 
 def inside(policy: ActorCritic, name: str) -> bool:
