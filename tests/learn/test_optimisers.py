@@ -31,7 +31,7 @@ def test_steps_are_those_of_torch(decay: float) -> None:
     random = torch.Generator().manual_seed(9)
     mine = [nn.Parameter(torch.randn(shape, generator=random)) for shape in SHAPES]
     theirs = [nn.Parameter(weight.detach().clone()) for weight in mine]
-    adam, other = Adam(mine), torch.optim.AdamW(theirs, fused=True)
+    adam, other = Adam({str(place): weight for place, weight in enumerate(mine)}), torch.optim.AdamW(theirs, fused=True)
     knobs = Knobs(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
                   normalise_advantage=True)  # fmt: skip
     for step in range(8):
@@ -47,9 +47,9 @@ def test_steps_are_those_of_torch(decay: float) -> None:
         assert all(torch.equal(ours, its) for ours, its in zip(mine, theirs, strict=True))
         assert all(torch.equal(ours, old) for ours, old in zip(mine, before, strict=True)) == bool(left_out)
     for place, its in enumerate(theirs):
-        kept = other.state[its]
-        assert torch.equal(adam.first[place], kept["exp_avg"]) and torch.equal(adam.second[place], kept["exp_avg_sq"])
-        assert adam.taken[place] == kept["step"] == (3 if place == SILENT else 7)
+        kept, name = other.state[its], str(place)
+        assert torch.equal(adam.first[name], kept["exp_avg"]) and torch.equal(adam.second[name], kept["exp_avg_sq"])
+        assert adam.taken[name] == kept["step"] == (3 if place == SILENT else 7)
 
 
 def test_training_needs_no_compiler_of_torch(tmp_path: Path) -> None:

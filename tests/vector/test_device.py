@@ -53,9 +53,10 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
     rooms: dict[Any, Array] = {}
 
     def do(work: Work | None, *more: Any) -> None:
-        for index in range(work.count if work else 0):
-            assert work
-            work.one(index, *(host(arg, rooms) for arg in work.args), *more)
+        if work is not None:
+            args = [host(arg, rooms) for arg in work.args]
+            for index in range(work.count):
+                work.one(index, *args, *more)
 
     random = np.random.default_rng(0)
     for step in range(60):

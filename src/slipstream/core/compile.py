@@ -50,11 +50,11 @@ def cache_folder(package: Path = Path(__file__).parents[1]) -> Path:
     digest = hashlib.sha256()
     for source, text in sorted(_compiled_sources(package).items()):
         digest.update(source.relative_to(package).as_posix().encode() + text)
-    beside = package / "__pycache__" if os.access(package, os.W_OK) else None
+    name, given = f"numba-{digest.hexdigest()[:16]}", os.environ.get("NUMBA_CACHE_DIR")
+    if not given and os.access(package, os.W_OK):
+        return package / "__pycache__" / name
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    base = beside if beside and not given else Path(given or home) / "slipstream"
-    return base / f"numba-{digest.hexdigest()[:16]}"
+    return Path(given or home) / "slipstream" / name
 
 
 def _use_cache(folder: Path, keep: int = 2) -> bool:
@@ -148,12 +148,18 @@ def compiled_sum(function: F) -> F:
     return cast(F, numba.njit(**HOW, fastmath={"contract", "reassoc"})(function))
 
 
-def compiled_threads(function: F) -> F:
-    """Like `compiled_fused`, with `numba.prange` loops shared out over threads.
+def twin(function: Callable[..., Any], name: str, **known: Any) -> FunctionType:
+    """The same function under a name of its own, and with globals of its own if some are given.
 
-    The twin gets a name of its own: numba's cache does not tell apart two ways of compiling one function.
+    Numba's cache does not tell apart two ways of compiling one function, unless their names do.
     """
-    twin = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_threads")
-    twin.__qualname__, twin.__module__ = twin.__name__, function.__module__
+    names = function.__globals__ | known if known else function.__globals__
+    made = FunctionType(function.__code__, names, name)
+    made.__qualname__, made.__module__ = name, function.__module__
+    return made
+
+
+def compiled_threads(function: F) -> F:
+    """Like `compiled_fused`, with `numba.prange` loops shared out over threads."""
     wrap = numba.njit(**HOW, parallel=True, fastmath={"contract"})
-    return cast(F, wrap(twin))
+    return cast(F, wrap(twin(function, f"{function.__name__}_threads")))

@@ -11,14 +11,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from slipstream.core.compile import twin
 from slipstream.core.errors import MachineError
 
 BLOCK = 128
+_exact = [False]
+"""Whether what is being compiled must round as the CPU does."""
+_capturing = threading.Lock()
+"""A capture begins by waiting for the whole GPU, which would break one that another thread has begun."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +50,6 @@ class OnDevice:
     """Its arguments are followed by the action and what is written."""
     before: Work | None = None
     after: Work | None = None
-
-
-_exact = [False]
-"""Whether what is being compiled must round as the CPU does."""
-_capturing = threading.Lock()
-"""A capture begins by waiting for the whole GPU, which would break one that another thread has begun."""
 
 
 def launch(
@@ -133,10 +131,9 @@ def _kernel(function: Any, exact: bool) -> Any:
     """The kernel of a function, from the cache if it was compiled before, which tells kernels apart by their names."""
     compiler, plain = gpu_compiler(), getattr(function, "py_func", function)
     name = f"{plain.__module__}.{plain.__qualname__}{'_exact' if exact else ''}"
-    twin = FunctionType(_at_index.__code__, {**globals(), "cuda": compiler, "one": function}, name)
-    twin.__qualname__ = name
     ours = name.startswith("slipstream.")  # only of our own sources is it known when they change
-    return compiler.jit(twin, lto=False, cache=ours)  # the linker's own code generation would fuse what must not be
+    at_index = twin(_at_index, name, cuda=compiler, one=function)
+    return compiler.jit(at_index, lto=False, cache=ours)  # the linker's own code would fuse what must not be
 
 
 @cache

@@ -19,28 +19,27 @@ class Adam:
     what stands around the kernel takes as long as the kernel does.
     """
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.first, self.second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
-        self.taken = [torch.zeros((), device=p.device) for p in parameters]
+    def __init__(self, named: dict[str, nn.Parameter]) -> None:
+        self.named = named
+        self.first, self.second = ({name: torch.zeros_like(p) for name, p in named.items()} for _ in range(2))
+        self.taken = {name: torch.zeros((), device=p.device) for name, p in named.items()}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The weights, as torch's loss scaler asks for them."""
-        return [{"params": self.parameters}]
+        return [{"params": list(self.named.values())}]
 
     def step(self, knobs: Knobs, left_out: Tensor) -> None:
         """Move every weight that has a gradient, unless `left_out` is 1."""
-        known = [k for k, p in enumerate(self.parameters) if p.grad is not None]
-        slopes = [p.grad for p in self.parameters if p.grad is not None]
+        slopes = {name: p.grad for name, p in self.named.items() if p.grad is not None}
         weights, first, second, taken = (
-            [kept[k] for k in known] for kept in (self.parameters, self.first, self.second, self.taken)
+            [kept[name] for name in slopes] for kept in (self.named, self.first, self.second, self.taken)
         )
         with torch.no_grad():
             torch._foreach_add_(taken, 1)
             torch._fused_adamw_(
-                weights, slopes, first, second, [], taken, lr=knobs.learning_rate, beta1=0.9, beta2=0.999,
-                weight_decay=knobs.weight_decay, eps=knobs.adam_eps, amsgrad=False, maximize=False,
+                weights, list(slopes.values()), first, second, [], taken, lr=knobs.learning_rate, beta1=0.9,
+                beta2=0.999, weight_decay=knobs.weight_decay, eps=knobs.adam_eps, amsgrad=False, maximize=False,
                 found_inf=left_out,
             )  # fmt: skip
             torch._foreach_sub_(taken, [left_out] * len(taken))
@@ -52,8 +51,7 @@ class Optimiser:
     def __init__(self, policy: ActorCritic, kind: str) -> None:
         self.named = dict(policy.named_parameters())
         inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
-        rest = [name for name in self.named if name not in inner]
-        self.adam = Adam([self.named[name] for name in rest])
+        self.adam = Adam({name: p for name, p in self.named.items() if name not in inner})
         self.muon: torch.optim.Optimizer | None = None
         if inner:
             self.muon = make_muon([self.named[name] for name in inner])
@@ -79,20 +77,17 @@ class Optimiser:
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The first and second moments of each weight's gradient; Muon has no second."""
-        adam = self.adam
-        places = {id(parameter): place for place, parameter in enumerate(adam.parameters)}
-        found = {}
+        adam, found = self.adam, {}
         for name, parameter in self.named.items():
-            place = places.get(id(parameter))
-            if place is not None:
-                found[name] = adam.first[place], adam.second[place]
+            if name in adam.named:
+                found[name] = adam.first[name], adam.second[name]
             elif self.muon is not None:
                 found[name] = self.muon.state[parameter]["momentum_buffer"], torch.zeros_like(parameter)
         return found
 
     def count(self, steps: int) -> None:
         """Say how many steps were taken."""
-        for taken in self.adam.taken:
+        for taken in self.adam.taken.values():
             taken.fill_(float(steps))
 
 
