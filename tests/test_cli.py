@@ -335,9 +335,8 @@ def test_a_run_is_not_started_twice_in_one_folder(cli: Cli) -> None:
 
 def test_damaged_checkpoints(cli: Cli) -> None:
     """A damaged newest one is passed over with a notice; when all are damaged, nothing is made up: exit code 5."""
-    cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 512, "--run", "r", "--set", "every.checkpoint=64")
-    there = steps_of(RunDir(Path("r")))
-    assert len(there) >= 2
+    cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--set", "every.checkpoint=0")
+    cli("resume", "r", "--steps", 512)
 
     def damage(steps: int) -> None:
         path = Path("r") / "checkpoints" / f"{steps:012d}" / "learner.safetensors"
@@ -345,11 +344,12 @@ def test_damaged_checkpoints(cli: Cli) -> None:
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
-    damage(there[-1])
+    damage(512)
     result = cli("resume", "r", "--steps", 640, "--json")
     assert facts(result)["steps"] == 640
-    assert f"Checkpoint {there[-1]} was passed over: " in result.stderr
+    assert "Checkpoint 512 was passed over: " in result.stderr
     assert "learner.safetensors is damaged: expected sha256" in result.stderr
+    assert steps_of(RunDir(Path("r"))) == [256, 640]
     for steps in steps_of(RunDir(Path("r"))):
         damage(steps)
     text = error(cli("resume", "r", "--steps", 999), 5)

@@ -364,6 +364,16 @@ def test_saver_never_prunes_the_one_just_written(run: RunDir) -> None:
     assert steps_of(run) == [2000]
 
 
+def test_a_damaged_checkpoint_takes_no_whole_ones_place(run: RunDir) -> None:
+    """One that was passed over and never written again is not kept among the newest, in place of a whole one."""
+    save(run, made(1000))
+    (save(run, made(2000)) / "state.json").write_bytes(b"")
+    saver = Saver(run, keep=2)
+    saver.submit(made(3000))
+    saver.close()
+    assert steps_of(run) == [1000, 3000]
+
+
 def test_saver_drops_only_outdated_periodic_saves(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one is written, a newer periodic save replaces a waiting one; best and must stay."""
     begun, go, written = threading.Event(), threading.Event(), []

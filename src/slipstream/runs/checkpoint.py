@@ -372,6 +372,7 @@ class Saver:
         self.problems: list[str] = []
         self.saved_steps: int | None = None
         self._error: SlipstreamError | None = None
+        self._whole: set[int] = set()  # found whole once: not read again at every save
         self._waiting: list[_Order] = []
         self._busy = False
         self._stalled = False
@@ -468,12 +469,17 @@ class Saver:
         self._prune(checkpoint.steps)
 
     def _prune(self, newest: int) -> None:
-        """Keep the one just verified, the newest before it, and the best; of later ones, those that are whole."""
+        """Keep the one just verified, the newest whole ones before it, later ones that are whole, and the best.
+
+        A damaged one that `resume` passed over takes no whole one's place.
+        """
         best = (read_best(self.run) or {}).get("steps")
-        older = [steps for steps in steps_of(self.run) if steps < newest]
+        there = steps_of(self.run)
+        self._whole.add(newest)
+        self._whole |= {s for s in there if s not in self._whole and _is_valid(_path_of(self.run, s))}
+        older = [steps for steps in there if steps < newest and steps in self._whole]
         spare = older[: len(older) - (self.keep - 1)] if len(older) >= self.keep else []
-        damaged = [s for s in steps_of(self.run) if s > newest and not _is_valid(_path_of(self.run, s))]
-        for steps in [*spare, *damaged]:
+        for steps in [*spare, *(steps for steps in there if steps not in self._whole)]:
             if steps != best:
                 _remove(_path_of(self.run, steps))
 
