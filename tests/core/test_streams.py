@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from slipstream.core import streams as module
 from slipstream.core.streams import make_streams, mix, uniform
@@ -92,3 +93,20 @@ def test_the_lowest_and_the_topmost_draw() -> None:
     ends = np.array([[1292716, 0], [8230406, 0]], np.int64)
     assert uniform(ends, 0) == np.float32(2.0**-25)
     assert uniform(ends, 1) == 1.0
+
+
+def test_a_seed_is_for_one_episode() -> None:
+    """First all begin from their own; later those that are given one, once; what was given last is remembered."""
+    seeds = module.Seeds([5, 6, 7])
+    for index in range(3):
+        seeds.begin(index)
+    assert seeds.begun.tolist() == [5, 6, 7] and seeds.next == [None] * 3
+    seeds.give([2, 0], [9, -1])
+    assert seeds.next == [None, None, 9] and seeds.named == [5, 6, 9]
+    for index in (0, 2):
+        seeds.begin(index)
+    assert seeds.begun.tolist() == [-1, 6, 9]
+    seeds.begin(2)
+    assert seeds.begun.tolist() == [-1, 6, -1] and seeds.named == [5, 6, 9]
+    with pytest.raises(ValueError, match="zip"):
+        seeds.give([0, 1], [3])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,36 +25,24 @@ gymnasium.register("Broken-v0", BrokenEnv)
 gymnasium.register("Unmade-v0", Unmade)
 """
 QUICK = ["--preset", "smoke", "--set", "every.evaluate=0", "--import", "broken_module"]
-ACTORS = ["--set", "plan.collector=actors", "--set", "plan.workers=2", "--set", "plan.deadline_s=2"]
+ACTORS = ["--set", "plan.collector=actors", "--set", "plan.workers=2"]
+Launch = Callable[..., tuple[subprocess.Popen[str], str]]
+Living = Callable[[str], list[psutil.Process]]
 Train = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def marked(mark: str) -> list[int]:
-    """Processes that still live and carry the mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("SLIPSTREAM_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
-
-
 @pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Launch, living: Living) -> Train:
     """Run a training in a process of its own, and see that it leaves no other behind."""
     (tmp_path / "broken_module.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str, env: str = "Broken-v0") -> subprocess.CompletedProcess[str]:
-        mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "slipstream.cli", "train", f"gymnasium:{env}", "--run", "r", *QUICK, *words]
-        environment = dict(os.environ, SLIPSTREAM_TEST_MARK=mark)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-        assert marked(mark) == [], "no worker outlives the run"
+        process, mark = launch("train", f"gymnasium:{env}", "--run", "r", *QUICK, *words)
+        stdout, stderr = process.communicate(timeout=100)
+        assert living(mark) == [], "no worker outlives the run"
         assert not (tmp_path / "r" / "lock").exists(), "the lock is let go"
-        return done
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     return run
 
@@ -103,7 +88,7 @@ def test_an_env_that_takes_its_process_down(train: Train) -> None:
 
 def test_an_env_that_never_returns(train: Train) -> None:
     """An env that hangs is named when its deadline has passed, and its worker is killed."""
-    done = train(*broken("hang"), *ACTORS)
+    done = train(*broken("hang"), *ACTORS, "--set", "plan.deadline_s=2")
     assert done.returncode == 3, done.stderr
     assert re.search(
         r"^error: Env [02] \(seed \d+, step 40\) did not return from `step` or `reset` within 2 s\.$",

@@ -6,10 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,56 +18,28 @@ from slipstream.cli import main
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir
 
-Start = Callable[[], tuple[subprocess.Popen[str], str]]
+Start = Callable[..., tuple[subprocess.Popen[str], str]]
+Living = Callable[[str], list[psutil.Process]]
+Until = Callable[[Callable[[], Any], float], bool]
 LONG = [
     "--preset", "smoke", "--set", "every.evaluate=0", "--set", "plan.collector=actors",
     "--set", "plan.workers=2", "--steps", "100000000", "--json",
 ]  # fmt: skip
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Processes that still live and carry the mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("SLIPSTREAM_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def until(condition: Callable[[], Any], seconds: float) -> bool:
-    """Wait for a condition."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Start, living: Living, until: Until) -> Start:
     """Start a long training in a process of its own and wait until it learns."""
     monkeypatch.chdir(tmp_path)
-    begun: list[subprocess.Popen[str]] = []
 
     def run() -> tuple[subprocess.Popen[str], str]:
-        mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "slipstream.cli", "train", "gymnasium:CartPole-v1", "--run", "r", *LONG]
-        pipe, environment = subprocess.PIPE, dict(os.environ, SLIPSTREAM_TEST_MARK=mark)
-        process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
-        begun.append(process)
+        process, mark = launch("train", "gymnasium:CartPole-v1", "--run", "r", *LONG)
         ready = until(lambda: steps_of(RunDir(Path("r"))) or process.poll() is not None, 60)
         assert ready and process.poll() is None, process.communicate()[1]
-        assert len(marked(mark)) == 3, "a learner and two workers"
+        assert len(living(mark)) == 3, "a learner and two workers"
         return process, mark
 
-    yield run
-    for process in begun:
-        process.kill()
-        process.communicate()
+    return run
 
 
 def go_on() -> str:
@@ -83,7 +52,7 @@ def go_on() -> str:
 
 
 @pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
-def test_a_signal_saves_and_ends(number: signal.Signals, code: int, word: str, start: Start) -> None:
+def test_a_signal_saves_and_ends(number: signal.Signals, code: int, word: str, start: Start, living: Living) -> None:
     """The run ends at its next boundary, saved, with the code that says so; a second start is refused meanwhile."""
     process, mark = start()
     refused = CliRunner().invoke(main, ["resume", "r"])
@@ -98,30 +67,30 @@ def test_a_signal_saves_and_ends(number: signal.Signals, code: int, word: str, s
     assert stderr.endswith(f"stopped by {word} after saving\n")
     assert "Traceback" not in stderr
     assert steps_of(RunDir(Path("r")))[-1] == facts["steps"]
-    assert marked(mark) == []
+    assert living(mark) == []
     go_on()
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux")
-def test_a_killed_run_leaves_nothing_behind_and_goes_on(start: Start) -> None:
+def test_a_killed_run_leaves_nothing_behind_and_goes_on(start: Start, living: Living, until: Until) -> None:
     """After SIGKILL workers are gone within two seconds, /dev/shm is as it was, and the stale lock is taken over."""
     before = set(os.listdir("/dev/shm"))
     process, mark = start()
     process.kill()
     process.communicate()
-    assert until(lambda: not marked(mark), 2.0), "workers end with their parent"
+    assert until(lambda: not living(mark), 2.0), "workers end with their parent"
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "slip" in name]
     assert "Took over the lock of r, left by pid " in go_on()
 
 
-def test_a_killed_worker_is_named(start: Start) -> None:
+def test_a_killed_worker_is_named(start: Start, living: Living) -> None:
     """A worker that is killed from outside ends the run with its env named, saved up to the last whole iteration."""
     process, mark = start()
-    worker = next(p for p in marked(mark) if p.pid != process.pid)
+    worker = next(p for p in living(mark) if p.pid != process.pid)
     worker.kill()
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 3
     assert "was killed by signal 9. Env " in stderr
     assert "then go on with: slipstream resume r" in stderr
-    assert marked(mark) == []
+    assert living(mark) == []
     go_on()

@@ -9,9 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +27,8 @@ from slipstream.testing import BrokenEnv
 gymnasium.register("Broken-v0", BrokenEnv)
 """
 Start = Callable[..., tuple[subprocess.Popen[str], str]]
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Processes that still live and carry the mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("SLIPSTREAM_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def until(condition: Callable[[], Any], seconds: float) -> bool:
-    """Wait for a condition."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.02)
-    return True
+Living = Callable[[str], list[psutil.Process]]
+Until = Callable[[Callable[[], Any], float], bool]
 
 
 def recorded() -> int:
@@ -62,28 +40,20 @@ def recorded() -> int:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Start, until: Until) -> Start:
     """Start a long recording in a process of its own and wait until it has written some episodes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_module.py").write_text(MODULE)
-    begun: list[subprocess.Popen[str]] = []
 
     def run(*words: str, env: str = "soccer", wait: int = 20, **more: Any) -> tuple[subprocess.Popen[str], str]:
-        mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "slipstream.cli", "record", "random", "--env", env, "--out", "d", "--json"]
-        command += ["--episodes", "1000000", "--set", "plan.envs=8", "--import", "broken_module", *words]
-        pipe, environment = subprocess.PIPE, dict(os.environ, SLIPSTREAM_TEST_MARK=mark)
-        process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, **more)
-        begun.append(process)
+        long = ["--episodes", "1000000", "--set", "plan.envs=8", "--import", "broken_module"]
+        process, mark = launch("record", "random", "--env", env, "--out", "d", "--json", *long, *words, **more)
         if wait:
             ready = until(lambda: recorded() >= wait or process.poll() is not None, 60)
             assert ready and process.poll() is None, process.communicate()[1]
         return process, mark
 
-    yield run
-    for process in begun:
-        process.kill()
-        process.communicate()
+    return run
 
 
 def check_whole_and_append() -> int:
@@ -99,13 +69,13 @@ def check_whole_and_append() -> int:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_killed_recording_leaves_whole_episodes(workers: str, start: Start) -> None:
+def test_a_killed_recording_leaves_whole_episodes(workers: str, start: Start, living: Living, until: Until) -> None:
     """After SIGKILL no process is left, every episode that is seen is whole, and the next recording appends."""
     process, mark = start("--workers", workers, "--set", "env.match_seconds=2")
-    assert len(marked(mark)) == (1 if workers == "1" else 3)
+    assert len(living(mark)) == (1 if workers == "1" else 3)
     process.kill()
     process.communicate()
-    assert until(lambda: not marked(mark), 2.0), "workers end with their parent"
+    assert until(lambda: not living(mark), 2.0), "workers end with their parent"
     assert check_whole_and_append() >= 20
 
 
@@ -125,7 +95,9 @@ def test_half_an_episode_is_not_seen(start: Start) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
-def test_a_signal_ends_it_tidily(number: signal.Signals, code: int, word: str, workers: str, start: Start) -> None:
+def test_a_signal_ends_it_tidily(
+    number: signal.Signals, code: int, word: str, workers: str, start: Start, living: Living
+) -> None:
     """The facts of what is saved are told, the exit code says why it ended, and nothing is left running."""
     process, mark = start("--workers", workers, "--set", "env.match_seconds=2", start_new_session=True)
     os.killpg(process.pid, number)
@@ -135,25 +107,25 @@ def test_a_signal_ends_it_tidily(number: signal.Signals, code: int, word: str, w
     assert (facts["stopped"], facts["episodes"]) == (word, recorded())
     assert stderr.endswith(f"stopped by {word} after saving\n")
     assert "Traceback" not in stderr
-    assert marked(mark) == []
+    assert living(mark) == []
     assert check_whole_and_append() >= 20
 
 
-def test_a_killed_worker_is_named(start: Start) -> None:
+def test_a_killed_worker_is_named(start: Start, living: Living) -> None:
     """A worker that dies ends the recording; what the others wrote stands, and the message says how much."""
     process, mark = start("--workers", "2", env="gymnasium:CartPole-v1")
-    next(p for p in marked(mark) if p.pid != process.pid).kill()
+    next(p for p in living(mark) if p.pid != process.pid).kill()
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 3
     assert re.search(r"^error: Worker [01] was killed by signal 9\. Env [0-7] \(seed \d+, step \d+\) was", stderr, re.M)
     assert "hint: run with --workers 1 to see it happen in this process" in stderr
     assert stderr.endswith(f"; {recorded():,} whole episodes were saved in d\n")
-    assert marked(mark) == []
+    assert living(mark) == []
     check_whole_and_append()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_env_that_raises(workers: str, start: Start) -> None:
+def test_an_env_that_raises(workers: str, start: Start, living: Living) -> None:
     """Index, seed, step and the env's own traceback are shown; the episodes before it are whole."""
     words = ["--workers", workers, "--set", "env.options.fault=raise", "--set", "env.options.at=45"]
     process, mark = start(*words, env="gymnasium:Broken-v0", wait=0)
@@ -163,10 +135,10 @@ def test_an_env_that_raises(workers: str, start: Start) -> None:
     assert "ValueError: broken on purpose\nhint: mend the environment; nothing else failed; " in stderr
     assert stderr.endswith(f"{recorded():,} whole episodes were saved in d\n")
     assert recorded() >= 16, "each env of the worker that failed had four games behind it"
-    assert marked(mark) == []
+    assert living(mark) == []
 
 
-def test_an_env_that_never_returns(start: Start) -> None:
+def test_an_env_that_never_returns(start: Start, living: Living) -> None:
     """An env that hangs is named when its deadline has passed, and its worker is ended."""
     words = ["--workers", "2", "--set", "env.options.fault=hang", "--set", "env.options.at=45"]
     process, mark = start(*words, "--set", "plan.deadline_s=2", env="gymnasium:Broken-v0", wait=0)
@@ -175,12 +147,12 @@ def test_an_env_that_never_returns(start: Start) -> None:
     assert re.search(
         r"^error: Env [04] \(seed \d+, step 45\) did not return from `step` or `reset` within 2 s\.$", stderr, re.M
     )
-    assert marked(mark) == []
+    assert living(mark) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_disk_that_takes_no_more(workers: str, start: Start) -> None:
+def test_a_disk_that_takes_no_more(workers: str, start: Start, living: Living) -> None:
     """A write that fails half-way ends the recording with exit code 6; the episodes before it stay."""
     limit = 300_000
 
@@ -193,5 +165,5 @@ def test_a_disk_that_takes_no_more(workers: str, start: Start) -> None:
     assert process.returncode == 6, stderr
     assert "error: An episode could not be written: File too large." in stderr
     assert stderr.endswith(f"{recorded():,} whole episodes were saved in d\n")
-    assert marked(mark) == []
+    assert living(mark) == []
     assert check_whole_and_append() > 10

@@ -71,6 +71,29 @@ def env_seeds(seed: int, first: int, envs: int) -> list[int]:
     return [int(key.generate_state(1, np.uint32)[0]) for key in keys]
 
 
+class Seeds:
+    """Seeds of environments that begin from one where they are given one, and go on by chance of their own."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.next: list[int | None] = list(seeds)
+        """What each env begins its next episode from; None: its own chance."""
+        self.named = list(seeds)
+        """The last that each env was given, from which a fault can be looked for."""
+        self.begun = np.full(len(seeds), -1)
+        """What each env's episode has begun from; -1: its own chance."""
+
+    def give(self, indices: Sequence[int], seeds: Sequence[int] | None) -> None:
+        """Seeds for the next episodes of the named envs, -1 where an env's own chance is meant."""
+        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
+            if seed >= 0:
+                self.next[index] = self.named[index] = int(seed)
+
+    def begin(self, index: int) -> None:
+        """An env's episode has begun from its seed, if it had one; the one after it does not."""
+        seed, self.next[index] = self.next[index], None
+        self.begun[index] = -1 if seed is None else seed
+
+
 def check_seeds(indices: Sequence[int], seeds: Sequence[int] | None) -> Sequence[int]:
     """The seeds of native games that are to begin, -1 where the env's own next one is meant."""
     if seeds is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, target_tasks
-from slipstream.core.errors import EnvFault
+from slipstream.core.errors import guarded
+from slipstream.core.streams import Seeds
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ class Serial:
         self._bridge, self.spaces = bridge, bridge.spaces
         self._repeat = repeat
         self._limit = bridge.time_limit if repeat == 1 and bridge.time_limit else sys.maxsize
-        self._seeds: list[int | None] = list(seeds)
-        self._named_seeds = list(seeds)
-        """The last seed that each env was given, from which a fault can be looked for."""
-        self._begun = np.full(self.envs, -1)
+        self._seeds = Seeds(seeds)
         self._given, self._targets = np.full(self.envs, -1), target_tasks(spec, first, self.envs)
         """The task that each env was given, and the one that it has if it was given none."""
         self._steps = 0
@@ -92,14 +89,12 @@ class Serial:
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Start the named environments anew, each from its seed where there is one."""
-        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
-            if seed >= 0:
-                self._seeds[index] = self._named_seeds[index] = int(seed)
+        self._seeds.give(indices, seeds)
         self._guard(self._reset_envs, indices, out)
 
     def seeds(self) -> Array:
         """The seed of each episode that was begun by one, else -1."""
-        return self._begun.copy()
+        return self._seeds.begun.copy()
 
     def assign(self, tasks: Array) -> None:
         """Say which task each env is told by `reset(options={"task": name})` from its next episode on."""
@@ -145,9 +140,8 @@ class Serial:
         mover = self._movers[index]
         if isinstance(mover, Repeated):
             mover.begin()
-        obs, _ = self._envs[index].reset(seed=self._seeds[index], **self._options(index))
-        seed, self._seeds[index] = self._seeds[index], None
-        self._begun[index] = -1 if seed is None else seed
+        obs, _ = self._envs[index].reset(seed=self._seeds.next[index], **self._options(index))
+        self._seeds.begin(index)
         return obs
 
     def _options(self, index: int) -> dict[str, Any]:
@@ -197,8 +191,4 @@ class Serial:
                 self._mask(index, out)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        try:
-            work(*args)
-        except Exception as error:
-            index = self._watch[1]
-            raise EnvFault(self.first + index, self._named_seeds[index], self._steps, traceback.format_exc()) from error
+        guarded(work, args, lambda: (self.first + self._watch[1], self._seeds.named[self._watch[1]], self._steps))

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
 from slipstream.core.errors import EnvError, guarded
+from slipstream.core.streams import Seeds
 from slipstream.envs.adapters.actions import batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_encoder
 
@@ -39,10 +40,7 @@ class Native:
         self.envs, self.first = len(seeds), first
         self._env, self._mode, self._some, self._each = env, mode, some, each
         self.spaces = env.single_observation_space, env.single_action_space
-        self._seeds: list[int | None] = list(seeds)
-        self._named = list(seeds)
-        """The last seed that each env was given, from which a fault can be looked for."""
-        self._begun = np.full(self.envs, -1)
+        self._seeds = Seeds(seeds)
         self._encode = batch_encoder(env.single_observation_space)
         self._encode_one = obs_encoder(env.single_observation_space)
         self._decode = batch_decoder(env.single_action_space)
@@ -56,9 +54,7 @@ class Native:
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Start the named environments anew: all of them from the first seed, or some where that can be done."""
-        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
-            if seed >= 0:
-                self._seeds[index] = self._named[index] = int(seed)
+        self._seeds.give(indices, seeds)
         chosen = np.zeros(self.envs, bool)
         chosen[list(indices)] = True
         whole = bool(chosen.all()) and not self._each
@@ -66,7 +62,7 @@ class Native:
 
     def seeds(self) -> Array:
         """The seed of each episode that was begun by one of its own, else -1."""
-        return self._begun.copy()
+        return self._seeds.begun.copy()
 
     def assign(self, tasks: Array) -> None:
         """There is one kind of game."""
@@ -91,8 +87,8 @@ class Native:
             env.close()
 
     def _reset_all(self, out: Rows) -> None:
-        obs, _ = self._env.reset(seed=self._seeds[0])
-        self._seeds = [None] * self.envs
+        obs, _ = self._env.reset(seed=self._seeds.next[0])
+        self._seeds.next, self._seeds.begun[:] = [None] * self.envs, -1
         self._over[:] = False
         self._encode(obs, out.obs)
         out.active.fill(1)
@@ -104,11 +100,10 @@ class Native:
                 "plan.native=false steps them one by one",
             )
         named = np.flatnonzero(chosen).tolist()
-        seeded = any(self._seeds[index] is not None for index in named)
-        obs = self._some(chosen, self._seeds if seeded else None)
+        seeded = any(self._seeds.next[index] is not None for index in named)
+        obs = self._some(chosen, self._seeds.next if seeded else None)
         for index in named:
-            seed, self._seeds[index] = self._seeds[index], None
-            self._begun[index] = -1 if seed is None else seed
+            self._seeds.begin(index)
         count = int(chosen.sum())
         if _length(obs) == count < self.envs:
             part = out.obs[chosen]
@@ -166,7 +161,7 @@ class Native:
         out.final_obs[ended] = whole[ended]
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        guarded(work, args, lambda: (self.first, self._named[0], self._steps))
+        guarded(work, args, lambda: (self.first, self._seeds.named[0], self._steps))
 
 
 def _length(obs: Any) -> int:

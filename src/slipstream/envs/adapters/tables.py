@@ -9,7 +9,7 @@ import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
 from slipstream.core.errors import guarded
-from slipstream.core.streams import env_seeds
+from slipstream.core.streams import Seeds, env_seeds
 
 Encoder = Callable[[Any, Array], None]
 """Writes what a player sees into a row."""
@@ -70,9 +70,7 @@ class Tables:
         self._players = tables[0].players
         self._encoders, self._decoders = encoders, decoders
         self._agents = {player: agent for agent, player in enumerate(self._players)}
-        self._named = env_seeds(seed, first, self.envs)
-        self._seeds: list[int | None] = list(self._named)
-        self._begun = np.full(self.envs, -1)
+        self._seeds = Seeds(env_seeds(seed, first, self.envs))
         self._earned = np.zeros((self.envs, len(self._players)))
         self._steps = self._at = 0
 
@@ -82,14 +80,12 @@ class Tables:
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Start the named games anew, each from its seed where there is one."""
-        for index, seed in zip(indices, seeds or (), strict=seeds is not None):
-            if seed >= 0:
-                self._seeds[index] = self._named[index] = int(seed)
+        self._seeds.give(indices, seeds)
         self._guard(self._begin_all, indices, out)
 
     def seeds(self) -> Array:
         """The seed of each game that was begun by one, else -1."""
-        return self._begun.copy()
+        return self._seeds.begun.copy()
 
     def assign(self, tasks: Array) -> None:
         """There is one kind of game."""
@@ -122,9 +118,9 @@ class Tables:
             self._step(index, action, out)
 
     def _begin(self, index: int, out: Rows) -> None:
-        self._at, seed = index, self._seeds[index]
-        self._tables[index].reset(seed)
-        self._seeds[index], self._begun[index] = None, -1 if seed is None else seed
+        self._at = index
+        self._tables[index].reset(self._seeds.next[index])
+        self._seeds.begin(index)
         self._earned[index] = 0
         self._show(index, out)
 
@@ -182,4 +178,4 @@ class Tables:
         return mask
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        guarded(work, args, lambda: (self.first + self._at, self._named[self._at], self._steps))
+        guarded(work, args, lambda: (self.first + self._at, self._seeds.named[self._at], self._steps))
