@@ -129,6 +129,11 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(**HOW)(function))
 
 
+def compiled_here(function: F) -> F:
+    """Like `compiled`, for this process alone: the cache would not notice another version of a user's function."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
 def inlined(function: F) -> F:
     """Like `compiled`, and always compiled into its callers.
 

@@ -45,6 +45,13 @@ def next_game(game: int) -> int:
 
 
 @compiled
+def first_games(seed: int, first: int, games: Array) -> None:
+    """Write the seeds of the first games of the envs with global index `first` and on, in the run with this seed."""
+    for env in range(games.shape[0]):
+        games[env] = mix(mix(mix(seed) ^ (seed >> 32)) + mix(first + env + 0x1E3779B1)) << 16
+
+
+@compiled
 def uniform(streams: Array, row: int) -> Number:
     """Draw from (0, 1] (float32 rounds the topmost draw up to 1) and advance the row's counter."""
     counter = streams[row, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from slipstream.core.errors import ConfigError, did_you_mean
@@ -12,6 +13,21 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         near = did_you_mean(value, known)
         raise ConfigError(f"`{name}` = `{value}` is unknown.{near}", hint=f"one of {', '.join(known)}.")
+
+
+def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Refuse a number that is out of range."""
+    if not low <= value <= high:
+        span = f"from {low} to {high}" if high < math.inf else f"at least {low}"
+        raise ConfigError(f"`{name}` = {value} is out of range.", hint=f"give a number {span}.")
+
+
+def check_game(envs: int, match_seconds: float, action_repeat: int, random_starts: float) -> None:
+    """Refuse what no game of our own can be told."""
+    check_range("plan.envs", envs, 1)
+    check_range("env.match_seconds", match_seconds, 0.1, 3600)
+    check_range("env.action_repeat", action_repeat, 1, 60)
+    check_range("env.random_starts", random_starts, 0, 1)
 
 
 def check_options(game: str, given: Iterable[str], known: Sequence[str]) -> None:

@@ -6,8 +6,6 @@ A step is `advance` (decode, ticks, built-in reward terms), then the user's term
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from slipstream.core.compile import Number, compiled, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.kart.actions import decode
@@ -24,7 +22,6 @@ from slipstream.envs.kart.layout import (
     TICKS,
     TICKS_LEFT,
     TIMED_OUT,
-    F,
 )
 from slipstream.envs.kart.observe import observe
 from slipstream.envs.kart.physics import tick
@@ -75,12 +72,6 @@ def advance(
     """Step every env by one decision and value its built-in terms into `values` [envs, terms]."""
     for env in range(state.shape[0]):
         advance_env(env, state, before, clock, tracks, action, kind, table, repeat, sums, values)
-
-
-def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
-    """Write one user's term into its column; what is not finite is masked and named by whoever collects."""
-    for env in range(state.shape[0]):
-        values[env] = F(term(before[env], state[env], clock[env]))
 
 
 @inlined

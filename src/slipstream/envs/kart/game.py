@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.core.errors import ConfigError
 from slipstream.core.launch import OnDevice, Room, Work
-from slipstream.core.streams import check_seeds
+from slipstream.core.streams import check_seeds, first_games
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
 from slipstream.envs.kart.ahead import draw_ahead, move_point
@@ -30,17 +29,15 @@ from slipstream.envs.kart.layout import (
 )
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
-from slipstream.envs.options import check_options
+from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
-from slipstream.envs.soccer.chance import first_games
+from slipstream.envs.terms import compiled_term, value_term
 from slipstream.settings import RewardSettings
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
 """The difficulties of each variant."""
 _KEYS = ("difficulty", "difficulty_low", "difficulty_high")
-_compile = numba.njit(nogil=True, error_model="numpy")
-_value_user_term = _compile(batch.value_user_term)
 
 
 def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float, float]:
@@ -83,12 +80,9 @@ class Kart(Saved):
         gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        check_range("plan.envs", envs, 1, np.inf)
-        check_range("env.match_seconds", limit_seconds, 0.1, 3600)
-        check_range("env.action_repeat", action_repeat, 1, 60)
-        check_range("env.random_starts", random_starts, 0, 1)
-        _check_name("env.actions", actions, KINDS)
-        _check_name("variant", variant, RANGES)
+        check_game(envs, limit_seconds, action_repeat, random_starts)
+        check_choice("env.actions", actions, KINDS)
+        check_choice("variant", variant, tuple(RANGES))
         extra = dict(extra_terms or {})
         self.envs = envs
         name = "kart" if variant == "mixed" else f"kart:{variant}"
@@ -181,7 +175,7 @@ class Kart(Saved):
             payout.values,
         )  # fmt: skip
         for column, term in enumerate(self._terms, len(TERMS)):
-            _value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
+            value_term(term, self._before, self.state, self.clock, payout.values[:, column])
         if payout.shaped:
             batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
         batch.settle(
@@ -207,31 +201,3 @@ class Kart(Saved):
             before=Work(draw_ahead, envs, draw),
             after=Work(move_point, envs * POINTS, (self.tracks, roads, drawn)),
         )
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a setting that is out of range."""
-    if not low <= value <= high:
-        raise ConfigError(f"`{name}` = {value} is out of range.", f"give a number from {low} to {high}.")
-
-
-def _check_name(name: str, value: str, known: Sequence[str] | Mapping[str, Any]) -> None:
-    if value not in known:
-        raise ConfigError(
-            f"`{name}` = `{value}` is unknown.{did_you_mean(value, known)}", f"one of {', '.join(known)}."
-        )
-
-
-def compiled_term(name: str, function: Callable[..., Any]) -> Any:
-    """Compile a user's term for the types it will meet, so that what cannot be compiled is said at once."""
-    term = function if hasattr(function, "py_func") else _compile(function)
-    row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
-    try:
-        if hasattr(term, "compile"):  # not where numba is switched off
-            term.compile((row, row, clock))
-    except numba.core.errors.NumbaError as error:
-        hint = "use arithmetic, `math` and indexing only: term(before, after, clock) -> float."
-        raise ConfigError(
-            f"Reward term `{name}` cannot be compiled: {str(error).strip().splitlines()[0]}", hint
-        ) from error
-    return term

@@ -17,7 +17,7 @@ import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.core.errors import ConfigError
-from slipstream.core.streams import check_seeds, next_game
+from slipstream.core.streams import check_seeds, first_games, next_game
 from slipstream.envs.options import check_choice, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.rocket import arena, batch, layout
@@ -25,7 +25,6 @@ from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.saved import Saved
-from slipstream.envs.soccer.chance import first_games
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.settings import RewardSettings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slipstream.core.compile import Number, compiled, inlined
+from slipstream.core.compile import Number, compiled, compiled_here, inlined
 from slipstream.core.contracts import Array
 from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.actions import decode
@@ -139,6 +139,7 @@ def value_others(before: Array, state: Array, clock: Array, sizes: Array, slots:
         value_others_env(env, before, state, clock, sizes, slots, values)
 
 
+@compiled_here
 def value_user_term(
     term: Callable[..., Number], before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array,
     column: int,

@@ -6,7 +6,7 @@ match alone, so that a match can be begun again in any env, whatever was played 
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled, inlined
+from slipstream.core.compile import Number, inlined
 from slipstream.core.contracts import Array
 from slipstream.core.streams import game_key, mix, next_game
 from slipstream.envs.soccer.layout import (
@@ -43,13 +43,6 @@ JITTER = F(1.5)
 BALL_START, CAR_START = F(12.0), F(20.0)
 MARGIN = F(5.0)
 UNIT = F(2.0**-24)
-
-
-@compiled
-def first_games(seed: int, first: int, games: Array) -> None:
-    """Write the seeds of the first games of the envs with global index `first` and on, in the run with this seed."""
-    for env in range(games.shape[0]):
-        games[env] = mix(mix(mix(seed) ^ (seed >> 32)) + mix(first + env + 0x1E3779B1)) << 16
 
 
 @inlined

@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.errors import ConfigError
 from slipstream.core.launch import OnDevice, Work
-from slipstream.core.streams import check_seeds
-from slipstream.envs.options import check_choice
+from slipstream.core.streams import check_seeds, first_games
+from slipstream.envs.options import check_choice, check_game, check_range
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
 from slipstream.envs.soccer.behaviour import BEHAVIOURS, SUMS
-from slipstream.envs.soccer.chance import first_games
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
+from slipstream.envs.terms import compiled_term
 from slipstream.settings import RewardSettings
-
-_value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
 
 
 class Soccer(Saved):
@@ -58,7 +54,8 @@ class Soccer(Saved):
         gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        _check(envs, team_size, match_seconds, action_repeat, random_starts)
+        check_game(envs, match_seconds, action_repeat, random_starts)
+        check_range("team_size", team_size, 1, 3)
         check_choice("env.actions", actions, KINDS)
         extra = dict(extra_terms or {})
         self.envs = envs
@@ -78,7 +75,7 @@ class Soccer(Saved):
         self._before = np.zeros_like(self.state)
         self._more = bool(self.payout.weights[T_MORE : len(TERMS)].any())
         self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
-        self._terms = [_compile(name, function) for name, function in extra.items()]
+        self._terms = [compiled_term(name, function, ("car", "team_size")) for name, function in extra.items()]
         self._seed, self._first, self._slots = seed, first, slots
         self._kind = KINDS.index(actions)
         self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
@@ -132,7 +129,7 @@ class Soccer(Saved):
         if self._more:
             batch.value_others(before, state, clock, sizes, slots, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
-            _value_user_term(term, before, state, clock, sizes, slots, payout.values, column)
+            batch.value_user_term(term, before, state, clock, sizes, slots, payout.values, column)
         batch.settle(
             state, clock, self.tasks, self.behaviour, *self._rules, out.obs, out.active, out.terminated, out.outcome,
             out.behaviour, out.final_obs,
@@ -175,32 +172,3 @@ def _spec(
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
         absences=mixed,
     )
-
-
-def _check(envs: int, team_size: int, match_seconds: float, action_repeat: int, random_starts: float) -> None:
-    for name, value, low, high in (
-        ("plan.envs", envs, 1, None),
-        ("team_size", team_size, 1, 3),
-        ("env.match_seconds", match_seconds, 0.1, 3600),
-        ("env.action_repeat", action_repeat, 1, 60),
-        ("env.random_starts", random_starts, 0, 1),
-    ):
-        if not low <= value or (high is not None and value > high):
-            span = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise ConfigError(f"`{name}` = {value} is out of range.", hint=f"give a number {span}.")
-
-
-def _compile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a user's term for the types it will meet, so that what cannot be compiled is said at once."""
-    term: Any = function if hasattr(function, "py_func") else numba.njit(nogil=True, error_model="numpy")(function)
-    row = numba.types.Array(numba.float32, 1, "C")
-    try:
-        if hasattr(term, "compile"):
-            term.compile((row, row, numba.types.Array(numba.int64, 1, "C"), numba.int64, numba.int64))
-    except numba.core.errors.NumbaError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"Reward term `{name}` cannot be compiled: {reason}",
-            hint="use arithmetic, `math` and indexing only: term(before, after, clock, car, team_size) -> float.",
-        ) from error
-    return term  # type: ignore[no-any-return]

@@ -6,8 +6,6 @@ worlds, pictures): terms see the state before a new game.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from slipstream.core.compile import Number, compiled
 from slipstream.core.contracts import Array
 from slipstream.envs.soccer.physics import ZERO
@@ -69,12 +67,6 @@ def advance(
             own[OVER] = TIMED_OUT
         count(s, own, sums[env])
         value_terms(own, values[env])
-
-
-def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
-    """Write one user's term into its column; what is not finite is masked and named by whoever collects."""
-    for env in range(state.shape[0]):
-        values[env] = F(term(before[env], state[env], clock[env]))
 
 
 @compiled

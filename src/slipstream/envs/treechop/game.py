@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from slipstream.core.actions import BUTTONS, ActionMap, action_map
@@ -24,12 +23,11 @@ from slipstream.core.contracts import (
     target_tasks,
 )
 from slipstream.core.errors import ConfigError
-from slipstream.core.streams import check_seeds
-from slipstream.envs.kart.game import check_range, compiled_term
-from slipstream.envs.options import check_choice, check_options
+from slipstream.core.streams import check_seeds, first_games
+from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
-from slipstream.envs.soccer.chance import first_games
+from slipstream.envs.terms import compiled_term, value_term
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviour import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
@@ -42,7 +40,6 @@ MAPS = {"discrete": "14", "multi_discrete": "full"}
 SCALARS = ("compass/angle", "inventory/log")
 """What is seen beside the picture if `env.options.scalars` says so, by the names and in the order of MineRL's data."""
 OPTIONS = ("scalars", "look")
-_value_user_term = numba.njit(nogil=True, error_model="numpy")(batch.value_user_term)
 
 
 class Treechop(Saved):
@@ -71,10 +68,7 @@ class Treechop(Saved):
         gamma: float = 0.99,
         extra_terms: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        check_range("plan.envs", envs, 1, np.inf)
-        check_range("env.match_seconds", limit_seconds, 0.1, 3600)
-        check_range("env.action_repeat", action_repeat, 1, 60)
-        check_range("env.random_starts", random_starts, 0, 1)
+        check_game(envs, limit_seconds, action_repeat, random_starts)
         check_choice("variant", variant, (*TASKS, "mixed"))
         self.actions, scalars = _told(actions, dict(options or {}))
         extra = dict(extra_terms or {})
@@ -154,7 +148,7 @@ class Treechop(Saved):
             self.behaviour, payout.values,
         )  # fmt: skip
         for column, term in enumerate(self._terms, len(TERMS)):
-            _value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
+            value_term(term, self._before, self.state, self.clock, payout.values[:, column])
         batch.settle(
             self.state, self.clock, self.cells, self.tasks, *self._rules, *self._sight,
             self.spec.obs.vectors(out.obs), out.obs, self.spec.obs.vectors(out.final_obs), out.final_obs,
