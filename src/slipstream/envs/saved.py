@@ -1,10 +1,10 @@
-"""Games that are all there in some arrays, which a snapshot holds and a resumed run goes on from."""
+"""Games that are all there in some arrays, which a resumed run goes on from; and those of others, which tell none."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from slipstream.core.contracts import Array
+from slipstream.core.contracts import Array, EnvSpec, check_tasks
 from slipstream.envs.rewards import Payout
 
 
@@ -27,3 +27,20 @@ class Saved:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+class Untold:
+    """A vector of other people's games: all of one kind, and a resumed run begins them anew."""
+
+    spec: EnvSpec
+
+    def assign(self, tasks: Array) -> None:
+        """There is one kind of game."""
+        check_tasks(self.spec, tasks)
+
+    def snapshot(self) -> dict[str, Array]:
+        """Nothing: such games do not tell their states."""
+        return {}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Nothing to put back."""

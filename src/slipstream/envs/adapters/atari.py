@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from slipstream.core import machine
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks
+from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows
 from slipstream.core.errors import ConfigError, EnvError
+from slipstream.envs.saved import Untold
 
 SIDE, STACK, FRAMES = 84, 4, 4
 TICK_S = 1 / 60
 
 
-class Atari:
+class Atari(Untold):
     """`envs` games of one kind, 84 x 84 grey, the last 4 frames stacked; a step can be begun and waited for.
 
     ALE resets a game in the step that ends it and tells its last observation, as rows want it.
@@ -64,10 +65,6 @@ class Atari:
         """The seed of each game that was begun by one, else -1."""
         return self._begun.copy()
 
-    def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
-        check_tasks(self.spec, tasks)
-
     def step(self, action: Array, out: Rows) -> None:
         """Step every game."""
         self.send(action, out)
@@ -90,13 +87,6 @@ class Atari:
             out.final_obs[ended] = info["final_obs"].reshape(self.envs, -1)[ended]
             self._begun[ended] = -1
         self._show(obs, out)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Nothing: ALE's vector does not tell its states."""
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
 
     def close(self) -> None:
         """End ALE's threads; may be called twice."""

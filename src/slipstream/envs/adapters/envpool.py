@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from slipstream.core import machine
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
+from slipstream.core.contracts import Array, EnvSpec, Rows
 from slipstream.core.errors import ConfigError, EnvError, did_you_mean, guarded
 from slipstream.core.streams import env_seeds
 from slipstream.envs.adapters.actions import action_spec, batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_spec
 from slipstream.envs.adapters.tables import judge
+from slipstream.envs.saved import Untold
 
 INSTALL = 'pip install "slipstream[envpool]" (it brings some 600 MB of assets)'
 ITS_OWN = ("num_envs", "batch_size", "seed", "env_type", "gym_reset_return_info")
@@ -43,7 +44,7 @@ def open_pool(name: str, seeds: Sequence[int], options: Mapping[str, Any]) -> An
         ) from error
 
 
-class EnvPool:
+class EnvPool(Untold):
     """`envs` games of one kind; where players take turns, only the row whose turn it is is active.
 
     EnvPool would reset a game in the step after its end: it is told to at once instead, so that no step is lost. A pool
@@ -101,10 +102,6 @@ class EnvPool:
         """The seed of each game that was begun by one, else -1."""
         return self._begun.copy()
 
-    def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
-        check_tasks(self.spec, tasks)
-
     def step(self, action: Array, out: Rows) -> None:
         """Step every game."""
         self.send(action, out)
@@ -131,13 +128,6 @@ class EnvPool:
             if len(ended):
                 self._begun[ended] = -1
                 self._begin(pool, ended, out)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Nothing: EnvPool does not tell its states."""
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
 
     def close(self) -> None:
         """Let the pools go; may be called twice."""

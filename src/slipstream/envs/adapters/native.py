@@ -12,17 +12,18 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
+from slipstream.core.contracts import Array, EnvSpec, Rows
 from slipstream.core.errors import EnvError, guarded
 from slipstream.core.streams import Seeds
 from slipstream.envs.adapters.actions import batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_encoder
+from slipstream.envs.saved import Untold
 
 Some = Callable[[Array, Any], Any]
 """(which [envs] bool, seeds) -> observations of a batch, those of all or of these envs alone."""
 
 
-class Native:
+class Native(Untold):
     """`envs` environments behind one vector env of Gymnasium's API, whatever its mode of autoreset.
 
     Where it resets in the step that ends an episode, or can be told to, rows are as everywhere. Where it resets in the
@@ -64,21 +65,10 @@ class Native:
         """The seed of each episode that was begun by one of its own, else -1."""
         return self._seeds.begun.copy()
 
-    def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
-        check_tasks(self.spec, tasks)
-
     def step(self, action: Array, out: Rows) -> None:
         """Step every environment by one call."""
         self._steps += 1
         self._guard(self._step_all, action, out)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Nothing: a vector env does not tell its state."""
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
 
     def close(self) -> None:
         """Close the vector env; may be called twice."""

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
+from slipstream.core.contracts import Array, EnvSpec, Rows
 from slipstream.core.errors import guarded
 from slipstream.core.streams import Seeds, env_seeds
+from slipstream.envs.saved import Untold
 
 Encoder = Callable[[Any, Array], None]
 """Writes what a player sees into a row."""
@@ -58,7 +59,7 @@ def judge(earned: Array, sides: Sequence[int]) -> Array:
     return np.where(best, 1, -1).astype(np.int8)
 
 
-class Tables:
+class Tables(Untold):
     """Games of one kind, stepped one after another; an episode is a game, for all its players."""
 
     def __init__(
@@ -87,21 +88,10 @@ class Tables:
         """The seed of each game that was begun by one, else -1."""
         return self._seeds.begun.copy()
 
-    def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
-        check_tasks(self.spec, tasks)
-
     def step(self, action: Array, out: Rows) -> None:
         """Let those whose turn it is act in every game."""
         self._steps += 1
         self._guard(self._step_all, action, out)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Nothing: Python objects cannot be saved exactly."""
-        return {}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
 
     def close(self) -> None:
         """Close every game; may be called twice."""
