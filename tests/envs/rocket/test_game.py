@@ -210,6 +210,30 @@ def test_a_demolished_car_comes_back_as_its_match_says() -> None:
     assert away[:43].all() and not away[45:].any()
 
 
+def test_a_snapshot_is_exact_while_a_demolished_car_waits(tmp_path: Path) -> None:
+    """Taken between the hit and the car's return, before which nobody is said where it will be."""
+    cars = np.zeros((1, 2, 13))
+    cars[0, :, :3], cars[0, :, 3] = [[0, -600, 17], [0, 0, 17]], np.pi / 2
+    cars[0, 0, 7], cars[0, :, 12] = 2300, 100
+    np.savez(tmp_path / "hit.npz", ball=[[3000, 3000, 95, 0, 0, 0, 0, 0, 0]], cars=cars)
+    options = {"starts": str(tmp_path / "hit.npz"), "starts_share": 1.0}
+    one, rows = begin(1, options=options)
+    for _ in range(20):
+        one.step(np.full((2, 1), IDLE, np.int32), rows)
+    assert one._bodies[0, 1, 0, batch.DEMOED] == 1, "the orange car was hit by the blue one"
+    other, others = begin(1, options=options, seed=9)
+    other.restore(one.snapshot())
+    chance, back = np.random.default_rng(0), False
+    for _ in range(80):
+        action = random_actions(one, chance)
+        one.step(action, rows)
+        other.step(action, others)
+        back |= one._bodies[0, 1, 0, batch.DEMOED] == 0
+        for name in ("obs", "reward", "terminated"):
+            assert np.array_equal(getattr(rows, name), getattr(others, name)), name
+    assert back
+
+
 def test_processes_change_nothing() -> None:
     """However matches are shared out, they are the same."""
     choice = EnvChoice("rocket")
