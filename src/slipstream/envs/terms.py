@@ -30,7 +30,7 @@ def compiled_term(name: str, function: Callable[..., Any], more: tuple[str, ...]
 
 
 @compiled_here
-def value_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
+def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
     """Write a term of games for one into its column; what is not finite is masked and named by whoever collects."""
     for env in range(state.shape[0]):
         values[env] = np.float32(term(before[env], state[env], clock[env]))

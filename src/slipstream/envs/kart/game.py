@@ -32,7 +32,7 @@ from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
-from slipstream.envs.terms import compiled_term, value_term
+from slipstream.envs.terms import compiled_term, value_user_term
 from slipstream.settings import RewardSettings
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
@@ -175,7 +175,7 @@ class Kart(Saved):
             payout.values,
         )  # fmt: skip
         for column, term in enumerate(self._terms, len(TERMS)):
-            value_term(term, self._before, self.state, self.clock, payout.values[:, column])
+            value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
         if payout.shaped:
             batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
         batch.settle(

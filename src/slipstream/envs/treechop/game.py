@@ -27,7 +27,7 @@ from slipstream.core.streams import check_seeds, first_games
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
-from slipstream.envs.terms import compiled_term, value_term
+from slipstream.envs.terms import compiled_term, value_user_term
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviour import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
@@ -148,7 +148,7 @@ class Treechop(Saved):
             self.behaviour, payout.values,
         )  # fmt: skip
         for column, term in enumerate(self._terms, len(TERMS)):
-            value_term(term, self._before, self.state, self.clock, payout.values[:, column])
+            value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
         batch.settle(
             self.state, self.clock, self.cells, self.tasks, *self._rules, *self._sight,
             self.spec.obs.vectors(out.obs), out.obs, self.spec.obs.vectors(out.final_obs), out.final_obs,
