@@ -17,6 +17,7 @@ from slipstream.api import configure
 from slipstream.core import machine
 from slipstream.core.errors import MachineError
 from slipstream.learn.build import choose_env
+from slipstream.perf import tune as module
 from slipstream.perf.tune import Attempt, Tuned, tune
 from slipstream.testing import ToyEnv
 
@@ -48,6 +49,12 @@ def verdicts(found: Tuned) -> dict[str, Attempt]:
     return {attempt.said: attempt for attempt in found.attempts}
 
 
+@pytest.fixture
+def hopeful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is tried, whatever the model of the machine expects: of a busy one that may be anything."""
+    monkeypatch.setattr(module, "UNLIKELY", 0.0)
+
+
 def test_two_workers_for_a_slow_env(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where envs are all that takes time, workers are found, predicted, measured and compared once more."""
     monkeypatch.setattr(machine, "cores", lambda: 2)
@@ -64,6 +71,7 @@ def test_two_workers_for_a_slow_env(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.path == "", "an env without a name"
 
 
+@pytest.mark.usefixtures("hopeful")
 def test_what_is_not_faster_is_not_kept() -> None:
     """Half the envs with twice the steps cannot help where every env sleeps for itself."""
     found = search(SlowEnv, seconds=20.0, **STILL)
@@ -73,6 +81,7 @@ def test_what_is_not_faster_is_not_kept() -> None:
     assert attempt.verdict in ("no difference", "slower") and attempt.ratio is not None
 
 
+@pytest.mark.usefixtures("hopeful")
 def test_plans_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than four fifths of the memory is too much."""
     monkeypatch.setattr(machine, "memory_bytes", lambda: 2**20)
@@ -87,6 +96,7 @@ def test_no_time_is_said() -> None:
     assert (attempt.verdict, attempt.why) == ("not tried", "no time left; --minutes 1 has more")
 
 
+@pytest.mark.usefixtures("hopeful")
 def test_a_change_that_fails_is_refused() -> None:
     """An environment that cannot be made as often as a plan wants is the plan's fault, not the end of tuning."""
     made = []
@@ -127,6 +137,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert [row["work"] for row in rows] == ["default", *["grid"] * 4, "tune", "final"]
 
 
+@pytest.mark.usefixtures("hopeful")
 def test_a_gpu_that_failed_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error that stays, every other plan would fail too, and none of that would be the plan's fault."""
 
