@@ -354,24 +354,19 @@ def test_saver_keeps_newest_and_best(run: RunDir) -> None:
     assert read_best(run) == {"steps": 2, "score": 0.7, "games": 400}
 
 
-def test_saver_never_prunes_the_one_just_written(run: RunDir) -> None:
-    """After falling back from a damaged newest checkpoint, the next save stays and the damaged one goes."""
+@pytest.mark.parametrize(
+    ("damaged", "written", "keep", "left"), [(3000, 2000, 1, [2000]), (2000, 3000, 2, [1000, 3000])]
+)
+def test_a_damaged_checkpoint_takes_no_whole_ones_place(
+    run: RunDir, damaged: int, written: int, keep: int, left: list[int]
+) -> None:
+    """After falling back from a damaged newest one, the next save stays and the damaged one goes, older or newer."""
     save(run, made(1000))
-    (save(run, made(3000)) / "state.json").write_bytes(b"")
-    saver = Saver(run, keep=1)
-    saver.submit(made(2000))
+    (save(run, made(damaged)) / "state.json").write_bytes(b"")
+    saver = Saver(run, keep=keep)
+    saver.submit(made(written))
     saver.close()
-    assert steps_of(run) == [2000]
-
-
-def test_a_damaged_checkpoint_takes_no_whole_ones_place(run: RunDir) -> None:
-    """One that was passed over and never written again is not kept among the newest, in place of a whole one."""
-    save(run, made(1000))
-    (save(run, made(2000)) / "state.json").write_bytes(b"")
-    saver = Saver(run, keep=2)
-    saver.submit(made(3000))
-    saver.close()
-    assert steps_of(run) == [1000, 3000]
+    assert steps_of(run) == left
 
 
 def test_saver_drops_only_outdated_periodic_saves(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
