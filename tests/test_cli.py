@@ -341,7 +341,7 @@ def test_damaged_checkpoints(cli: Cli) -> None:
     def damage(steps: int) -> None:
         path = Path("r") / "checkpoints" / f"{steps:012d}" / "learner.safetensors"
         data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
+        data[len(data) // 2] = (data[len(data) // 2] + 1) % 256  # damaged twice, it is not whole again
         path.write_bytes(data)
 
     damage(512)
@@ -349,7 +349,7 @@ def test_damaged_checkpoints(cli: Cli) -> None:
     assert facts(result)["steps"] == 640
     assert "Checkpoint 512 was passed over: " in result.stderr
     assert "learner.safetensors is damaged: expected sha256" in result.stderr
-    assert steps_of(RunDir(Path("r"))) == [256, 640]
+    assert steps_of(RunDir(Path("r"))) == [256, 512, 640]
     for steps in steps_of(RunDir(Path("r"))):
         damage(steps)
     text = error(cli("resume", "r", "--steps", 999), 5)

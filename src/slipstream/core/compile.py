@@ -131,7 +131,7 @@ def compiled(function: F) -> F:
 
 def compiled_here(function: F) -> F:
     """Like `compiled`, for this process alone: the cache would not notice another version of a user's function."""
-    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+    return cast(F, numba.njit(**HOW | {"cache": False})(function))
 
 
 def inlined(function: F) -> F:

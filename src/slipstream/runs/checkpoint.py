@@ -471,16 +471,16 @@ class Saver:
     def _prune(self, newest: int) -> None:
         """Keep the one just verified, the newest whole ones before it, later ones that are whole, and the best.
 
-        A damaged one that `resume` passed over takes no whole one's place.
+        One that is damaged, or cannot be read now, takes no whole one's place, and goes when it is older than all kept.
         """
         best = (read_best(self.run) or {}).get("steps")
         there = steps_of(self.run)
         self._whole.add(newest)
         self._whole |= {s for s in there if s not in self._whole and _is_valid(_path_of(self.run, s))}
-        older = [steps for steps in there if steps < newest and steps in self._whole]
-        spare = older[: len(older) - (self.keep - 1)] if len(older) >= self.keep else []
-        for steps in [*spare, *(steps for steps in there if steps not in self._whole)]:
-            if steps != best:
+        kept = [steps for steps in there if steps <= newest and steps in self._whole][-self.keep :]
+        for steps in there:
+            outdated = steps < min(kept, default=newest) or (steps > newest and steps not in self._whole)
+            if outdated and steps != best:
                 _remove(_path_of(self.run, steps))
 
 
