@@ -21,10 +21,10 @@ import torch
 
 from record import Progress, Record, dated
 from slipstream.api import configure
-from slipstream.core import machine
-from slipstream.core.contracts import empty_rows
+from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.atari import Atari
 from slipstream.learn.build import Parts, build, choose_env
+from slipstream.system import machine
 
 BAR = 0.9
 SETTLE_S = 1.0

@@ -120,7 +120,7 @@ def time_env(case: Case, seconds: float) -> dict[str, list[float]]:
 def _time_soccer(case: Case, seconds: float) -> list[float]:
     import numpy as np
 
-    from slipstream.core.contracts import empty_rows
+    from slipstream.contracts import empty_rows
     from slipstream.envs.soccer.game import Soccer
 
     game = Soccer(case.envs)
@@ -177,8 +177,8 @@ def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[flo
     """Microseconds per row of choosing actions for all rows of one step."""
     import numpy as np
 
-    from slipstream.core.streams import make_streams
     from slipstream.models.acting import make_acting
+    from slipstream.system.rng import make_streams
 
     if way != "fused":
         return times(_lean(parts.design, rollout.obs[0], way == "compiled"), rollout.reward.shape[1], seconds)
@@ -267,7 +267,7 @@ def train(name: str, lag: int, steps: int, seed: int, extra: list[str]) -> dict[
 
 def play(options: argparse.Namespace, record: Record) -> None:
     """Round after round: the parts alone, then training; the share of the ceiling that each training reached."""
-    from slipstream.core.machine import cores
+    from slipstream.system.machine import cores
 
     rates: dict[tuple[str, int], float] = {}
     for turn in range(options.rounds):

@@ -30,7 +30,6 @@ from record import ROOT, Record, dated
 from recording import SLOW, play
 from sayings import DOCUMENTS, SAYINGS, Saying
 from slipstream.api import configure
-from slipstream.core.machine import cores
 from slipstream.learn.build import choose_env
 from slipstream.perf.bench import Bench, Measured, Say, this_machine, turns
 from slipstream.perf.board import interval, table
@@ -39,6 +38,7 @@ from slipstream.perf.heats import Heat, Portrait, Work, look_around
 from slipstream.perf.sides import Side, read_side
 from slipstream.perf.trial import Rehearsal
 from slipstream.perf.verdict import EQUAL, compare, judge, middle, ratio
+from slipstream.system.machine import cores
 
 PAGE = ROOT / "docs" / "claims.md"
 RECORDS = ROOT / "benchmarks" / "records"

@@ -46,7 +46,7 @@ from stats import spread, table, told
 
 from pixels import LENGTH, NETWORK, SIDE, Watch, cached_share, forget, new_shard, recall, write_pixels
 from record import ROOT, Record, dated, pairs
-from slipstream.core.contracts import ActionSpec, vector_obs
+from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.demos.edit import split
 from slipstream.demos.format import TRUNCATED, Schema
 from slipstream.demos.reader import Demos

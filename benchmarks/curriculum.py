@@ -23,7 +23,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 from stats import table
 
 from record import Record, call, dated
-from slipstream.core.stats import mean_interval, wilson
+from slipstream.confidence import mean_interval, wilson
 
 ENV, TARGET, REFERENCE = "soccer:mixed", "env.target=[3v3]", "scripted:rule"
 WAYS = {"staged": ("curriculum.kind=staged",), "direct": ()}

@@ -24,11 +24,11 @@ from record import ROOT, Progress, Record, dated
 from slipstream.api import configure
 from slipstream.collect.vectors import make_vector
 from slipstream.collect.walk import Walk
-from slipstream.core import machine
-from slipstream.core.errors import SlipstreamError
-from slipstream.core.stats import median_interval
+from slipstream.confidence import median_interval
+from slipstream.errors import SlipstreamError
 from slipstream.learn.build import choose_env
 from slipstream.perf.trial import try_out
+from slipstream.system import machine
 
 PAGE = ROOT / "docs" / "guides" / "games.md"
 RECORDS = ROOT / "benchmarks" / "records"

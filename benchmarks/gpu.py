@@ -20,7 +20,7 @@ from typing import Any
 
 import slipstream
 from record import Record, dated
-from slipstream.core.machine import gpu_name
+from slipstream.system.machine import gpu_name
 
 GOAL = 0.70
 WORKS = {

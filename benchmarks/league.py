@@ -31,7 +31,7 @@ from record import Record, call, dated, pairs
 from slipstream.agents.specs import load_agent
 from slipstream.api import configure
 from slipstream.collect.games import paired, play_fixtures
-from slipstream.core.stats import wilson
+from slipstream.confidence import wilson
 from slipstream.league.sprt import Sprt
 from slipstream.learn.build import choose_env
 

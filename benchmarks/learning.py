@@ -49,7 +49,7 @@ from lessons import LESSONS, OURS, Lesson, settings_of
 from stats import difference, mean_interval, table
 
 from record import Record, commit, dated, pairs
-from slipstream.core.machine import cores, cpu_model
+from slipstream.system.machine import cores, cpu_model
 
 MEASURES = {"score": "greedy games", "mean_return": "last 100 training episodes"}
 FRESH_SEED = 10_000  # added to a run's seed for the games after it

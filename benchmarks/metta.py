@@ -26,13 +26,13 @@ import numpy as np
 from record import Progress, Record, call, dated
 from slipstream.api import configure
 from slipstream.collect.vectors import make_vector
-from slipstream.core import machine
-from slipstream.core.contracts import empty_rows
-from slipstream.core.stats import median_interval
+from slipstream.confidence import median_interval
+from slipstream.contracts import empty_rows
 from slipstream.envs.metta.worlds import Stage, choose, configure_world
 from slipstream.envs.registry import EnvChoice
 from slipstream.learn.build import build, choose_env
 from slipstream.settings import EnvSettings
+from slipstream.system import machine
 
 BARS = {"step": 1.8, "train": 30_000.0, "learn": 3.0}
 ENV = "mettagrid:arena"

@@ -24,9 +24,7 @@ import numpy as np
 import psutil
 
 from slipstream.api import configure
-from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec
-from slipstream.core.machine import cores
-from slipstream.core.plan import Facts, make_plan
+from slipstream.contracts import ActionSpec, ObsField, ObsSpec
 from slipstream.demos.edit import split
 from slipstream.demos.format import TRUNCATED, Schema
 from slipstream.demos.quality import inspect
@@ -36,6 +34,8 @@ from slipstream.learn.build import make_engine, needs_torch
 from slipstream.learn.cloning import Cloner
 from slipstream.learn.lessons import measure
 from slipstream.models.design import Design
+from slipstream.plan import Facts, make_plan
+from slipstream.system.machine import cores
 
 LENGTH = 100  # steps of an episode
 SIDE, SQUARE, NOISE = 64, 8, 2048

@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from slipstream.core.machine import cores, cpu_model, gpu_name
 from slipstream.runs.layout import plain
+from slipstream.system.machine import cores, cpu_model, gpu_name
 
 ROOT = Path(__file__).parents[1]
 SHOWN = ("steps_per_second", "mean_return", "until_seconds", "seconds", "win_rate_low", "failed")

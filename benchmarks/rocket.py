@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from record import ROOT, Record, call, dated
-from slipstream.core.stats import mean_interval
+from slipstream.confidence import mean_interval
 
 BAR = 6.0
 REQUIRED = ("rlgym==2.0.1", "rlgym-api==2.0.0", "rlgym-rocket-league==2.0.1")
@@ -69,7 +69,7 @@ def meshes() -> Path:
 def step(size: int, seconds: float, seed: int, envs: int, gate: Any = None) -> dict[str, Any]:
     """Our own matches with random actions for some seconds, in this process; with a gate, all start at once."""
     from slipstream.collect.vectors import make_vector
-    from slipstream.core.contracts import empty_rows
+    from slipstream.contracts import empty_rows
     from slipstream.envs.registry import EnvChoice
 
     vector = make_vector(EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}"), envs, seed=seed)
@@ -143,7 +143,7 @@ SIDES = ("one core", "all cores", "rlgym", "simulator")
 
 def race(options: argparse.Namespace) -> None:
     """All sides in turn, round by round."""
-    from slipstream.core.machine import cores
+    from slipstream.system.machine import cores
 
     python, record = install(), Record(options.out or dated("rocket-speed"))
     record.begin()
@@ -188,9 +188,9 @@ def race(options: argparse.Namespace) -> None:
 def spread(options: argparse.Namespace) -> None:
     """One process, two threads, two processes, in turn."""
     from slipstream.collect.vectors import spread_vector
-    from slipstream.core.contracts import empty_rows
-    from slipstream.core.machine import cores
+    from slipstream.contracts import empty_rows
     from slipstream.envs.registry import EnvChoice
+    from slipstream.system.machine import cores
 
     record, envs = Record(options.out or dated("rocket-spread")), 2 * options.envs
     record.begin()

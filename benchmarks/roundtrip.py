@@ -21,12 +21,12 @@ import torch
 
 from record import Progress, Record, dated
 from slipstream.collect.pinned import pin, unpin
-from slipstream.core.contracts import ActionSpec, vector_obs
-from slipstream.core.slab import Field, Slab
-from slipstream.core.streams import make_streams
+from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.models.design import Design
 from slipstream.models.staged import StagedActing
 from slipstream.settings import PolicySettings
+from slipstream.system.rng import make_streams
+from slipstream.system.slab import Field, Slab
 
 WIDTH, HIDDEN = 44, (256, 256)
 SIZES = (3, 3, 2, 2, 2)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.core.contracts import empty_rows
+from slipstream.contracts import empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer import scripted

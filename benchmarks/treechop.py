@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from record import Record, call, dated, pairs
-from slipstream.core.contracts import empty_rows
+from slipstream.contracts import empty_rows
 from slipstream.envs.treechop import scripted
 from slipstream.envs.treechop.game import Treechop
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from slipstream.core import compile
-from slipstream.core.contracts import ActionSpec, Array, ObsSpec, vector_obs
+from slipstream.contracts import ActionSpec, Array, ObsSpec, vector_obs
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, measure
 from slipstream.models.kernels import CHUNK
 from slipstream.models.networks import forward, load_obs, outputs
 from slipstream.settings import PolicySettings
+from slipstream.system import numba_compile
 
 if TYPE_CHECKING:
     from slipstream.api import Run
@@ -52,8 +52,8 @@ ACTIONS = {
 @pytest.fixture(autouse=True)
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tests of a fresh clone compile; what they print must not depend on that."""
-    monkeypatch.setattr(compile, "COLD", False)
-    monkeypatch.setattr(compile, "PATIENCE_S", math.inf)
+    monkeypatch.setattr(numba_compile, "COLD", False)
+    monkeypatch.setattr(numba_compile, "PATIENCE_S", math.inf)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,7 +25,7 @@ ITERATION = (
     "learn/loop.py", "learn/ppo.py", "learn/advantages.py", "learn/fused.py", "collect/actor.py", "models/acting.py",
     "models/heads.py", "models/networks.py",
 )  # fmt: skip
-PICKLES = {"core/crew.py", "core/child.py"}
+PICKLES = {"system/worker_pool.py", "system/worker_main.py"}
 """A job travels to our own child process by value, over a private pipe; nothing else may unpickle."""
 
 

@@ -28,14 +28,14 @@ _HOMES = {
     "batch_iter": "slipstream.demos.iterators",
     "buffered_batch_iter": "slipstream.demos.iterators",
     "import_trajectories": "slipstream.stages.transfer",
-    "empty_rows": "slipstream.core.contracts",
+    "empty_rows": "slipstream.contracts",
     "Settings": "slipstream.settings",
-    "SlipstreamError": "slipstream.core.errors",
-    "ConfigError": "slipstream.core.errors",
-    "EnvError": "slipstream.core.errors",
-    "DemoError": "slipstream.core.errors",
-    "CheckpointError": "slipstream.core.errors",
-    "MachineError": "slipstream.core.errors",
+    "SlipstreamError": "slipstream.errors",
+    "ConfigError": "slipstream.errors",
+    "EnvError": "slipstream.errors",
+    "DemoError": "slipstream.errors",
+    "CheckpointError": "slipstream.errors",
+    "MachineError": "slipstream.errors",
 }
 __all__ = sorted([*_HOMES, "__version__"])
 

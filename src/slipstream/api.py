@@ -18,14 +18,12 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import consider_native, spaces_of, spread_vector, steps_in_batches
 from slipstream.collect.vectors import make_vector as _make_vector
 from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
-from slipstream.core.contracts import Vector
-from slipstream.core.errors import ConfigError
-from slipstream.core.machine import cores
-from slipstream.core.plan import NATIVE_GAIN
+from slipstream.contracts import Vector
 from slipstream.demos.format import read_schema
 from slipstream.demos.reader import Demos
 from slipstream.envs.adapters.outward import VectorEnv, as_sb3
 from slipstream.envs.registry import EnvChoice, known, parse
+from slipstream.errors import ConfigError
 from slipstream.learn.build import choose_env
 from slipstream.learn.handover import DEFAULTS
 from slipstream.perf import bench as benching
@@ -33,6 +31,7 @@ from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
 from slipstream.perf.cache import tuned_layer
 from slipstream.perf.stepping import best_workers
+from slipstream.plan import NATIVE_GAIN
 from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config, stage_of
@@ -43,6 +42,7 @@ from slipstream.stages import record as recording
 from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
+from slipstream.system.machine import cores
 
 EnvLike = str | Callable[[], Any]
 APIS = ("gymnasium", "sb3")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import Settings
 
 PRESETS = Path(__file__).parent / "presets"

@@ -13,9 +13,9 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run
 from slipstream.api import load_agent as public_load_agent
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import EnvSpec
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.contracts import EnvSpec
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir
 
@@ -131,7 +131,7 @@ def test_the_public_door(trained: Run) -> None:
 
 def test_random_never_draws_what_is_masked() -> None:
     """Uniform over what is allowed, in every part, and inside the bounds of continuous actions."""
-    from slipstream.core.contracts import ActionSpec, EnvSpec, vector_obs
+    from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 
     agent = RandomAgent(EnvSpec("x", vector_obs(2), ActionSpec("multi_discrete", (4, 3), masked=True)))
     mask = np.array([1, 0, 1, 0, 0, 1, 1], np.uint8)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from slipstream.cli import main
-from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
+from slipstream.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare

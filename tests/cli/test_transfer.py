@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slipstream.cli import main
-from slipstream.core.actions import TABLE_14
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.demos.exporters.minerl import write_recording
 from slipstream.demos.reader import Demos
+from slipstream.minecraft.action_maps import TABLE_14
 
 Cli = Callable[..., Result]
 IMPORTED = {

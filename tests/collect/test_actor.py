@@ -13,7 +13,7 @@ from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, inspect, inspec
 from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
 from slipstream.collect.seats import Roster, still_seats
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.design import Design
 from slipstream.settings import PolicySettings

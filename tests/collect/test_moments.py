@@ -9,7 +9,7 @@ from slipstream.collect.moments import KEPT, Moments
 from slipstream.collect.rollout import empty_rollout
 from slipstream.collect.seats import Roster, still_seats
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import ActionSpec, Agent, EnvSpec, empty_rows, vector_obs
+from slipstream.contracts import ActionSpec, Agent, EnvSpec, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.design import Design
 from slipstream.settings import PolicySettings

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slipstream.collect import pinned
-from slipstream.core.slab import Field, Slab
+from slipstream.system.slab import Field, Slab
 
 
 def test_a_refusal_is_told_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from slipstream.agents.simple import BatchAgent
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import empty_rollout
 from slipstream.collect.seats import PLAYER, SELF, SIDE, Match, Roster, Table, still_seats, unfit_action
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
-from slipstream.core.errors import CheckpointError
+from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
+from slipstream.errors import CheckpointError
 from slipstream.models.design import Design
 from slipstream.settings import PolicySettings
 

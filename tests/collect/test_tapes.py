@@ -14,9 +14,9 @@ from slipstream.api import Run
 from slipstream.collect.games import Fixture, Played, game_seed, paired, play_fixtures
 from slipstream.collect.tapes import Table, Tape, choose, file_name, keep, margin, tape, verify
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array, EnvSpec, empty_rows
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import Array, EnvSpec, empty_rows
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, DemoError
 from slipstream.runs.replays import Facts, Replay, write
 from slipstream.settings import EnvSettings
 

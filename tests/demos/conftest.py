@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Column, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.errors import ConfigError, DemoError, MachineError
 from slipstream.demos.edit import merge, split, split_to
 from slipstream.demos.format import Schema
 from slipstream.demos.quality import examine
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError, MachineError
 
 Write = Callable[..., Path]
 

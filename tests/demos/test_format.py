@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, EnvSpec, vector_obs
-from slipstream.core.errors import DemoError
+from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 from slipstream.demos.format import EPISODE, Column, Schema, read_schema
+from slipstream.errors import DemoError
 
 
 def test_a_schema_is_read_as_it_was_written(everything: Schema) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TRUNCATED, Column, Schema
 from slipstream.demos.iterators import batch_iter, buffered_batch_iter, sarsd_iter
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
+from slipstream.errors import ConfigError, DemoError
 
 SEEN = ObsSpec(
     (ObsField("inventory/log", "vector", (1,)), ObsField("hand", "vector", (3,)), ObsField("pov", "image", (8, 8, 3)))

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
-from slipstream.core.errors import MachineError
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.demos import pictures
 from slipstream.demos.format import Schema
 from slipstream.demos.pictures import COLOURS, Panel, plot, sheet, to_picture, view
 from slipstream.demos.reader import Demos
+from slipstream.errors import MachineError
 
 Write = Callable[..., Path]
 IMAGES = ObsSpec((ObsField("eye", "image", (8, 10, 3)),))

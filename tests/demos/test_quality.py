@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import DemoError, MachineError
-from slipstream.core.stats import mean_interval
+from slipstream.confidence import mean_interval
+from slipstream.contracts import ActionSpec, Array
 from slipstream.demos import quality
 from slipstream.demos.format import EPISODE, Schema
 from slipstream.demos.quality import examine, inspect
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare, seal
+from slipstream.errors import DemoError, MachineError
 
 Write = Callable[..., Path]
 Draw = Callable[..., dict[str, Array]]

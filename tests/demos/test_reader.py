@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array, vector_obs
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import ActionSpec, Array, vector_obs
 from slipstream.demos.format import EPISODE, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare, seal
+from slipstream.errors import DemoError, MachineError
 
 Write = Callable[..., Path]
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import ActionSpec, Array
 from slipstream.demos.format import EPISODE, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare, recording_name
+from slipstream.errors import DemoError, MachineError
 
 Draw = Callable[..., dict[str, Array]]
 

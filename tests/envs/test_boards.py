@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from slipstream.agents.specs import load_agent, scripted_players
-from slipstream.core.contracts import ActionSpec, EnvSpec, vector_obs
-from slipstream.core.streams import make_streams
+from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 from slipstream.envs.boards import looker
 from slipstream.envs.registry import EnvChoice
+from slipstream.system.rng import make_streams
 
 FOUR = looker(6, 7, 4, True)
 THREE = looker(3, 3, 3, False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.canvas import (
     BLACK,
     WHITE,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array, EnvSpec, Rows, empty_rows
+from slipstream.contracts import Array, EnvSpec, Rows, empty_rows
 from slipstream.envs.events import happened, present
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at

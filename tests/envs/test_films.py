@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.errors import ConfigError
 from slipstream.envs.films import CELLS, PAUSE_S, Film, Moment, key_moments, lead, sheet, short_name
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
+from slipstream.errors import ConfigError
 from slipstream.runs.replays import Event, Facts, Replay, write
 
 LENGTH = 150

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs import registry
 from slipstream.envs.registry import EnvChoice, Game, games, import_modules, parse
+from slipstream.errors import ConfigError, EnvError
 
 
 def test_names_split_into_game_and_variant() -> None:

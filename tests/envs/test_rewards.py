@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.rewards import Payout, Scheme, discount, weigh
 from slipstream.envs.soccer.game import Soccer
+from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 
 SCHEME = Scheme(

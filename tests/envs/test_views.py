@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.canvas import BLUE, ORANGE, WHITE
 from slipstream.envs.kart.drawing import ASPHALT
 from slipstream.envs.registry import EnvChoice

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli import main
-from slipstream.core.errors import DemoError
 from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
 
 MODULE = """
 import gymnasium

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.errors import MachineError
+from slipstream.errors import MachineError
 from slipstream.league import pictures
 from slipstream.league.ladder import GamesLog, count, game_line, ladder, table, write_ladder
 from slipstream.runs.layout import RunDir

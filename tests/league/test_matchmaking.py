@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.stats import wilson
+from slipstream.confidence import wilson
 from slipstream.league.matchmaking import (
     MU,
     SIGMA,

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from slipstream.core.errors import CheckpointError
+from slipstream.errors import CheckpointError
 from slipstream.league.matchmaking import MU, SIGMA
 from slipstream.league.pool import LIVE, Pool
 from slipstream.settings import LeagueSettings

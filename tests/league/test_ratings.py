@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.league.ratings import ELO, PRIOR, dispersion, rate
 
 

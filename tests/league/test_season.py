@@ -13,7 +13,7 @@ import pytest
 
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run, compete, evaluate, resume
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.league.exploiters import SEEDS
 from slipstream.league.ladder import ladder
 from slipstream.runs.checkpoint import Checkpoint, find, load

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError
 from slipstream.league.sprt import SCORES, Sprt, log_likelihood_ratio, to_elo, to_score
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.advantages import estimate_advantages
 from slipstream.learn.moments import Moments, sum_obs, sum_returns
 

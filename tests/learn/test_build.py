@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from slipstream.api import configure
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.learn.build import Parts, build, choose_env
+from slipstream.system import machine
 
 STEP = 4 / 60
 GPU = configure("recall", preset="gpu", tuned=False).settings

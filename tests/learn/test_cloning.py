@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.demos.edit import split
 from slipstream.demos.reader import Demos
 from slipstream.learn.cloning import Cloner

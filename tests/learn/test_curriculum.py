@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.errors import CheckpointError, ConfigError
-from slipstream.core.stats import wilson
+from slipstream.confidence import wilson
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.learn.curriculum import LESSON, Curriculum, Levels, Mixture, Progress, Tally, make_curriculum, stretch
 from slipstream.learn.tasks import Result
 from slipstream.settings import CurriculumSettings

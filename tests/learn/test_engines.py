@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.errors import CheckpointError
+from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.errors import CheckpointError
 from slipstream.learn.batch import SUMS, Batch, Engine, Knobs, Outcome
 from slipstream.learn.contrast import contrast, info_nce
 from slipstream.learn.fused import FusedEngine

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from slipstream.agents.trained import TrainedAgent
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.tiny.pixels import brightest_quarter
+from slipstream.errors import DemoError, MachineError
 from slipstream.learn import features
 from slipstream.learn.batch import SUMS, Batch, Knobs
 from slipstream.learn.features import replaced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.gate import Gate
 
 

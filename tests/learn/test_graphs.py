@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
+from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.learn import graphs as graphs_module
 from slipstream.learn.batch import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Knobs
 from slipstream.learn.graphs import WARMED, Graphs, Tally

@@ -11,8 +11,8 @@ import pytest
 
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run, configure, resume, train
-from slipstream.core.errors import ConfigError
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError
 from slipstream.learn.build import build, choose_env
 from slipstream.learn.handover import adopt
 from slipstream.models.design import Design

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.errors import DemoError
 from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
 from slipstream.learn.lessons import Lessons, discount, measure, policy_actions, sequence_index
 from slipstream.models.acting import make_acting
 from slipstream.models.bounds import bound

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slipstream.collect.seats import PLAYER, SELF, SIDE, TASK, Match
-from slipstream.core.contracts import ActionSpec, EnvSpec, vector_obs
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
+from slipstream.errors import ConfigError
 from slipstream.learn.curriculum import make_curriculum
 from slipstream.learn.matches import Matches, Still
 from slipstream.settings import CurriculumSettings

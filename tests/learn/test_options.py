@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slipstream.api import Run, configure
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError
 from slipstream.learn.batch import Outcome
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.schedules import tune_epochs

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from slipstream.api import configure
 from slipstream.collect.rollout import Rollout
-from slipstream.core.errors import EnvError
+from slipstream.errors import EnvError
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.models.acting import make_acting
 from slipstream.testing import ToyEnv

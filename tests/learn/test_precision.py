@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from slipstream.api import Run, configure, resume
-from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Facts, Switch, make_plan
+from slipstream.errors import ConfigError
 from slipstream.learn.build import Parts, build, choose_env, make_engine
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.loop import iterate
 from slipstream.learn.reference import TorchEngine
 from slipstream.learn.state import Position, capture
+from slipstream.plan import Facts, Switch, make_plan
 from slipstream.runs.checkpoint import Saver, find, load
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics

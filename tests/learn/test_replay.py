@@ -11,8 +11,8 @@ import pytest
 import safetensors.numpy
 
 from slipstream.collect.rollout import Rollout, empty_rollout
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.core.errors import CheckpointError, ConfigError, DemoError
+from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
+from slipstream.errors import CheckpointError, ConfigError, DemoError
 from slipstream.learn.replay import (
     TERMINATED,
     TRUNCATED,

@@ -10,8 +10,8 @@ import pytest
 import safetensors.numpy
 
 from slipstream.collect.rollout import Rollout, empty_rollout
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
+from slipstream.errors import ConfigError, EnvError
 from slipstream.learn import sac as module
 from slipstream.learn.replay import Replay
 from slipstream.learn.sac import SAC, entropy_to_keep

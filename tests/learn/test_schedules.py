@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.learn.schedules import Schedules
 from slipstream.settings import Settings
 

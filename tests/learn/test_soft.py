@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array, vector_obs
+from slipstream.contracts import ActionSpec, Array, vector_obs
 from slipstream.learn.critics import LENGTH, SUMS, UPDATES, Critics, SoftEngine, SoftKnobs
 from slipstream.learn.oracle import TorchSoft
 from slipstream.learn.replay import TERMINATED, TRUNCATED, Feed, Replay

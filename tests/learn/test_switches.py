@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from slipstream.api import Run, configure
-from slipstream.core.crew import Crew
-from slipstream.core.errors import MachineError
-from slipstream.core.plan import Facts, Plan, Switch, make_plan
+from slipstream.errors import MachineError
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.modes import LossScale, set_modes
 from slipstream.learn.reference import TorchEngine
 from slipstream.models.reference import ActorCritic
+from slipstream.plan import Facts, Plan, Switch, make_plan
 from slipstream.settings import PlanSettings
+from slipstream.system.worker_pool import Crew
 
 SMALL: dict[str, Any] = {
     "plan__envs": 16, "plan__collector": "local", "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 64,

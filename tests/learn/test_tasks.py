@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.learn.tasks import Scores, Task, parse_tasks
 
 KNOWN = ("1v1", "2v2", "3v3")

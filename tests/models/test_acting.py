@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
-from slipstream.core.streams import make_streams, uniform
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.models.acting import FusedActing, make_acting
 from slipstream.models.bounds import bound
 from slipstream.models.design import Design
@@ -18,6 +17,7 @@ from slipstream.models.heads import MASKED, sample
 from slipstream.models.layout import head_table
 from slipstream.models.reference import ActorCritic
 from slipstream.models.torched import TorchActing
+from slipstream.system.rng import make_streams, uniform
 
 TOPMOST = 8230406
 """The key of a stream whose first draw is the largest there is."""

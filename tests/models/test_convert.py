@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.models.convert import (
     VptImages,
     VptShape,

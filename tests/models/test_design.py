@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
+from slipstream.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
 from slipstream.models.design import Design
 from slipstream.settings import PolicySettings
 

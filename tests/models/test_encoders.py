@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import ObsField, ObsSpec, vector_obs
+from slipstream.contracts import ObsField, ObsSpec, vector_obs
 from slipstream.models.encoders import Encoder, ImageReader, TokenReader
 from slipstream.settings import PolicySettings
 

@@ -16,8 +16,8 @@ from PIL import Image
 
 from slipstream.agents.trained import policy_arrays
 from slipstream.api import Run, resume
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.errors import CheckpointError, ConfigError, MachineError
+from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.errors import CheckpointError, ConfigError, MachineError
 from slipstream.learn.reference import TorchEngine
 from slipstream.models import frozen
 from slipstream.models.acting import make_acting

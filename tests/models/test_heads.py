@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Array
 from slipstream.models.design import Design
 from slipstream.models.heads import MASKED, apply_mask, greedy, log_squash, measure, sample, slopes
 from slipstream.models.nearness import hold_near
 from slipstream.models.reference import ActorCritic
+from slipstream.system.rng import make_streams
 
 KINDS = [
     "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.design import Design
 from slipstream.models.kernels import OBS_LIMIT, adam, exponential, hyperbolic_tangent, logistic, product, softplus
 from slipstream.models.memory import keep_state

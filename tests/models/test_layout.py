@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, vector_obs
-from slipstream.core.errors import CheckpointError
+from slipstream.contracts import ActionSpec, vector_obs
+from slipstream.errors import CheckpointError
 from slipstream.models.design import Design
 from slipstream.models.layout import COLUMNS, DENSE, EXTRA, KIND, OUT, STATE, Chain, PlainWeights, Stack
 from slipstream.settings import PolicySettings

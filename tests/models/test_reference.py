@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
+from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.models.design import Design
 from slipstream.models.reference import ActorCritic, cut, first_weights, state_columns
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.models import staged
 from slipstream.models.acting import FusedActing
 from slipstream.models.design import Acting, Design
 from slipstream.models.staged import StagedActing
+from slipstream.system.rng import make_streams
 
 ROWS = 40
 SEEN = ObsSpec((

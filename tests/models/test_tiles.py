@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.kernels import dense, product
 from slipstream.models.tiles import LANES, ROWS, WIDE, write_narrow
 

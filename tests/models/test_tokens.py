@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.models import tokens
 from slipstream.models.acting import FusedActing, make_acting
 from slipstream.models.design import Design
 from slipstream.models.reference import ActorCritic, state_columns
 from slipstream.models.torched import TorchActing
+from slipstream.system.rng import make_streams
 
 TOKENS = ObsSpec((ObsField("", "tokens", (16, 3)),))
 ROWS = 70

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import ObsField, ObsSpec
-from slipstream.core.streams import make_streams
+from slipstream.contracts import ObsField, ObsSpec
 from slipstream.models.heads import apply_mask, sample
 from slipstream.models.reference import ActorCritic, torch_threads
 from slipstream.models.torched import TorchActing, blocks_of
+from slipstream.system.rng import make_streams
 
 IMAGE = ObsSpec((ObsField("", "image", (12, 12, 3)),))
 TOKENS = ObsSpec((ObsField("", "tokens", (9, 3)),))

@@ -16,11 +16,11 @@ import slipstream
 from slipstream.api import Run, configure
 from slipstream.collect.batched import Batched
 from slipstream.collect.rollout import Rollout
-from slipstream.core import machine
-from slipstream.core.errors import EnvError
+from slipstream.errors import EnvError
 from slipstream.learn.build import build, choose_env
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
+from slipstream.system import machine
 from slipstream.testing import BrokenEnv
 
 SETTINGS = {

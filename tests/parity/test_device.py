@@ -107,7 +107,7 @@ def test_samples_are_shuffled_by_the_seed() -> None:
 
 def test_what_cannot_live_on_a_device_is_said() -> None:
     """An opponent, a curriculum or a GRU needs the CPU, and the plan says so."""
-    from slipstream.core.errors import ConfigError
+    from slipstream.errors import ConfigError
 
     for more, why in (
         ({"opponent": "scripted:rule"}, "opponents play on the CPU"),

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.actions import FULL
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
+from slipstream.minecraft.action_maps import FULL
 from slipstream.settings import EnvSettings
 from slipstream.stages.record import record
 from slipstream.stages.transfer import bring_in, send_out

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from slipstream.cli import main
-from slipstream.core.errors import ConfigError, EnvError, GateError, MachineError
+from slipstream.errors import ConfigError, EnvError, GateError, MachineError
 from slipstream.perf import sides as parsing
 from slipstream.perf.bench import bench, pass_gate, read_baseline
 from slipstream.perf.heats import Heat, Portrait, Work, clock, heat, probe

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.core.contracts import ActionSpec, EnvSpec, vector_obs
-from slipstream.core.plan import Facts, make_plan
+from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 from slipstream.models.design import Design
 from slipstream.perf.budget import plan_memory, rollout_mib
+from slipstream.plan import Facts, make_plan
 from slipstream.settings import PolicySettings, Settings
 
 

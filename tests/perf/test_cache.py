@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from slipstream.api import configure
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.perf import cache
 from slipstream.perf.race import Ratio
 from slipstream.perf.tune import Tuned
 from slipstream.settings import Settings
+from slipstream.system import machine
 
 FOUND = {"plan.envs": 1024, "ppo.rollout": 32, "plan.threads": 1}
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from slipstream.config import flag_layer, preset_layer, resolve
-from slipstream.core.errors import ConfigError
-from slipstream.core.plan import check_batch
 from slipstream.envs.registry import parse
+from slipstream.errors import ConfigError
 from slipstream.perf.sides import read_side
+from slipstream.plan import check_batch
 
 ROOT = Path(__file__).parents[2]
 AGENTS = {"soccer": 2}

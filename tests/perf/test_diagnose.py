@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from slipstream.api import diagnose
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.learn.ppo import PPO
 from slipstream.perf.diagnose import copy_rates, growth, past_of, shares_of
 from slipstream.perf.findings import Shares
@@ -18,6 +17,7 @@ from slipstream.perf.limits import item_us
 from slipstream.perf.tracing import counting_syncs
 from slipstream.perf.trial import Trial
 from slipstream.runs.layout import RunDir, write_text
+from slipstream.system import machine
 from slipstream.testing import SlowEnv, ToyEnv
 
 SMALL: dict[str, Any] = {"plan__envs": 8, "plan__collector": "local", "ppo__rollout": 32, "ppo__minibatch": 128}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from slipstream.core.plan import Facts, make_plan
 from slipstream.perf.model import Cost, Model
 from slipstream.perf.trial import Trial
+from slipstream.plan import Facts, make_plan
 from slipstream.settings import PlanSettings
 
 MODEL = Model(cores=2, env=Cost(2.0, 32.0), inference=Cost(1.0, 0.0), learn=4.0, rest=0.5)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.core.plan import Facts, check_batch, make_plan
 from slipstream.perf.moves import LADDERS, Space, compiles_s, lay, rollout_for
+from slipstream.plan import Facts, check_batch, make_plan
 from slipstream.settings import Settings
 
 BASE = lay(Settings(), {"ppo.rollout": 64, "ppo.minibatch": 4096, "plan.envs": 512})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slipstream.api import configure
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
+from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.learn.build import choose_env
 from slipstream.perf.limits import measure_limits
 from slipstream.perf.stepping import draw_actions, measure_env

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from slipstream.api import configure
-from slipstream.core.errors import EnvError
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import EnvError
 from slipstream.learn.build import choose_env
 from slipstream.perf.trial import Rehearsal, try_out
 from slipstream.settings import Settings

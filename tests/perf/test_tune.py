@@ -14,11 +14,11 @@ import torch
 
 from slipstream import api
 from slipstream.api import configure
-from slipstream.core import machine
-from slipstream.core.errors import MachineError
+from slipstream.errors import MachineError
 from slipstream.learn.build import choose_env
 from slipstream.perf import tune as module
 from slipstream.perf.tune import Attempt, Tuned, tune
+from slipstream.system import machine
 from slipstream.testing import ToyEnv
 
 STILL = {"plan.collector": "local", "plan.threads": 1, "plan.learner": "fused"}

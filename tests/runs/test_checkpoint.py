@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.errors import CheckpointError, MachineError
+from slipstream.errors import CheckpointError, MachineError
 from slipstream.runs import checkpoint as module
 from slipstream.runs.checkpoint import (
     Checkpoint,
@@ -305,7 +305,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from slipstream.core.errors import MachineError
+from slipstream.errors import MachineError
 from slipstream.runs.checkpoint import Checkpoint, Saver, load_latest
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics, read

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.errors import CheckpointError, MachineError
+from slipstream.errors import CheckpointError, MachineError
 from slipstream.runs import layout
 from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
 
@@ -29,7 +29,7 @@ with lock(RunDir(Path(sys.argv[1]))):
 RACE = """
 import sys, time
 from pathlib import Path
-from slipstream.core.errors import CheckpointError
+from slipstream.errors import CheckpointError
 from slipstream.runs.layout import RunDir, lock
 run = RunDir(Path(sys.argv[1]))
 time.sleep(max(0.0, float(sys.argv[2]) - time.time()))

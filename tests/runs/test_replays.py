@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import Array
+from slipstream.errors import DemoError, MachineError
 from slipstream.runs.replays import EVERY, MAGIC, Event, Facts, Replay, write
 
 LENGTH = 2 * EVERY + 37

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import slipstream as ss
-from slipstream.core.contracts import ActionSpec, empty_rows, vector_obs
-from slipstream.core.machine import cores
+from slipstream.contracts import ActionSpec, empty_rows, vector_obs
 from slipstream.envs.soccer.game import Soccer
 from slipstream.learn.batch import SUMS, Batch, Knobs
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.reference import TorchEngine
 from slipstream.models.design import Design
 from slipstream.settings import PolicySettings
+from slipstream.system.machine import cores
 
 pytestmark = pytest.mark.speed
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import configure
 from slipstream.cli import main
-from slipstream.core.errors import ConfigError, DemoError
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read

@@ -18,14 +18,14 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli import main
-from slipstream.core.contracts import ActionSpec
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import ActionSpec
 from slipstream.demos.reader import Demos
 from slipstream.envs.kart.actions import SPECS as KART
 from slipstream.envs.kart.actions import TABLE as KART_TABLE
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.actions import SPECS as SOCCER
 from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
+from slipstream.errors import ConfigError
 from slipstream.stages.human import Keyboard, Window, choose, drive, permitted
 
 MODULE = """

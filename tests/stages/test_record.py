@@ -13,15 +13,15 @@ from click.testing import CliRunner, Result
 from slipstream.api import Run
 from slipstream.cli import main
 from slipstream.collect.recorder import resimulate
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError, MachineError
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.layout import BALL, X, Y
+from slipstream.errors import ConfigError, MachineError
 from slipstream.runs.signals import Wishes
 from slipstream.settings import EnvSettings
 from slipstream.stages import record as module
 from slipstream.stages.record import record
+from slipstream.system import machine
 
 SHORT = EnvChoice("soccer", EnvSettings(match_seconds=2.0))
 FACTS = {

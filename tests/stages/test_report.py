@@ -18,8 +18,8 @@ from slipstream.agents.specs import load_agent
 from slipstream.api import Run
 from slipstream.collect.games import Fixture, play_fixtures
 from slipstream.collect.tapes import tape
-from slipstream.core.errors import CheckpointError
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import CheckpointError
 from slipstream.league.ladder import GamesLog, game_line, write_ladder
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from slipstream.api import configure, record
-from slipstream.core.errors import ConfigError, DemoError
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, DemoError
 from slipstream.learn.build import choose_env
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.stages import rewards as stage

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slipstream.api import configure
-from slipstream.core.errors import ConfigError
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError
 from slipstream.learn.build import choose_env
 from slipstream.perf import cache
 from slipstream.perf.race import Ratio

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from slipstream.api import Run
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array
 from slipstream.envs import registry
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError
 from slipstream.league.ladder import GamesLog
 from slipstream.runs.layout import RunDir
 from slipstream.settings import EnvSettings

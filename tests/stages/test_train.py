@@ -13,8 +13,7 @@ import pytest
 
 from slipstream.api import Run, configure, evaluate, resume
 from slipstream.collect.tapes import verify
-from slipstream.core import compile
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.learn.drive import _obey_keys
 from slipstream.learn.ppo import PPO
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
@@ -22,6 +21,7 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
 from slipstream.runs.replays import Replay
 from slipstream.runs.signals import Wishes
+from slipstream.system import numba_compile
 from slipstream.testing import ToyEnv
 
 
@@ -177,10 +177,10 @@ def test_compiling_is_announced(
     monkeypatch: pytest.MonkeyPatch, quick: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first run of a version says why nothing seems to happen; later ones do not."""
-    monkeypatch.setattr(compile, "COLD", True)
+    monkeypatch.setattr(numba_compile, "COLD", True)
     quick(steps=64)
     assert "Compiling the kernels, once for this version" in capsys.readouterr().err
-    monkeypatch.setattr(compile, "COLD", False)
+    monkeypatch.setattr(numba_compile, "COLD", False)
     quick(steps=64, name="again")
     assert "Compiling" not in capsys.readouterr().err
 

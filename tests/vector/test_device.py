@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.launch import Room, Work
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
+from slipstream.system.gpu_kernels import Room, Work
 from slipstream.vector.device import WRITTEN, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {

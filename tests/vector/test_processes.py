@@ -14,9 +14,9 @@ from gymnasium import spaces
 
 import slipstream
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Rows, Vector, empty_rows
-from slipstream.core.errors import EnvError, EnvFault
+from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import EnvError, EnvFault
 from slipstream.testing import BrokenEnv
 from slipstream.vector.processes import Processes
 

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array, Rows, Vector, empty_rows
-from slipstream.core.errors import ConfigError, EnvError, EnvFault
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import EnvSettings
 from slipstream.testing import BrokenEnv, ToyEnv
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec
-from slipstream.core.streams import make_streams, uniform
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec
 from slipstream.envs.registry import Chooser, Scripted
+from slipstream.system.numba_compile import compiled
+from slipstream.system.rng import make_streams, uniform
 
 
 @compiled

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from slipstream.agents.simple import BatchAgent, ChoosingAgent, RandomAgent, ScriptedAgent
 from slipstream.agents.trained import TrainedAgent
-from slipstream.core.contracts import EnvSpec
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.contracts import EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError, did_you_mean
 
 FORMS = "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"
 

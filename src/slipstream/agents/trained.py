@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.agents.simple import BatchAgent
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
-from slipstream.core.errors import CheckpointError
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
+from slipstream.errors import CheckpointError
 from slipstream.models.acting import make_acting
 from slipstream.models.bounds import bound
 from slipstream.models.design import Design

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import main, shared, tell
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 
 LEAST_ROUNDS = 5
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import main, settable, settle, shared, tell
-from slipstream.core.errors import EnvError
+from slipstream.errors import EnvError
 
 
 @main.command("check-env")

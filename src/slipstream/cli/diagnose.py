@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import main, settable, settle, shared, tell
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 
 PAGE = "diagnosis.html"
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import Bar, leave, main, settle, shared, tell
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 
 
 @main.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from slipstream.cli.shell import Bar, main, settle, shared, tell
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 
 
 @main.command()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import Bar, Verbs, leave, main, preset_option, settle, shared, tell
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 
 ABLATION_STEPS = 1_000_000
 

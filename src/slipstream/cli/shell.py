@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from slipstream import __version__
-from slipstream.core.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import Bar, main, settle, shared, tell
-from slipstream.core.errors import CheckpointError
+from slipstream.errors import CheckpointError
 
 
 @main.command()

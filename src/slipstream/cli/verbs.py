@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from slipstream.cli.shell import Bar, configurable, leave, main, plain, settle, shared, tell, text
-from slipstream.core.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.stages import STORY
 
 MUCH, LONG_S = 0.25, 10.0

@@ -13,11 +13,11 @@ from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect
 from slipstream.collect.moments import Moments
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
-from slipstream.core.contracts import Array, Rows, Vector, empty_rows
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.models.acting import make_acting
 from slipstream.models.bounds import bound
 from slipstream.models.design import Acting, Design
+from slipstream.system.rng import make_streams
 
 
 class Actor:

@@ -12,12 +12,12 @@ from typing import Any
 
 from slipstream.collect.rollout import Rollout, copy_rollout, empty_rollout, rollout_fields, view_rollout
 from slipstream.collect.seats import Match
-from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.crew import Crew
-from slipstream.core.slab import Field, Slab
-from slipstream.core.streams import env_seeds
+from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.design import Design
+from slipstream.system.rng import env_seeds
+from slipstream.system.slab import Field, Slab
+from slipstream.system.worker_pool import Crew
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout
 from slipstream.collect.seats import Match, Roster
-from slipstream.core.contracts import Array, Stepper
+from slipstream.contracts import Array, Stepper
 
 if TYPE_CHECKING:
     from slipstream.models.staged import StagedActing

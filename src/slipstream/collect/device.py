@@ -18,14 +18,14 @@ from torch import Tensor
 
 from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.collect.seats import SELF, Match, Table, still_seats
-from slipstream.core.compile import compiled, compiled_fused
-from slipstream.core.contracts import Array, empty_rows, sides_of
-from slipstream.core.launch import capture, launch
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Array, empty_rows, sides_of
 from slipstream.models.bounds import bound, bound_row
 from slipstream.models.heads import sample
 from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE
 from slipstream.models.matrices import Matrices
+from slipstream.system.gpu_kernels import capture, launch
+from slipstream.system.numba_compile import compiled, compiled_fused
+from slipstream.system.rng import make_streams
 from slipstream.vector.device import DeviceVector, side_by_side
 
 SHOWN = 8

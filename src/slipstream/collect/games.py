@@ -11,11 +11,11 @@ import numpy as np
 
 from slipstream.collect.seats import unfit_action
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Agent, Array, EnvSpec, Vector, empty_rows, sides_of
-from slipstream.core.errors import ConfigError, SlipstreamError, did_you_mean
-from slipstream.core.stats import mean_interval, wilson
-from slipstream.core.streams import make_streams
+from slipstream.confidence import mean_interval, wilson
+from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows, sides_of
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, SlipstreamError, did_you_mean
+from slipstream.system.rng import make_streams
 
 Seat = Callable[[str, EnvSpec, EnvChoice], Agent]
 """Makes the agent that a name stands for."""

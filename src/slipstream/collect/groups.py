@@ -14,13 +14,13 @@ from slipstream.collect.pinned import pin, unpin
 from slipstream.collect.rollout import Rollout, now_fields, places, rollout_fields, view_now, view_rollout
 from slipstream.collect.seats import Roster
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import EnvSpec, Vector
-from slipstream.core.slab import Field, Slab
-from slipstream.core.streams import env_seeds
+from slipstream.contracts import EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice
 from slipstream.models.acting import make_acting
 from slipstream.models.design import Acting, Design
 from slipstream.models.kernels import CHUNK
+from slipstream.system.rng import env_seeds
+from slipstream.system.slab import Field, Slab
 from slipstream.vector.processes import Hands, Share, one_place, spread, step_fields
 from slipstream.vector.threads import Threads
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.collect.rollout import Rollout
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector
+from slipstream.contracts import Array, EnvSpec, Rows, Vector
+from slipstream.system.numba_compile import compiled
 
 TOLD = 3
 """Faults of one kind that are told one by one; of the rest, the number."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.seats import Match
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 
 class Local:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slipstream.collect.guard import inspected
 from slipstream.collect.rollout import Rollout
-from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.contracts import Array, EnvSpec, Rows
 
 KEPT = 2
 """Rollouts whose steps are remembered: as many as are filled in turn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from slipstream.core.slab import Slab
+from slipstream.system.slab import Slab
 
 PORTABLE = 1
 """cudaHostRegisterPortable: locked for every context of this process."""

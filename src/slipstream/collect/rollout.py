@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, empty_rows
-from slipstream.core.slab import Field
+from slipstream.contracts import Array, EnvSpec, Rows, empty_rows
 from slipstream.models.design import Design
+from slipstream.system.slab import Field
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Agent, Array, EnvSpec, Rows, sides_of
-from slipstream.core.errors import SlipstreamError
+from slipstream.contracts import Agent, Array, EnvSpec, Rows, sides_of
+from slipstream.errors import SlipstreamError
 
 TASK, PLAYER, SIDE = range(3)
 """Columns of a seat: the task of the env (-1: its target), who plays the other side, and the side that learns."""

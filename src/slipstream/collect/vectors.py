@@ -11,15 +11,15 @@ from typing import Any
 from gymnasium import Space
 
 from slipstream.collect.walk import Walk
-from slipstream.core.contracts import Array, EnvSpec, Vector
-from slipstream.core.errors import EnvError, EnvFault, SlipstreamError
-from slipstream.core.slab import Field
-from slipstream.core.streams import env_seeds
+from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters import minerl, native, rlgym
 from slipstream.envs.adapters.actions import action_decoder, action_space_of
 from slipstream.envs.adapters.observations import list_encoder, obs_encoder, space_of
 from slipstream.envs.registry import LIVE, EnvChoice, import_modules, parse
+from slipstream.errors import EnvError, EnvFault, SlipstreamError
+from slipstream.system.rng import env_seeds
+from slipstream.system.slab import Field
 from slipstream.vector.processes import Processes
 from slipstream.vector.serial import Bridge, Serial
 from slipstream.vector.threads import Threads

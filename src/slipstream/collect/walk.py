@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, empty_rows
+from slipstream.contracts import Array, EnvSpec, Rows, Vector, empty_rows
 
 GLANCE_S, GLANCES = 0.02, 8
 """How long a step is looked at before it is decided how to step, and in how many stretches."""

@@ -9,9 +9,9 @@ from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import view_rollout
 from slipstream.collect.seats import Roster
 from slipstream.collect.vectors import make_vector
-from slipstream.core.child import Answer, Requests, serve
-from slipstream.core.contracts import Array
-from slipstream.core.slab import Slab
+from slipstream.contracts import Array
+from slipstream.system.slab import Slab
+from slipstream.system.worker_main import Answer, Requests, serve
 
 
 def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.errors import ConfigError, DemoError, MachineError
 from slipstream.demos.format import EPISODE
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, compare, prepare
+from slipstream.errors import ConfigError, DemoError, MachineError
 
 FACTS = tuple(set(EPISODE.names or ()) - {"first", "steps", "return", "checksum", "seal"})
 """What a record tells that its values do not."""

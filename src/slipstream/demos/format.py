@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, EnvSpec, ObsSpec
-from slipstream.core.errors import DemoError
+from slipstream.contracts import ActionSpec, EnvSpec, ObsSpec
+from slipstream.errors import DemoError
 
 VERSION = 1
 TERMINATED, TRUNCATED = 1, 2

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import Array
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError
 
 Sarsd = tuple[Any, Any, Array, Any, Array]
 ENDLESS = ("num_epochs", "max_sequence_len")

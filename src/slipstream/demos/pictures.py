@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import MachineError
+from slipstream.contracts import Array
 from slipstream.demos.reader import Demos
+from slipstream.errors import MachineError
 from slipstream.runs.layout import write_bytes
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#8C6BB1")

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import DemoError, MachineError
-from slipstream.core.stats import mean_interval
+from slipstream.confidence import mean_interval
+from slipstream.contracts import ActionSpec, Array
 from slipstream.demos.format import EPISODE, TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos, ShardView
+from slipstream.errors import DemoError, MachineError
 from slipstream.runs.layout import write_json
 
 LIMIT = 0.01

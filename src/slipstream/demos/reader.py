@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import Array
 from slipstream.demos.format import EPISODE, Column, Schema, read_schema
 from slipstream.demos.writer import seal
+from slipstream.errors import DemoError, MachineError
 
 FAR = 8
 """Values that lie further apart than this on average are read one by one, and nothing ahead of them."""

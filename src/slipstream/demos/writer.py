@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import Array
 from slipstream.demos.format import EPISODE, Column, Schema, read_schema
+from slipstream.errors import DemoError, MachineError
 from slipstream.runs.layout import write_json
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
+from slipstream.system.numba_compile import compiled
 
 DIRECTIONS = np.array([[0, 1], [1, 0], [1, 1], [1, -1]])
 

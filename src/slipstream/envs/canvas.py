@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 Point = tuple[float, float]
 Colour = tuple[int, ...]

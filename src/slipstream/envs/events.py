@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slipstream.core.contracts import Array, EnvSpec, Rows
+from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.rocket import layout as rocket
 from slipstream.envs.soccer import layout as soccer
 

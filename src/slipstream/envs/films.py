@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array, sides_of
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, sides_of
 from slipstream.envs.canvas import (
     DIM,
     INK,
@@ -28,6 +27,7 @@ from slipstream.envs.canvas import (
     write_text,
 )
 from slipstream.envs.views import Scene, make_scene
+from slipstream.errors import ConfigError
 from slipstream.runs.replays import Event, Replay
 
 HEADER, FOOTER = 50 / 540, 64 / 540

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from slipstream.core.contracts import Array, Vector, choose_target
-from slipstream.core.errors import ConfigError, EnvError, did_you_mean
+from slipstream.contracts import Array, Vector, choose_target
+from slipstream.errors import ConfigError, EnvError, did_you_mean
 from slipstream.settings import EnvSettings, RewardSettings
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import RewardSettings
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 OWN = "own"
 """The group of a user's own terms."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from slipstream.core.contracts import Array, EnvSpec, check_tasks
+from slipstream.contracts import Array, EnvSpec, check_tasks
 from slipstream.envs.rewards import Payout
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_here
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError
+from slipstream.system.numba_compile import Number, compiled_here
 
 
 def compiled_term(name: str, function: Callable[..., Any], more: tuple[str, ...] = ()) -> Any:

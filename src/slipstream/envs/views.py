@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array, Vector, Viewed
+from slipstream.contracts import Array, Vector, Viewed
 
 SCENES = {
     "soccer": ("slipstream.envs.soccer.drawing", "Pitch"),

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import MachineError
+from slipstream.contracts import Array
+from slipstream.errors import MachineError
 from slipstream.league.matchmaking import bounds
 from slipstream.league.nash import circles, nash
 from slipstream.league.ratings import Ratings, rate

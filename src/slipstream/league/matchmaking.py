@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.stats import CONFIDENCE
+from slipstream.confidence import CONFIDENCE
+from slipstream.contracts import Array
 from slipstream.settings import LeagueSettings
 
 MU, SIGMA = 25.0, 25.0 / 3

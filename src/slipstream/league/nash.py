@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 TOLERANCE = 1e-4
 """Shares are this near to the true ones, and nobody gains more than this against them; smaller shares are 0."""

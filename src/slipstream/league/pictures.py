@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipstream.core.errors import MachineError
+from slipstream.errors import MachineError
 from slipstream.league.standings import steps_of
 from slipstream.runs.layout import write_bytes
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import CheckpointError
+from slipstream.contracts import Array
+from slipstream.errors import CheckpointError
 from slipstream.league.matchmaking import MU, SIGMA, Opponents, bounds, chances, pfsp_weights, update_skill, win_rate
 from slipstream.settings import LeagueSettings
 

@@ -15,8 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.stats import CONFIDENCE
+from slipstream.confidence import CONFIDENCE
+from slipstream.contracts import Array
 
 ELO = 400 / math.log(10)
 """Elo points of one unit of strength, where nothing is drawn."""

@@ -14,9 +14,9 @@ from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import policy_arrays
 from slipstream.collect.games import Fixture, Played, paired, play_fixtures
 from slipstream.collect.seats import SELF, Match
-from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.errors import ConfigError, SlipstreamError
+from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.league.exploiters import SPARRING, Exploiter
 from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool

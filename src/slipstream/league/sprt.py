@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError
 
 Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 SCORES = np.arange(5) / 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
+from slipstream.system.numba_compile import compiled_fused
 
 ZERO = np.float32(0)
 

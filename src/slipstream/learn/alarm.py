@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slipstream.core.stats import t_cdf
+from slipstream.confidence import t_cdf
 
 FEWEST, MOST = 3, 10
 """Points before, and as many after, that are compared."""

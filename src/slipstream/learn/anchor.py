@@ -7,8 +7,8 @@ import numpy as np
 from slipstream.agents.specs import load_trained
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.rollout import Rollout
-from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, EnvSpec
+from slipstream.errors import ConfigError
 from slipstream.models.design import Design
 from slipstream.models.nearness import apply_masks
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATES, SKIPPED = range(11)
 SUMS = 11

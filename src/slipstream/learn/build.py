@@ -19,13 +19,10 @@ from slipstream.collect.local import Local
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.seats import Match, Roster, still_seats
 from slipstream.collect.vectors import consider_native, make_vector, spread_vector
-from slipstream.core import machine
-from slipstream.core.contracts import Array, EnvSpec, Vector
-from slipstream.core.errors import ConfigError, MachineError
-from slipstream.core.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
-from slipstream.core.slab import Field
+from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
+from slipstream.errors import ConfigError, MachineError
 from slipstream.learn.alarm import Alarm
 from slipstream.learn.anchor import make_anchor
 from slipstream.learn.batch import Engine
@@ -39,7 +36,10 @@ from slipstream.learn.placement import off_device
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
 from slipstream.models.design import Design
+from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
 from slipstream.settings import PlanSettings, Settings
+from slipstream.system import machine
+from slipstream.system.slab import Field
 
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.demos.reader import Demos
 from slipstream.learn.batch import POLICY, SAMPLES, SUMS, VALUE, Engine, Knobs
 from slipstream.learn.lessons import Lessons, Statistics, Window

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.replay import Feed
 from slipstream.models.design import Design
 from slipstream.models.layout import Chain, Stack

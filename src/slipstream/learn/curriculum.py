@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import CheckpointError, ConfigError
-from slipstream.core.stats import CONFIDENCE, wilson
+from slipstream.confidence import CONFIDENCE, wilson
+from slipstream.contracts import Array
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.learn.tasks import Result, Task, parse_tasks
 from slipstream.settings import CurriculumSettings
 

@@ -9,12 +9,12 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.batch import CLIPPED, ENTROPY, KL, NORMS, POLICY, SAMPLES, UPDATES, VALUE
 from slipstream.models.heads import measure, slopes
 from slipstream.models.kernels import ONE, TWO, ZERO, exponential
 from slipstream.models.networks import place
+from slipstream.system.numba_compile import Number, compiled, compiled_fused
 
 OLD_LOGP, OLD_VALUE, ADVANTAGE, GOAL, WEIGHT = range(5)
 """Columns of what is known of a sample."""

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from slipstream.collect.device import ENDED, LENGTH, OUTCOME, RETURN, DeviceRollout
-from slipstream.core.contracts import Array
-from slipstream.core.launch import capture, launch
+from slipstream.contracts import Array
 from slipstream.learn import health
 from slipstream.learn.advantages import estimate_advantages, estimate_row
 from slipstream.learn.batch import (
@@ -44,6 +43,7 @@ from slipstream.learn.ppo import GOOD_EVERY, PPO
 from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
 from slipstream.models.matrices import Matrices
 from slipstream.settings import Settings
+from slipstream.system.gpu_kernels import capture, launch
 
 KNOBS = (
     "clip", "clip_value", "value", "entropy", "policy", "max_grad_norm", "learning_rate", "adam_eps", "weight_decay",

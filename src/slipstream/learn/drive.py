@@ -19,10 +19,9 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.games import Games, Played, play
 from slipstream.collect.tapes import keep
 from slipstream.config import Resolved, dump
-from slipstream.core import compile
-from slipstream.core.contracts import Agent, EnvSpec
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError, EnvError
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.loop import Progress, due, iterate
 from slipstream.learn.matches import Opponents
@@ -36,6 +35,7 @@ from slipstream.runs.layout import RunDir, default_path, lock, write_json, write
 from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
 from slipstream.runs.signals import Wishes, heeded
 from slipstream.settings import Settings
+from slipstream.system import numba_compile
 
 NEED_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
@@ -88,7 +88,7 @@ def begin(
         resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
         settings = resolved.settings
     began = time.perf_counter()
-    compile.announce()
+    numba_compile.announce()
     place = RunDir(run or default_path(choice.name))
     parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
     try:
@@ -111,7 +111,7 @@ def go_on(
 ) -> Trained:  # fmt: skip
     """Go on with a run from its newest valid checkpoint; `steps` is the total."""
     began = time.perf_counter()
-    compile.announce()
+    numba_compile.announce()
     place = RunDir.open(run)
     with lock(place) as notices:
         checkpoint, damaged = load_latest(place)

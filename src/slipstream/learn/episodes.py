@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from slipstream.collect.rollout import Rollout
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array
-from slipstream.core.stats import mean_interval, wilson
+from slipstream.confidence import mean_interval, wilson
+from slipstream.contracts import Array
+from slipstream.system.numba_compile import compiled
 
 WINDOW = 100
 """Finished episodes that the means are taken over."""

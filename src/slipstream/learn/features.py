@@ -22,15 +22,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from slipstream.core.contracts import Array, ObsSpec
-from slipstream.core.errors import DemoError, MachineError
-from slipstream.core.machine import cores
+from slipstream.contracts import Array, ObsSpec
 from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos, ShardView
+from slipstream.errors import DemoError, MachineError
 from slipstream.models.frozen import Trunk, head_obs
 from slipstream.models.reference import torch_threads
 from slipstream.runs.checkpoint import check_space
 from slipstream.runs.layout import write_json
+from slipstream.system.machine import cores
 
 TOGETHER = 256
 """Observations that are brought in at once."""

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused, compiled_threads
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.batch import (
     CLIPPED,
     ENTROPY,
@@ -41,6 +40,7 @@ from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
 from slipstream.models.nearness import hold_near
 from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
 from slipstream.models.tokens import AS_IT_IS, Book, empty_book, open_book, samples_of
+from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 FAILED = 3
 """Failed steps in a row that end an epoch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 
 class Restorable(Protocol):

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipstream.core.contracts import Array
-from slipstream.core.launch import capture
+from slipstream.contracts import Array
 from slipstream.learn.batch import SKIPPED, SUMS, Knobs
 from slipstream.learn.optimisers import Optimiser
 from slipstream.learn.tensors import Data
+from slipstream.system.gpu_kernels import capture
 
 DIALS = ("clip", "value", "entropy", "max_grad_norm", "learning_rate", "reference_kl")
 """Knobs that a graph reads from memory; the others are part of what it is."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.layout import Weights
 
 DORMANT = 0.025

@@ -11,14 +11,14 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.format import Column
 from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
 from slipstream.learn.batch import Batch
 from slipstream.learn.moments import Moments, sum_returns
 from slipstream.models.design import Acting, Design
+from slipstream.system.numba_compile import Number, compiled_fused
 
 EDGE = 0.999
 """A squashed action at its bound would be infinitely far out before it was bent; it is taken as this."""

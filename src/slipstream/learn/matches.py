@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from slipstream.collect.seats import PLAYER, SELF, SIDE, TASK, Match, still_seats
-from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.errors import ConfigError
-from slipstream.core.stats import mean_interval
+from slipstream.confidence import mean_interval
+from slipstream.contracts import Array, EnvSpec
+from slipstream.errors import ConfigError
 from slipstream.learn.curriculum import Curriculum
 from slipstream.learn.tasks import Result, Scores
 

@@ -8,15 +8,15 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.collect.rollout import Rollout
-from slipstream.core.contracts import Agent, Array, EnvSpec
-from slipstream.core.errors import DemoError
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Agent, Array, EnvSpec
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import DemoError
 from slipstream.learn.batch import POLICY, SAMPLES, SUMS, Batch, Engine, Knobs
 from slipstream.learn.lessons import plain_batch, policy_actions
 from slipstream.models.design import Design
 from slipstream.settings import PPOSettings, Settings
+from slipstream.system.rng import make_streams
 
 
 class Mentor:

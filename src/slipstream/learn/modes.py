@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipstream.core.contracts import Array
-from slipstream.core.plan import Plan
+from slipstream.contracts import Array
+from slipstream.plan import Plan
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions that autocast gives to networks."""

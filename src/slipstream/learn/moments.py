@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
+from slipstream.system.numba_compile import Number, compiled_fused
 
 MIN_DEVIATION = 1e-4
 NEARLY_ONE = float(np.nextafter(np.float32(1), np.float32(0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.layout import Weights
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.learn.batch import Knobs
 from slipstream.models.reference import ActorCritic
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.critics import ADAM_EPS, Critics, SoftKnobs
 from slipstream.learn.naming import under
 from slipstream.learn.replay import Feed

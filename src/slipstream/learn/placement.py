@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.contracts import EnvSpec
+from slipstream.contracts import EnvSpec
 from slipstream.models.design import Design
 from slipstream.settings import Settings
 

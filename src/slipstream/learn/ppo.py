@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.collect.rollout import Rollout
-from slipstream.core.contracts import Array
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Array
+from slipstream.errors import EnvError
 from slipstream.learn import health
 from slipstream.learn.advantages import estimate_advantages
 from slipstream.learn.anchor import Anchor

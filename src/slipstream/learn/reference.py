@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import MachineError
-from slipstream.core.plan import changed
+from slipstream.contracts import Array
+from slipstream.errors import MachineError
 from slipstream.learn.batch import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
 from slipstream.learn.contrast import contrast
 from slipstream.learn.graphs import Graphs, Tally
@@ -24,6 +23,7 @@ from slipstream.learn.optimisers import Optimiser, shorten
 from slipstream.learn.tensors import Data, Part
 from slipstream.models.design import Design
 from slipstream.models.reference import ActorCritic, Told
+from slipstream.plan import changed
 
 SURVEYED = 4096
 """Samples that `survey` looks at together."""

@@ -15,17 +15,17 @@ import safetensors
 import safetensors.numpy
 
 from slipstream.collect.rollout import Rollout
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import CheckpointError, ConfigError, DemoError
-from slipstream.core.streams import MASK32, make_streams, mix, uniform
+from slipstream.contracts import ActionSpec, Array
 from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.reader import Demos
+from slipstream.errors import CheckpointError, ConfigError, DemoError
 from slipstream.models.design import Design
 from slipstream.models.heads import TWO_PI
 from slipstream.models.kernels import TWO, ZERO, copy_row, hyperbolic_tangent
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
+from slipstream.system.numba_compile import Number, compiled_fused
+from slipstream.system.rng import MASK32, make_streams, mix, uniform
 
 MIB = 2**20
 OUTSIDE = 1e-3

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.collect.rollout import Rollout
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError, EnvError
 from slipstream.learn import health
 from slipstream.learn.critics import CRITIC, LENGTH, LOGP, POLICY, SUMS, UPDATES, Critics, Q, SoftEngine, SoftKnobs
 from slipstream.learn.moments import Moments

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.errors import ConfigError, did_you_mean
 from slipstream.learn.batch import Outcome
 from slipstream.settings import PPOSettings, SACSettings, Section, Settings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
+from slipstream.system.numba_compile import compiled
 
 
 def beginnings(terminated: Array, truncated: Array) -> Array:

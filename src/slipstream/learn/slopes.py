@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused, compiled_sum
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.critics import CRITIC, LOGP, POLICY, Q
 from slipstream.learn.replay import Sample
 from slipstream.models.heads import (
@@ -53,6 +52,7 @@ from slipstream.models.layout import (
 )
 from slipstream.models.networks import backward, forward, load_obs, outputs
 from slipstream.models.norms import denormalise_row
+from slipstream.system.numba_compile import Number, compiled_fused, compiled_sum
 
 
 class Nets(NamedTuple):

@@ -13,8 +13,7 @@ import time
 import numba
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused, compiled_threads
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.critics import (
     ADAM_EPS,
     FROZEN,
@@ -47,6 +46,7 @@ from slipstream.learn.slopes import (
 from slipstream.models.design import Design
 from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, columns_of, flip, product, squared_length
 from slipstream.models.layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
+from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 CRITICISE, MOVE_CRITICS, ACT, MOVE_ACTOR = range(4)
 PHASES = 4

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.agents.trained import policy_arrays
-from slipstream.core.contracts import Array
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.contracts import Array
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.learn.build import Parts
 from slipstream.runs.checkpoint import Checkpoint
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.core.plan import ADDED
 from slipstream.learn.build import Parts
+from slipstream.plan import ADDED
 from slipstream.settings import Settings
 
 Row = tuple[str, Any, Any, str]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.heads import apply_mask, measure
 from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS
 from slipstream.models.networks import outputs, place, run_block
+from slipstream.system.numba_compile import compiled_fused
 
 
 @compiled_fused

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.errors import ConfigError, did_you_mean
 
 FIRST_RETURNS = 100
 """Episodes of a task whose median return later ones are measured by, where the env knows no outcome."""

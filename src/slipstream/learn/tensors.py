@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.learn.batch import Batch
 
 COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")

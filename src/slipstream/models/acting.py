@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.design import Acting, Design
 from slipstream.models.heads import apply_mask, greedy, sample
 from slipstream.models.kernels import CHUNK
@@ -14,6 +13,7 @@ from slipstream.models.memory import keep_state
 from slipstream.models.nearness import tell_rows
 from slipstream.models.networks import forward, load_lanes, outputs
 from slipstream.models.tokens import AS_IT_IS, Reader
+from slipstream.system.numba_compile import compiled_fused
 
 
 @compiled_fused

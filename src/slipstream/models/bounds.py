@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.kernels import hyperbolic_tangent
+from slipstream.system.numba_compile import compiled_fused
 
 
 @compiled_fused

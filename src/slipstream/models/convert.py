@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.layout import write_bytes, write_json
 
 KIND = "vpt-impala"

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, ObsSpec
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
+from slipstream.errors import ConfigError
 from slipstream.models.layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
 from slipstream.models.tokens import POOLED, token_slots
 from slipstream.settings import PolicySettings

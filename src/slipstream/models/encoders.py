@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.core.contracts import ObsField, ObsSpec
+from slipstream.contracts import ObsField, ObsSpec
 from slipstream.models.kernels import OBS_LIMIT
 from slipstream.models.tokens import ABSENT, FEATURE_SIZE, PLACE_SIZE, TOKEN_SIZE
 from slipstream.settings import PolicySettings

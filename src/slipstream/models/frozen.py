@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.errors import CheckpointError, ConfigError, MachineError, SlipstreamError
+from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.errors import CheckpointError, ConfigError, MachineError, SlipstreamError
 from slipstream.models.convert import KIND, VptImages, read_trunk
 from slipstream.models.design import Design
 from slipstream.runs.checkpoint import find, load

@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
-from slipstream.core.streams import uniform
+from slipstream.contracts import Array
 from slipstream.models.kernels import HALF, ONE, TWO, ZERO, exponential, hyperbolic_tangent, logistic, softplus
 from slipstream.models.layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
+from slipstream.system.numba_compile import Number, compiled_fused
+from slipstream.system.rng import uniform
 
 MASKED = np.float32(-1e9)
 SURE = np.float32(5e8)

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused, compiled_sum
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.tiles import LANES, ROWS, WIDE, write_narrow, write_wide
+from slipstream.system.numba_compile import Number, compiled_fused, compiled_sum
 
 CHUNK = 64
 """Rows that go through the network together; a multiple of 4, small enough for the cache."""

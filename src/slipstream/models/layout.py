@@ -15,8 +15,8 @@ from math import prod
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import CheckpointError
+from slipstream.contracts import ActionSpec, Array
+from slipstream.errors import CheckpointError
 
 ACTIVATIONS = {"none": 0, "tanh": 1, "relu": 2, "elu": 3}
 DENSE, GRU, LSTM = 0, 1, 2

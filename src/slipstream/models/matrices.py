@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
-from slipstream.core.launch import launch
+from slipstream.contracts import Array
 from slipstream.models.design import Design
 from slipstream.models.kernels import OBS_LIMIT, ONE, hyperbolic_tangent, logistic
 from slipstream.models.layout import COLUMNS, DENSE, IN_COLUMNS, STATE, Layer
+from slipstream.system.gpu_kernels import launch
+from slipstream.system.numba_compile import Number, compiled_fused
 
 SLOPES: dict[str, Any] = {
     "tanh": torch.ops.aten.tanh_backward,

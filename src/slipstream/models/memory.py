@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.kernels import (
     ONE,
     ZERO,
@@ -34,6 +33,7 @@ from slipstream.models.layout import (
     STATE,
     WEIGHT,
 )
+from slipstream.system.numba_compile import Number, compiled_fused
 
 
 @compiled_fused

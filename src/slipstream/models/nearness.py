@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.heads import SURE, apply_mask, log_deviation, softmax_part
 from slipstream.models.kernels import CHUNK, HALF, ONE, TWO, ZERO, exponential, softplus
 from slipstream.models.layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS
 from slipstream.models.memory import keep_state
 from slipstream.models.networks import forward, load_lanes, outputs
+from slipstream.system.numba_compile import Number, compiled_fused
 
 
 @compiled_fused

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.kernels import (
     OBS_LIMIT,
     ONE,
@@ -36,6 +35,7 @@ from slipstream.models.layout import (
 )
 from slipstream.models.memory import gates_of, keep_state, recall, remember
 from slipstream.models.norms import denormalise, normalise
+from slipstream.system.numba_compile import compiled_fused
 
 
 @compiled_fused

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.kernels import NORM_EPS, ONE, ZERO, columns_of
 from slipstream.models.layout import COLUMNS, EXTRA, NORM, UNITS
+from slipstream.system.numba_compile import Number, compiled_fused
 
 
 @compiled_fused

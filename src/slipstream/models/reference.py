@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from slipstream.core.contracts import Array, ObsSpec, vector_obs
+from slipstream.contracts import Array, ObsSpec, vector_obs
 from slipstream.models.design import MEMORIES, Design
 from slipstream.models.encoders import Encoder
 from slipstream.models.frozen import head_design, make_sight

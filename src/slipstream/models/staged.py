@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
-from slipstream.core.launch import capture, launch
-from slipstream.core.slab import Field
+from slipstream.contracts import Array
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, greedy, sample
 from slipstream.models.reference import ActorCritic, torch_threads
+from slipstream.system.gpu_kernels import capture, launch
+from slipstream.system.numba_compile import compiled_fused
+from slipstream.system.slab import Field
 
 TRIED = 3
 """Runs before a graph is captured."""

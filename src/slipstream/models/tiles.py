@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 ROWS, LANES = 4, 16
 """Rows of a tile, and numbers of a vector."""

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array, ObsField
+from slipstream.contracts import Array, ObsField
 from slipstream.models.kernels import ONE, ZERO, add_products, dense, product
 from slipstream.models.layout import PlainSlot
+from slipstream.system.numba_compile import compiled_fused
 
 ABSENT = 255
 """The place of a token that is not there."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from slipstream.core.compile import compiled_fused
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.models.design import Design
 from slipstream.models.heads import apply_mask, greedy, sample
 from slipstream.models.kernels import CHUNK
 from slipstream.models.layout import PlainSlot
 from slipstream.models.reference import ActorCritic, torch_threads
+from slipstream.system.numba_compile import compiled_fused
 
 
 @compiled_fused

@@ -12,14 +12,14 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError, GateError, MachineError, SlipstreamError
+from slipstream.errors import ConfigError, GateError, MachineError, SlipstreamError
 from slipstream.perf.board import draw, page
 from slipstream.perf.heats import Heat, Portrait, Work, heat, probe
 from slipstream.perf.sides import Side, read_side
 from slipstream.perf.verdict import compare, middle
 from slipstream.runs.layout import plain, read_json, write_json, write_text
 from slipstream.runs.provenance import git_state
+from slipstream.system import machine
 
 BASELINE = "slipstream bench baseline"
 NEED_ROUNDS = 5

@@ -8,11 +8,11 @@ import numpy as np
 
 from slipstream.collect.recorder import spread
 from slipstream.collect.rollout import rollout_fields
-from slipstream.core.contracts import EnvSpec
-from slipstream.core.plan import Plan
+from slipstream.contracts import EnvSpec
 from slipstream.learn.replay import step_bytes
 from slipstream.models.design import Design
 from slipstream.perf.findings import Part
+from slipstream.plan import Plan
 from slipstream.settings import Settings
 
 MIB = 2**20

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream import __version__
 from slipstream.config import Layer
-from slipstream.core import machine
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.layout import read_json, write_json
 from slipstream.settings import PlanSettings, Settings
+from slipstream.system import machine
 
 if TYPE_CHECKING:
     from slipstream.perf.tune import Tuned

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError, did_you_mean
-from slipstream.core.plan import Plan
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, did_you_mean
 from slipstream.learn.build import Parts, look
 from slipstream.learn.replay import step_bytes
 from slipstream.perf.budget import plan_memory, rollout_mib
@@ -37,9 +35,11 @@ from slipstream.perf.rules import Advice, judge
 from slipstream.perf.stepping import measure_env
 from slipstream.perf.trial import Rehearsal, Trial
 from slipstream.perf.watch import Watch
+from slipstream.plan import Plan
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.settings import Settings
+from slipstream.system import machine
 
 TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0

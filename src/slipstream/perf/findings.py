@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.stats import t_quantile
+from slipstream.confidence import t_quantile
 
 SURE = 0.999
 """How sure a trend must be to be called one."""

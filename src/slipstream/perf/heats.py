@@ -17,14 +17,7 @@ import psutil
 import safetensors
 import yaml
 
-from slipstream.core.errors import (
-    CheckpointError,
-    ConfigError,
-    DemoError,
-    EnvError,
-    MachineError,
-    SlipstreamError,
-)
+from slipstream.errors import CheckpointError, ConfigError, DemoError, EnvError, MachineError, SlipstreamError
 from slipstream.perf.sides import Side, command, knows, surroundings
 from slipstream.runs.layout import RunDir, read_json
 from slipstream.runs.metrics import read

@@ -7,8 +7,8 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.core import machine
 from slipstream.perf.findings import Limits
+from slipstream.system import machine
 
 SIDE = 512
 """Of the matrices that are multiplied."""

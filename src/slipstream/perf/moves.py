@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.core.errors import ConfigError
-from slipstream.core.plan import check_batch
+from slipstream.errors import ConfigError
+from slipstream.plan import check_batch
 from slipstream.settings import Settings
 
 Changes = dict[str, Any]

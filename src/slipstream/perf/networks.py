@@ -10,9 +10,7 @@ import numpy as np
 
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.walk import draw_actions
-from slipstream.core.contracts import Array, EnvSpec
-from slipstream.core.plan import Plan, Switch
-from slipstream.core.streams import make_streams
+from slipstream.contracts import Array, EnvSpec
 from slipstream.learn.build import Learner, make_engine, needs_torch
 from slipstream.learn.ppo import PPO
 from slipstream.models.acting import make_acting
@@ -20,7 +18,9 @@ from slipstream.models.design import Design
 from slipstream.perf.findings import InferenceFindings, LearnFindings, Times
 from slipstream.perf.limits import item_us
 from slipstream.perf.tracing import counting_syncs
+from slipstream.plan import Plan, Switch
 from slipstream.settings import Settings
+from slipstream.system.rng import make_streams
 
 BATCHES = (1, 8, 64, 512)
 ROUNDS = 3

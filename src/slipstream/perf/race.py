@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slipstream.core.stats import mean_interval
+from slipstream.confidence import mean_interval
 from slipstream.perf.trial import Rehearsal
 
 HOPELESS, LOSING = 0.7, 0.9

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slipstream.config import flag_layer, preset_layer, presets, resolve
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.errors import ConfigError, did_you_mean
 
 PACKAGE = Path(__file__).parents[1]
 COMMIT, PRESET = "commit:", "preset:"

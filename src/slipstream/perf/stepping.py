@@ -17,7 +17,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from slipstream.collect.vectors import make_one, make_vector, steps_in_batches
 from slipstream.collect.walk import Walk, draw_actions
-from slipstream.core.contracts import Vector, empty_rows
+from slipstream.contracts import Vector, empty_rows
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder
 from slipstream.envs.registry import EnvChoice

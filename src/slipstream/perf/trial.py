@@ -9,9 +9,9 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from slipstream.core.plan import Plan
 from slipstream.envs.registry import EnvChoice
 from slipstream.learn.build import build
+from slipstream.plan import Plan
 from slipstream.runs import system
 from slipstream.runs.spans import Spans
 from slipstream.settings import Settings

@@ -11,9 +11,8 @@ from time import perf_counter
 from typing import Any, cast
 
 from slipstream.config import Resolved
-from slipstream.core import machine
-from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.perf.cache import VARIED, save
 from slipstream.perf.model import Model
 from slipstream.perf.moves import LADDERS, Changes, Space, compiles_s, lay, rollout_for
@@ -21,6 +20,7 @@ from slipstream.perf.race import Race, Ratio, middle, race
 from slipstream.perf.trial import Rehearsal, Trial
 from slipstream.runs import system
 from slipstream.settings import Settings
+from slipstream.system import machine
 
 SECONDS = 45.0
 ROUNDS, FINAL_ROUNDS, FINAL_SLICE = 6, 5, 1.5

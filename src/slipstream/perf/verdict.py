@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from slipstream.core.stats import median_interval
+from slipstream.confidence import median_interval
 from slipstream.perf.heats import Heat, Portrait
 
 EQUAL = 0.01

@@ -26,9 +26,9 @@ import psutil
 import safetensors
 import safetensors.numpy
 
-from slipstream.core.errors import CheckpointError, MachineError, SlipstreamError
-from slipstream.core.machine import disk_free_bytes
+from slipstream.errors import CheckpointError, MachineError, SlipstreamError
 from slipstream.runs.layout import RunDir, plain, sync_folder, write_json, write_new
+from slipstream.system.machine import disk_free_bytes
 
 VERSION = 1
 MANIFEST_LIMIT = 2**24

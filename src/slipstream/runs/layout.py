@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from slipstream.core.errors import CheckpointError, MachineError, did_you_mean
+from slipstream.errors import CheckpointError, MachineError, did_you_mean
 
 if sys.platform == "win32":
     import msvcrt

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.config import file_layer, flag_layer, resolve
-from slipstream.core.errors import CheckpointError
-from slipstream.core.machine import cores, cpu_model, memory_bytes
+from slipstream.errors import CheckpointError
 from slipstream.runs.layout import RunDir, write_json
 from slipstream.settings import Settings
+from slipstream.system.machine import cores, cpu_model, memory_bytes
 
 PACKAGES = ("torch", "numpy", "numba", "gymnasium", "safetensors")
 

@@ -27,8 +27,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from slipstream import __version__
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError, MachineError
+from slipstream.contracts import Array
+from slipstream.errors import DemoError, MachineError
 from slipstream.runs.layout import plain, write_bytes
 
 MAGIC = b"\x89REPLAY\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from slipstream.core.machine import disk_free_bytes, memory_bytes
+from slipstream.system.machine import disk_free_bytes, memory_bytes
 
 _before: dict[int, float] = {}  # pid -> CPU seconds at the last sample
 _sampled_at = 0.0  # 0: not yet

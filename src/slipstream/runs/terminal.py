@@ -11,8 +11,8 @@ import time
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import MachineError
+from slipstream.contracts import Array
+from slipstream.errors import MachineError
 
 HOLD_S = 0.3
 """How long a key counts as held: terminals tell of presses only, and repeat the last key alone."""

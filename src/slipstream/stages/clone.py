@@ -14,27 +14,27 @@ import numpy as np
 
 from slipstream.agents.trained import policy_arrays
 from slipstream.config import Resolved, dump
-from slipstream.core import compile, machine
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError
-from slipstream.core.plan import Facts, Plan, make_plan
+from slipstream.contracts import Array
 from slipstream.demos.edit import split
 from slipstream.demos.pictures import Panel, plot
 from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
 from slipstream.envs.rewards import discount
+from slipstream.errors import ConfigError, DemoError
 from slipstream.learn.build import choose_env, machine_facts, make_engine, needs_torch
 from slipstream.learn.cloning import Cloner, facts_of
 from slipstream.learn.dagger import expert_of, play_round
 from slipstream.learn.handover import adopt
 from slipstream.learn.lessons import measure
 from slipstream.models.design import Design
+from slipstream.plan import Facts, Plan, make_plan
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, find, load, load_latest
 from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, read, rewind
 from slipstream.runs.signals import Wishes, heeded
 from slipstream.settings import Settings
+from slipstream.system import machine, numba_compile
 
 Say = Callable[[str], None]
 KEPT = ("epoch", "seconds", "best", "waited", "round", "done")
@@ -95,7 +95,7 @@ class State:
 def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Callable[[int, int], None]) -> Cloned:
     """Start a new clone of the demos in `folder`."""
     began, settings = time.perf_counter(), resolved.settings
-    compile.announce(say)
+    numba_compile.announce(say)
     report = inspect(folder, limit=settings.clone.quality)
     for line in report.lines():
         say(line)

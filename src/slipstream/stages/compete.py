@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.config import Resolved
-from slipstream.core.errors import ConfigError
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError
 from slipstream.league.ladder import write_ladder
 from slipstream.league.season import Season
 from slipstream.learn.drive import Trained, begin, go_on

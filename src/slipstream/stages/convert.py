@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slipstream.core.errors import CheckpointError, ConfigError, did_you_mean
+from slipstream.errors import CheckpointError, ConfigError, did_you_mean
 from slipstream.models.convert import KIND, compare, read_tensors, take_over, vpt_shape, write_trunk
 from slipstream.models.frozen import load_trunk
 

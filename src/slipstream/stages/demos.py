@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import ActionSpec
 from slipstream.demos.quality import describe_measures, measure
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError
 
 WHO = ("agent", "opponent", "format", "source", "seed", "time_utc", "imported_utc", "hostname")
 """What a shard tells of its origin that a person asks for first."""

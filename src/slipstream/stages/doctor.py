@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slipstream.core import machine
 from slipstream.runs.provenance import version
+from slipstream.system import machine
 
 LIBRARIES = ("slipstream", "torch", "numpy", "numba", "gymnasium", "pydantic", "safetensors", "rich", "tensorboard")
 
@@ -68,7 +68,7 @@ def _checks(facts: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def _numba() -> tuple[bool, str, str]:
-    from slipstream.core.streams import mix
+    from slipstream.system.rng import mix
 
     try:
         works = int(mix(1)) == int(mix.py_func(1))  # type: ignore[attr-defined]

@@ -7,9 +7,9 @@ from typing import Any
 
 from slipstream.agents.specs import load_agent
 from slipstream.collect.games import Games, play
-from slipstream.core.errors import ConfigError
-from slipstream.core.stats import mean_interval
+from slipstream.confidence import mean_interval
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError
 
 
 def evaluate(

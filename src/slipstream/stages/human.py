@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.simple import BatchAgent
-from slipstream.core.contracts import ActionSpec, Array, Vector
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.contracts import ActionSpec, Array, Vector
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.views import draw, look
+from slipstream.errors import ConfigError, EnvError
 from slipstream.runs.signals import Wishes
 from slipstream.runs.terminal import LETTERS, Terminal
 

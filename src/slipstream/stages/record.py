@@ -18,18 +18,18 @@ from slipstream.collect.games import Games, nobody_to_play
 from slipstream.collect.recorder import Order, spread
 from slipstream.collect.scribe import BYTES, DROPPED, GAMES, Scribe, Share, rehearse, slab_fields, writable
 from slipstream.collect.vectors import make_vector
-from slipstream.core import compile, machine
-from slipstream.core.contracts import Agent, Array, EnvSpec, Vector
-from slipstream.core.crew import Crew
-from slipstream.core.errors import ConfigError, MachineError, SlipstreamError
-from slipstream.core.slab import Slab
-from slipstream.core.streams import env_seeds
+from slipstream.contracts import Agent, Array, EnvSpec, Vector
 from slipstream.demos.format import EPISODE, Schema
 from slipstream.demos.reader import Demos, ShardView
 from slipstream.demos.writer import prepare, recording_name
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.runs import provenance
 from slipstream.runs.signals import Wishes, heeded
+from slipstream.system import machine, numba_compile
+from slipstream.system.rng import env_seeds
+from slipstream.system.slab import Slab
+from slipstream.system.worker_pool import Crew
 
 Tell = Callable[[int, int], None]
 GUESSED_STEPS = 100
@@ -52,7 +52,7 @@ def record(
     """
     _check_numbers(games, workers, seed)
     began = time.perf_counter()
-    compile.announce()
+    numba_compile.announce()
     spec, schema, opponent = _rehearse(choice, None if player else agent, opponent, sampled, expert)
     with writable(out):
         prepare(out, schema)

@@ -15,10 +15,10 @@ from typing import Any
 
 from PIL import Image
 
-from slipstream.core.contracts import sides_of
-from slipstream.core.errors import ConfigError, MachineError
+from slipstream.contracts import sides_of
 from slipstream.envs.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
 from slipstream.envs.films import Film, sheet, short_name
+from slipstream.errors import ConfigError, MachineError
 from slipstream.runs.replays import Event, Replay
 
 SIZE, SMALL = (960, 540), (640, 360)

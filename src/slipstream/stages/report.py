@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from slipstream.core.errors import DemoError
+from slipstream.errors import DemoError
 from slipstream.runs import figures
 from slipstream.runs.display import human_count, human_time
 from slipstream.runs.figures import Line, Player, Point

@@ -18,15 +18,15 @@ from slipstream.agents.specs import load_agent
 from slipstream.collect.games import play
 from slipstream.collect.recorder import Order, Recorder, make_vectors, spread
 from slipstream.collect.vectors import make_vector
+from slipstream.confidence import CONFIDENCE, mean_interval, t_quantile
 from slipstream.config import Resolved
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError, did_you_mean
-from slipstream.core.stats import CONFIDENCE, mean_interval, t_quantile
+from slipstream.contracts import Array
 from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.envs.rewards import Scheme, weigh
+from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.learn.drive import begin, go_on
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir, read_json, write_bytes, write_json

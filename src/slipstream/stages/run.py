@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.config import Resolved
-from slipstream.core.errors import ConfigError, did_you_mean
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError, did_you_mean
 from slipstream.perf import cache
 from slipstream.perf.trial import try_out
 from slipstream.perf.tune import tune

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.core.actions import CameraBins
-from slipstream.core.errors import ConfigError, DemoError, did_you_mean
-from slipstream.core.frames import FrameAdapter
 from slipstream.demos.exporters.arrays import export_npz
 from slipstream.demos.exporters.minari import export_minari
 from slipstream.demos.exporters.minerl import export_minerl
@@ -25,6 +22,9 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.adapters import gymnasium
 from slipstream.envs.adapters.actions import action_spec
 from slipstream.envs.adapters.observations import obs_encoder, obs_spec
+from slipstream.errors import ConfigError, DemoError, did_you_mean
+from slipstream.minecraft.action_maps import CameraBins
+from slipstream.minecraft.frames import FrameAdapter
 
 RULES = SpaceRules(obs_spec, obs_encoder, action_spec)
 PICTURED = ("env", "actions", "size", "grey", "stack", "look", "margin", "camera")

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector
-from slipstream.core.launch import OnDevice, Room, Work, launch
+from slipstream.contracts import Array, EnvSpec, Rows, Vector
+from slipstream.system.gpu_kernels import OnDevice, Room, Work, launch
 
 WRITTEN = (
     "obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour",

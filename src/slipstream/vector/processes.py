@@ -14,12 +14,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from slipstream.core.bell import Bell
-from slipstream.core.child import Answer, Requests, serve
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector, check_tasks, empty_rows
-from slipstream.core.crew import Crew
-from slipstream.core.errors import EnvError, EnvFault, MachineError
-from slipstream.core.slab import Field, Slab
+from slipstream.contracts import Array, EnvSpec, Rows, Vector, check_tasks, empty_rows
+from slipstream.errors import EnvError, EnvFault, MachineError
+from slipstream.system.pipe_event import Bell
+from slipstream.system.slab import Field, Slab
+from slipstream.system.worker_main import Answer, Requests, serve
+from slipstream.system.worker_pool import Crew
 
 RESET, STEP, RESET_SOME, SEEDS, ASSIGN, SAVE, LOAD = range(7)
 STEPS, ENV, FIRST = range(3)

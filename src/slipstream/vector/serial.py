@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, target_tasks
-from slipstream.core.errors import guarded
-from slipstream.core.streams import Seeds
+from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, target_tasks
+from slipstream.errors import guarded
+from slipstream.system.rng import Seeds
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, Vector
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Array, EnvSpec, Rows, Vector
+from slipstream.errors import EnvError
 
 Task = Callable[[], None]
 

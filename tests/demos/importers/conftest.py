@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 STEP = 6
 """Levels of brightness from frame to frame."""

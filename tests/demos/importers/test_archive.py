@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.errors import DemoError
 from slipstream.demos.importers.archive import Archive, write_npz
+from slipstream.errors import DemoError
 
 RANDOM = np.random.default_rng(0)
 ARRAYS = {

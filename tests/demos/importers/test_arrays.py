@@ -11,12 +11,12 @@ import h5py
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import Array
 from slipstream.demos.exporters.arrays import export_npz
 from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.importers.tables import BLOCK, Table
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError
 from slipstream.stages.transfer import bring_in, import_trajectories
 
 LENGTHS = (5, 3, 7)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, vector_obs
-from slipstream.core.errors import ConfigError, DemoError, MachineError
+from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
 from slipstream.demos.importers.intake import Episode, Part, Source, optional, take_in
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError, MachineError
 
 SCHEMA = Schema("toy", vector_obs(2), ActionSpec("discrete", (3,)))
 

@@ -15,12 +15,12 @@ import pytest
 from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
 
-from slipstream.core.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
-from slipstream.core.errors import ConfigError, DemoError, MachineError
+from slipstream.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
 from slipstream.demos.exporters.minari import export_minari
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
+from slipstream.errors import ConfigError, DemoError, MachineError
 from slipstream.stages.transfer import bring_in, send_out
 
 IMAGE = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("in/eye", "image", (40, 36, 3))))

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.actions import TABLE_8, TABLE_14
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError, MachineError
-from slipstream.core.frames import FrameAdapter
+from slipstream.contracts import Array
 from slipstream.demos.exporters.minerl import export_minerl, write_recording
 from slipstream.demos.format import TERMINATED
 from slipstream.demos.importers.intake import take_in
 from slipstream.demos.importers.minerl import minerl_source, recordings
 from slipstream.demos.iterators import sarsd_iter
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError, MachineError
+from slipstream.minecraft.action_maps import TABLE_8, TABLE_14
+from slipstream.minecraft.frames import FrameAdapter
 
 Write = Callable[..., Path]
 Tell = Callable[[Array], list[int]]

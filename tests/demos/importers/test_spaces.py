@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from slipstream.core.errors import DemoError
 from slipstream.demos.importers.spaces import Codec
 from slipstream.envs.adapters.actions import action_decoder
 from slipstream.envs.adapters.observations import obs_encoder
+from slipstream.errors import DemoError
 from slipstream.stages.transfer import RULES
 
 ACTIONS = [

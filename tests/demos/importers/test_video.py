@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.importers import video
+from slipstream.errors import DemoError
 
 
 def film(count: int, height: int = 16, width: int = 24) -> Array:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.actions import TABLE_14, VPT_BUTTONS
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
-from slipstream.core.frames import FrameAdapter
+from slipstream.contracts import Array
 from slipstream.demos.importers.intake import take_in
 from slipstream.demos.importers.vpt import CURSOR, draw_cursor, null_steps, read_actions, read_lines, vpt_source
 from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
+from slipstream.minecraft.action_maps import TABLE_14, VPT_BUTTONS
+from slipstream.minecraft.frames import FrameAdapter
 
 Write = Callable[..., Path]
 Line = Callable[..., dict[str, Any]]

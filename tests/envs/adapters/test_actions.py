@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec
-from slipstream.core.errors import EnvError
+from slipstream.contracts import ActionSpec
 from slipstream.envs.adapters.actions import action_decoder, action_spec, batch_decoder
 from slipstream.envs.adapters.observations import leaves
+from slipstream.errors import EnvError
 
 CHOOSE = "which no policy here can choose.\nhint: use Discrete, MultiDiscrete, MultiBinary or a Box of floats"
 

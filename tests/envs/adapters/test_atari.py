@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array, Stepper, empty_rows
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.contracts import Array, Stepper, empty_rows
 from slipstream.envs.adapters.atari import Atari
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, EnvError
 from slipstream.settings import EnvSettings
 
 pytest.importorskip("ale_py", reason="needs ale-py")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, Stepper, empty_rows
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Array, Stepper, empty_rows
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import EnvError
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ from gymnasium import spaces
 
 import slipstream
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import empty_rows
-from slipstream.core.errors import ConfigError, EnvError
-from slipstream.core.frames import FrameAdapter
+from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.minerl import Live
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.treechop.face import MineRLTreechop
 from slipstream.envs.treechop.game import Treechop
+from slipstream.errors import ConfigError, EnvError
+from slipstream.minecraft.frames import FrameAdapter
 from slipstream.settings import EnvSettings
 
 

@@ -16,12 +16,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import slipstream as ss
 from slipstream.api import configure
 from slipstream.collect.vectors import LATE, consider_native, make_vector
-from slipstream.core.contracts import Array, Rows, empty_rows
-from slipstream.core.errors import ConfigError, EnvError, EnvFault
-from slipstream.core.plan import Facts, make_plan
+from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.adapters.native import Native
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.learn.build import build, choose_env
+from slipstream.plan import Facts, make_plan
 from slipstream.settings import EnvSettings, PlanSettings
 from slipstream.testing import ToyEnv
 

@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec, vector_obs
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Array, ObsField, ObsSpec, vector_obs
 from slipstream.envs.adapters.observations import batch_encoder, leaves, list_encoder, obs_encoder, obs_spec
+from slipstream.errors import EnvError
 
 READ = "which no policy here can read.\nhint: turn it into numbers (gymnasium.wrappers.TransformObservation), or leave "
 READ += "it out (FilterObservation)"

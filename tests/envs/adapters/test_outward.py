@@ -15,7 +15,7 @@ from gymnasium.vector.utils import iterate
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import slipstream as ss
-from slipstream.core.errors import ConfigError, EnvError, EnvFault
+from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.testing import BrokenEnv, ToyEnv
 
 STEPS = 60

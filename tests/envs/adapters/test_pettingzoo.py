@@ -11,9 +11,9 @@ import pytest
 
 import slipstream as ss
 from slipstream.collect.vectors import make_vector, spread_vector
-from slipstream.core.contracts import Rows, Vector, empty_rows
-from slipstream.core.errors import ConfigError, EnvError, EnvFault
+from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import EnvSettings
 
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')

@@ -13,10 +13,10 @@ from gymnasium import spaces
 
 import slipstream as ss
 from slipstream.collect.vectors import make_vector, spaces_of
-from slipstream.core.contracts import Rows, Vector, empty_rows
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.adapters import rlgym
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import EnvError
 
 
 class Duel:

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE, encode
 from slipstream.envs.kart.game import Kart

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.streams import next_game
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.ahead import TAKEN, draw_ahead, move_point, take
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.layout import (
@@ -24,6 +23,7 @@ from slipstream.envs.kart.layout import (
     TRACK_SIZE,
 )
 from slipstream.envs.kart.tracks import SCRATCH
+from slipstream.system.rng import next_game
 
 TARGETS = np.full(1, -1)
 

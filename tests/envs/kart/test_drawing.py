@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart.drawing import RAMP, Road, ramp
 from slipstream.envs.registry import EnvChoice

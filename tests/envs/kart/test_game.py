@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, Rows, Vector, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.game import Kart, difficulty_range
 from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError
 from slipstream.settings import EnvSettings
 
 

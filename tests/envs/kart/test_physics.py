@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.physics import BRAKE, GRIP, PUSH, ROLL
 
 ORACLE = """
 import sys, numpy as np
-from slipstream.core.contracts import empty_rows
+from slipstream.contracts import empty_rows
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.game import Kart
 given = np.load(sys.argv[1])

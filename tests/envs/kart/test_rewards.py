@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.rewards import SCHEME, TERMS, WEIGHTS
+from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 
 ONES = RewardSettings(weights=dict.fromkeys(TERMS, 1.0))

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.actions import SPECS, TABLE
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.profile import fastest_lap_seconds
+from slipstream.errors import ConfigError
 
 FROZEN = {
     "expert": "9a6fc421a5f89cff22f23dd565804bbbed0bc79e0332f2d6f4d73d04f1610dac",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.tracks import BREADTH, NARROWER, RADIUS, SWELL, TIGHTER
@@ -103,6 +103,6 @@ def test_a_track_depends_on_seed_env_and_episode_alone() -> None:
 
 
 def _rows(game: Kart):  # type: ignore[no-untyped-def]
-    from slipstream.core.contracts import empty_rows
+    from slipstream.contracts import empty_rows
 
     return empty_rows(game.spec, game.envs)

@@ -11,10 +11,10 @@ import pytest
 import slipstream as ss
 from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.vectors import make_vector, spread_vector
-from slipstream.core.contracts import Array, Rows, empty_rows
-from slipstream.core.errors import CheckpointError, ConfigError, EnvFault
+from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.metta.worlds import WORLDS, Stage, choose
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import CheckpointError, ConfigError, EnvFault
 from slipstream.settings import EnvSettings
 
 pytest.importorskip("mettagrid", reason='needs mettagrid (pip install "slipstream[mettagrid]")')
@@ -58,7 +58,7 @@ def test_rows_are_what_the_simulator_says() -> None:
     game, rows = begin(2, **SMALL)
     made, tokens = Stage(choose("arena", SMALL)), game.spec.obs.fields[0].shape[0]
     agents, room = made.world.agents, made.world.room
-    from slipstream.core.streams import game_key
+    from slipstream.system.rng import game_key
 
     bare, seen, earned, acts = [], np.zeros((2, agents, room, 3), np.uint8), np.zeros((2, agents), np.float32), []
     for env, seed in enumerate(game.seeds().tolist()):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs.metta import worlds
 from slipstream.envs.metta.worlds import WORLDS, Stage, choose, stage
+from slipstream.errors import ConfigError, EnvError
 
 pytest.importorskip("mettagrid", reason='needs mettagrid (pip install "slipstream[mettagrid]")')
 

@@ -11,12 +11,12 @@ import pytest
 from slipstream.agents.specs import load_agent
 from slipstream.collect.games import Fixture, play_fixtures
 from slipstream.collect.tapes import keep, tape, verify
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.films import Film, sheet
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.rocket import layout as at
 from slipstream.envs.views import draw, make_scene
+from slipstream.errors import DemoError
 from slipstream.runs.replays import Replay
 from slipstream.settings import EnvSettings
 

@@ -10,10 +10,10 @@ import pytest
 
 import slipstream as ss
 from slipstream.collect.vectors import make_vector, spread_vector
-from slipstream.core.contracts import Rows, empty_rows
-from slipstream.core.errors import CheckpointError, ConfigError
+from slipstream.contracts import Rows, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.rocket import arena, batch, scripted
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.settings import EnvSettings
 
 pytest.importorskip("RocketSim", reason='needs rocketsim (pip install "slipstream[rocket]")')

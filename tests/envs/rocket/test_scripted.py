@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.rocket.actions import JUMP, STEER, THROTTLE
 from slipstream.envs.rocket.batch import PLACE
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.actions import KINDS, TABLE, encode
 from slipstream.envs.soccer.game import Soccer

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, Rows, empty_rows
+from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.behaviour import BEHAVIOURS
 from slipstream.envs.soccer.game import Soccer

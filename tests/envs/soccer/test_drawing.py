@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.drawing import Pitch, outline, pad_place

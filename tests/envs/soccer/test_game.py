@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, Rows, Vector, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.game import Soccer
+from slipstream.errors import ConfigError
 
 COAST = 7
 

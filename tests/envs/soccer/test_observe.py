@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.game import Soccer
 

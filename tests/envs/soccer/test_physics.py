@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.game import Soccer
 
 ORACLE = """
 import sys, numpy as np
-from slipstream.core.contracts import empty_rows
+from slipstream.contracts import empty_rows
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.game import Soccer
 given = np.load(sys.argv[1])

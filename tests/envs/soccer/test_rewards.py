@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, Rows, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer import scripted
 from slipstream.envs.soccer.game import Soccer
 from slipstream.envs.soccer.rewards import SCHEME, TERMS, WEIGHTS
+from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 
 COAST = 7

@@ -13,11 +13,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import empty_rows
 from slipstream.envs.soccer import scripted
 from slipstream.envs.soccer.actions import TABLE
 from slipstream.envs.soccer.game import Soccer
+from slipstream.errors import ConfigError
 
 FROZEN = {
     "rule chaser": "576fffb87291062002b2970e3771182a2de29e1c68224378614ec5cb6628f965",

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer import scripted
 from slipstream.envs.soccer.game import Soccer
+from slipstream.errors import ConfigError
 
 COAST = 7
 TWELVE = tuple(f"{n}v{n}{option}" for n in (1, 2, 3) for option in ("", " scattered", " slow", " scattered slow"))

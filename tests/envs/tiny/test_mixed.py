@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, Array, ObsField, empty_rows
+from slipstream.contracts import ActionSpec, Array, ObsField, empty_rows
 from slipstream.envs.registry import games
 from slipstream.envs.tiny.mixed import OBS, make, oracle
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, ObsField, empty_rows
+from slipstream.contracts import ActionSpec, ObsField, empty_rows
 from slipstream.envs.registry import games
 from slipstream.envs.tiny.pixels import brightest_quarter, make
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import ActionSpec, empty_rows
+from slipstream.contracts import ActionSpec, empty_rows
 from slipstream.envs.tiny.recall import make
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slipstream.collect.vectors import make_vector
-from slipstream.core.contracts import Array, Rows, Vector, empty_rows
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice, games
 
 TINY = ("recall", "pixels", "mixed")

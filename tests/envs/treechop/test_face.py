@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.actions import BUTTONS
-from slipstream.core.contracts import empty_rows
-from slipstream.core.errors import EnvError
+from slipstream.contracts import empty_rows
 from slipstream.envs.treechop.face import MineRLTreechop
 from slipstream.envs.treechop.game import Treechop
+from slipstream.errors import EnvError
+from slipstream.minecraft.action_maps import BUTTONS
 
 
 def test_the_spaces_are_minerltreechops() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import Array, Rows, Vector, empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.treechop import layout as at
 from slipstream.envs.treechop.game import Treechop
+from slipstream.errors import ConfigError
 from slipstream.settings import EnvSettings
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.actions import BUTTONS
-from slipstream.core.contracts import Rows, empty_rows
+from slipstream.contracts import Rows, empty_rows
 from slipstream.envs.treechop import layout as at
 from slipstream.envs.treechop.game import Treechop
 from slipstream.envs.treechop.world import cell_at
+from slipstream.minecraft.action_maps import BUTTONS
 
 
 @pytest.fixture

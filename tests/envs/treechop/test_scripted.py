@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.contracts import empty_rows
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import empty_rows
 from slipstream.envs.treechop import scripted
 from slipstream.envs.treechop.game import Treechop
+from slipstream.errors import ConfigError
 
 
 @pytest.mark.parametrize(("task", "least"), [("dense", 5.0), ("medium", 5.0), ("sparse", 3.0)])

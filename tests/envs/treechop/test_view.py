@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array, empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.treechop import layout as at
 from slipstream.envs.treechop import rays, scripted, view
 from slipstream.envs.treechop.game import Treechop
 from slipstream.envs.treechop.world import cell_at
+from slipstream.system.numba_compile import compiled
 
 
 @compiled

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.format import TERMINATED
 from slipstream.demos.importers.archive import write_npz
 from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
 
 
 def export_npz(demos: Demos, out: Path, on_progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, Array, ObsSpec
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import ActionSpec, Array, ObsSpec
 from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.importers.intake import optional
 from slipstream.demos.importers.minari import minari_root
 from slipstream.demos.importers.spaces import Space
 from slipstream.demos.iterators import nest
 from slipstream.demos.reader import Demos
+from slipstream.errors import ConfigError, DemoError
 from slipstream.runs.layout import sync_folder
 from slipstream.runs.provenance import version
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.actions import FULL, NAMES, ActionMap, action_map
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.importers import video
 from slipstream.demos.iterators import raw_actions, told_obs
 from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
+from slipstream.minecraft.action_maps import FULL, NAMES, ActionMap, action_map
 from slipstream.runs.layout import write_json
 
 

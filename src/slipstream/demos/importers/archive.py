@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.importers.intake import readable
+from slipstream.errors import DemoError
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 ONE_AT_A_TIME = threading.Lock()

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.format import TERMINATED, Schema
 from slipstream.demos.importers.archive import Archive
 from slipstream.demos.importers.intake import Episode, Part, Source, readable
 from slipstream.demos.importers.spaces import Codec, Space, SpaceRules
 from slipstream.demos.importers.tables import ROLES, Bounds, Table, infer_action, infer_obs, table_source
+from slipstream.errors import DemoError
 
 NEEDED = tuple(name for names in ROLES.values() for name in names)
 

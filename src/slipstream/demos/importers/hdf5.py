@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from slipstream.core.errors import DemoError
 from slipstream.demos.importers.arrays import NEEDED
 from slipstream.demos.importers.intake import Source, optional, readable
 from slipstream.demos.importers.spaces import Space, SpaceRules
 from slipstream.demos.importers.tables import Bounds, Table, table_source
+from slipstream.errors import DemoError
 
 
 def hdf5_source(

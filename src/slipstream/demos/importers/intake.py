@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError, MachineError
-from slipstream.core.machine import cores
+from slipstream.contracts import Array
 from slipstream.demos.format import Schema
 from slipstream.demos.quality import LIMIT
 from slipstream.demos.writer import Shard, prepare, recording_name
+from slipstream.errors import ConfigError, DemoError, MachineError
 from slipstream.runs.layout import sync_folder, write_json
 from slipstream.runs.provenance import version
+from slipstream.system.machine import cores
 
 SHOWN = 5
 """Unreadable episodes that an error names."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.errors import DemoError, did_you_mean
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.importers.intake import Episode, Part, Source, optional, readable
 from slipstream.demos.importers.spaces import Codec, SpaceRules
+from slipstream.errors import DemoError, did_you_mean
 
 
 def minari_root() -> Path:

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.actions import BUTTONS, FULL, ActionMap, CameraBins, action_map, codes
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import ConfigError, DemoError
-from slipstream.core.frames import FrameAdapter
+from slipstream.contracts import ActionSpec, Array
 from slipstream.demos.format import TERMINATED, Column, Schema
 from slipstream.demos.importers import video
 from slipstream.demos.importers.archive import Archive
 from slipstream.demos.importers.intake import Episode, Part, Source, readable
+from slipstream.errors import ConfigError, DemoError
+from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map, codes
+from slipstream.minecraft.frames import FrameAdapter
 
 VERSIONS = ("3", "4")
 PREFIX = re.compile(r"v([0-9]+?)_")

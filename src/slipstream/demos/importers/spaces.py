@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, Array, ObsSpec
-from slipstream.core.errors import DemoError, EnvError
+from slipstream.contracts import ActionSpec, Array, ObsSpec
+from slipstream.errors import DemoError, EnvError
 
 Space = spaces.Space[Any]
 

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, DemoError
+from slipstream.contracts import Array
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.importers.intake import Episode, Part, Source, readable
 from slipstream.demos.importers.spaces import Codec, Space, SpaceRules
+from slipstream.errors import ConfigError, DemoError
 
 ROLES = {
     "obs": ("obs", "observations", "observation", "states"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
+from slipstream.contracts import Array
 from slipstream.demos.importers.intake import optional
+from slipstream.errors import DemoError
 
 
 def count(path: Path) -> int:

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.actions import FULL, VPT_BUTTONS, ActionMap, CameraBins, action_map
-from slipstream.core.contracts import Array
-from slipstream.core.errors import DemoError
-from slipstream.core.frames import FrameAdapter
+from slipstream.contracts import Array
 from slipstream.demos.format import Column, Schema
 from slipstream.demos.importers import video
 from slipstream.demos.importers.intake import Episode, Part, Source, readable
 from slipstream.demos.importers.minerl import STEP_SECONDS
+from slipstream.errors import DemoError
+from slipstream.minecraft.action_maps import FULL, VPT_BUTTONS, ActionMap, CameraBins, action_map
+from slipstream.minecraft.frames import FrameAdapter
 
 KEYS = {
     "w": "forward", "s": "back", "a": "left", "d": "right", "space": "jump", "left.shift": "sneak",

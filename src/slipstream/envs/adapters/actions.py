@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import EnvError
+from slipstream.contracts import ActionSpec, Array
 from slipstream.envs.adapters.observations import Leaf, kind_of, leaves
+from slipstream.errors import EnvError
 
 Decode = Callable[[Array], list[Any]]
 """Turns actions [rows, parts] into what each env's `step` takes."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core import machine
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows
-from slipstream.core.errors import ConfigError, EnvError
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows
 from slipstream.envs.saved import Untold
+from slipstream.errors import ConfigError, EnvError
+from slipstream.system import machine
 
 SIDE, STACK, FRAMES = 84, 4, 4
 TICK_S = 1 / 60

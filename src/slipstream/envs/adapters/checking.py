@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, ObsSpec
-from slipstream.core.errors import SlipstreamError
+from slipstream.contracts import ActionSpec, ObsSpec
 from slipstream.envs.adapters.actions import action_decoder, action_spec
 from slipstream.envs.adapters.gymnasium import mask_of, tasks_of
 from slipstream.envs.adapters.observations import Leaf, leaves, obs_spec
+from slipstream.errors import SlipstreamError
 
 ENOUGH = 10
 """Problems after which nobody looks for more."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core import machine
-from slipstream.core.contracts import Array, EnvSpec, Rows
-from slipstream.core.errors import ConfigError, EnvError, did_you_mean, guarded
-from slipstream.core.streams import env_seeds
+from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.actions import action_spec, batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_spec
 from slipstream.envs.adapters.tables import judge
 from slipstream.envs.saved import Untold
+from slipstream.errors import ConfigError, EnvError, did_you_mean, guarded
+from slipstream.system import machine
+from slipstream.system.rng import env_seeds
 
 INSTALL = 'pip install "slipstream[envpool]" (it brings some 600 MB of assets)'
 ITS_OWN = ("num_envs", "batch_size", "seed", "env_type", "gym_reset_return_info")

@@ -11,10 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from slipstream.core.contracts import EnvSpec, choose_target
-from slipstream.core.errors import ConfigError, EnvError, did_you_mean
+from slipstream.contracts import EnvSpec, choose_target
 from slipstream.envs.adapters.actions import action_spec
 from slipstream.envs.adapters.observations import obs_spec
+from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 Env = gymnasium.Env[Any, Any]
 WRAPPERS = tuple(name for name in gymnasium.wrappers.__all__ if name[0].isupper())

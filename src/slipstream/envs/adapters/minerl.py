@@ -14,13 +14,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.actions import BUTTONS, FULL, ActionMap, CameraBins, action_map
-from slipstream.core.contracts import Array
-from slipstream.core.errors import EnvError
-from slipstream.core.frames import FrameAdapter, follow
+from slipstream.contracts import Array
 from slipstream.envs.adapters.actions import action_space_of
 from slipstream.envs.adapters.gymnasium import adopt
 from slipstream.envs.options import check_options
+from slipstream.errors import EnvError
+from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map
+from slipstream.minecraft.frames import FrameAdapter, follow
 
 OPTIONS = ("actions", "look", "margin", "size", "grey", "stack")
 """What `env.options` may say, each as the flag of that name says it to `slipstream demos import minerl`."""

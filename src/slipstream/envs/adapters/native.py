@@ -12,12 +12,12 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from slipstream.core.contracts import Array, EnvSpec, Rows
-from slipstream.core.errors import EnvError, guarded
-from slipstream.core.streams import Seeds
+from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.actions import batch_decoder
 from slipstream.envs.adapters.observations import batch_encoder, obs_encoder
 from slipstream.envs.saved import Untold
+from slipstream.errors import EnvError, guarded
+from slipstream.system.rng import Seeds
 
 Some = Callable[[Array, Any], Any]
 """(which [envs] bool, seeds) -> observations of a batch, those of all or of these envs alone."""

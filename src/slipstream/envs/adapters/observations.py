@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.errors import EnvError
 
 Write = Callable[[Any, Array], None]
 """Writes an observation, or a part of one, into a row, or a part of one."""

@@ -15,10 +15,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as Base
 from gymnasium.vector.utils import batch_space
 
-from slipstream.core.contracts import Array, Vector, empty_rows
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.adapters.actions import action_encoder
 from slipstream.envs.adapters.observations import obs_decoder
+from slipstream.errors import ConfigError, did_you_mean
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 

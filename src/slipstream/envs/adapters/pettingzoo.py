@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.core.errors import ConfigError, EnvError, did_you_mean
+from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.adapters.actions import action_decoder, action_spec
 from slipstream.envs.adapters.observations import obs_encoder, obs_spec
 from slipstream.envs.adapters.tables import Tables
+from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly", "pettingzoo.sisl", "pettingzoo.atari", "mpe2")
 """Where games are looked for; nothing else is ever imported by name."""

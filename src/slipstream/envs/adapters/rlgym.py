@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.core.errors import EnvError
+from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.adapters.actions import action_spec
 from slipstream.envs.adapters.tables import Tables
+from slipstream.errors import EnvError
 
 INSTALL = "pip install --no-deps rlgym==2.0.1 rlgym-api==2.0.0 rlgym-rocket-league==2.0.1"
 """Without what they depend on: they ask for numpy < 2, and run with ours."""

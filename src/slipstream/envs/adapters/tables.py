@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows
-from slipstream.core.errors import guarded
-from slipstream.core.streams import Seeds, env_seeds
+from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.saved import Untold
+from slipstream.errors import guarded
+from slipstream.system.rng import Seeds, env_seeds
 
 Encoder = Callable[[Any, Array], None]
 """Writes what a player sees into a row."""

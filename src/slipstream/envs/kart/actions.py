@@ -6,10 +6,10 @@ from itertools import product
 
 import numpy as np
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import ActionSpec, Array
+from slipstream.contracts import ActionSpec, Array
 from slipstream.envs.kart.layout import STEER, THROTTLE, F
 from slipstream.envs.soccer.actions import clip
+from slipstream.system.numba_compile import Number, inlined
 
 TABLE = np.array(list(product((-1, 0, 1), repeat=2)), np.float32)  # [9, 2]: steer, throttle
 SPECS = {

@@ -7,9 +7,7 @@ and a range of difficulties alone: one that was drawn for others is not taken, b
 
 from __future__ import annotations
 
-from slipstream.core.compile import compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.streams import game_key, next_game
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
     COUNTER,
     DIFFICULTY,
@@ -23,6 +21,8 @@ from slipstream.envs.kart.layout import (
     TRACK_SIZE,
 )
 from slipstream.envs.kart.tracks import draw_track
+from slipstream.system.numba_compile import compiled, inlined
+from slipstream.system.rng import game_key, next_game
 
 LEVEL, READY, TAKEN = 0, 1, 2
 """Columns of `drawn`, beside the chance of a lap where its clock has it: the level that the track was drawn for,

@@ -6,8 +6,7 @@ A step is `advance` (decode, ticks, built-in reward terms), then the user's term
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart.actions import decode
 from slipstream.envs.kart.ahead import TAKEN, take
 from slipstream.envs.kart.behaviour import conclude, count
@@ -30,6 +29,7 @@ from slipstream.envs.kart.starts import new_lap, set_off
 from slipstream.envs.kart.tracks import draw_track
 from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.physics import ZERO
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 
 @inlined

@@ -7,10 +7,10 @@ of the time on grass.
 
 from __future__ import annotations
 
-from slipstream.core.compile import inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import DONE, GRASS, HX, HY, LAPPED, OVER, TICKS, TICKS_LEFT, VX, VY, F
 from slipstream.envs.soccer.physics import DT, ONE, root
+from slipstream.system.numba_compile import inlined
 
 BEHAVIOURS = ("seconds", "progress", "speed", "top_speed", "off_track", "slip")
 B_SECONDS, B_PROGRESS, B_SPEED, B_TOP_SPEED, B_OFF_TRACK, B_SLIP = range(6)

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.canvas import (
     BLUE,
     DIM,

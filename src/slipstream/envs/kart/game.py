@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.errors import ConfigError
-from slipstream.core.launch import OnDevice, Room, Work
-from slipstream.core.streams import check_seeds, first_games
+from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
 from slipstream.envs.kart.ahead import draw_ahead, move_point
@@ -33,7 +30,10 @@ from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
 from slipstream.envs.terms import compiled_term, value_user_term
+from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
+from slipstream.system.gpu_kernels import OnDevice, Room, Work
+from slipstream.system.rng import check_seeds, first_games
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
 """The difficulties of each variant."""

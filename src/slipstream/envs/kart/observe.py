@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
     AHEAD_SIZE,
     ALONG,
@@ -45,6 +44,7 @@ from slipstream.envs.kart.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import ONE, ZERO
+from slipstream.system.numba_compile import Number, inlined
 
 AHEAD = tuple(F(distance) for distance in DISTANCES)
 NEAR = tuple(F(1.0 / (distance + 6.0)) for distance in DISTANCES)

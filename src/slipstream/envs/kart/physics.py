@@ -7,8 +7,7 @@ with GRIP at most, all together: who brakes cannot turn as well. Drag is linear,
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
     ALONG,
     DONE,
@@ -34,6 +33,7 @@ from slipstream.envs.kart.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import DT, HALF, ONE, QUARTIC, SIXTH, TINY, ZERO, root
+from slipstream.system.numba_compile import Number, inlined
 
 # Driving, in m, s and rad: PUSH / ROLL is the top speed.
 PUSH, BRAKE, REVERSE = F(7.0), F(11.0), F(1.4)

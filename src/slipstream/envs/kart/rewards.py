@@ -11,11 +11,11 @@ before. After a lap that is done there is none; one that ran out of time is only
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import DONE, GRASS, LAPPED, OVER, STEER, THROTTLE, TICKS, F
 from slipstream.envs.rewards import Scheme
 from slipstream.envs.soccer.physics import DT, ONE, ZERO
+from slipstream.system.numba_compile import Number, inlined
 
 TERMS = ("progress", "time", "off_track", "finish", "smooth")
 T_PROGRESS, T_TIME, T_OFF_TRACK, T_FINISH, T_SMOOTH = range(5)

@@ -6,9 +6,7 @@ plans its speed backwards from every corner that it sees, the cruiser keeps to w
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.contracts import Array
 from slipstream.envs.kart.actions import KINDS, encode
 from slipstream.envs.kart.layout import (
     AHEAD_SIZE,
@@ -24,6 +22,8 @@ from slipstream.envs.kart.layout import (
 from slipstream.envs.kart.observe import AHEAD, NEAR
 from slipstream.envs.kart.physics import BRAKE, EAGER, EAGER_SPEED, GRIP, LOCK, PUSH, ROLL
 from slipstream.envs.soccer.physics import ONE, TINY, TWO, ZERO, root
+from slipstream.errors import ConfigError, did_you_mean
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 SCRIPTED: tuple[str, ...] = ("expert", "cruiser")
 EXPERT, CRUISER = range(2)

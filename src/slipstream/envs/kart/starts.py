@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.streams import game_key, next_game
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
     COUNTER,
     DECISIONS,
@@ -33,6 +31,8 @@ from slipstream.envs.kart.layout import (
 from slipstream.envs.kart.physics import locate
 from slipstream.envs.soccer.chance import draw, spread
 from slipstream.envs.soccer.physics import ONE, ZERO, root
+from slipstream.system.numba_compile import Number, inlined
+from slipstream.system.rng import game_key, next_game
 
 ROLLING, ASKEW, INSIDE = F(20.0), F(0.5), F(0.9)
 """Of random starts: the greatest speed, the greatest slope of the heading, and the share of the width in use."""

@@ -13,8 +13,7 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
     BEND,
     DIFFICULTY,
@@ -34,6 +33,7 @@ from slipstream.envs.kart.layout import (
 )
 from slipstream.envs.soccer.chance import draw, spread
 from slipstream.envs.soccer.physics import ONE
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 D = np.float64
 # In m, at difficulty 0 and what 1 adds

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target
-from slipstream.core.errors import guarded
-from slipstream.core.streams import check_seeds, first_games, game_key, next_game
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target
 from slipstream.envs.metta.worlds import Stage, choose, stage
+from slipstream.errors import guarded
+from slipstream.system.rng import check_seeds, first_games, game_key, next_game
 
 ABSENT = 255
 STATISTICS = ("heart.gained", "ore.gained", "action.move.success", "action.failed", "cell.unique_visited")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.metta.worlds import WORLDS, stage
+from slipstream.system.numba_compile import compiled
 
 ABSENT = 255
 NORTH, SOUTH, WEST, EAST = 1, 2, 3, 4

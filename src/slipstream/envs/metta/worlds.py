@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.errors import ConfigError, EnvError
 from slipstream.envs.options import check_options
+from slipstream.errors import ConfigError, EnvError
 
 INSTALL = 'pip install "slipstream[mettagrid]"'
 RESOURCES = ("heart", "ore")

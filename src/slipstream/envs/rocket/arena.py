@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import EnvError
+from slipstream.contracts import Array
+from slipstream.errors import EnvError
 
 SIDE, END, CORNER, HEIGHT = 4096.0, 5120.0, 8064.0, 2044.0
 """Half width, half length, |x| + |y| of the corner walls, and height, in unreal units."""

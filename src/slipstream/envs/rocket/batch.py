@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 F = np.float32
 ZERO, ONE = F(0), F(1)

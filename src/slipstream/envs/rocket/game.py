@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.errors import ConfigError
-from slipstream.core.streams import check_seeds, first_games, next_game
+from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.options import check_choice, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.rocket import arena, batch, layout
@@ -26,7 +24,9 @@ from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.saved import Saved
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
+from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
+from slipstream.system.rng import check_seeds, first_games, next_game
 
 SLOTS = 3
 """Cars per team that the mixed variant has room for."""

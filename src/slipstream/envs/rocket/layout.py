@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.rocket import batch
 
 TICK_HZ = 120

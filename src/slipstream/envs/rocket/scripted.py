@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.rocket.actions import BOOST, HANDBRAKE, JUMP, PITCH, ROLL, SIZES, STEER, TABLE, THROTTLE, YAW
 from slipstream.envs.rocket.batch import PLACE, SPEED
 

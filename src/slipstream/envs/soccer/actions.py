@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import ActionSpec, Array
+from slipstream.contracts import ActionSpec, Array
 from slipstream.envs.soccer.layout import BOOSTING, DRIFTING, STEER, THROTTLE, F
 from slipstream.envs.soccer.physics import ONE, ZERO
+from slipstream.system.numba_compile import Number, inlined
 
 # throttle, boost, drift: reverse, coast, forward, boost, and the last two drifting
 _PEDALS = ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1))

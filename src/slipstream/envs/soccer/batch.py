@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slipstream.core.compile import Number, compiled, compiled_here, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.actions import decode
 from slipstream.envs.soccer.behaviour import conclude, count_cars
@@ -32,6 +31,7 @@ from slipstream.envs.soccer.observe import observe
 from slipstream.envs.soccer.physics import ONE, ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import shape_terms, value_more, value_terms
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED, REPEAT, SCATTERED, SIZE
+from slipstream.system.numba_compile import Number, compiled, compiled_here, inlined
 
 
 @inlined

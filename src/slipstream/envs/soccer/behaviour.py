@@ -9,11 +9,11 @@ tanks, and `speed` and `ball_distance` are means over decisions, in units/s and 
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.layout import BALL, BOOST, BOOSTING, DECISIONS, GOAL, KICKOFF, SCORE, TOUCH, VX, VY, F, X, Y
 from slipstream.envs.soccer.physics import BURN, ONE, ZERO, car_at, root
 from slipstream.envs.soccer.rewards import rolls_in, save, side
+from slipstream.system.numba_compile import Number, inlined
 
 BEHAVIOURS = (
     "goals", "conceded", "touches", "shots", "saves", "possession", "boost_used", "speed", "ball_distance",

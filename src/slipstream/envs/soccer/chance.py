@@ -6,9 +6,7 @@ match alone, so that a match can be begun again in any env, whatever was played 
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.streams import game_key, mix, next_game
+from slipstream.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
@@ -37,6 +35,8 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import HALF, ONE, TWO, ZERO, car_at, root
+from slipstream.system.numba_compile import Number, inlined
+from slipstream.system.rng import game_key, mix, next_game
 
 START_BOOST = F(0.34)
 JITTER = F(1.5)

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.core.launch import OnDevice, Work
-from slipstream.core.streams import check_seeds, first_games
+from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.options import check_choice, check_game, check_range
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
@@ -21,6 +19,8 @@ from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
 from slipstream.envs.terms import compiled_term
 from slipstream.settings import RewardSettings
+from slipstream.system.gpu_kernels import OnDevice, Work
+from slipstream.system.rng import check_seeds, first_games
 
 
 class Soccer(Saved):

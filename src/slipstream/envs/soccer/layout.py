@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 F = np.float32
 

@@ -5,8 +5,7 @@ Turning by 180 degrees is a change of sign, so both sides see exactly the same n
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
     BOOST,
@@ -51,6 +50,7 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import BIG_WAIT, ONE, SMALL_WAIT, TINY, ZERO, car_at, pad_x, pad_y, root
+from slipstream.system.numba_compile import Number, inlined
 
 THIRD = F(1.0 / 3.0)
 INV_BIG, INV_SMALL = F(1.0) / BIG_WAIT, F(1.0) / SMALL_WAIT

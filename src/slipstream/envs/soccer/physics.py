@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_RADIUS,
@@ -44,6 +43,7 @@ from slipstream.envs.soccer.layout import (
     X,
     Y,
 )
+from slipstream.system.numba_compile import Number, inlined
 
 ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
 DT = F(1.0 / 60.0)

@@ -13,8 +13,7 @@ off.
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.rewards import Scheme
 from slipstream.envs.soccer.layout import (
     BALL,
@@ -35,6 +34,7 @@ from slipstream.envs.soccer.layout import (
     Y,
 )
 from slipstream.envs.soccer.physics import BALL_DRAG, DT, HALF, ONE, TINY, ZERO, car_at, root
+from slipstream.system.numba_compile import Number, inlined
 
 TERMS = (
     "goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain",

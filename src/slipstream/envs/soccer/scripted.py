@@ -6,9 +6,7 @@ The arena is that of the observation: the player attacks +x whatever its team.
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.contracts import Array
 from slipstream.envs.soccer.actions import KINDS, encode
 from slipstream.envs.soccer.layout import (
     BALL_RADIUS,
@@ -33,6 +31,8 @@ from slipstream.envs.soccer.layout import (
     F,
 )
 from slipstream.envs.soccer.physics import BALL_BOUNCE, ONE, TINY, ZERO, root
+from slipstream.errors import ConfigError, did_you_mean
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 SCRIPTED: tuple[str, ...] = ("chaser", "keeper", "rule")
 CHASER, KEEPER, RULE = range(3)

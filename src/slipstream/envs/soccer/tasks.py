@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 
 OPTIONS = ("", " scattered", " slow", " scattered slow")
 """What may stand behind a team size: every kick-off from a random state, decisions half as often, both."""

@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from slipstream.core.compile import compiled, inlined
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
 from slipstream.envs.tiny.pixels import LENGTH, brightest_quarter, paint, quarter_of
 from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, pick, share
+from slipstream.system.numba_compile import compiled, inlined
 
 PARTS, OPTIONS = 3, 4
 SIDE, TOKENS, ABSENT = 12, 6, 255

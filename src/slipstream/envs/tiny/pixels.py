@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from math import isqrt
 
-from slipstream.core.compile import compiled, inlined
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
 from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, draw, pick
+from slipstream.system.numba_compile import compiled, inlined
 
 LENGTH = 8
 QUARTERS = 4

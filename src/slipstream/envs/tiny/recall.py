@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from slipstream.core.compile import compiled, inlined
-from slipstream.core.contracts import ActionSpec, Array, EnvSpec, vector_obs
+from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, pick
+from slipstream.system.numba_compile import compiled, inlined
 
 CUES = 2
 WAIT = CUES

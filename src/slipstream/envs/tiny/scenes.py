@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array, EnvSpec, Rows, check_tasks
-from slipstream.core.streams import check_seeds, game_key, mix, next_game
+from slipstream.contracts import Array, EnvSpec, Rows, check_tasks
+from slipstream.system.numba_compile import Number, compiled, inlined
+from slipstream.system.rng import check_seeds, game_key, mix, next_game
 
 KEY, GAME, AGE, CLOCK_SIZE = 0, 1, 2, 3
 """The columns of a clock: the game's key, the seed that it is from, and the steps so far."""

@@ -6,8 +6,7 @@ worlds, pictures): terms see the state before a new game.
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.physics import ZERO
 from slipstream.envs.treechop.behaviour import conclude, count
 from slipstream.envs.treechop.layout import (
@@ -39,6 +38,7 @@ from slipstream.envs.treechop.rays import bits_of, cosine, sine
 from slipstream.envs.treechop.rewards import value_terms
 from slipstream.envs.treechop.view import paint
 from slipstream.envs.treechop.world import new_game
+from slipstream.system.numba_compile import Number, compiled
 
 
 @compiled

@@ -6,10 +6,10 @@ axe hit a block, and `seconds` the length of the game.
 
 from __future__ import annotations
 
-from slipstream.core.compile import inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.physics import ONE
 from slipstream.envs.treechop.layout import CUT, GOT, HIT, TICK_HZ, TICKS, WALKED, F
+from slipstream.system.numba_compile import inlined
 
 BEHAVIOURS = ("logs", "leaves", "metres", "chopping", "seconds")
 B_LOGS, B_LEAVES, B_METRES, B_CHOPPING, B_SECONDS = range(5)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.canvas import WHITE, write_text
 from slipstream.envs.treechop import layout as at
 from slipstream.envs.treechop.game import Treechop

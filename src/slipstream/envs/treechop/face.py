@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.core.actions import BUTTONS
-from slipstream.core.contracts import Array, empty_rows
-from slipstream.core.errors import EnvError
-from slipstream.core.streams import GAME_SEEDS
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.treechop.game import SCALARS, Treechop
 from slipstream.envs.treechop.layout import ENOUGH_TICKS, PIXELS, TICK_HZ
+from slipstream.errors import EnvError
+from slipstream.minecraft.action_maps import BUTTONS
+from slipstream.system.rng import GAME_SEEDS
 
 TURN = 180.0
 """Degrees that a camera may turn at once."""

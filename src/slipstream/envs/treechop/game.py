@@ -11,19 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.actions import BUTTONS, ActionMap, action_map
-from slipstream.core.contracts import (
-    Array,
-    EnvSpec,
-    ObsField,
-    ObsSpec,
-    Rows,
-    check_tasks,
-    choose_target,
-    target_tasks,
-)
-from slipstream.core.errors import ConfigError
-from slipstream.core.streams import check_seeds, first_games
+from slipstream.contracts import Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target, target_tasks
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.saved import Saved
@@ -33,7 +21,10 @@ from slipstream.envs.treechop.behaviour import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
 from slipstream.envs.treechop.rewards import SCHEME, TERMS
 from slipstream.envs.treechop.view import ROOM
+from slipstream.errors import ConfigError
+from slipstream.minecraft.action_maps import BUTTONS, ActionMap, action_map
 from slipstream.settings import RewardSettings
+from slipstream.system.rng import check_seeds, first_games
 
 MAPS = {"discrete": "14", "multi_discrete": "full"}
 """The action map of each of `env.actions`."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO, root
 from slipstream.envs.treechop.layout import (
     AIM,
@@ -48,6 +47,7 @@ from slipstream.envs.treechop.layout import (
     Z,
 )
 from slipstream.envs.treechop.rays import aim, bits_of, cosine, is_log, sine
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 PUSH, GLIDE = F(0.098), F(0.02)
 """What a step adds to the speed, on the ground and in the air."""

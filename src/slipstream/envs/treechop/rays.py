@@ -10,8 +10,7 @@ import math
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.envs.treechop.layout import (
     BITS,
@@ -31,6 +30,7 @@ from slipstream.envs.treechop.layout import (
     Y,
     Z,
 )
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 SKY, GRASS = -2, -1
 """What a ray meets if it meets no block."""

@@ -5,10 +5,10 @@ A term is `term(before, after, clock) -> float`: state rows before and after a d
 
 from __future__ import annotations
 
-from slipstream.core.compile import inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.rewards import Scheme
 from slipstream.envs.treechop.layout import CUT, GOT, HIT, TICK_HZ, TICKS, F
+from slipstream.system.numba_compile import inlined
 
 TERMS = ("log", "chop", "leaf", "time")
 T_LOG, T_CHOP, T_LEAF, T_TIME = range(4)

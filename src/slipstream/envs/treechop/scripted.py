@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.actions import BUTTONS, action_map
-from slipstream.core.compile import compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.contracts import Array
 from slipstream.envs.treechop.game import MAPS, SCALARS
 from slipstream.envs.treechop.layout import ATTACK, BUTTON_COUNT, FORWARD, JUMP, PIXELS, F
 from slipstream.envs.treechop.view import OPENING
+from slipstream.errors import ConfigError, did_you_mean
+from slipstream.minecraft.action_maps import BUTTONS, action_map
+from slipstream.system.numba_compile import compiled, inlined
 
 SCRIPTED = ("lumberjack",)
 MIDDLE = PIXELS // 2

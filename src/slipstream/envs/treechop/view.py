@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
+from slipstream.contracts import Array
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.envs.treechop.layout import (
     AIM,
@@ -30,6 +29,7 @@ from slipstream.envs.treechop.layout import (
     Z,
 )
 from slipstream.envs.treechop.rays import ABOVE, BELOW, FAR, GRASS, SIDE_X, SIDE_Y, SKY, aim, cast, cosine, is_log, sine
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 HALF_SIDE = PIXELS // 2
 ROOM = HALF_SIDE + 1, HALF_SIDE + 1

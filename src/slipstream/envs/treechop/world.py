@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.streams import game_key, next_game
+from slipstream.contracts import Array
 from slipstream.envs.soccer.chance import draw
 from slipstream.envs.soccer.physics import ZERO
 from slipstream.envs.treechop.layout import (
@@ -30,6 +28,8 @@ from slipstream.envs.treechop.layout import (
     Y,
 )
 from slipstream.envs.treechop.rays import bits_of
+from slipstream.system.numba_compile import Number, compiled, inlined
+from slipstream.system.rng import game_key, next_game
 
 APART, TRIES = 3, 30
 """Steps between trees, and between the player and the first; after so many tries a tree may stand anywhere else."""

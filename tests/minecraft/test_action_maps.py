@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.actions import (
+from slipstream.errors import ConfigError, DemoError
+from slipstream.minecraft.action_maps import (  # fmt: skip
     BUTTONS,
     FULL,
     LINEAR,
@@ -17,8 +18,7 @@ from slipstream.core.actions import (
     TableMap,
     action_map,
     codes,
-)  # fmt: skip
-from slipstream.core.errors import ConfigError, DemoError
+)
 
 
 def one(**done: object) -> dict[str, np.ndarray]:

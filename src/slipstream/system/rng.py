@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slipstream.core.compile import Number, compiled, inlined
-from slipstream.core.contracts import Array
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array
+from slipstream.errors import ConfigError
+from slipstream.system.numba_compile import Number, compiled, inlined
 
 MASK32 = 0xFFFFFFFF
 TO_UNIT = np.float32(1.0 / 16777216.0)

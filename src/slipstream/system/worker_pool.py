@@ -23,9 +23,9 @@ import cloudpickle
 import numpy as np
 
 import slipstream
-from slipstream.core.contracts import Array
-from slipstream.core.errors import EnvError, EnvFault, MachineError, SlipstreamError
-from slipstream.core.slab import Slab
+from slipstream.contracts import Array
+from slipstream.errors import EnvError, EnvFault, MachineError, SlipstreamError
+from slipstream.system.slab import Slab
 
 START_S = 120.0
 """A worker must have made its environments within this time, or within the deadline if that is longer."""

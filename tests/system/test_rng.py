@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core import streams as module
-from slipstream.core.streams import make_streams, mix, uniform
+from slipstream.system import rng as module
+from slipstream.system.rng import make_streams, mix, uniform
 
 plain_mix: Any = mix.py_func  # type: ignore[attr-defined]
 plain_uniform: Any = uniform.py_func  # type: ignore[attr-defined]

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.contracts import Array
-from slipstream.core.errors import MachineError
-from slipstream.core.machine import memory_bytes
+from slipstream.contracts import Array
+from slipstream.errors import MachineError
+from slipstream.system.machine import memory_bytes
 
 ALIGNMENT = 64
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import cloudpickle
 
-from slipstream.core.errors import EnvFault, SlipstreamError
-from slipstream.core.slab import Slab
+from slipstream.errors import EnvFault, SlipstreamError
+from slipstream.system.slab import Slab
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 Answer = Callable[[dict[str, Any]], None]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from slipstream.collect.device import forget_row, forget_rows
-from slipstream.core.compile import compiled
-from slipstream.core.contracts import Array
-from slipstream.core.launch import Graph, _kernel, capture, launch
+from slipstream.contracts import Array
+from slipstream.system.gpu_kernels import Graph, _kernel, capture, launch
+from slipstream.system.numba_compile import compiled
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 SIZE = 1 << 20

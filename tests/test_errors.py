@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.core import errors
+from slipstream import errors
 
 CODES = {
     "SlipstreamError": 1, "ConfigError": 2, "EnvError": 3, "EnvFault": 3, "DemoError": 4, "CheckpointError": 5,

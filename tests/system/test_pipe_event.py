@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from slipstream.core.bell import Bell
+from slipstream.system.pipe_event import Bell
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="bells are POSIX pipes")
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from slipstream.core.errors import ConfigError, did_you_mean
+from slipstream.errors import ConfigError, did_you_mean
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from slipstream.core.stats import mean_interval, median_interval, t_cdf, t_quantile, wilson
+from slipstream.confidence import mean_interval, median_interval, t_cdf, t_quantile, wilson
 
 
 @pytest.mark.parametrize(

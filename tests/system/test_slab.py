@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.core import slab as module
-from slipstream.core.errors import MachineError
-from slipstream.core.slab import ALIGNMENT, Field, Slab
+from slipstream.errors import MachineError
+from slipstream.system import slab as module
+from slipstream.system.slab import ALIGNMENT, Field, Slab
 
 FIELDS = {
     "flags": Field((3,), "uint8"),
@@ -22,7 +22,7 @@ FIELDS = {
 }
 CHILD = """
 import json, sys
-from slipstream.core.slab import Slab
+from slipstream.system.slab import Slab
 slab = Slab.attach(json.loads(sys.argv[1]))
 assert slab["obs"][1, 4] == 7.5 and slab["none"].shape == (4, 0)
 slab["count"][0] = 2**40 + 1

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.core.contracts import ActionSpec, Array
-from slipstream.core.errors import ConfigError, DemoError, did_you_mean
+from slipstream.contracts import ActionSpec, Array
+from slipstream.errors import ConfigError, DemoError, did_you_mean
 
 BUTTONS = ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint")
 """What every MineRL game has beside the camera."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.core.errors import ConfigError
-from slipstream.core.frames import FrameAdapter, follow, grey, resize, stack
+from slipstream.errors import ConfigError
+from slipstream.minecraft.frames import FrameAdapter, follow, grey, resize, stack
 
 RANDOM = np.random.default_rng(0)
 FRAMES = RANDOM.integers(0, 256, (5, 12, 16, 3)).astype(np.uint8)

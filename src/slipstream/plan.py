@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 from slipstream.settings import PlanSettings, Settings
 
 PYTHON_ENVS, NATIVE_ENVS, REPLAY_ENVS, DEVICE_ENVS = 64, 512, 8, 16_384

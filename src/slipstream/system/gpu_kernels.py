@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.compile import twin
-from slipstream.core.errors import MachineError
+from slipstream.errors import MachineError
+from slipstream.system.numba_compile import twin
 
 BLOCK = 128
 _exact = [False]

@@ -20,7 +20,7 @@ from slipstream.config import (
     presets,
     resolve,
 )
-from slipstream.core.errors import ConfigError
+from slipstream.errors import ConfigError
 
 
 def origin(resolved: Resolved, key: str) -> tuple[Any, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.core import machine
+from slipstream.system import machine
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

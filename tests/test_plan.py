@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.core.errors import ConfigError
-from slipstream.core.plan import Facts, Plan, Switch, check_batch, make_plan
+from slipstream.errors import ConfigError
+from slipstream.plan import Facts, Plan, Switch, check_batch, make_plan
 from slipstream.settings import PlanSettings, PPOSettings, Settings
 
 SWITCHES = tuple(name for name in PlanSettings.model_fields if name != "deadline_s")

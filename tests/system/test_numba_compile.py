@@ -9,8 +9,8 @@ from pathlib import Path
 import numba
 import pytest
 
-from slipstream.core import compile as module
-from slipstream.core.compile import cache_folder, compiled
+from slipstream.system import numba_compile as module
+from slipstream.system.numba_compile import cache_folder, compiled
 
 
 def test_any_compiled_source_changes_the_folder(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from slipstream.core.contracts import Array, ObsField, ObsSpec
-from slipstream.core.errors import ConfigError
+from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.errors import ConfigError
 
 How = Literal["area", "bilinear"]
 LUMA = np.array([19595, 38470, 7471], np.uint32)
