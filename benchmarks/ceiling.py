@@ -177,7 +177,7 @@ def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[flo
     """Microseconds per row of choosing actions for all rows of one step."""
     import numpy as np
 
-    from slipstream.models.acting import make_acting
+    from slipstream.policies.fused_actor import make_acting
     from slipstream.system.rng import make_streams
 
     if way != "fused":

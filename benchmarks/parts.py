@@ -183,7 +183,7 @@ def inferring(quick: bool) -> dict[str, Rate]:
     import torch
     from torch import nn
 
-    from slipstream.models.reference import torch_threads
+    from slipstream.policies.torch_policy import torch_threads
 
     rows, calls = 8, 20 if quick else 500
     net = nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 8))

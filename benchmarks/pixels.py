@@ -33,8 +33,8 @@ from slipstream.demos.writer import Shard, prepare, recording_name
 from slipstream.learn.build import make_engine, needs_torch
 from slipstream.learn.cloning import Cloner
 from slipstream.learn.lessons import measure
-from slipstream.models.design import Design
 from slipstream.plan import Facts, make_plan
+from slipstream.policies.design import Design
 from slipstream.system.machine import cores
 
 LENGTH = 100  # steps of an episode

@@ -22,8 +22,8 @@ import torch
 from record import Progress, Record, dated
 from slipstream.collect.pinned import pin, unpin
 from slipstream.contracts import ActionSpec, vector_obs
-from slipstream.models.design import Design
-from slipstream.models.staged import StagedActing
+from slipstream.policies.design import Design
+from slipstream.policies.gpu_actor import StagedActing
 from slipstream.settings import PolicySettings
 from slipstream.system.rng import make_streams
 from slipstream.system.slab import Field, Slab

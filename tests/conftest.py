@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import ActionSpec, Array, ObsSpec, vector_obs
-from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, measure
-from slipstream.models.kernels import CHUNK
-from slipstream.models.networks import forward, load_obs, outputs
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import apply_mask, measure
+from slipstream.policies.fused_network import forward, load_obs, outputs
+from slipstream.policies.linear_algebra import CHUNK
 from slipstream.settings import PolicySettings
 from slipstream.system import numba_compile
 

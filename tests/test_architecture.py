@@ -22,8 +22,8 @@ BANNED = {
     "optimized", "advanced", "ultra", "final",
 }  # fmt: skip
 ITERATION = (
-    "learn/loop.py", "learn/ppo.py", "learn/advantages.py", "learn/fused.py", "collect/actor.py", "models/acting.py",
-    "models/heads.py", "models/networks.py",
+    "learn/loop.py", "learn/ppo.py", "learn/advantages.py", "learn/fused.py", "collect/actor.py", "policies/fused_actor.py",
+    "policies/distributions.py", "policies/fused_network.py",
 )  # fmt: skip
 PICKLES = {"system/worker_pool.py", "system/worker_main.py"}
 """A job travels to our own child process by value, over a private pipe; nothing else may unpickle."""

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from slipstream.api import Run
 from slipstream.cli import main
-from slipstream.models.convert import PREFIX, VptImages, VptShape
-from slipstream.models.frozen import load_trunk
+from slipstream.policies.convert_weights import PREFIX, VptImages, VptShape
+from slipstream.policies.pretrained import load_trunk
 
 SHAPE = VptShape(widths=(4, 6), blocks=1, channels=3, side=12, dense=8, features=10)
 REPORT = {"layout", "source", "minimum", "matched", "missing", "mismatched", "unused", "counts", "share"}

@@ -15,7 +15,7 @@ from slipstream.collect.seats import Roster, still_seats
 from slipstream.collect.vectors import make_vector
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
 

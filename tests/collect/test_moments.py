@@ -11,7 +11,7 @@ from slipstream.collect.seats import Roster, still_seats
 from slipstream.collect.vectors import make_vector
 from slipstream.contracts import ActionSpec, Agent, EnvSpec, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 
 SPEC = EnvSpec("toy", vector_obs(3), ActionSpec("discrete", (2,)))

@@ -14,7 +14,7 @@ from slipstream.collect.rollout import empty_rollout
 from slipstream.collect.seats import PLAYER, SELF, SIDE, Match, Roster, Table, still_seats, unfit_action
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.errors import CheckpointError
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 
 LENGTH = 3

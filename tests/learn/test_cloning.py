@@ -16,7 +16,7 @@ from slipstream.learn.cloning import Cloner
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.lessons import measure
 from slipstream.learn.reference import TorchEngine
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import CloneSettings, PolicySettings
 
 

@@ -21,11 +21,11 @@ from slipstream.learn.batch import SUMS, Batch, Engine, Knobs, Outcome
 from slipstream.learn.contrast import contrast, info_nce
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.reference import TorchEngine
-from slipstream.models import tokens
-from slipstream.models.design import Design
-from slipstream.models.encoders import Pool
-from slipstream.models.heads import apply_mask
-from slipstream.models.reference import ActorCritic, state_columns
+from slipstream.policies import token_encoder
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import apply_mask
+from slipstream.policies.encoders import Pool
+from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 KINDS = [
     "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
@@ -181,7 +181,7 @@ def test_tokens_are_learned_from_as_by_torch(
     compare((design, params, batch), replace(KNOBS, reference_kl=0.3), threads)
     whole, parts = (FusedEngine(design, params.copy(), threads) for _ in range(2))
     outcome_of(whole, batch, KNOBS, orders_of(batch, 2))
-    monkeypatch.setattr(tokens, "KNOWN", 10)  # one minibatch at a time
+    monkeypatch.setattr(token_encoder, "KNOWN", 10)  # one minibatch at a time
     outcome_of(parts, batch, KNOBS, orders_of(batch, 2))
     assert np.abs(whole.params - parts.params).max() < 1e-6 and np.array_equal(whole.counters, parts.counters)
     again = replace(batch, obs=batch.obs[::-1].copy())  # another batch in the memory of the first

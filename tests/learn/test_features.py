@@ -23,9 +23,9 @@ from slipstream.learn import features
 from slipstream.learn.batch import SUMS, Batch, Knobs
 from slipstream.learn.features import replaced
 from slipstream.learn.fused import FusedEngine
-from slipstream.models.convert import VptImages, VptShape, write_trunk
-from slipstream.models.design import Design
-from slipstream.models.frozen import Trunk, head_design, load_trunk, with_head
+from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.design import Design
+from slipstream.policies.pretrained import Trunk, head_design, load_trunk, with_head
 from slipstream.settings import PolicySettings
 
 SHAPE = VptShape(widths=(8, 12), blocks=1, channels=1, side=12, dense=48, features=64)

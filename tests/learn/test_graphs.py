@@ -19,7 +19,7 @@ from slipstream.learn.batch import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, K
 from slipstream.learn.graphs import WARMED, Graphs, Tally
 from slipstream.learn.reference import TorchEngine, warn_of
 from slipstream.learn.tensors import Data
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 
 KNOBS = Knobs(
     minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,

@@ -15,7 +15,7 @@ from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError
 from slipstream.learn.build import build, choose_env
 from slipstream.learn.handover import adopt
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.settings import PolicySettings

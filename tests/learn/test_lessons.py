@@ -14,8 +14,8 @@ import pytest
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 from slipstream.learn.lessons import Lessons, discount, measure, policy_actions, sequence_index
-from slipstream.models.acting import make_acting
-from slipstream.models.bounds import bound
+from slipstream.policies.action_bounds import bound
+from slipstream.policies.fused_actor import make_acting
 
 
 def lessons_of(folder: Path, design: Any, window_mib: int = 64, gamma: float = 0.9) -> Lessons:

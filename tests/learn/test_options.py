@@ -15,7 +15,7 @@ from slipstream.errors import ConfigError
 from slipstream.learn.batch import Outcome
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.schedules import tune_epochs
-from slipstream.models.acting import make_acting
+from slipstream.policies.fused_actor import make_acting
 from slipstream.settings import PPOSettings
 from slipstream.testing import ToyEnv
 

@@ -14,7 +14,7 @@ from slipstream.api import configure
 from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
 from slipstream.learn.build import Parts, build, choose_env
-from slipstream.models.acting import make_acting
+from slipstream.policies.fused_actor import make_acting
 from slipstream.testing import ToyEnv
 
 ENGINES = ["fused", "torch"]

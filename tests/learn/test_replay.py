@@ -24,7 +24,7 @@ from slipstream.learn.replay import (
     step_bytes,
     take,
 )
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir
 from slipstream.settings import PolicySettings

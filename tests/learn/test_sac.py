@@ -15,8 +15,8 @@ from slipstream.errors import ConfigError, EnvError
 from slipstream.learn import sac as module
 from slipstream.learn.replay import Replay
 from slipstream.learn.sac import SAC, entropy_to_keep
-from slipstream.models.acting import FusedActing
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import FusedActing
 from slipstream.settings import SACSettings, Settings
 
 BOX = ActionSpec("continuous", (), (-2.0,), (2.0,))

@@ -12,7 +12,7 @@ from slipstream.learn.critics import LENGTH, SUMS, UPDATES, Critics, SoftEngine,
 from slipstream.learn.oracle import TorchSoft
 from slipstream.learn.replay import TERMINATED, TRUNCATED, Feed, Replay
 from slipstream.learn.soft import FusedSoft
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings, SACSettings
 
 OBS, STEPS, BATCH = 5, 300, 50

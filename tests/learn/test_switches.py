@@ -20,8 +20,8 @@ from slipstream.errors import MachineError
 from slipstream.learn.build import Parts, build, choose_env
 from slipstream.learn.modes import LossScale, set_modes
 from slipstream.learn.reference import TorchEngine
-from slipstream.models.reference import ActorCritic
 from slipstream.plan import Facts, Plan, Switch, make_plan
+from slipstream.policies.torch_policy import ActorCritic
 from slipstream.settings import PlanSettings
 from slipstream.system.worker_pool import Crew
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
-from slipstream.models.design import Design
 from slipstream.perf.budget import plan_memory, rollout_mib
 from slipstream.plan import Facts, make_plan
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings, Settings
 
 

@@ -11,9 +11,9 @@ import pytest
 from slipstream.api import configure
 from slipstream.contracts import Array, EnvSpec
 from slipstream.learn.build import choose_env, look
-from slipstream.models.design import Design
 from slipstream.perf.networks import made_up_rollout, measure_inference, measure_learner, with_relu
 from slipstream.plan import Facts, make_plan
+from slipstream.policies.design import Design
 from slipstream.testing import ToyEnv
 
 

@@ -15,7 +15,7 @@ from slipstream.envs.soccer.game import Soccer
 from slipstream.learn.batch import SUMS, Batch, Knobs
 from slipstream.learn.fused import FusedEngine
 from slipstream.learn.reference import TorchEngine
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.system.machine import cores
 

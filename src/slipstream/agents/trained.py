@@ -9,9 +9,9 @@ import numpy as np
 from slipstream.agents.simple import BatchAgent
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
 from slipstream.errors import CheckpointError
-from slipstream.models.acting import make_acting
-from slipstream.models.bounds import bound
-from slipstream.models.design import Design
+from slipstream.policies.action_bounds import bound
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import make_acting
 from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
 

@@ -14,9 +14,9 @@ from slipstream.collect.moments import Moments
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
 from slipstream.contracts import Array, Rows, Vector, empty_rows
-from slipstream.models.acting import make_acting
-from slipstream.models.bounds import bound
-from slipstream.models.design import Acting, Design
+from slipstream.policies.action_bounds import bound
+from slipstream.policies.design import Acting, Design
+from slipstream.policies.fused_actor import make_acting
 from slipstream.system.rng import make_streams
 
 

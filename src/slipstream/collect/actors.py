@@ -14,7 +14,7 @@ from slipstream.collect.rollout import Rollout, copy_rollout, empty_rollout, rol
 from slipstream.collect.seats import Match
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
 from slipstream.system.worker_pool import Crew

@@ -21,7 +21,7 @@ from slipstream.collect.seats import Match, Roster
 from slipstream.contracts import Array, Stepper
 
 if TYPE_CHECKING:
-    from slipstream.models.staged import StagedActing
+    from slipstream.policies.gpu_actor import StagedActing
 
 ENDING_S = 2.0
 """How long a rollout that nobody wants any more may take to be given up."""

@@ -19,10 +19,10 @@ from torch import Tensor
 from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.collect.seats import SELF, Match, Table, still_seats
 from slipstream.contracts import Array, empty_rows, sides_of
-from slipstream.models.bounds import bound, bound_row
-from slipstream.models.heads import sample
-from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE
-from slipstream.models.matrices import Matrices
+from slipstream.policies.action_bounds import bound, bound_row
+from slipstream.policies.device_net import Matrices
+from slipstream.policies.distributions import sample
+from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE
 from slipstream.system.gpu_kernels import capture, launch
 from slipstream.system.numba_compile import compiled, compiled_fused
 from slipstream.system.rng import make_streams

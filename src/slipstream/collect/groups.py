@@ -16,16 +16,16 @@ from slipstream.collect.seats import Roster
 from slipstream.collect.vectors import make_vector
 from slipstream.contracts import EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice
-from slipstream.models.acting import make_acting
-from slipstream.models.design import Acting, Design
-from slipstream.models.kernels import CHUNK
+from slipstream.policies.design import Acting, Design
+from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.linear_algebra import CHUNK
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
 from slipstream.vector.processes import Hands, Share, one_place, spread, step_fields
 from slipstream.vector.threads import Threads
 
 if TYPE_CHECKING:
-    from slipstream.models.staged import StagedActing
+    from slipstream.policies.gpu_actor import StagedActing
 
 Mend = Callable[[str, Any, str], None]
 """Is told what is done instead of what the plan wants: a switch, its new value, and why."""
@@ -111,7 +111,7 @@ def _stage(how: Grouping, design: Design, sizes: list[int], rollouts: list[Rollo
     """The acting policy of each group on the GPU, and mirrors of the rollouts' observations there."""
     import torch
 
-    from slipstream.models.staged import StagedActing
+    from slipstream.policies.gpu_actor import StagedActing
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for rollout in rollouts if how.mirror == device else ():

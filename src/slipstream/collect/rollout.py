@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, empty_rows
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.system.slab import Field
 
 

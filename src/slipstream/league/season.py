@@ -22,7 +22,7 @@ from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
 from slipstream.learn.matches import Event, Roll
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir
 from slipstream.settings import Settings

@@ -9,8 +9,8 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError
-from slipstream.models.design import Design
-from slipstream.models.nearness import apply_masks
+from slipstream.policies.design import Design
+from slipstream.policies.kl import apply_masks
 
 STEP = 1.5
 """How fast the weight follows a target."""

@@ -35,8 +35,8 @@ from slipstream.learn.mentor import make_mentor
 from slipstream.learn.placement import off_device
 from slipstream.learn.ppo import PPO
 from slipstream.learn.schedules import Schedules
-from slipstream.models.design import Design
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
+from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
 from slipstream.system import machine
 from slipstream.system.slab import Field
@@ -220,7 +220,7 @@ def _on_device(
     from slipstream.collect.device import Device
     from slipstream.learn.device import DeviceEpisodes, DevicePPO
     from slipstream.learn.modes import set_modes
-    from slipstream.models.matrices import Matrices
+    from slipstream.policies.device_net import Matrices
     from slipstream.vector.device import DeviceVector
 
     set_modes(plan)

@@ -14,9 +14,9 @@ from slipstream.demos.reader import Demos
 from slipstream.learn.batch import POLICY, SAMPLES, SUMS, VALUE, Engine, Knobs
 from slipstream.learn.lessons import Lessons, Statistics, Window
 from slipstream.learn.moments import explained_variance
-from slipstream.models.acting import make_acting
-from slipstream.models.bounds import bound
-from slipstream.models.design import Design
+from slipstream.policies.action_bounds import bound
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import make_acting
 from slipstream.settings import CloneSettings
 
 READ_SHARE = 0.05

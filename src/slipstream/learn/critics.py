@@ -9,8 +9,8 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.learn.replay import Feed
-from slipstream.models.design import Design
-from slipstream.models.layout import Chain, Stack
+from slipstream.policies.design import Design
+from slipstream.policies.parameter_layout import Chain, Stack
 from slipstream.settings import SACSettings
 
 ADAM_EPS = 1e-8

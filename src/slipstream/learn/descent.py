@@ -11,9 +11,9 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.learn.batch import CLIPPED, ENTROPY, KL, NORMS, POLICY, SAMPLES, UPDATES, VALUE
-from slipstream.models.heads import measure, slopes
-from slipstream.models.kernels import ONE, TWO, ZERO, exponential
-from slipstream.models.networks import place
+from slipstream.policies.distributions import measure, slopes
+from slipstream.policies.fused_network import place
+from slipstream.policies.linear_algebra import ONE, TWO, ZERO, exponential
 from slipstream.system.numba_compile import Number, compiled, compiled_fused
 
 OLD_LOGP, OLD_VALUE, ADVANTAGE, GOAL, WEIGHT = range(5)

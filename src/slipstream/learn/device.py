@@ -40,8 +40,8 @@ from slipstream.learn.episodes import WINDOW, Episodes
 from slipstream.learn.moments import sum_returns, sum_row
 from slipstream.learn.naming import name_arrays, read_arrays
 from slipstream.learn.ppo import GOOD_EVERY, PPO
-from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
-from slipstream.models.matrices import Matrices
+from slipstream.policies.device_net import Matrices
+from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
 from slipstream.settings import Settings
 from slipstream.system.gpu_kernels import capture, launch
 

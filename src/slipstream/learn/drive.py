@@ -27,7 +27,7 @@ from slipstream.learn.loop import Progress, due, iterate
 from slipstream.learn.matches import Opponents
 from slipstream.learn.state import Position, capture, restore
 from slipstream.learn.summary import plan_rows, table, telling
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
 from slipstream.runs.display import Display

@@ -26,8 +26,8 @@ from slipstream.contracts import Array, ObsSpec
 from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos, ShardView
 from slipstream.errors import DemoError, MachineError
-from slipstream.models.frozen import Trunk, head_obs
-from slipstream.models.reference import torch_threads
+from slipstream.policies.pretrained import Trunk, head_obs
+from slipstream.policies.torch_policy import torch_threads
 from slipstream.runs.checkpoint import check_space
 from slipstream.runs.layout import write_json
 from slipstream.system.machine import cores

@@ -32,14 +32,23 @@ from slipstream.learn.batch import (
 from slipstream.learn.descent import standardise, surrogate
 from slipstream.learn.naming import name_arrays, read_arrays
 from slipstream.learn.survey import look
-from slipstream.models import tokens
-from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, measure, slopes
-from slipstream.models.kernels import CHUNK, ZERO, adam, add_row, copy_row, multiply_row, own_part, squared_length
-from slipstream.models.layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
-from slipstream.models.nearness import hold_near
-from slipstream.models.networks import backward, outputs, place, run_block, transpose_weights
-from slipstream.models.tokens import AS_IT_IS, Book, empty_book, open_book, samples_of
+from slipstream.policies import token_encoder
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import apply_mask, measure, slopes
+from slipstream.policies.fused_network import backward, outputs, place, run_block, transpose_weights
+from slipstream.policies.kl import hold_near
+from slipstream.policies.linear_algebra import (
+    CHUNK,
+    ZERO,
+    adam,
+    add_row,
+    copy_row,
+    multiply_row,
+    own_part,
+    squared_length,
+)
+from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
+from slipstream.policies.token_encoder import AS_IT_IS, Book, empty_book, open_book, samples_of
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 FAILED = 3
@@ -78,7 +87,7 @@ def write_gradient(
         if book is not None:
             for s in chosen:
                 for step in range(steps):
-                    tokens.pool_sample(book, place(s, step, steps, rows))
+                    token_encoder.pool_sample(book, place(s, step, steps, rows))
         run_block(
             params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
@@ -120,7 +129,7 @@ def write_gradient(
                 for step in range(steps):
                     n = place(chosen[lane], step, steps, rows)
                     copy_row(below[step * lanes + lane], book.slopes[n])
-                    tokens.unpool_sample(book, n, thread)
+                    token_encoder.unpool_sample(book, n, thread)
 
 
 def run_epoch(
@@ -143,11 +152,11 @@ def run_epoch(
         share = (index.size + 4 * threads - 1) // (4 * threads) * 4
         transpose_weights(params, table, flipped)
         if book is not None:
-            tokens.tabulate(params[book.offset :], book.table)
+            token_encoder.tabulate(params[book.offset :], book.table)
             for number in numba.prange(threads):
                 thread: Number = np.int64(number)
-                tokens.read_book(params, book, thread, threads)
-                tokens.clear_kinds(book, thread)
+                token_encoder.read_book(params, book, thread, threads)
+                token_encoder.clear_kinds(book, thread)
         for number in numba.prange(threads):
             thread = np.int64(number)
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
@@ -162,7 +171,7 @@ def run_epoch(
             add_row(gradients[thread], gradient)
             add_row(sums[thread], sums[0])
         if book is not None:
-            tokens.learn_kinds(params, book, gradient)
+            token_encoder.learn_kinds(params, book, gradient)
         if knobs[9] == 0.0:
             multiply_row(of_value, gradient)
         length = math.sqrt(squared_length(gradient))
@@ -221,7 +230,7 @@ class FusedEngine:
             run = run_together
         size = max(1, knobs.minibatch // batch.sequence)
         parts, seen = [order], self._see(batch, order)
-        if self._book is not None and len(self._book.keys) > tokens.KNOWN:  # too many for all samples at once
+        if self._book is not None and len(self._book.keys) > token_encoder.KNOWN:  # too many for all samples at once
             parts = [order[low : low + size] for low in range(0, len(order), size)]
         for part in parts:
             seen = seen if len(parts) == 1 else self._see(batch, part)
@@ -259,7 +268,7 @@ class FusedEngine:
         order = np.arange(samples // batch.sequence)
         obs, mean, scale = self._see(batch, order)
         if self._book is not None:
-            tokens.pool_all(self.params, self._book, np.arange(samples))
+            token_encoder.pool_all(self.params, self._book, np.arange(samples))
         logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
         look(

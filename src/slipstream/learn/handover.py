@@ -10,7 +10,7 @@ from slipstream.agents.specs import split_run
 from slipstream.agents.trained import TrainedAgent
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 

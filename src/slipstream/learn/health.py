@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.layout import Weights
+from slipstream.policies.parameter_layout import Weights
 
 DORMANT = 0.025
 """A unit whose mean output is smaller than this share of its layer's mean is dormant."""

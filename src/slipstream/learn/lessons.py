@@ -17,7 +17,7 @@ from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 from slipstream.learn.batch import Batch
 from slipstream.learn.moments import Moments, sum_returns
-from slipstream.models.design import Acting, Design
+from slipstream.policies.design import Acting, Design
 from slipstream.system.numba_compile import Number, compiled_fused
 
 EDGE = 0.999

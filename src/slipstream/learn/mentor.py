@@ -14,7 +14,7 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.errors import DemoError
 from slipstream.learn.batch import POLICY, SAMPLES, SUMS, Batch, Engine, Knobs
 from slipstream.learn.lessons import plain_batch, policy_actions
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PPOSettings, Settings
 from slipstream.system.rng import make_streams
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.models.layout import Weights
+from slipstream.policies.parameter_layout import Weights
 
 
 def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:

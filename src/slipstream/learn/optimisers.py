@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slipstream.errors import ConfigError
 from slipstream.learn.batch import Knobs
-from slipstream.models.reference import ActorCritic
+from slipstream.policies.torch_policy import ActorCritic
 
 
 class Adam:

@@ -14,9 +14,9 @@ from slipstream.contracts import Array
 from slipstream.learn.critics import ADAM_EPS, Critics, SoftKnobs
 from slipstream.learn.naming import under
 from slipstream.learn.replay import Feed
-from slipstream.models.design import Design
-from slipstream.models.kernels import OBS_LIMIT
-from slipstream.models.layout import Chain
+from slipstream.policies.design import Design
+from slipstream.policies.linear_algebra import OBS_LIMIT
+from slipstream.policies.parameter_layout import Chain
 
 Named = dict[str, Tensor]
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": functional.elu}

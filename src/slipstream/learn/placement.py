@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.contracts import EnvSpec
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import Settings
 
 

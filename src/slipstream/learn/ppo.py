@@ -18,7 +18,7 @@ from slipstream.learn.mentor import Mentor
 from slipstream.learn.moments import Moments, explained_variance, sum_returns
 from slipstream.learn.schedules import tune_epochs
 from slipstream.learn.sequences import beginnings, choose_partners, orders, priorities
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PPOSettings, Settings
 
 GOOD_EVERY = 16

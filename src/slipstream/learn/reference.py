@@ -21,9 +21,9 @@ from slipstream.learn.modes import HALVES, LossScale, ran_out_of_memory
 from slipstream.learn.naming import under
 from slipstream.learn.optimisers import Optimiser, shorten
 from slipstream.learn.tensors import Data, Part
-from slipstream.models.design import Design
-from slipstream.models.reference import ActorCritic, Told
 from slipstream.plan import changed
+from slipstream.policies.design import Design
+from slipstream.policies.torch_policy import ActorCritic, Told
 
 SURVEYED = 4096
 """Samples that `survey` looks at together."""

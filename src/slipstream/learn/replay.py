@@ -19,9 +19,9 @@ from slipstream.contracts import ActionSpec, Array
 from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.reader import Demos
 from slipstream.errors import CheckpointError, ConfigError, DemoError
-from slipstream.models.design import Design
-from slipstream.models.heads import TWO_PI
-from slipstream.models.kernels import TWO, ZERO, copy_row, hyperbolic_tangent
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import TWO_PI
+from slipstream.policies.linear_algebra import TWO, ZERO, copy_row, hyperbolic_tangent
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.system.numba_compile import Number, compiled_fused

@@ -20,7 +20,7 @@ from slipstream.learn import health
 from slipstream.learn.critics import CRITIC, LENGTH, LOGP, POLICY, SUMS, UPDATES, Critics, Q, SoftEngine, SoftKnobs
 from slipstream.learn.moments import Moments
 from slipstream.learn.replay import Feed, Replay, check_budget, load_demos
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import SACSettings, Settings
 
 GOOD_EVERY = 1000

@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.contracts import Array
 from slipstream.learn.critics import CRITIC, LOGP, POLICY, Q
 from slipstream.learn.replay import Sample
-from slipstream.models.heads import (
+from slipstream.policies.distributions import (
     HALF_LOG_2PI,
     LOG_STD_HIGH,
     LOG_STD_LOW,
@@ -22,7 +22,9 @@ from slipstream.models.heads import (
     log_squash,
     softmax_part,
 )
-from slipstream.models.kernels import (
+from slipstream.policies.fused_network import backward, forward, load_obs, outputs
+from slipstream.policies.layer_norm import denormalise_row
+from slipstream.policies.linear_algebra import (
     CHUNK,
     HALF,
     ONE,
@@ -34,7 +36,7 @@ from slipstream.models.kernels import (
     hyperbolic_tangent,
     product,
 )
-from slipstream.models.layout import (
+from slipstream.policies.parameter_layout import (
     ACTIVATION,
     BIAS,
     CHOICES,
@@ -50,8 +52,6 @@ from slipstream.models.layout import (
     UNITS,
     WEIGHT,
 )
-from slipstream.models.networks import backward, forward, load_obs, outputs
-from slipstream.models.norms import denormalise_row
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_sum
 
 

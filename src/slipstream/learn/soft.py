@@ -43,9 +43,19 @@ from slipstream.learn.slopes import (
     rows_of,
     span,
 )
-from slipstream.models.design import Design
-from slipstream.models.kernels import CHUNK, ONE, ZERO, adam, add_row, columns_of, flip, product, squared_length
-from slipstream.models.layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
+from slipstream.policies.design import Design
+from slipstream.policies.linear_algebra import (
+    CHUNK,
+    ONE,
+    ZERO,
+    adam,
+    add_row,
+    columns_of,
+    flip,
+    product,
+    squared_length,
+)
+from slipstream.policies.parameter_layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 CRITICISE, MOVE_CRITICS, ACT, MOVE_ACTOR = range(4)

@@ -83,7 +83,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
             f"give {', '.join(missing) or 'the same terms'} again in Python: slipstream.resume(run, terms={{...}})",
         )
     if "trunk" in state["policy"]:
-        from slipstream.models.frozen import check_trunk
+        from slipstream.policies.pretrained import check_trunk
 
         check_trunk(state["policy"]["trunk"])
     learner = checkpoint.groups["learner"]

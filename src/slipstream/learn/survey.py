@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.heads import apply_mask, measure
-from slipstream.models.layout import HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS
-from slipstream.models.networks import outputs, place, run_block
+from slipstream.policies.distributions import apply_mask, measure
+from slipstream.policies.fused_network import outputs, place, run_block
+from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS
 from slipstream.system.numba_compile import compiled_fused
 
 

@@ -10,9 +10,9 @@ from slipstream.collect.recorder import spread
 from slipstream.collect.rollout import rollout_fields
 from slipstream.contracts import EnvSpec
 from slipstream.learn.replay import step_bytes
-from slipstream.models.design import Design
 from slipstream.perf.findings import Part
 from slipstream.plan import Plan
+from slipstream.policies.design import Design
 from slipstream.settings import Settings
 
 MIB = 2**20

@@ -13,12 +13,12 @@ from slipstream.collect.walk import draw_actions
 from slipstream.contracts import Array, EnvSpec
 from slipstream.learn.build import Learner, make_engine, needs_torch
 from slipstream.learn.ppo import PPO
-from slipstream.models.acting import make_acting
-from slipstream.models.design import Design
 from slipstream.perf.findings import InferenceFindings, LearnFindings, Times
 from slipstream.perf.limits import item_us
 from slipstream.perf.tracing import counting_syncs
 from slipstream.plan import Plan, Switch
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import make_acting
 from slipstream.settings import Settings
 from slipstream.system.rng import make_streams
 

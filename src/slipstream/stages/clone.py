@@ -26,8 +26,8 @@ from slipstream.learn.cloning import Cloner, facts_of
 from slipstream.learn.dagger import expert_of, play_round
 from slipstream.learn.handover import adopt
 from slipstream.learn.lessons import measure
-from slipstream.models.design import Design
 from slipstream.plan import Facts, Plan, make_plan
+from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, find, load, load_latest
 from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
@@ -153,7 +153,7 @@ def _make(
         demos = _first(demos, wanted.max_samples, settings.seed)
     demos = _seen(settings, demos, tell)
     if design.frozen:
-        from slipstream.models.frozen import head_design, head_of
+        from slipstream.policies.pretrained import head_design, head_of
 
         design, pack = head_design(design), head_of(design, pack)
     train, held_out = split(demos, wanted.held_out, settings.seed)
@@ -182,7 +182,7 @@ def _seen(settings: Settings, demos: Demos, tell: Callable[[int, int], None]) ->
     if not _design(settings, demos).frozen:
         return demos
     from slipstream.learn.features import replaced
-    from slipstream.models.frozen import load_trunk
+    from slipstream.policies.pretrained import load_trunk
 
     return replaced(demos, load_trunk(settings.policy.trunk or ""), tell)
 

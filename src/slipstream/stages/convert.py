@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import CheckpointError, ConfigError, did_you_mean
-from slipstream.models.convert import KIND, compare, read_tensors, take_over, vpt_shape, write_trunk
-from slipstream.models.frozen import load_trunk
+from slipstream.policies.convert_weights import KIND, compare, read_tensors, take_over, vpt_shape, write_trunk
+from slipstream.policies.pretrained import load_trunk
 
 LAYOUTS = ("vpt",)
 """Whose weights can be converted."""

@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.heads import SURE, apply_mask, log_deviation, softmax_part
-from slipstream.models.kernels import CHUNK, HALF, ONE, TWO, ZERO, exponential, softplus
-from slipstream.models.layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS
-from slipstream.models.memory import keep_state
-from slipstream.models.networks import forward, load_lanes, outputs
+from slipstream.policies.distributions import SURE, apply_mask, log_deviation, softmax_part
+from slipstream.policies.fused_network import forward, load_lanes, outputs
+from slipstream.policies.linear_algebra import CHUNK, HALF, ONE, TWO, ZERO, exponential, softplus
+from slipstream.policies.parameter_layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS
+from slipstream.policies.recurrent import keep_state
 from slipstream.system.numba_compile import Number, compiled_fused
 
 

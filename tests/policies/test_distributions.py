@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from slipstream.contracts import Array
-from slipstream.models.design import Design
-from slipstream.models.heads import MASKED, apply_mask, greedy, log_squash, measure, sample, slopes
-from slipstream.models.nearness import hold_near
-from slipstream.models.reference import ActorCritic
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import MASKED, apply_mask, greedy, log_squash, measure, sample, slopes
+from slipstream.policies.kl import hold_near
+from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams
 
 KINDS = [

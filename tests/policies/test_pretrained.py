@@ -19,12 +19,12 @@ from slipstream.api import Run, resume
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.errors import CheckpointError, ConfigError, MachineError
 from slipstream.learn.reference import TorchEngine
-from slipstream.models import frozen
-from slipstream.models.acting import make_acting
-from slipstream.models.convert import VptImages, VptShape, write_trunk
-from slipstream.models.design import Design
-from slipstream.models.frozen import CLIP_DEVIATION, CLIP_MEAN, head_design, head_of, load_trunk, with_head
-from slipstream.models.torched import TorchActing
+from slipstream.policies import pretrained
+from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.pretrained import CLIP_DEVIATION, CLIP_MEAN, head_design, head_of, load_trunk, with_head
+from slipstream.policies.torch_actor import TorchActing
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.settings import PolicySettings
@@ -224,7 +224,7 @@ def test_without_the_library_the_extra_is_named(clip: Path, monkeypatch: pytest.
     def absent(name: str) -> None:
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr(frozen, "import_module", absent)
+    monkeypatch.setattr(pretrained, "import_module", absent)
     with pytest.raises(
         MachineError, match=r'transformers, which cannot be imported.*\nhint: pip install "slipstream\['
     ):
@@ -403,11 +403,11 @@ def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Cal
     assert run.agent().pack.size == first.size and not np.array_equal(run.agent().pack, first)
     assert np.allclose(*told_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
     found = load_trunk(str(clip))
-    facts = {key: getattr(found.net.model.config, key) for key in frozen.CLIP_FACTS}
+    facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_FACTS}
     told = {
         "kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_DEVIATION, **facts
     }  # fmt: skip
-    assert found.hash == before == frozen.digest(told, found.net.state_dict())
+    assert found.hash == before == pretrained.digest(told, found.net.state_dict())
 
 
 def test_a_run_goes_on_exactly_and_in_any_processes(trunk: Path, quick: Callable[..., Run]) -> None:

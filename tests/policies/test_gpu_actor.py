@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from slipstream.contracts import Array, ObsField, ObsSpec
-from slipstream.models import staged
-from slipstream.models.acting import FusedActing
-from slipstream.models.design import Acting, Design
-from slipstream.models.staged import StagedActing
+from slipstream.policies import gpu_actor
+from slipstream.policies.design import Acting, Design
+from slipstream.policies.fused_actor import FusedActing
+from slipstream.policies.gpu_actor import StagedActing
 from slipstream.system.rng import make_streams
 
 ROWS = 40
@@ -95,7 +95,7 @@ def test_trying_out_changes_nothing(
             raise RuntimeError("no graph can hold this\nbecause of that")
         return SimpleNamespace(replay=work)
 
-    monkeypatch.setattr(staged, "capture", pretend)
+    monkeypatch.setattr(gpu_actor, "capture", pretend)
     design, pack = make_policy("masked_multi", memory="lstm")
     plain, graphed = (StagedActing(design, ROWS, "cpu") for _ in range(2))
     graphed.graphs, graphed._pinned = True, pinned
@@ -118,7 +118,7 @@ def test_a_graph_can_hold_an_act(
     design, pack = make_policy(**how)
     acting, launched = StagedActing(design, ROWS, "cpu:0"), list[int]()
     acting.load(pack)
-    monkeypatch.setattr(staged, "launch", lambda loop, one, count, args, block=0: launched.append(count))
+    monkeypatch.setattr(gpu_actor, "launch", lambda loop, one, count, args, block=0: launched.append(count))
 
     def work() -> None:
         with torch.no_grad():

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from slipstream.contracts import Array, ObsField, ObsSpec
-from slipstream.models.design import Design
-from slipstream.models.reference import ActorCritic, cut, first_weights, state_columns
+from slipstream.policies.design import Design
+from slipstream.policies.torch_policy import ActorCritic, cut, first_weights, state_columns
 
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))

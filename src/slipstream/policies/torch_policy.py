@@ -17,11 +17,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.contracts import Array, ObsSpec, vector_obs
-from slipstream.models.design import MEMORIES, Design
-from slipstream.models.encoders import Encoder
-from slipstream.models.frozen import head_design, make_sight
-from slipstream.models.heads import HALF_LOG_2PI, LOG_STD_HIGH, LOG_STD_LOW, MASKED, NODES, SHARES
-from slipstream.models.layout import COLUMNS, DENSE, KIND, STATE, STATES
+from slipstream.policies.design import MEMORIES, Design
+from slipstream.policies.distributions import HALF_LOG_2PI, LOG_STD_HIGH, LOG_STD_LOW, MASKED, NODES, SHARES
+from slipstream.policies.encoders import Encoder
+from slipstream.policies.parameter_layout import COLUMNS, DENSE, KIND, STATE, STATES
+from slipstream.policies.pretrained import head_design, make_sight
 from slipstream.settings import PolicySettings
 
 LOWEST = float(MASKED)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from slipstream.contracts import Array
-from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, greedy, sample
-from slipstream.models.reference import ActorCritic, torch_threads
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import apply_mask, greedy, sample
+from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.gpu_kernels import capture, launch
 from slipstream.system.numba_compile import compiled_fused
 from slipstream.system.slab import Field

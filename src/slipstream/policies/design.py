@@ -10,8 +10,8 @@ import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.errors import ConfigError
-from slipstream.models.layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
-from slipstream.models.tokens import POOLED, token_slots
+from slipstream.policies.parameter_layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
+from slipstream.policies.token_encoder import POOLED, token_slots
 from slipstream.settings import PolicySettings
 
 MEMORIES = {"none": DENSE, "gru": GRU, "lstm": LSTM}
@@ -58,7 +58,7 @@ class Design:
         """The layout of its weights."""
         if self.fused:
             return self.stack
-        from slipstream.models.reference import ActorCritic
+        from slipstream.policies.torch_policy import ActorCritic
 
         return PlainWeights({name: tuple(p.shape) for name, p in ActorCritic(self).named_parameters()})
 
@@ -109,7 +109,7 @@ class Design:
         """The flat weights that a run starts from."""
         if self.obs.plain:
             return self.stack.first(seed, self.policy.init, self.policy.log_std)
-        from slipstream.models.reference import first_weights
+        from slipstream.policies.torch_policy import first_weights
 
         return self.weights.flatten(first_weights(self, seed))
 
@@ -131,7 +131,7 @@ class Design:
         """Numbers that are normalised: those of the observed vectors, and behind them what a frozen trunk gives."""
         if not self.frozen:
             return self.obs.floats
-        from slipstream.models.frozen import head_design
+        from slipstream.policies.pretrained import head_design
 
         return head_design(self).obs.floats
 
@@ -162,7 +162,7 @@ class Design:
         policy = self.policy.model_dump(mode="json")
         told = {"obs": self.obs.describe(), "action": self.action.describe(), "policy": policy, "value": self.value}
         if self.frozen:
-            from slipstream.models.frozen import describe_trunk
+            from slipstream.policies.pretrained import describe_trunk
 
             told["trunk"] = describe_trunk(self)
         return told
@@ -173,7 +173,7 @@ class Design:
         obs, action = ObsSpec.read(description["obs"]), ActionSpec.read(description["action"])
         design = cls(obs, action, PolicySettings.model_validate(description["policy"]), bool(description["value"]))
         if design.frozen:
-            from slipstream.models.frozen import check_trunk
+            from slipstream.policies.pretrained import check_trunk
 
             check_trunk(description["trunk"])
         return design

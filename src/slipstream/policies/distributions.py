@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.kernels import HALF, ONE, TWO, ZERO, exponential, hyperbolic_tangent, logistic, softplus
-from slipstream.models.layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
+from slipstream.policies.linear_algebra import HALF, ONE, TWO, ZERO, exponential, hyperbolic_tangent, logistic, softplus
+from slipstream.policies.parameter_layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
 from slipstream.system.numba_compile import Number, compiled_fused
 from slipstream.system.rng import uniform
 

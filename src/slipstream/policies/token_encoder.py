@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slipstream.contracts import Array, ObsField
-from slipstream.models.kernels import ONE, ZERO, add_products, dense, product
-from slipstream.models.layout import PlainSlot
+from slipstream.policies.linear_algebra import ONE, ZERO, add_products, dense, product
+from slipstream.policies.parameter_layout import PlainSlot
 from slipstream.system.numba_compile import compiled_fused
 
 ABSENT = 255

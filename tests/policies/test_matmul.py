@@ -8,8 +8,8 @@ import pytest
 from numba.core.errors import TypingError
 
 from slipstream.contracts import Array
-from slipstream.models.kernels import dense, product
-from slipstream.models.tiles import LANES, ROWS, WIDE, write_narrow
+from slipstream.policies.linear_algebra import dense, product
+from slipstream.policies.matmul import LANES, ROWS, WIDE, write_narrow
 
 
 def matrix(rows: int, columns: int, seed: int = 0) -> Array:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from slipstream.contracts import ObsField, ObsSpec
-from slipstream.models.heads import apply_mask, sample
-from slipstream.models.reference import ActorCritic, torch_threads
-from slipstream.models.torched import TorchActing, blocks_of
+from slipstream.policies.distributions import apply_mask, sample
+from slipstream.policies.torch_actor import TorchActing, blocks_of
+from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.rng import make_streams
 
 IMAGE = ObsSpec((ObsField("", "image", (12, 12, 3)),))

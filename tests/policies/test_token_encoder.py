@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from slipstream.contracts import Array, ObsField, ObsSpec
-from slipstream.models import tokens
-from slipstream.models.acting import FusedActing, make_acting
-from slipstream.models.design import Design
-from slipstream.models.reference import ActorCritic, state_columns
-from slipstream.models.torched import TorchActing
+from slipstream.policies import token_encoder
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import FusedActing, make_acting
+from slipstream.policies.torch_actor import TorchActing
+from slipstream.policies.torch_policy import ActorCritic, state_columns
 from slipstream.system.rng import make_streams
 
 TOKENS = ObsSpec((ObsField("", "tokens", (16, 3)),))
@@ -26,8 +26,8 @@ def few_tokens(count: int, seed: int = 0) -> Array:
     random = np.random.default_rng(seed)
     found = np.stack([random.integers(0, 200, (count, 16)) for _ in range(3)], axis=-1)
     found[..., 1] %= 5
-    found[random.random((count, 16)) < 0.4, 0] = tokens.ABSENT
-    found[:3, :, 0] = tokens.ABSENT
+    found[random.random((count, 16)) < 0.4, 0] = token_encoder.ABSENT
+    found[:3, :, 0] = token_encoder.ABSENT
     return TOKENS.join({"": found})
 
 
@@ -95,7 +95,7 @@ def test_new_weights_and_many_kinds_are_read_anew(
     acting.load(other)
     acting.value(rows, obs, value, states)
     assert np.allclose(value, told_by_torch(design, other, obs, states)[1], atol=2e-6)
-    monkeypatch.setattr(tokens, "KNOWN", 50)
+    monkeypatch.setattr(token_encoder, "KNOWN", 50)
     for seed in range(1, 4):
         more = few_tokens(ROWS, seed)
         acting.value(rows, more, value, states)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.kernels import hyperbolic_tangent
+from slipstream.policies.linear_algebra import hyperbolic_tangent
 from slipstream.system.numba_compile import compiled_fused
 
 

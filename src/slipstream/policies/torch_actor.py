@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from slipstream.contracts import Array
-from slipstream.models.design import Design
-from slipstream.models.heads import apply_mask, greedy, sample
-from slipstream.models.kernels import CHUNK
-from slipstream.models.layout import PlainSlot
-from slipstream.models.reference import ActorCritic, torch_threads
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import apply_mask, greedy, sample
+from slipstream.policies.linear_algebra import CHUNK
+from slipstream.policies.parameter_layout import PlainSlot
+from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.numba_compile import compiled_fused
 
 

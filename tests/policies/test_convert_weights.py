@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slipstream.errors import CheckpointError, ConfigError
-from slipstream.models.convert import (
+from slipstream.policies.convert_weights import (  # fmt: skip
     VptImages,
     VptShape,
     compare,
@@ -25,8 +25,8 @@ from slipstream.models.convert import (
     take_over,
     vpt_shape,
     write_trunk,
-)  # fmt: skip
-from slipstream.models.frozen import load_trunk
+)
+from slipstream.policies.pretrained import load_trunk
 
 SMALL = VptShape(widths=(4, 6, 8), blocks=2, channels=3, side=16, dense=10, features=14)
 IMAGES = "net.img_process."

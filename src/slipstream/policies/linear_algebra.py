@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.tiles import LANES, ROWS, WIDE, write_narrow, write_wide
+from slipstream.policies.matmul import LANES, ROWS, WIDE, write_narrow, write_wide
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_sum
 
 CHUNK = 64

@@ -10,11 +10,19 @@ import pytest
 import torch
 
 from slipstream.contracts import Array
-from slipstream.models.design import Design
-from slipstream.models.kernels import OBS_LIMIT, adam, exponential, hyperbolic_tangent, logistic, product, softplus
-from slipstream.models.memory import keep_state
-from slipstream.models.networks import forward, load_obs, outputs
-from slipstream.models.reference import ActorCritic, state_columns
+from slipstream.policies.design import Design
+from slipstream.policies.fused_network import forward, load_obs, outputs
+from slipstream.policies.linear_algebra import (
+    OBS_LIMIT,
+    adam,
+    exponential,
+    hyperbolic_tangent,
+    logistic,
+    product,
+    softplus,
+)
+from slipstream.policies.recurrent import keep_state
+from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 SIZES = [(1, (50, 3)), (17, (50, 3)), (17, ()), (8, (16,)), (33, (5, 7, 9))]
 KINDS = [

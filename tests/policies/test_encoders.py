@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slipstream.contracts import ObsField, ObsSpec, vector_obs
-from slipstream.models.encoders import Encoder, ImageReader, TokenReader
+from slipstream.policies.encoders import Encoder, ImageReader, TokenReader
 from slipstream.settings import PolicySettings
 
 EYE = ObsField("eye", "image", (12, 10, 3))

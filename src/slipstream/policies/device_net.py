@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from slipstream.contracts import Array
-from slipstream.models.design import Design
-from slipstream.models.kernels import OBS_LIMIT, ONE, hyperbolic_tangent, logistic
-from slipstream.models.layout import COLUMNS, DENSE, IN_COLUMNS, STATE, Layer
+from slipstream.policies.design import Design
+from slipstream.policies.linear_algebra import OBS_LIMIT, ONE, hyperbolic_tangent, logistic
+from slipstream.policies.parameter_layout import COLUMNS, DENSE, IN_COLUMNS, STATE, Layer
 from slipstream.system.gpu_kernels import launch
 from slipstream.system.numba_compile import Number, compiled_fused
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.design import Acting, Design
-from slipstream.models.heads import apply_mask, greedy, sample
-from slipstream.models.kernels import CHUNK
-from slipstream.models.layout import HEAD_VALUE
-from slipstream.models.memory import keep_state
-from slipstream.models.nearness import tell_rows
-from slipstream.models.networks import forward, load_lanes, outputs
-from slipstream.models.tokens import AS_IT_IS, Reader
+from slipstream.policies.design import Acting, Design
+from slipstream.policies.distributions import apply_mask, greedy, sample
+from slipstream.policies.fused_network import forward, load_lanes, outputs
+from slipstream.policies.kl import tell_rows
+from slipstream.policies.linear_algebra import CHUNK
+from slipstream.policies.parameter_layout import HEAD_VALUE
+from slipstream.policies.recurrent import keep_state
+from slipstream.policies.token_encoder import AS_IT_IS, Reader
 from slipstream.system.numba_compile import compiled_fused
 
 
@@ -112,6 +112,6 @@ def make_acting(design: Design) -> Acting:
     """The acting copy of a policy: by the compiled kernels where they can, by torch where not."""
     if design.fused:
         return FusedActing(design)
-    from slipstream.models.torched import TorchActing
+    from slipstream.policies.torch_actor import TorchActing
 
     return TorchActing(design)

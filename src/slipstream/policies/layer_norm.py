@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.models.kernels import NORM_EPS, ONE, ZERO, columns_of
-from slipstream.models.layout import COLUMNS, EXTRA, NORM, UNITS
+from slipstream.policies.linear_algebra import NORM_EPS, ONE, ZERO, columns_of
+from slipstream.policies.parameter_layout import COLUMNS, EXTRA, NORM, UNITS
 from slipstream.system.numba_compile import Number, compiled_fused
 
 

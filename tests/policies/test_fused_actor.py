@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
-from slipstream.models.acting import FusedActing, make_acting
-from slipstream.models.bounds import bound
-from slipstream.models.design import Design
-from slipstream.models.heads import MASKED, sample
-from slipstream.models.layout import head_table
-from slipstream.models.reference import ActorCritic
-from slipstream.models.torched import TorchActing
+from slipstream.policies.action_bounds import bound
+from slipstream.policies.design import Design
+from slipstream.policies.distributions import MASKED, sample
+from slipstream.policies.fused_actor import FusedActing, make_acting
+from slipstream.policies.parameter_layout import head_table
+from slipstream.policies.torch_actor import TorchActing
+from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams, uniform
 
 TOPMOST = 8230406

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.models.kernels import (
+from slipstream.policies.linear_algebra import (
     ONE,
     ZERO,
     activate,
@@ -17,7 +17,7 @@ from slipstream.models.kernels import (
     product,
     scale_into,
 )
-from slipstream.models.layout import (
+from slipstream.policies.parameter_layout import (
     BIAS,
     COLUMNS,
     DENSE,

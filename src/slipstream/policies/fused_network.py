@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.models.kernels import (
+from slipstream.policies.layer_norm import denormalise, normalise
+from slipstream.policies.linear_algebra import (
     OBS_LIMIT,
     ONE,
     ZERO,
@@ -15,7 +16,7 @@ from slipstream.models.kernels import (
     flip,
     product,
 )
-from slipstream.models.layout import (
+from slipstream.policies.parameter_layout import (
     ACTIVATION,
     BIAS,
     COLUMNS,
@@ -33,8 +34,7 @@ from slipstream.models.layout import (
     RECURRENT_BIAS,
     WEIGHT,
 )
-from slipstream.models.memory import gates_of, keep_state, recall, remember
-from slipstream.models.norms import denormalise, normalise
+from slipstream.policies.recurrent import gates_of, keep_state, recall, remember
 from slipstream.system.numba_compile import compiled_fused
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slipstream.contracts import ObsField, ObsSpec
-from slipstream.models.kernels import OBS_LIMIT
-from slipstream.models.tokens import ABSENT, FEATURE_SIZE, PLACE_SIZE, TOKEN_SIZE
+from slipstream.policies.linear_algebra import OBS_LIMIT
+from slipstream.policies.token_encoder import ABSENT, FEATURE_SIZE, PLACE_SIZE, TOKEN_SIZE
 from slipstream.settings import PolicySettings
 
 LIMIT = float(OBS_LIMIT)

@@ -26,8 +26,8 @@ from torch.nn import functional
 
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.errors import CheckpointError, ConfigError, MachineError, SlipstreamError
-from slipstream.models.convert import KIND, VptImages, read_trunk
-from slipstream.models.design import Design
+from slipstream.policies.convert_weights import KIND, VptImages, read_trunk
+from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 
@@ -365,7 +365,7 @@ def _of_folder(name: str, folder: Path) -> Trunk:
 
 def _of_run(name: str, folder: Path) -> Trunk:
     """The trained reader of a run's images."""
-    from slipstream.models.reference import ActorCritic
+    from slipstream.policies.torch_policy import ActorCritic
 
     checkpoint = load(folder, groups=("policy",))
     try:

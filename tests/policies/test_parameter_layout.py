@@ -10,8 +10,8 @@ import pytest
 
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.errors import CheckpointError
-from slipstream.models.design import Design
-from slipstream.models.layout import COLUMNS, DENSE, EXTRA, KIND, OUT, STATE, Chain, PlainWeights, Stack
+from slipstream.policies.design import Design
+from slipstream.policies.parameter_layout import COLUMNS, DENSE, EXTRA, KIND, OUT, STATE, Chain, PlainWeights, Stack
 from slipstream.settings import PolicySettings
 
 KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary"]

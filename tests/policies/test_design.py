@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
-from slipstream.models.design import Design
+from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 
 KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "binary", "masked_binary"]
