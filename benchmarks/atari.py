@@ -23,8 +23,8 @@ from record import Progress, Record, dated
 from slipstream.api import configure
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.atari import Atari
-from slipstream.learn.build import Parts, build, choose_env
 from slipstream.system import machine
+from slipstream.training.build import Parts, build, choose_env
 
 BAR = 0.9
 SETTLE_S = 1.0

@@ -138,7 +138,7 @@ def _time_soccer(case: Case, seconds: float) -> list[float]:
 def time_policy(case: Case, seconds: float, way: str) -> dict[str, list[float]]:
     """Acting for all rows of the case, and gradient steps, by one way; what is compiled is warmed up before."""
     from slipstream.api import configure
-    from slipstream.learn.build import build, choose_env
+    from slipstream.training.build import build, choose_env
 
     learner = {"fused": ["plan.learner=fused"], "torch": ["plan.learner=torch"]}
     flags = learner.get(way, ["plan.learner=torch", "plan.compile=true"])

@@ -30,7 +30,6 @@ from record import ROOT, Record, dated
 from recording import SLOW, play
 from sayings import DOCUMENTS, SAYINGS, Saying
 from slipstream.api import configure
-from slipstream.learn.build import choose_env
 from slipstream.perf.bench import Bench, Measured, Say, this_machine, turns
 from slipstream.perf.board import interval, table
 from slipstream.perf.diagnose import shares_of
@@ -39,6 +38,7 @@ from slipstream.perf.sides import Side, read_side
 from slipstream.perf.trial import Rehearsal
 from slipstream.perf.verdict import EQUAL, compare, judge, middle, ratio
 from slipstream.system.machine import cores
+from slipstream.training.build import choose_env
 
 PAGE = ROOT / "docs" / "claims.md"
 RECORDS = ROOT / "benchmarks" / "records"

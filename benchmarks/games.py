@@ -26,9 +26,9 @@ from slipstream.collect.vectors import make_vector
 from slipstream.collect.walk import Walk
 from slipstream.confidence import median_interval
 from slipstream.errors import SlipstreamError
-from slipstream.learn.build import choose_env
 from slipstream.perf.trial import try_out
 from slipstream.system import machine
+from slipstream.training.build import choose_env
 
 PAGE = ROOT / "docs" / "guides" / "games.md"
 RECORDS = ROOT / "benchmarks" / "records"

@@ -33,7 +33,7 @@ from slipstream.api import configure
 from slipstream.collect.games import paired, play_fixtures
 from slipstream.confidence import wilson
 from slipstream.league.sprt import Sprt
-from slipstream.learn.build import choose_env
+from slipstream.training.build import choose_env
 
 RULE, CHASER, KEEPER = "scripted:rule", "scripted:chaser", "scripted:keeper"
 POOL = 8

@@ -30,9 +30,9 @@ from slipstream.confidence import median_interval
 from slipstream.contracts import empty_rows
 from slipstream.envs.metta.worlds import Stage, choose, configure_world
 from slipstream.envs.registry import EnvChoice
-from slipstream.learn.build import build, choose_env
 from slipstream.settings import EnvSettings
 from slipstream.system import machine
+from slipstream.training.build import build, choose_env
 
 BARS = {"step": 1.8, "train": 30_000.0, "learn": 3.0}
 ENV = "mettagrid:arena"

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from slipstream.algorithms.cloning import Cloner
+from slipstream.algorithms.demo_batches import measure
 from slipstream.api import configure
 from slipstream.contracts import ActionSpec, ObsField, ObsSpec
 from slipstream.demos.edit import split
@@ -30,12 +32,10 @@ from slipstream.demos.format import TRUNCATED, Schema
 from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare, recording_name
-from slipstream.learn.build import make_engine, needs_torch
-from slipstream.learn.cloning import Cloner
-from slipstream.learn.lessons import measure
 from slipstream.plan import Facts, make_plan
 from slipstream.policies.design import Design
 from slipstream.system.machine import cores
+from slipstream.training.build import make_engine, needs_torch
 
 LENGTH = 100  # steps of an episode
 SIDE, SQUARE, NOISE = 64, 8, 2048

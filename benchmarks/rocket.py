@@ -244,7 +244,7 @@ def margin(agent: str, games: int) -> dict[str, Any]:
     from slipstream.agents.specs import load_agent
     from slipstream.api import configure
     from slipstream.collect.games import play
-    from slipstream.learn.build import choose_env
+    from slipstream.training.build import choose_env
 
     choice = choose_env("rocket", configure("rocket", agent=agent).settings)
     played = play(

@@ -24,13 +24,13 @@ from typing import Any
 from record import Record, dated
 from slipstream.api import configure
 from slipstream.errors import SlipstreamError
-from slipstream.learn.build import choose_env
 from slipstream.perf.moves import lay, rollout_for
 from slipstream.perf.race import race
 from slipstream.perf.trial import Rehearsal, try_out
 from slipstream.perf.tune import tune
 from slipstream.plan import Plan
 from slipstream.system.machine import cores
+from slipstream.training.build import choose_env
 
 GOAL, SHARE, REPEATS = 0.95, 0.1, 5
 MARGIN = 0.85

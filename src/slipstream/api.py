@@ -15,6 +15,7 @@ from slipstream.agents.simple import BatchAgent
 from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
+from slipstream.algorithms.warm_start import DEFAULTS
 from slipstream.collect.vectors import consider_native, spaces_of, spread_vector, steps_in_batches
 from slipstream.collect.vectors import make_vector as _make_vector
 from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
@@ -24,8 +25,6 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.adapters.outward import VectorEnv, as_sb3
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.errors import ConfigError
-from slipstream.learn.build import choose_env
-from slipstream.learn.handover import DEFAULTS
 from slipstream.perf import bench as benching
 from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
@@ -43,6 +42,7 @@ from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
 from slipstream.system.machine import cores
+from slipstream.training.build import choose_env
 
 EnvLike = str | Callable[[], Any]
 APIS = ("gymnasium", "sb3")

@@ -17,11 +17,11 @@ from slipstream.api import Run, configure
 from slipstream.collect.batched import Batched
 from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
-from slipstream.learn.build import build, choose_env
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.system import machine
 from slipstream.testing import BrokenEnv
+from slipstream.training.build import build, choose_env
 
 SETTINGS = {
     "plan__envs": 7,

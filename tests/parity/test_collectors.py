@@ -12,9 +12,9 @@ import pytest
 
 from slipstream.api import Run, configure
 from slipstream.collect.rollout import Rollout
-from slipstream.learn.build import build, choose_env
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
+from slipstream.training.build import build, choose_env
 
 SETTINGS = {
     "plan__envs": 6,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from slipstream.api import Run, configure, evaluate, resume
-from slipstream.learn.build import build, choose_env
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
+from slipstream.training.build import build, choose_env
 
 SMALL: dict[str, Any] = {
     "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 32,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from slipstream.api import configure
-from slipstream.learn.build import Parts, build, choose_env
-from slipstream.learn.state import Position, capture, restore
+from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.run_state import Position, capture, restore
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "soccer": ("soccer", {"ppo.minibatch": 128, "ppo.order": "time"}),

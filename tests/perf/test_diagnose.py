@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from slipstream.algorithms.ppo import PPO
 from slipstream.api import diagnose
 from slipstream.errors import ConfigError
-from slipstream.learn.ppo import PPO
 from slipstream.perf.diagnose import copy_rates, growth, past_of, shares_of
 from slipstream.perf.findings import Shares
 from slipstream.perf.limits import item_us

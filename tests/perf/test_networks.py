@@ -10,11 +10,11 @@ import pytest
 
 from slipstream.api import configure
 from slipstream.contracts import Array, EnvSpec
-from slipstream.learn.build import choose_env, look
 from slipstream.perf.networks import made_up_rollout, measure_inference, measure_learner, with_relu
 from slipstream.plan import Facts, make_plan
 from slipstream.policies.design import Design
 from slipstream.testing import ToyEnv
+from slipstream.training.build import choose_env, look
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous", "masked"])

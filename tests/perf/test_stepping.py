@@ -10,10 +10,10 @@ import pytest
 
 from slipstream.api import configure
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.learn.build import choose_env
 from slipstream.perf.limits import measure_limits
 from slipstream.perf.stepping import draw_actions, measure_env
 from slipstream.testing import ToyEnv
+from slipstream.training.build import choose_env
 
 LIMITS = measure_limits(0.05)
 

@@ -10,10 +10,10 @@ import pytest
 from slipstream.api import configure
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import EnvError
-from slipstream.learn.build import choose_env
 from slipstream.perf.trial import Rehearsal, try_out
 from slipstream.settings import Settings
 from slipstream.testing import BrokenEnv, ToyEnv
+from slipstream.training.build import choose_env
 
 
 def game(env: str = "soccer", **flags: Any) -> tuple[EnvChoice, Settings]:

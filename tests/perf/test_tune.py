@@ -15,11 +15,11 @@ import torch
 from slipstream import api
 from slipstream.api import configure
 from slipstream.errors import MachineError
-from slipstream.learn.build import choose_env
 from slipstream.perf import tune as module
 from slipstream.perf.tune import Attempt, Tuned, tune
 from slipstream.system import machine
 from slipstream.testing import ToyEnv
+from slipstream.training.build import choose_env
 
 STILL = {"plan.collector": "local", "plan.threads": 1, "plan.learner": "fused"}
 """Leaves the number of envs to be tried."""

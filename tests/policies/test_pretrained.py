@@ -17,8 +17,8 @@ from PIL import Image
 from slipstream.agents.trained import policy_arrays
 from slipstream.api import Run, resume
 from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.engines.torch_engine import TorchEngine
 from slipstream.errors import CheckpointError, ConfigError, MachineError
-from slipstream.learn.reference import TorchEngine
 from slipstream.policies import pretrained
 from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
 from slipstream.policies.design import Design

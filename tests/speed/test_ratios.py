@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import slipstream as ss
+from slipstream.algorithms.engine import SUMS, Batch, Knobs
 from slipstream.contracts import ActionSpec, empty_rows, vector_obs
+from slipstream.engines.fused_engine import FusedEngine
+from slipstream.engines.torch_engine import TorchEngine
 from slipstream.envs.soccer.game import Soccer
-from slipstream.learn.batch import SUMS, Batch, Knobs
-from slipstream.learn.fused import FusedEngine
-from slipstream.learn.reference import TorchEngine
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.system.machine import cores

@@ -113,7 +113,7 @@ def test_fewer_samples(make_demos: Callable[..., Path], tmp_path: Path) -> None:
 def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
     """Rounds are played by the clone and hold the expert's actions; resume takes them in again."""
     choice = configure("soccer", flags={"env__match_seconds": 4.0}).settings
-    from slipstream.learn.build import choose_env
+    from slipstream.training.build import choose_env
 
     record(choose_env("soccer", choice), "scripted:rule", 6, tmp_path / "demos", workers=1)
     more = {"env__match_seconds": 4.0, "clone__dagger": 2, "clone__dagger_games": 4, "clone__epochs": 2}
@@ -194,7 +194,7 @@ def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatc
 def test_a_frozen_trunk_is_read_once(tmp_path: Path) -> None:
     """Heads learn from cached features, and the clone then plays on pixels."""
     from slipstream.api import train
-    from slipstream.learn.build import choose_env
+    from slipstream.training.build import choose_env
 
     small = {"preset": "smoke", "every__evaluate": 0, "steps": 512, "policy__features": 64}
     train("pixels", run=tmp_path / "cnn", **small)

@@ -16,9 +16,9 @@ from slipstream.api import configure, record
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, DemoError
-from slipstream.learn.build import choose_env
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.stages import rewards as stage
+from slipstream.training.build import choose_env
 
 SHORT = EnvChoice("soccer", EnvSettings(match_seconds=4.0))
 

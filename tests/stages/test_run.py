@@ -12,7 +12,6 @@ import pytest
 from slipstream.api import configure
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError
-from slipstream.learn.build import choose_env
 from slipstream.perf import cache
 from slipstream.perf.race import Ratio
 from slipstream.perf.tune import Tuned
@@ -20,6 +19,7 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
 from slipstream.stages import run as stories
 from slipstream.stages.run import run
+from slipstream.training.build import choose_env
 
 
 def told(place: Path, env: str = "soccer", skip: tuple[str, ...] = (), **more: Any) -> tuple[dict[str, Any], list[str]]:

@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from slipstream.algorithms.ppo import PPO
 from slipstream.api import Run, configure, evaluate, resume
 from slipstream.collect.tapes import verify
 from slipstream.errors import CheckpointError, ConfigError
-from slipstream.learn.drive import _obey_keys
-from slipstream.learn.ppo import PPO
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
@@ -23,6 +22,7 @@ from slipstream.runs.replays import Replay
 from slipstream.runs.signals import Wishes
 from slipstream.system import numba_compile
 from slipstream.testing import ToyEnv
+from slipstream.training.runner import _obey_keys
 
 
 class Keys:

@@ -73,10 +73,10 @@ def _of_games(
     from slipstream.config import Layer, flag_layer, resolve
     from slipstream.config import flatten as flat
     from slipstream.envs.registry import import_modules
-    from slipstream.learn.build import choose_env
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import read_config
     from slipstream.stages.rewards import examine, opponent_of, played
+    from slipstream.training.build import choose_env
 
     place = Path()
     if source:

@@ -97,7 +97,7 @@ def settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
     from slipstream.api import configure
     from slipstream.config import flag_layer
     from slipstream.envs.registry import import_modules
-    from slipstream.learn.build import choose_env
+    from slipstream.training.build import choose_env
 
     import_modules(modules)
     words = flag_layer(list(flags.pop("words", ()))).values

@@ -179,8 +179,8 @@ def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
 
 
 def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
-    from slipstream.learn.build import build
-    from slipstream.learn.summary import plan_rows, table
+    from slipstream.training.build import build
+    from slipstream.training.plan_summary import plan_rows, table
 
     parts = build(choice, resolved.settings)
     parts.close()

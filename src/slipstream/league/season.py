@@ -21,11 +21,11 @@ from slipstream.league.exploiters import SPARRING, Exploiter
 from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
-from slipstream.learn.matches import Event, Roll
 from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir
 from slipstream.settings import Settings
+from slipstream.training.opponents import Event, Roll
 
 PLAYS = {"greedy": False, "sampled": True}
 VISIT = 0.25

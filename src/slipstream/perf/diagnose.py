@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from slipstream.algorithms.replay_buffer import step_bytes
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, did_you_mean
-from slipstream.learn.build import Parts, look
-from slipstream.learn.replay import step_bytes
 from slipstream.perf.budget import plan_memory, rollout_mib
 from slipstream.perf.findings import (
     STEADY,
@@ -40,6 +39,7 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.settings import Settings
 from slipstream.system import machine
+from slipstream.training.build import Parts, look
 
 TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.algorithms.ppo import PPO
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.collect.walk import draw_actions
 from slipstream.contracts import Array, EnvSpec
-from slipstream.learn.build import Learner, make_engine, needs_torch
-from slipstream.learn.ppo import PPO
 from slipstream.perf.findings import InferenceFindings, LearnFindings, Times
 from slipstream.perf.limits import item_us
 from slipstream.perf.tracing import counting_syncs
@@ -21,6 +20,7 @@ from slipstream.policies.design import Design
 from slipstream.policies.fused_actor import make_acting
 from slipstream.settings import Settings
 from slipstream.system.rng import make_streams
+from slipstream.training.build import Learner, make_engine, needs_torch
 
 BATCHES = (1, 8, 64, 512)
 ROUNDS = 3
@@ -130,7 +130,7 @@ def _learning(
     pack, rows = design.first_pack(settings.seed), envs * spec.agents
     learner: Learner
     if settings.algorithm == "sac":
-        from slipstream.learn.sac import SAC
+        from slipstream.algorithms.sac import SAC
 
         small = {"warmup": 0, "actor_warmup": 0, "buffer": 16_384, "updates_per_step": 1.0 / rows, "demos": None}
         settings = settings.model_copy(update={"sac": settings.sac.model_copy(update=small)})

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any
 
 from slipstream.envs.registry import EnvChoice
-from slipstream.learn.build import build
 from slipstream.plan import Plan
 from slipstream.runs import system
 from slipstream.runs.spans import Spans
 from slipstream.settings import Settings
+from slipstream.training.build import build
 
 SLICE_S = 0.2
 """Iterations are put together until they took this long, so that a rate is worth something."""
@@ -206,7 +206,7 @@ def _set_modes(plan: Plan) -> None:
     if "torch" in sys.modules:
         import torch
 
-        from slipstream.learn.modes import set_modes
+        from slipstream.engines.torch_backends import set_modes
 
         set_modes(plan)
         if plan.learner.applied == "torch":

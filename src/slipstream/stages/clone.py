@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.trained import policy_arrays
+from slipstream.algorithms.cloning import Cloner, facts_of
+from slipstream.algorithms.dagger import expert_of, play_round
+from slipstream.algorithms.demo_batches import measure
+from slipstream.algorithms.warm_start import adopt
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Array
 from slipstream.demos.edit import split
@@ -21,11 +25,6 @@ from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, DemoError
-from slipstream.learn.build import choose_env, machine_facts, make_engine, needs_torch
-from slipstream.learn.cloning import Cloner, facts_of
-from slipstream.learn.dagger import expert_of, play_round
-from slipstream.learn.handover import adopt
-from slipstream.learn.lessons import measure
 from slipstream.plan import Facts, Plan, make_plan
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
@@ -35,6 +34,7 @@ from slipstream.runs.metrics import Metrics, read, rewind
 from slipstream.runs.signals import Wishes, heeded
 from slipstream.settings import Settings
 from slipstream.system import machine, numba_compile
+from slipstream.training.build import choose_env, machine_facts, make_engine, needs_torch
 
 Say = Callable[[str], None]
 KEPT = ("epoch", "seconds", "best", "waited", "round", "done")
@@ -181,7 +181,7 @@ def _seen(settings: Settings, demos: Demos, tell: Callable[[int, int], None]) ->
     """The demos as what is trained reads them: behind a frozen trunk, features instead of images."""
     if not _design(settings, demos).frozen:
         return demos
-    from slipstream.learn.features import replaced
+    from slipstream.algorithms.pretrained_features import replaced
     from slipstream.policies.pretrained import load_trunk
 
     return replaced(demos, load_trunk(settings.policy.trunk or ""), tell)

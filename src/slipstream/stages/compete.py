@@ -11,8 +11,8 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
 from slipstream.league.ladder import write_ladder
 from slipstream.league.season import Season
-from slipstream.learn.drive import Trained, begin, go_on
 from slipstream.runs.layout import RunDir
+from slipstream.training.runner import Trained, begin, go_on
 
 
 def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> dict[str, Any]:

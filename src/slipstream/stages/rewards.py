@@ -27,10 +27,10 @@ from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.envs.rewards import Scheme, weigh
 from slipstream.errors import ConfigError, DemoError, did_you_mean
-from slipstream.learn.drive import begin, go_on
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir, read_json, write_bytes, write_json
 from slipstream.settings import RewardSettings, Settings
+from slipstream.training.runner import begin, go_on
 
 SPARSE, DENSE = 0.02, 0.5
 """A term that is not 0 in fewer steps than this share is sparse, in more than that dense, and regional between them."""

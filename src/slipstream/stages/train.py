@@ -8,7 +8,7 @@ from typing import Any
 
 from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
-from slipstream.learn.drive import Trained, begin, go_on
+from slipstream.training.runner import Trained, begin, go_on
 
 
 def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> Trained:

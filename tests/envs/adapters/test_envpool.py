@@ -127,7 +127,7 @@ class TestGames:
         """A short run by its name; a name that is near is offered."""
         from slipstream.api import configure
         from slipstream.collect.vectors import make_vector
-        from slipstream.learn.build import build, choose_env
+        from slipstream.training.build import build, choose_env
 
         flags = {"plan__envs": 8, "plan__collector": "local", "ppo__rollout": 32, "ppo__minibatch": 64}
         settings = configure("envpool:CartPole-v1", flags=flags).settings

@@ -20,10 +20,10 @@ from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.adapters.native import Native
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, EnvFault
-from slipstream.learn.build import build, choose_env
 from slipstream.plan import Facts, make_plan
 from slipstream.settings import EnvSettings, PlanSettings
 from slipstream.testing import ToyEnv
+from slipstream.training.build import build, choose_env
 
 ENVS, LENGTH = 3, 4
 SEEN = spaces.Dict({"cue": spaces.Box(-1, 1, (4,), np.float32), "left": spaces.Discrete(9, start=-4)})

@@ -1,0 +1,149 @@
+"""Settings that change while a run trains: by its progress, or by a metric."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from slipstream.algorithms.engine import Outcome
+from slipstream.errors import ConfigError, did_you_mean
+from slipstream.settings import PPOSettings, SACSettings, Section, Settings
+
+SECTIONS: dict[str, type[Section]] = {"ppo": PPOSettings, "sac": SACSettings}
+FIXED = {
+    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrast_steps",
+    "ppo.normalise_advantage", "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
+    "sac.rollout", "sac.batch", "sac.buffer", "sac.buffer_mib", "sac.warmup", "sac.n_step", "sac.critics",
+    "sac.target_critics", "sac.critic_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
+    "sac.actor_warmup", "sac.first_temperature", "ppo.hold_obs", "ppo.warm_variance", "ppo.demo_batch",
+    "ppo.demo_decay",
+}  # fmt: skip
+"""Numbers that arrays are sized by, that a run keeps state about, or that switch something on."""
+NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+FORM = re.compile(
+    rf"(constant)|(linear|cosine) to {NUMBER}(?: over {NUMBER}| by (\S+) from {NUMBER} to {NUMBER})?", re.ASCII
+)
+HINT = 'write "linear to END", "cosine to END over STEPS", "linear to END by METRIC from A to B", or "constant"'
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How one setting goes from its start to its end."""
+
+    key: str
+    shape: str
+    start: float
+    end: float
+    steps: float = 0.0
+    metric: str = ""
+    low: float = 0.0
+    high: float = 1.0
+
+    def at(self, steps: int, seen: Mapping[str, float]) -> float:
+        """The value at this moment; a metric that was never seen leaves it at its start."""
+        if self.metric:
+            progress = (seen.get(self.metric, self.low) - self.low) / (self.high - self.low)
+        else:
+            progress = steps / self.steps
+        progress = min(max(progress, 0.0), 1.0)
+        if self.shape == "cosine":
+            progress = 0.5 * (1.0 - math.cos(math.pi * progress))
+        return self.start + (self.end - self.start) * progress
+
+
+class Schedules:
+    """All schedules of a run, and the metrics that they follow."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._all = [made for key, text in settings.schedules.items() if (made := _read(settings, key, text))]
+        self.seen: dict[str, float] = {}
+        """The last value of each metric that a schedule follows."""
+
+    def now(self, section: str, steps: int) -> Any:
+        """The section of the settings as it is at this moment."""
+        start: Section = getattr(self._settings, section)
+        values: dict[str, Any] = {}
+        for one in self._all:
+            head, _, name = one.key.partition(".")
+            if head == section:
+                value = one.at(steps, self.seen)
+                values[name] = round(value) if isinstance(getattr(start, name), int) else value
+        return start.model_copy(update=values) if values else start
+
+    def see(self, row: Mapping[str, Any]) -> None:
+        """Take in the metrics of an iteration."""
+        for one in self._all:
+            if one.metric and isinstance(row.get(one.metric), int | float):
+                self.seen[one.metric] = float(row[one.metric])
+
+
+def tune_epochs(epochs: int, outcome: Outcome, settings: PPOSettings) -> int:
+    """One epoch less where the policy moved too far, one more where it hardly moved."""
+    far = outcome.kl > 1.5 * settings.tuner_kl or outcome.clip_fraction > settings.tuner_clip
+    near = outcome.kl < settings.tuner_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.tuner_clip
+    return min(max(epochs - 1 if far else epochs + 1 if near else epochs, 1), settings.epochs_max)
+
+
+def _read(settings: Settings, key: str, text: str) -> Schedule | None:
+    start = _start(settings, key)
+    found = FORM.fullmatch(" ".join(text.split()))
+    if not found:
+        raise ConfigError(f"The schedule of `{key}` cannot be read: {text!r}.", HINT)
+    if found[1]:
+        return None
+    end, metric = float(found[3]), found[5] or ""
+    _check_end(settings, key, end)
+    if metric:
+        low, high = float(found[6]), float(found[7])
+        if low == high:
+            raise ConfigError(f"The schedule of `{key}` goes from {low:g} to {high:g}: that is no range.", HINT)
+        return Schedule(key, found[2], start, end, metric=metric, low=low, high=high)
+    steps = float(found[4]) if found[4] else float(settings.steps or 0)
+    if steps <= 0:
+        raise ConfigError(
+            f"The schedule of `{key}` has no length, since the run has none in steps.",
+            f'say it: schedules.{key}="{found[2]} to {end:g} over STEPS"',
+        )
+    return Schedule(key, found[2], start, end, steps=steps)
+
+
+def _start(settings: Settings, key: str) -> float:
+    """The setting that a schedule names, or why it cannot have one."""
+    head, _, name = key.partition(".")
+    free = [
+        f"{section}.{field}"
+        for section, model in SECTIONS.items()
+        for field, value in model().model_dump().items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and f"{section}.{field}" not in FIXED
+    ]
+    if key not in free:
+        near = did_you_mean(key, free)
+        raise ConfigError(
+            f"`{key}` cannot have a schedule: it is not a number that is read at every update.{near}",
+            f"these can: {', '.join(one for one in free if one.startswith(settings.algorithm))}",
+        )
+    if head != settings.algorithm:
+        raise ConfigError(
+            f"`{key}` has a schedule, but this run learns by {settings.algorithm}.", f"set algorithm={head}, or drop it"
+        )
+    return float(getattr(getattr(settings, head), name))
+
+
+def _check_end(settings: Settings, key: str, end: float) -> None:
+    head, _, name = key.partition(".")
+    section: Section = getattr(settings, head)
+    value = round(end) if isinstance(getattr(section, name), int) else end
+    try:
+        type(section).model_validate(section.model_dump() | {name: value})
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].lower()
+        # A learning rate, say, must start above 0 but may well end there.
+        if value == 0 and "greater than 0" in said and "equal" not in said:
+            return
+        raise ConfigError(f"The schedule of `{key}` cannot end at {end:g}: {said}.", HINT) from error

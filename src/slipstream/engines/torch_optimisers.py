@@ -1,0 +1,115 @@
+"""What turns gradients into steps of the torch learner: Adam, with Muon for the matrices inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slipstream.algorithms.engine import Knobs
+from slipstream.errors import ConfigError
+from slipstream.policies.torch_policy import ActorCritic
+
+
+class Adam:
+    """AdamW by torch's fused kernel, with a decay of 0 where none is wanted.
+
+    It is called as `torch.optim.AdamW` calls it: that loads torch's compiler, which takes a second and a half, and then
+    what stands around the kernel takes as long as the kernel does.
+    """
+
+    def __init__(self, named: dict[str, nn.Parameter]) -> None:
+        self.named = named
+        self.first, self.second = ({name: torch.zeros_like(p) for name, p in named.items()} for _ in range(2))
+        self.taken = {name: torch.zeros((), device=p.device) for name, p in named.items()}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The weights, as torch's loss scaler asks for them."""
+        return [{"params": list(self.named.values())}]
+
+    def step(self, knobs: Knobs, left_out: Tensor) -> None:
+        """Move every weight that has a gradient, unless `left_out` is 1."""
+        slopes = {name: p.grad for name, p in self.named.items() if p.grad is not None}
+        weights, first, second, taken = (
+            [kept[name] for name in slopes] for kept in (self.named, self.first, self.second, self.taken)
+        )
+        with torch.no_grad():
+            torch._foreach_add_(taken, 1)
+            torch._fused_adamw_(
+                weights, list(slopes.values()), first, second, [], taken, lr=knobs.learning_rate, beta1=0.9,
+                beta2=0.999, weight_decay=knobs.weight_decay, eps=knobs.adam_eps, amsgrad=False, maximize=False,
+                found_inf=left_out,
+            )  # fmt: skip
+            torch._foreach_sub_(taken, [left_out] * len(taken))
+
+
+class Optimiser:
+    """Adam, with Muon for the matrices inside if that is wanted."""
+
+    def __init__(self, policy: ActorCritic, kind: str) -> None:
+        self.named = dict(policy.named_parameters())
+        inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
+        self.adam = Adam({name: p for name, p in self.named.items() if name not in inner})
+        self.muon: torch.optim.Optimizer | None = None
+        if inner:
+            self.muon = make_muon([self.named[name] for name in inner])
+            for name in inner:
+                self.muon.state[self.named[name]] = {"momentum_buffer": torch.zeros_like(self.named[name])}
+
+    def step(self, knobs: Knobs, left_out: Tensor) -> None:
+        """Take a step, unless `left_out` is 1."""
+        self.adam.step(knobs, left_out)
+        if self.muon is not None and not bool(left_out):
+            for group in self.muon.param_groups:
+                group.update(lr=knobs.learning_rate, weight_decay=knobs.weight_decay)
+            self.muon.step()
+
+    def both(self) -> list[Any]:
+        """Adam, and Muon if there is one."""
+        return [self.adam] if self.muon is None else [self.adam, self.muon]
+
+    def clear(self) -> None:
+        """Forget the gradient."""
+        for parameter in self.named.values():
+            parameter.grad = None
+
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """The first and second moments of each weight's gradient; Muon has no second."""
+        adam, found = self.adam, {}
+        for name, parameter in self.named.items():
+            if name in adam.named:
+                found[name] = adam.first[name], adam.second[name]
+            elif self.muon is not None:
+                found[name] = self.muon.state[parameter]["momentum_buffer"], torch.zeros_like(parameter)
+        return found
+
+    def count(self, steps: int) -> None:
+        """Say how many steps were taken."""
+        for taken in self.adam.taken.values():
+            taken.fill_(float(steps))
+
+
+def inside(policy: ActorCritic, name: str) -> bool:
+    """Whether a weight stands between layers: neither a head's nor a table of embeddings."""
+    owner = name.rpartition(".")[0]
+    return not owner.endswith(".head") and not isinstance(policy.get_submodule(owner), nn.Embedding)
+
+
+def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Muon whose steps are as large as Adam's, so that `ppo.learning_rate` means the same for both."""
+    if not hasattr(torch.optim, "Muon"):
+        raise ConfigError(
+            f"`ppo.optimiser` = muon needs torch 2.9 or later; this is {torch.__version__}.",
+            "upgrade torch, or use ppo.optimiser = adamw",
+        )
+    return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
+
+
+def shorten(parameters: list[nn.Parameter], limit: float) -> Tensor:
+    """Scale the gradient down to a length of `limit` if it is longer; return the length that it had."""
+    slopes = [p.grad for p in parameters if p.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))
+    torch._foreach_mul_(slopes, torch.clamp(limit / (norm + 1e-6), max=1.0))
+    return norm

@@ -1,0 +1,409 @@
+"""From settings to parts: environments, policy, collector and learner of a run."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from slipstream.agents.specs import load_agent
+from slipstream.algorithms.engine import Engine
+from slipstream.algorithms.episode_stats import Episodes
+from slipstream.algorithms.imitation_loss import make_mentor
+from slipstream.algorithms.kl_reference import make_anchor
+from slipstream.algorithms.ppo import PPO
+from slipstream.algorithms.reward_hacking import Alarm
+from slipstream.algorithms.rollback import Gate
+from slipstream.algorithms.schedules import Schedules
+from slipstream.algorithms.warm_start import adopt
+from slipstream.collect.actor import Actor
+from slipstream.collect.actors import Actors
+from slipstream.collect.games import nobody_to_play
+from slipstream.collect.groups import Grouping, make_batched
+from slipstream.collect.local import Local
+from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.seats import Match, Roster, still_seats
+from slipstream.collect.vectors import consider_native, make_vector, spread_vector
+from slipstream.contracts import Array, EnvSpec, Vector
+from slipstream.envs.registry import EnvChoice, parse
+from slipstream.envs.rewards import discount
+from slipstream.errors import ConfigError, MachineError
+from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
+from slipstream.policies.design import Design
+from slipstream.settings import PlanSettings, Settings
+from slipstream.system import machine
+from slipstream.system.slab import Field
+from slipstream.training.curriculum import make_curriculum
+from slipstream.training.device_support import off_device
+from slipstream.training.opponents import Matches, Opponents, Still
+
+PASSES = 8
+"""About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
+
+
+class Learner(Protocol):
+    """What turns rollouts into better weights."""
+
+    section: str
+    """The settings it reads."""
+    now: Any
+    """Those settings as they are at this moment."""
+    pack: Array
+    """Weights and normaliser: what acts."""
+    notices: list[str]
+    engine: Any
+    """What holds the weights and their optimiser: `snapshot` and `restore`."""
+
+    def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
+        """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
+
+    def gradient_statistics(self) -> dict[str, float]:
+        """Facts about the last gradient of each layer."""
+
+    def dormant(self) -> dict[str, float]:
+        """The share of units that hardly move, by layer."""
+
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Copies of all that a resumed run needs."""
+
+    def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
+        """Put back what `snapshot` gave."""
+
+
+class Collector(Protocol):
+    """How rollouts are made is hidden behind this; the learner never knows."""
+
+    lag: int
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Frozen players that failed, and how."""
+
+    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+        """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
+
+    def start(self, version: int, state: dict[str, Array] | None) -> None:
+        """Begin with rollout number `version`, from a snapshot if there is one."""
+
+    def ahead(self, version: int) -> None:
+        """Begin with rollout number `version` now if that can be done beside something else; its weights are there."""
+
+    def collect(self, version: int) -> Any:
+        """Return rollout number `version`, made with weights number `version - lag`."""
+
+    def matches(self, version: int) -> list[Match]:
+        """The games that ended in rollout number `version`."""
+
+    def snapshot(self, version: int) -> Mapping[str, Array]:
+        """What rollout number `version`, the next one to be trained on, starts from."""
+
+    def drain_faults(self) -> list[str]:
+        """What was kept out of the batch since the last call."""
+
+    def seconds(self) -> tuple[float, float]:
+        """Time spent in environments and in inference so far."""
+
+    def close(self) -> None:
+        """End everything that was started."""
+
+
+@dataclass
+class Parts:
+    """What a run is made of."""
+
+    choice: EnvChoice
+    spec: EnvSpec
+    plan: Plan
+    design: Design
+    learner: Learner
+    schedules: Schedules
+    episodes: Episodes
+    matches: Matches
+    collector: Collector
+    batch: int
+    alarm: Alarm
+    gate: Gate | None = None
+
+    def publish(self, version: int) -> None:
+        """Hand the newest weights over as this version, with the seats of the games that begin under it."""
+        self.collector.publish(version, self.learner.pack, self.matches.seats, self.matches.newcomers())
+
+    def close(self) -> None:
+        """End everything that was started."""
+        self.collector.close()
+        self.matches.opponents.close()
+
+
+def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
+    """The environment of a run."""
+    gamma = getattr(settings, settings.algorithm).gamma
+    return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, **more)
+
+
+def settle_discount(settings: Settings, step_seconds: float, env: str) -> Settings:
+    """The settings with the discounts that `rewards.half_life` stands for, where it is given."""
+    rewards = settings.rewards
+    if rewards.potential and f"{settings.algorithm}.gamma" in settings.schedules:
+        raise ConfigError(
+            f"`rewards.potential` pays by one discount, and `{settings.algorithm}.gamma` has a schedule.",
+            "drop one of the two",
+        )
+    if rewards.half_life is None:
+        return settings
+    gamma = {"gamma": discount(rewards, step_seconds, 0.0, env)}
+    return settings.model_copy(
+        update={"ppo": settings.ppo.model_copy(update=gamma), "sac": settings.sac.model_copy(update=gamma)}
+    )
+
+
+def told_discount(settings: Settings, step_seconds: float) -> str:
+    """What `rewards.half_life` makes of the discount, in words; empty without one."""
+    half_life, gamma = settings.rewards.half_life, getattr(settings, settings.algorithm).gamma
+    if half_life is None:
+        return ""
+    why = f"rewards.half_life: {half_life:g} s in steps of {step_seconds:.3g} s"
+    return f"{settings.algorithm}.gamma = {gamma:.6g}  ({why})"
+
+
+def build(
+    choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None,
+    opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
+) -> Parts:  # fmt: skip
+    """Make the parts of a run; `before` is the applied plan of a run that goes on."""
+    spec, design, memory, fields, native = look(choice, settings)
+    settings = settle_discount(settings, spec.step_seconds, choice.name)
+    schedules = Schedules(settings)
+    if (settings.opponent or opponents) and not spec.competitive:
+        raise nobody_to_play(spec)
+    replay = settings.algorithm == "sac"
+    facts = Facts(
+        cores=machine.cores(), native=parse(choice.name)[0] is not None,
+        minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
+        weights=design.weights.size * (PASSES if replay else 1), replay=replay,
+        needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
+        **_native_facts(choice, settings, spec, resumed=before is not None), off_device=off_device(
+            settings, spec, design, game=native, terms=bool(choice.terms),
+            rivals=bool(settings.opponent or opponents),
+        ),
+    )  # fmt: skip
+    plan = make_plan(settings.plan, facts, before)
+    envs = plan.envs.applied
+    batch = check_batch(settings, envs, spec.agents)
+    if plan.collector.applied == "device":
+        return _on_device(choice, settings, spec, design, plan, schedules, batch, fresh=before is None)
+    learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
+    if said := told_discount(settings, spec.step_seconds):
+        learner.notices.append(said)
+    game, _ = parse(choice.name)
+    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+    rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
+    matches = Matches(spec, envs, settings.seed, rivals, curriculum)
+    stepped = replace(choice, native=plan.native.applied)
+    collector = _collector(
+        stepped, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append
+    )
+    episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
+    alarm = Alarm(steady=curriculum is None)
+    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
+    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate)
+
+
+def _on_device(
+    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, schedules: Schedules, batch: int,
+    fresh: bool,
+) -> Parts:  # fmt: skip
+    """The parts of a run that lives on one device."""
+    from slipstream.collect.device import Device
+    from slipstream.engines.device_engine import DeviceEpisodes, DevicePPO
+    from slipstream.engines.torch_backends import set_modes
+    from slipstream.policies.device_net import Matrices
+    from slipstream.vector.device import DeviceVector
+
+    set_modes(plan)
+    envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
+    pack = design.first_pack(settings.seed)
+    start = adopt(settings.start, design, pack, spec) if settings.start and fresh else {}
+    net = Matrices(design, device, plan.precision.applied)
+    began, graphs = time.perf_counter(), plan.graphs.applied
+    learner = DevicePPO(settings, net, pack, rows, graphs=graphs, absences=spec.absences, start=start)
+    if said := told_discount(settings, spec.step_seconds):
+        learner.notices.append(said)
+    game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
+    collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
+    if graphs:
+        try:
+            collector.prepare()
+            learner.prepare(collector.rollout)
+        except RuntimeError as error:
+            raise MachineError(
+                f"The GPU cannot capture this run: {str(error).splitlines()[0]}",
+                "lower plan.envs or ppo.rollout if memory ran out; plan.graphs=false runs without graphs",
+            ) from error
+        learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
+    matches = Matches(spec, envs, settings.seed, Still(None, spec, envs), None)
+    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
+    return Parts(
+        choice, spec, plan, design, learner, schedules, DeviceEpisodes(rows, collector), matches, collector, batch,
+        Alarm(steady=True), gate,
+    )  # fmt: skip
+
+
+def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field], bool]:
+    """Make one environment, play one step of it, and read off its facts, the design of its policy and what is kept.
+
+    The last of them is whether the game can be played on a GPU.
+
+    This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
+    """
+    vector = make_vector(choice, 1, seed=settings.seed)
+    try:
+        spec = vector.spec
+        design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
+        roster = Roster(lambda name: load_agent(name, spec, choice))
+        rivals = [settings.opponent] if settings.opponent else []
+        remembered = [load_agent(name, spec, choice).memory(0).shape[1] for name in rivals]
+        memory = max([design.state_size, *remembered]) if spec.competitive else 0
+        actor = Actor(vector, design, seed=settings.seed, roster=roster, memory=memory)
+        roster.add(rivals)
+        seats = still_seats(spec, 1, bool(rivals))
+        actor.reset(seats)
+        fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
+        actor.fill(empty_rollout(spec, design, 1, 1), seats)
+    finally:
+        vector.close()
+    return spec, design, memory, fields, hasattr(vector, "on_device")
+
+
+def _native_facts(choice: EnvChoice, settings: Settings, spec: EnvSpec, resumed: bool) -> dict[str, Any]:
+    """What the plan has to know about a vector env of the env's own; a run that goes on has decided."""
+    if resumed or settings.plan.native is False:
+        return {}
+    share = max(1, (settings.plan.envs or PYTHON_ENVS) // machine.cores())
+    why, gain = consider_native(choice, spec, share, late=settings.policy.memory == "none")
+    return {"no_native": why, "native_gain": gain}
+
+
+def machine_facts(wanted: PlanSettings) -> dict[str, Any]:
+    """What the plan has to know about the machine; a GPU is looked for only where it may be used."""
+    looked_for = wanted.device != "cpu" or wanted.inference == "cuda"
+    gpu = machine.gpu_name() if looked_for else ""
+    return {"gpu": gpu, "bf16": bool(gpu) and machine.gpu_bf16(), "posix": os.name == "posix"}
+
+
+def needs_torch(settings: Settings, design: Design) -> str:
+    """What of this run the fused kernels cannot do; empty: nothing."""
+    wants = {
+        "an observation with images or tokens": not design.fused,
+        "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
+        "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
+        "the contrastive loss": settings.algorithm == "ppo"
+        and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
+    }
+    return next((what for what, wanted in wants.items() if wanted), "")
+
+
+def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, fresh: bool) -> Learner:
+    """What learns; a fresh one begins as `start`, one that goes on gets its weights from a checkpoint."""
+    rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
+    pack = design.first_pack(settings.seed)
+    start = adopt(settings.start, design, pack, spec) if settings.start and fresh else {}
+    if settings.algorithm == "sac":
+        if settings.ppo.teacher or settings.ppo.demos:
+            raise ConfigError(
+                "SAC does not imitate a teacher or minibatches of demos: `ppo.teacher` and `ppo.demos` are PPO's.",
+                "start from a clone with --start run:DIR and draw from demos with sac.demos=DIR",
+            )
+        from slipstream.algorithms.sac import SAC
+
+        if plan.learner.applied == "torch":
+            from slipstream.engines.torch_backends import set_modes
+
+            set_modes(plan)
+        return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
+    wanted, said = settings.ppo, list[str]()
+    engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
+    anchor = make_anchor(wanted.reference, spec, design, rows) if wanted.reference else None
+    ppo = PPO(settings, design, pack, engine, rows, anchor, make_mentor(settings, choice, spec, design, rows), start)
+    ppo.notices = said  # one list, so that what the engine says in the midst of training is heard too
+    return ppo
+
+
+def mend(plan: Plan, say: Callable[[str], None], name: str, applied: Any, why: str) -> None:
+    """Put down in the plan what is done instead, and say it, once."""
+    if getattr(plan, name).applied != applied:
+        plan.mend(name, applied, why)
+        say(changed(name, applied, why))
+
+
+def make_engine(
+    settings: Settings, design: Design, params: Array, plan: Plan, say: Callable[[str], None] = warnings.warn
+) -> Engine:
+    """What takes the gradient steps, as the plan says; where it cannot, the plan is mended and `say` told."""
+    if plan.learner.applied == "torch":
+        from slipstream.engines.torch_backends import set_modes
+        from slipstream.engines.torch_engine import TorchEngine
+
+        set_modes(plan)
+        return TorchEngine(
+            design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
+            checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
+            device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
+            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
+            offload=plan.storage.applied == "host",
+        )  # fmt: skip
+    from slipstream.engines.fused_engine import FusedEngine
+
+    return FusedEngine(design, params, plan.threads.applied)
+
+
+def _collector(
+    choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field],
+    sampled: bool, memory: int, say: Callable[[str], None],
+) -> Collector:  # fmt: skip
+    envs, lag = plan.envs.applied, plan.lag.applied
+    steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
+    roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
+    if plan.collector.applied == "local":
+        vector = _vector(choice, settings, plan, say)
+        return Local(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
+
+    def sized(name: str, field: Field) -> Field:
+        first = envs * spec.agents if name.startswith("row/") else envs
+        return Field((first, *field.shape[1:]), field.dtype)
+
+    state = {name: sized(name, field) for name, field in fields.items()}
+    if plan.collector.applied == "batched":
+        kept = plan.storage.applied == "device" and plan.learner.applied == "torch"
+        how = Grouping(
+            envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
+            settings.plan.deadline_s, plan.inference.applied, plan.precision.applied, plan.graphs.applied,
+            plan.pinned.applied, plan.device.applied if kept else "",
+        )  # fmt: skip
+        return make_batched(
+            choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=partial(mend, plan, say)
+        )  # fmt: skip
+    try:
+        return Actors(
+            choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
+            seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
+            zero_copy=plan.zero_copy.applied,
+        )  # fmt: skip
+    except OSError as error:
+        mend(plan, say, "collector", "local", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "local steps all envs in this process")
+    return _collector(choice, settings, plan, spec, design, fields, sampled, memory, say)
+
+
+def _vector(choice: EnvChoice, settings: Settings, plan: Plan, say: Callable[[str], None]) -> Vector:
+    """What steps all environments for this process; where no workers can be started, one after another."""
+    envs, how, workers = plan.envs.applied, plan.vector.applied, plan.workers.applied
+    try:
+        return spread_vector(choice, envs, how, workers, seed=settings.seed, deadline_s=settings.plan.deadline_s)
+    except OSError as error:
+        mend(plan, say, "vector", "serial", f"workers cannot be started: {error}")
+        mend(plan, say, "workers", 1, "plan.vector is serial")
+        return make_vector(choice, envs, seed=settings.seed)

@@ -1,0 +1,338 @@
+"""A run from its first step to its last: the loop with a display, signals and keys around it, begun or gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slipstream.agents.specs import load_agent
+from slipstream.agents.trained import TrainedAgent
+from slipstream.collect.games import Games, Played, play
+from slipstream.collect.tapes import keep
+from slipstream.config import Resolved, dump
+from slipstream.contracts import Agent, EnvSpec
+from slipstream.envs.registry import EnvChoice, parse
+from slipstream.errors import ConfigError, EnvError
+from slipstream.policies.design import Design
+from slipstream.runs import provenance
+from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
+from slipstream.runs.display import Display
+from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
+from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
+from slipstream.runs.signals import Wishes, heeded
+from slipstream.settings import Settings
+from slipstream.system import numba_compile
+from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.loop import Progress, due, iterate
+from slipstream.training.opponents import Opponents
+from slipstream.training.plan_summary import plan_rows, table, telling
+from slipstream.training.run_state import Position, capture, restore
+
+NEED_BYTES = 256 * 2**20
+DEFAULT_STEPS = 1_000_000
+REPLAY_GAMES = 16
+"""Games of which the best, worst, closest and lost ones are kept."""
+Against = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponents]
+"""Makes those whom a run plays."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves: the run, and the numbers of its end."""
+
+    run: Path
+    steps: int
+    seconds: float
+    start_seconds: float
+    """Start-up and compiling, up to the end of the first iteration."""
+    steps_per_second: float
+    mean_return: float | None
+    checkpoint: Path
+    stopped: str = ""
+    evaluating: float = 0.0
+    """The share of the time that went into evaluations."""
+    evaluate_every: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "run": str(self.run),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "start_seconds": self.start_seconds,
+            "steps_per_second": self.steps_per_second,
+            "mean_return": self.mean_return,
+            "checkpoint": str(self.checkpoint),
+            "stopped": self.stopped,
+            "evaluating": self.evaluating,
+            "evaluate_every": self.evaluate_every,
+        }
+
+
+def begin(
+    choice: EnvChoice, resolved: Resolved, run: Path | None = None, *, stage: str = "train",
+    opponents: Against | None = None,
+) -> Trained:  # fmt: skip
+    """Start a new run; `opponents` are whom it plays, if not as the settings say."""
+    settings = resolved.settings
+    if settings.steps is None and settings.minutes is None:
+        resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
+        settings = resolved.settings
+    began = time.perf_counter()
+    numba_compile.announce()
+    place = RunDir(run or default_path(choice.name))
+    parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
+    try:
+        RunDir.create(place.path)
+        check_space(place.path, NEED_BYTES)
+        with lock(place):
+            write_text(place.config, dump(resolved, choice.name))
+            write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
+            provenance.record_plan(place, plan_rows(parts, settings))
+            parts.publish(0)
+            parts.collector.start(0, None)
+            return _drive(parts, settings, place, Position(), began)
+    finally:
+        parts.close()
+
+
+def go_on(
+    run: Path, steps: int | None = None, modules: tuple[str, ...] = (), factory: Callable[[], Any] | None = None,
+    terms: dict[str, Any] | None = None, opponents: Against | None = None,
+) -> Trained:  # fmt: skip
+    """Go on with a run from its newest valid checkpoint; `steps` is the total."""
+    began = time.perf_counter()
+    numba_compile.announce()
+    place = RunDir.open(run)
+    with lock(place) as notices:
+        checkpoint, damaged = load_latest(place)
+        for notice in [*notices, *damaged]:
+            print(notice, file=sys.stderr)
+        settings, name = provenance.read_config(place, steps)
+        if steps is not None:
+            _remember_steps(place, steps)
+        choice = _rechoose(name, settings, run, modules, factory, terms or {})
+        _check_unfinished(settings, checkpoint, run)
+        against = partial(opponents, place, settings, choice) if opponents else None
+        parts = build(choice, settings, before=checkpoint.state["plan"], opponents=against)
+        try:
+            rewind(place, checkpoint.steps)
+            rewind_lines(place.events, checkpoint.steps)
+            if not parts.spec.exact:
+                print(
+                    f"`{choice.name}` cannot be put back exactly: its environments start new episodes. Weights, "
+                    "optimiser, normalisers and chance go on exactly.",
+                    file=sys.stderr,
+                )
+            return _drive(parts, settings, place, restore(parts, checkpoint), began)
+        finally:
+            parts.close()
+
+
+def _remember_steps(run: RunDir, steps: int) -> None:
+    """Write the new total into config.yaml, so that the next resume knows it too."""
+    new = {"steps": f"steps: {steps}  # resume", "minutes": "minutes: null  # resume"}
+    lines = run.config.read_text(encoding="utf-8").splitlines()
+    write_text(run.config, "\n".join(new.get(line.partition(":")[0], line) for line in lines) + "\n")
+
+
+def _rechoose(
+    name: str, settings: Settings, run: Path, modules: tuple[str, ...], factory: Callable[[], Any] | None,
+    terms: dict[str, Any],
+) -> EnvChoice:  # fmt: skip
+    if name.startswith("python:") and factory is None:
+        raise ConfigError(
+            f"The environment of {run} was given in Python and has no name.",
+            f"resume it there: slipstream.resume({str(run)!r}, env=lambda: {name.partition(':')[2]}(...))",
+        )
+    return choose_env(name, settings, modules=modules, factory=factory, terms=terms)
+
+
+def _check_unfinished(settings: Settings, checkpoint: Checkpoint, run: Path) -> None:
+    done = settings.steps is not None and checkpoint.steps >= settings.steps
+    done = done or (settings.minutes is not None and checkpoint.state["seconds"] >= settings.minutes * 60)
+    if done:
+        raise ConfigError(
+            f"{run} is finished: it has {checkpoint.steps:,} steps.",
+            f"give a larger total: slipstream resume {run} --steps {2 * checkpoint.steps}",
+        )
+
+
+def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, began: float) -> Trained:
+    """Run the loop with a display, signals and keys around it, and save at the end whatever ended it."""
+    wishes, saver, metrics = Wishes(), Saver(run, settings.keep), Metrics(run)
+    progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
+    display = Display(f"train {parts.choice.name}")
+    evaluate, rows = _evaluator(parts, settings), parts.plan.rows()
+    loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
+    try:
+        with heeded(wishes), display:
+            for line in table(telling(plan_rows(parts, settings))):
+                display.message(line)
+            try:
+                before = position.steps
+                for progress in loop:
+                    if due(settings.every.replay, before, position.steps):
+                        progress.events.append(("replay", _keep_replays(parts, settings, run, position.steps)))
+                    before = position.steps
+                    start_seconds = start_seconds or time.perf_counter() - began
+                    events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
+                    record_events(run, position.steps, events)
+                    if (now := parts.plan.rows()) != rows:
+                        provenance.record_plan(run, [row for row in now if row not in rows])
+                        rows = now
+                    for _, text in events:
+                        display.message(text)
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
+                    _obey_keys(display, wishes)
+            finally:
+                if position.version and position.whole:
+                    saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
+                saver.wait(raise_errors=sys.exc_info()[0] is None)
+                if progress.row:
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
+    except EnvError as error:
+        if position.version:
+            modules = "".join(f" --import {name}" for name in parts.choice.modules)
+            error.hint = f"{error.hint}; then go on with: slipstream resume {run.path}{modules}"
+        raise
+    finally:
+        saver.close()
+        metrics.close()
+    steps, seconds = progress.measured
+    return Trained(
+        run=run.path,
+        steps=position.steps,
+        seconds=position.seconds + progress.seconds,
+        start_seconds=start_seconds,
+        steps_per_second=steps / seconds if seconds else 0.0,
+        mean_return=progress.row.get("episode/return_mean"),
+        checkpoint=run.checkpoints / f"{position.steps:012d}",
+        stopped=wishes.stop,
+        evaluating=progress.row.get("time/evaluate", 0.0),
+        evaluate_every=settings.every.evaluate,
+    )
+
+
+def _measure(parts: Parts, settings: Settings, games: int, steps: int, keep: list[Played] | None = None) -> Games:
+    """Games of the policy as it is against the reference, on seeds of their own, so that they disturb nothing."""
+    against = _reference(parts, settings)
+    agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+    versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
+    seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
+    envs = settings.evaluation.envs
+    return play(parts.choice, lambda *_: agent, versus, games, seed=seed, envs=envs, keep=keep)
+
+
+def _reference(parts: Parts, settings: Settings) -> str:
+    game, _ = parse(parts.choice.name)
+    own = game.reference if game is not None else "random" if parts.spec.competitive else ""
+    return settings.evaluation.opponent or own
+
+
+def _keep_replays(parts: Parts, settings: Settings, run: RunDir, steps: int) -> str:
+    """Keep the games worth a look of some that are played now."""
+    played: list[Played] = []
+    _measure(parts, settings, REPLAY_GAMES, steps, played)
+    agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+    against = _reference(parts, settings)
+
+    def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
+        return agent if name == "agent" else load_agent(against, spec, choice)
+
+    names = {"agent": f"run:{run.path}@{steps}", "opponent": against}
+    kept = keep(parts.choice, played, "agent", run.replays, steps=steps, seat=seat, names=names)
+    return f"Replays kept: {', '.join(path.name for path in kept)}."
+
+
+def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
+    """What evaluates the policy as it is after so many steps."""
+    against = _reference(parts, settings)
+
+    def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
+        result = _measure(parts, settings, settings.evaluation.games, steps).summary()
+        behaviour = result.pop("behaviour")
+        result.pop("opponent_behaviour")
+        result |= {f"behaviour/{name}": mean for name, (mean, _, _) in behaviour.items()}
+        score = result["score"] if parts.spec.competitive else result["mean_return"]
+        named = {f"evaluate/{key}": value for key, value in result.items() if value is not None}
+        return score, named | ({"evaluate/opponent": against} if parts.spec.competitive else {})
+
+    return evaluate
+
+
+def _view(
+    progress: Progress, parts: Parts, settings: Settings, run: RunDir, saver: Saver, evaluated: dict[str, Any]
+) -> dict[str, Any]:
+    """What the display shows of an iteration; `evaluated` keeps the last evaluation."""
+    row, position = progress.row, progress.position
+    rate = row["time/steps_per_second"] or None
+    eta = (settings.steps - position.steps) / rate if settings.steps and rate else None
+    if settings.minutes is not None:
+        eta = max(0.0, settings.minutes * 60 - row["time/seconds"])
+    if "evaluate/games" in row:
+        names = ("win_rate", "win_rate_low", "win_rate_high", "opponent")
+        evaluated |= {name: row.get(f"evaluate/{name}") for name in names}
+    rating = next((key for key in row if key.startswith("league/rating/") and not key.endswith(("_low", "_high"))), "")
+    return evaluated | {
+        "stage": row.get("curriculum/stage"),
+        **{f"rating{end}": row.get(rating + end) for end in ("", "_low", "_high")},
+        "env": parts.choice.name,
+        "run": str(run.path),
+        "steps": position.steps,
+        "total_steps": settings.steps,
+        "seconds": row["time/seconds"],
+        "eta_s": eta,
+        "steps_per_second": rate,
+        "updates": position.version,
+        "split": {name: row[f"time/{name}"] for name in ("env", "inference", "learn", "other")},
+        "losses": {"policy": row.get("loss/policy"), "value": row.get("loss/value")},
+        "kl": row.get("ppo/kl"),
+        "entropy": row.get("ppo/entropy", row.get("sac/entropy")),
+        "explained_variance": row.get("ppo/explained_variance"),
+        "clip_fraction": row.get("ppo/clip_fraction"),
+        "learning_rate": row.get("ppo/learning_rate", row.get("sac/learning_rate")),
+        "lag": row["lag"],
+        "mean_return": row.get("episode/return_mean"),
+        "mean_return_low": row.get("episode/return_low"),
+        "mean_return_high": row.get("episode/return_high"),
+        "mean_length": row.get("episode/length_mean"),
+        "cpu_percent": row.get("system/cpu_percent"),
+        "memory_mib": row.get("system/memory_mib"),
+        "checkpoint": saver.saved_steps,
+    }
+
+
+def _obey_keys(display: Display, wishes: Wishes) -> None:
+    """p pauses until p again, c saves, q saves and ends."""
+    key = display.poll_key()
+    if key == "p":
+        display.message("paused: p goes on, q saves and quits")
+        while not wishes.stop and (key := display.poll_key()) not in ("p", "q"):
+            time.sleep(0.05)
+        display.message("going on")
+    if key == "c":
+        wishes.save = True
+    if key == "q":
+        wishes.stop = "quit"
+
+
+@contextlib.contextmanager
+def _profiled(run: RunDir, steps: int) -> Iterator[None]:
+    """A torch-profiler trace of one iteration, with the GPU's work where there is one."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its own log would tear the display
+    from torch.profiler import profile, record_function
+
+    run.traces.mkdir(exist_ok=True)
+    with profile() as profiler, record_function("iteration"):
+        yield
+    profiler.export_chrome_trace(os.fspath(run.traces / f"{steps:012d}.json"))

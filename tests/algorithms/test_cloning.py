@@ -1,0 +1,126 @@
+"""Cloning: every kind of policy learns to do as the demos do, and goes on exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.algorithms.cloning import Cloner
+from slipstream.algorithms.demo_batches import measure
+from slipstream.contracts import Array
+from slipstream.demos.edit import split
+from slipstream.demos.reader import Demos
+from slipstream.engines.fused_engine import FusedEngine
+from slipstream.engines.torch_engine import TorchEngine
+from slipstream.policies.design import Design
+from slipstream.settings import CloneSettings, PolicySettings
+
+
+def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None = None, **settings: Any) -> Cloner:
+    """A cloner of the demos in a folder."""
+    demos = Demos.open(folder)
+    wanted = CloneSettings(**({"batch": 64, "epochs": 30, "learning_rate": 1e-2} | settings))
+    design = Design(demos.schema.obs, demos.schema.action, PolicySettings(**({"hidden": (32,)} | (policy or {}))))
+    pack = design.first_pack(0)
+    train, held_out = split(demos, 0.2, 0)
+    kind = FusedEngine if engine == "fused" else TorchEngine
+    made: Any = kind(design, design.split_pack(pack)[0], 1)
+    return Cloner(wanted, design, pack, made, measure(train, 0.9), train, held_out, gamma=0.9, seed=0)
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "masked", "binary", "continuous", "squashed"])
+def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Callable[..., Path]) -> None:
+    """On held-out games the clone does what the expert does: most choices right, continuous ones within a tenth."""
+    policy = {"squash": True, "shared": False} if kind == "squashed" else {}
+    cloner = cloner_of(make_demos(kind, episodes=200), engine, policy)
+    before, _ = cloner.validate()
+    for epoch in range(12):
+        row = cloner.epoch(epoch)
+    after, confusion = cloner.validate()
+    assert after["clone/held_out_loss"] < before["clone/held_out_loss"] - 0.3
+    assert np.isfinite(row["clone/loss"])
+    if kind in ("continuous", "squashed"):
+        assert after["clone/error"] < 0.1 < before["clone/error"]
+        assert len([key for key in after if key.startswith("clone/error/")]) == 3
+        named = cloner.design.weights.named(cloner.design.split_pack(cloner.pack)[0])
+        assert named["log_std"].min() >= np.log(0.05) - 1e-6
+    else:
+        assert after["clone/accuracy"] > 0.85 > before["clone/accuracy"]
+        counts = sum(matrix.sum() for matrix in confusion)
+        assert counts == cloner.held_out.demos.steps * len(confusion)
+        right = sum(np.trace(matrix) for matrix in confusion)
+        assert right / counts == pytest.approx(after["clone/accuracy"])
+
+
+def test_the_value_learns_returns_in_the_units_of_ppo(make_demos: Callable[..., Path]) -> None:
+    """Goals are discounted returns over the deviation that PPO would divide rewards by, and the value comes nearer."""
+    cloner = cloner_of(make_demos(episodes=100), value=0.5)
+    deviation = float(np.sqrt(cloner.statistics.returns.variance[0]))
+    (window,) = cloner.held_out.batches(None, np.zeros(6), np.ones(6), False)
+    steps = int(cloner.held_out.demos.episodes["steps"][0])
+    assert window.batch.goal[0] == pytest.approx((1 - 0.9**steps) / 0.1 / deviation, rel=1e-4)
+    first = cloner.epoch(0)["clone/value_loss"]
+    for epoch in range(1, 6):
+        last = cloner.epoch(epoch)["clone/value_loss"]
+    assert last < 0.5 * first
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_a_memory_is_needed_and_is_cloned(memory: str, make_demos: Callable[..., Path]) -> None:
+    """An expert that acts on what it saw first is followed with memory, and hardly better than by chance without."""
+    folder = make_demos(episodes=300, recall=True)
+    plain = cloner_of(folder)
+    settings = {"memory": memory, "memory_size": 32, "sequence": 16}
+    recurrent = cloner_of(folder, policy=settings, epochs=25)
+    for epoch in range(25):
+        recurrent.epoch(epoch)
+        if epoch < 5:
+            plain.epoch(epoch)
+    assert recurrent.validate()[0]["clone/accuracy"] > 0.75 > plain.validate()[0]["clone/accuracy"]
+
+
+def weights_after(cloner: Cloner, first: int, last: int) -> Array:
+    """Learn some epochs."""
+    for epoch in range(first, last):
+        cloner.epoch(epoch)
+    return cloner.pack.copy()
+
+
+@pytest.mark.parametrize("policy", [{}, {"memory": "gru", "memory_size": 8}])
+def test_a_clone_goes_on_exactly(policy: dict[str, Any], make_demos: Callable[..., Path]) -> None:
+    """Epochs after a snapshot was put back into a fresh cloner are those of one that never stopped, bit for bit."""
+    folder = make_demos()
+    whole = weights_after(cloner_of(folder, policy=policy), 0, 4)
+    half, rest = cloner_of(folder, policy=policy), cloner_of(folder, policy=policy)
+    weights_after(half, 0, 2)
+    rest.restore(half.snapshot())
+    assert np.array_equal(weights_after(rest, 2, 4), whole)
+
+
+def test_windows_change_the_order_and_nothing_else(make_demos: Callable[..., Path]) -> None:
+    """A clone of demos that are read window by window, ahead or not, is as good, and the same either way."""
+    folder, packs = make_demos(episodes=200), []
+    for ahead in (False, True):
+        cloner = cloner_of(folder)
+        cloner.train._most = 400
+        cloner.ahead = ahead
+        packs.append(weights_after(cloner, 0, 12))
+        assert cloner.validate()[0]["clone/accuracy"] > 0.85
+    assert np.array_equal(*packs)
+
+
+def test_reading_ahead_is_decided_by_measurement(make_demos: Callable[..., Path]) -> None:
+    """Demos in memory are indexed there; others are read ahead where reading takes a share worth having."""
+    cloner = cloner_of(make_demos())
+    assert "fit in memory" in cloner.judge_reading({"time/read": 0.5})
+    assert not cloner.ahead
+    cloner.train._most = 100
+    assert "ahead by a thread" in cloner.judge_reading({"time/read": 0.5})
+    assert cloner.ahead
+    assert "as they are needed" in cloner.judge_reading({"time/read": 0.01})
+    assert not cloner.ahead

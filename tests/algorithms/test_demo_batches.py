@@ -1,0 +1,153 @@
+"""Demos as lessons: returns, scales, windows, sequences and the memory along them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.algorithms.demo_batches import Lessons, discount, measure, policy_actions, sequence_index
+from slipstream.demos.reader import Demos
+from slipstream.errors import DemoError
+from slipstream.policies.action_bounds import bound
+from slipstream.policies.fused_actor import make_acting
+
+
+def lessons_of(folder: Path, design: Any, window_mib: int = 64, gamma: float = 0.9) -> Lessons:
+    """Lessons with returns as they are."""
+    return Lessons(Demos.open(folder), design, 1.0, gamma, window_mib)
+
+
+def test_returns_by_hand() -> None:
+    """Rewards 1, 2 and 4 at gamma 1/2 are worth 3, 4 and 4, and the next episode knows nothing of them."""
+    out = np.zeros(5, np.float32)
+    discount(np.array([1, 2, 4, 8, 8], np.float32), np.array([3, 5]), 0.5, out)
+    assert out.tolist() == [3.0, 4.0, 4.0, 12.0, 8.0]
+
+
+def test_statistics_are_those_of_all_observations(make_demos: Callable[..., Path]) -> None:
+    """Mean and deviation of what was acted on, and of the running discounted return, as PPO would have seen them."""
+    demos = Demos.open(make_demos(episodes=9))
+    found = measure(demos, 0.5)
+    obs = demos.load(["obs"])["obs"].astype(np.float64)
+    assert np.allclose(found.obs.mean, obs.mean(0))
+    assert np.allclose(found.obs.variance, obs.var(0))
+    running = np.concatenate([2 - 0.5 ** np.arange(steps) for steps in demos.episodes["steps"]])
+    assert found.returns.mean[0] == pytest.approx(running.mean())
+    assert found.returns.variance[0] == pytest.approx(running.var())
+
+
+@pytest.mark.parametrize("kind", ["continuous", "squashed"])
+def test_recorded_actions_come_back_from_the_policy(kind: str, make_policy: Callable[..., Any]) -> None:
+    """What a policy gives for a recorded action is that action again, once bent and stretched."""
+    design, _ = make_policy(kind)
+    given = np.array([[0.5, -1.5, 0.3], [-0.25, 1.0, -0.7]], np.float32)
+    raw, out = policy_actions(design, given), np.zeros((2, 3), np.float32)
+    low, high = np.array(design.action.low, np.float32), np.array(design.action.high, np.float32)
+    bound(np.ascontiguousarray(raw, np.float32), low, high, design.squashed, out)
+    assert np.allclose(out, given, atol=1e-6)
+
+
+def test_windows_hold_every_episode_once(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
+    """Windows that are smaller than the demos hold each episode exactly once, whole, in another order every epoch."""
+    design, _ = make_policy(obs=6)
+    lessons = lessons_of(make_demos(episodes=60), design)
+    lessons._most = 100
+    assert not lessons.whole
+    orders = []
+    for epoch in range(2):
+        windows = lessons.windows(np.random.default_rng(epoch))
+        assert sorted(np.concatenate(windows).tolist()) == list(range(60))
+        assert len(windows) > 5
+        orders.append(np.concatenate(windows).tolist())
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_batches_are_the_demos(ahead: bool, make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
+    """Every step comes with its observation, action, mask and return, whether windows are read ahead or not."""
+    design, _ = make_policy("masked", obs=6)
+    lessons = lessons_of(make_demos("masked", episodes=50), design)
+    lessons._most = 200
+    mean, scale = np.zeros(6, np.float32), np.ones(6, np.float32)
+    batches = [w.batch for w in lessons.batches(np.random.default_rng(0), mean, scale, ahead)]
+    windows = lessons.windows(np.random.default_rng(0))
+    for batch, episodes in zip(batches, windows, strict=True):
+        want = lessons.demos.pick(episodes).load(["obs", "action", "mask"])
+        assert np.array_equal(batch.obs, want["obs"])
+        assert np.array_equal(batch.action, want["action"])
+        assert np.array_equal(batch.mask, want["mask"])
+        first = int(lessons.demos.episodes["steps"][episodes[0]])
+        assert batch.goal[0] == pytest.approx((1 - 0.9**first) / 0.1, rel=1e-5)
+
+
+def test_an_error_while_reading_ahead_arrives(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
+    """What goes wrong in the reading thread is raised where the batches are used."""
+    design, _ = make_policy(obs=6)
+    lessons = lessons_of(make_demos(episodes=50), design)
+    lessons._most = 200
+    lessons.windows = lambda random: [np.array([999])]  # type: ignore[method-assign]
+    with pytest.raises(IndexError):
+        list(lessons.batches(None, np.zeros(6, np.float32), np.ones(6, np.float32), True))
+
+
+def test_reading_ahead_holds_two_windows(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
+    """While one window is in use one is read, and no third; leaving half-way ends the reading."""
+    design, _ = make_policy(obs=6)
+    lessons = lessons_of(make_demos(episodes=60), design)
+    lessons._most = 100
+    reads, read = [0], lessons._read
+    lessons._read = lambda *given: (reads.__setitem__(0, reads[0] + 1), read(*given))[1]  # type: ignore[method-assign]
+    threads = threading.active_count()
+    batches = lessons.batches(None, np.zeros(6, np.float32), np.ones(6, np.float32), True)
+    for used in range(1, 4):
+        next(batches)
+        time.sleep(0.1)
+        assert reads[0] == used + 1
+    batches.close()  # type: ignore[attr-defined]
+    time.sleep(0.1)
+    assert threading.active_count() == threads
+    assert reads[0] == 4
+
+
+def test_sequences_by_hand() -> None:
+    """Episodes of 5 and 2 steps are three sequences of up to 3, side by side, with what is missing marked."""
+    index, there, ordinal = sequence_index(np.array([0, 5, 7]), 3)
+    assert index.reshape(3, 3).tolist() == [[0, 3, 5], [1, 4, 6], [2, 4, 6]]
+    assert there.reshape(3, 3).tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    assert ordinal.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_the_memory_runs_along_episodes(
+    memory: str, make_demos: Callable[..., Path], make_policy: Callable[..., Any]
+) -> None:
+    """The state before every sequence is what stepping through its episode from the start leaves."""
+    design, pack = make_policy(obs=6, memory=memory, sequence=4)
+    lessons = lessons_of(make_demos(episodes=5), design)
+    _, mean, scale = design.split_pack(pack)
+    (window,) = lessons.batches(None, mean, scale, False)
+    acting = make_acting(design)
+    acting.load(pack)
+    lessons.remember(window, acting)
+    told, column = np.zeros((1, design.outputs), np.float32), 0
+    for episode in range(5):
+        state = np.zeros((1, design.state_size), np.float32)
+        for t in range(int(lessons.demos.episodes["steps"][episode])):
+            if t % 4 == 0:
+                assert np.allclose(window.batch.state[column], state[0], atol=1e-6)
+                column += 1
+            acting.tell(np.arange(1), np.array(lessons.demos.episode(episode)["obs"][t : t + 1]), state, told)
+    assert column == len(window.ordinal) == len(window.batch.state)
+
+
+def test_no_episode_is_an_error(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
+    """Nothing to learn from is said at once."""
+    design, _ = make_policy(obs=6)
+    with pytest.raises(DemoError, match="no episode to learn from"):
+        Lessons(Demos.open(make_demos()).pick([]), design, 1.0, 0.9, 1)

@@ -1,0 +1,236 @@
+"""PPO from a rollout to weights: what acted is what is trained, and what goes wrong is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from slipstream.api import configure
+from slipstream.collect.rollout import Rollout
+from slipstream.errors import EnvError
+from slipstream.policies.fused_actor import make_acting
+from slipstream.testing import ToyEnv
+from slipstream.training.build import Parts, build, choose_env
+
+ENGINES = ["fused", "torch"]
+SMALL = {
+    "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 32, "ppo__minibatch": 32,
+    "policy__hidden": [16],
+}  # fmt: skip
+
+
+def make(factory: Callable[[], Any], **more: Any) -> Parts:
+    """Build a small local learner on an env."""
+    settings = configure("python:Test", flags=SMALL | more).settings
+    parts = build(choose_env("python:Test", settings, factory=factory), settings)
+    parts.publish(0)
+    parts.collector.start(0, None)
+    return parts
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Shows how far the episode is; truncates after ten steps; pays the number of the step."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start at zero."""
+        self._t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Count."""
+        self._t += 1
+        return np.array([self._t / 10], np.float32), float(self._t), False, self._t == 10, {}
+
+
+def test_truncation_every_ten_steps_stores_no_fake_rows_and_bootstraps_each_end() -> None:
+    """Each row is a real transition, the next row is the next episode's first, and each end has V of its last obs."""
+    parts = make(Counting, ppo__rollout=40, ppo__minibatch=40, ppo__normalise_obs=False, ppo__normalise_return=False)
+    rollout = parts.collector.collect(0)
+    assert rollout.active.all()
+    assert not rollout.terminated.any()
+    ends = np.arange(40) % 10 == 9
+    assert np.array_equal(rollout.truncated, np.repeat(ends[:, None], 4, axis=1))
+    clock = np.arange(41) % 10
+    assert np.allclose(rollout.obs[:, :, 0], clock[:, None] / 10)
+    assert np.array_equal(rollout.reward, np.repeat(clock[:40, None] + 1, 4, axis=1))
+    acting, last = make_acting(parts.design), np.zeros(1, np.float32)
+    acting.load(parts.learner.pack)
+    acting.value(np.arange(1), np.ones((1, 1), np.float32), last, np.zeros((1, 0), np.float32))
+    assert (rollout.final_value[ends] == last[0]).all()
+    assert last[0] != rollout.value[0, 0]
+    parts.learner.update(rollout, 0)
+    gamma, end = 0.99, 9
+    batch = parts.learner._batch
+    wanted = 10 + gamma * last[0] - rollout.value[end, 0]
+    assert batch.advantage.reshape(40, 4)[end, 0] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_toy_env_that_truncates_has_no_terminations() -> None:
+    """The toy env's own truncation arrives as truncation in the rollout."""
+    rollout = make(lambda: ToyEnv(truncates=True)).collector.collect(0)
+    assert not rollout.terminated.any()
+    assert rollout.truncated.sum() == 4 * 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "continuous", "masked", "binary"])
+def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -> None:
+    """At lag 0 the first minibatch has ratio 1 within 1e-5 in both definitions, episode ends in the sequences included.
+
+    Episodes of ten steps end inside sequences of sixteen, and states go on from rollout to rollout.
+    """
+    more = {
+        "plan__learner": engine, "ppo__learning_rate": 1e-12, "ppo__epochs": 1, "policy__memory": memory,
+        "policy__memory_size": 12, "policy__squash": actions == "continuous",
+    }  # fmt: skip
+    parts = make(lambda: ToyEnv(actions), **more)
+    steps = 0
+    for version in range(3):
+        rollout, learner = parts.collector.collect(version), parts.learner
+        before = rollout.logp.copy(), rollout.value[:-1].copy()
+        samples, row = learner.update(rollout, steps)
+        seen = learner.engine.survey(learner._batch)
+        assert np.abs(np.exp(seen.logp - before[0].reshape(-1)) - 1).max() < 1e-5
+        assert np.allclose(seen.value, before[1].reshape(-1), atol=1e-5)
+        if memory != "none":
+            assert rollout.state.shape == (2, 4, parts.design.state_size)
+            inside = [bool(state.any()) for state in rollout.state]
+            assert inside == [[False, True], [True, True], [True, False]][version], "80 steps are whole episodes"
+            assert parts.learner._batch.fresh.any()
+        steps += samples
+        assert abs(row["ppo/kl"]) < 1e-6
+        assert row["ppo/clip_fraction"] == 0
+        moved = {name: 1.1 * array for name, array in learner.engine.snapshot().items() if name.startswith("weight/")}
+        learner.engine.restore(learner.engine.snapshot() | moved)
+        parts.publish(version + 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> None:
+    """What is not finite is left out and said; three in a row bring the last good weights back, and that is said."""
+    parts = make(ToyEnv, plan__learner=engine, ppo__epochs=1)
+    learner = parts.learner
+    start = learner.pack[: parts.design.weights.size].copy()
+    rollout = parts.collector.collect(0)
+    learner.update(rollout, 0)
+    moved = learner.pack[: parts.design.weights.size].copy()
+    assert not np.array_equal(start, moved)
+    assert learner.notices == []
+    rollout.value[:] = np.nan
+    _, row = learner.update(rollout, 128)
+    assert row["ppo/failed_updates"] >= 3
+    assert learner.notices == [
+        f"{row['ppo/failed_updates']} gradient steps were not finite and were left out.",
+        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        "halved (now 0.5 of its setting).",
+    ]
+    assert np.array_equal(learner.pack[: parts.design.weights.size], start)
+    assert np.isfinite(learner.pack).all()
+    assert learner._knobs().learning_rate == pytest.approx(0.5 * parts.learner.now.learning_rate)
+    arrays, state = learner.snapshot()
+    other = make(ToyEnv, plan__learner=engine).learner
+    other.restore(arrays, state)
+    assert other._knobs().learning_rate == learner._knobs().learning_rate
+
+
+def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
+    """A single step left out is a notice, and the rest of the iteration is learned from."""
+    parts = make(ToyEnv, ppo__epochs=1, ppo__normalise_return=False)
+    start = parts.learner.pack.copy()
+    rollout = parts.collector.collect(0)
+    rollout.value[-2, 0] = np.nan
+    rollout.terminated[-2, 0] = 1
+    _, row = parts.learner.update(rollout, 0)
+    assert row["ppo/failed_updates"] == 1
+    assert parts.learner.notices == ["1 gradient steps were not finite and were left out."]
+    assert not np.array_equal(start, parts.learner.pack)
+
+
+def test_normalisers_live_in_the_snapshot() -> None:
+    """Statistics of observations and returns come back with the rest, and the pack acts with them at once."""
+    parts = make(ToyEnv)
+    learner = parts.learner
+    steps = 0
+    for version in range(3):
+        samples, _ = learner.update(parts.collector.collect(version), steps)
+        steps += samples
+        parts.publish(version + 1)
+    arrays, state = learner.snapshot()
+    assert {"obs.count", "obs.mean", "obs.variance", "return.count", "return.mean", "return.variance"} <= arrays.keys()
+    assert arrays["obs.count"][0] == steps
+    fresh = make(ToyEnv).learner
+    fresh.restore(arrays, state)
+    assert np.array_equal(fresh.pack, learner.pack)
+    rollout = parts.collector.collect(3)
+    copy = Rollout(**{name: value.copy() for name, value in vars(rollout).items()})
+    assert fresh.update(copy, steps) == learner.update(rollout, steps)
+    assert np.array_equal(fresh.pack, learner.pack)
+
+
+def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
+    """The pack's mean and scale are those of all observations acted on so far."""
+    parts = make(ToyEnv)
+    seen = []
+    for version in range(2):
+        rollout = parts.collector.collect(version)
+        seen.append(rollout.obs[:-1].reshape(-1, 4).copy())
+        parts.learner.update(rollout, 0)
+        parts.publish(version + 1)
+    _, mean, scale = parts.design.split_pack(parts.learner.pack)
+    assert np.allclose(mean, np.concatenate(seen).mean(axis=0), atol=1e-5)
+    assert np.allclose(scale, 1 / np.concatenate(seen).std(axis=0), atol=1e-4)
+
+
+def test_normalisation_can_be_turned_off() -> None:
+    """Without it observations pass as they are and rewards keep their size."""
+    parts = make(ToyEnv, ppo__normalise_obs=False, ppo__normalise_return=False)
+    _, row = parts.learner.update(parts.collector.collect(0), 0)
+    _, mean, scale = parts.design.split_pack(parts.learner.pack)
+    assert not mean.any() and (scale == 1).all()
+    assert row["ppo/reward_scale"] == 1.0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradient_statistics_are_by_layer(engine: str) -> None:
+    """Every layer's last gradient has its length, largest part, share of zeros and length against the weights'."""
+    parts = make(ToyEnv, plan__learner=engine)
+    parts.learner.update(parts.collector.collect(0), 0)
+    row = parts.learner.gradient_statistics()
+    names = [f"trunk.{layer}.{kind}" for layer in ("layers.0", "head") for kind in ("weight", "bias")]
+    assert row.keys() == {f"gradient/{n}/{what}" for n in names for what in ("length", "largest", "zeros", "relative")}
+    named = parts.design.weights.named(parts.learner.engine.gradient())["trunk.layers.0.weight"]
+    assert row["gradient/trunk.layers.0.weight/length"] == pytest.approx(float(np.sqrt((named**2).sum())), rel=1e-5)
+    assert row["gradient/trunk.layers.0.weight/largest"] == pytest.approx(float(np.abs(named).max()))
+    assert row["gradient/trunk.layers.0.weight/zeros"] == float((named == 0).mean())
+    assert row["gradient/trunk.layers.0.weight/relative"] > 0
+
+
+def test_inactive_rows_are_no_samples() -> None:
+    """Steps count the learning policy's acts only."""
+    parts = make(ToyEnv)
+    rollout = parts.collector.collect(0)
+    rollout.active[:16, 1] = 0
+    samples, _ = parts.learner.update(rollout, 0)
+    assert samples == 4 * 32 - 16
+
+
+def test_a_rollout_with_nothing_in_it_ends_the_run() -> None:
+    """When every transition was masked there is nothing to learn from, and that is the env's fault: exit code 3."""
+    parts = make(ToyEnv)
+    rollout = parts.collector.collect(0)
+    rollout.active[:] = 0
+    with pytest.raises(EnvError) as caught:
+        parts.learner.update(rollout, 0)
+    assert str(caught.value) == (
+        "Not one transition of this rollout could be used: every observation or reward was masked.\n"
+        "hint: the messages above name the env and the reward term; mend them"
+    )

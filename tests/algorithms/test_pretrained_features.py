@@ -1,0 +1,269 @@
+"""Features of demos: computed once, kept, checked, and as good to learn from as the images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.agents.trained import TrainedAgent
+from slipstream.algorithms import pretrained_features
+from slipstream.algorithms.engine import SUMS, Batch, Knobs
+from slipstream.algorithms.pretrained_features import replaced
+from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
+from slipstream.demos.format import TERMINATED, Schema
+from slipstream.demos.reader import Demos
+from slipstream.demos.writer import Shard, prepare
+from slipstream.engines.fused_engine import FusedEngine
+from slipstream.envs.tiny.pixels import brightest_quarter
+from slipstream.errors import DemoError, MachineError
+from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.design import Design
+from slipstream.policies.pretrained import Trunk, head_design, load_trunk, with_head
+from slipstream.settings import PolicySettings
+
+SHAPE = VptShape(widths=(8, 12), blocks=1, channels=1, side=12, dense=48, features=64)
+EYE = ObsSpec((ObsField("eye", "image", (12, 12, 1)),))
+MIXED = ObsSpec(
+    (
+        ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (4, 3)),
+        ObsField("back", "image", (8, 10, 1)),
+    )
+)  # fmt: skip
+QUARTERS = ActionSpec("discrete", (4,))
+
+
+@pytest.fixture
+def trunk(tmp_path: Path) -> Trunk:
+    """A small trunk with random weights."""
+    return make_trunk(tmp_path / "trunk", 0)
+
+
+def make_trunk(folder: Path, seed: int) -> Trunk:
+    """Write a trunk and load it."""
+    torch.manual_seed(seed)
+    write_trunk(folder, SHAPE, VptImages(SHAPE).state_dict(), {})
+    return load_trunk(str(folder))
+
+
+def record(folder: Path, obs: ObsSpec, lengths: tuple[int, ...], name: str = "first", seed: int = 0) -> Demos:
+    """Append a shard of noise with a bright pixel in the quarter that the action names."""
+    schema, random = Schema("made-up", obs, QUARTERS), np.random.default_rng(seed)
+    prepare(folder, schema)
+    shard = Shard(folder, name, schema, {})
+    for number, steps in enumerate(lengths):
+        named: dict[str, Array] = {}
+        for field in obs.fields:
+            size = (steps + 1, *field.shape)
+            named[field.name] = random.normal(0, 1, size) if field.kind == "vector" else random.integers(0, 64, size)
+        eye = named["eye"].reshape(steps + 1, -1)
+        eye[np.arange(steps + 1), random.integers(0, eye.shape[1], steps + 1)] = 255
+        action = brightest_quarter(eye)[:steps, None].astype(np.int32)
+        values = {"obs": obs.join(named), "action": action, "reward": np.ones(steps, np.float32)}
+        shard.add(values, game=number, ended=TERMINATED)
+    shard.close()
+    return Demos.open(folder)
+
+
+def alike(cached: Array, told: Array) -> bool:
+    """Whether features are the same but for the last bit, which depends on how many images were read together."""
+    return cached.shape == told.shape and np.allclose(cached, told, rtol=2e-3, atol=1e-4)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of images of every time that a trunk reads some."""
+    counts: list[int] = []
+    read = Trunk.read
+
+    def watch(self: Trunk, pixels: Any) -> Any:
+        counts.append(len(pixels))
+        return read(self, pixels)
+
+    monkeypatch.setattr(Trunk, "read", watch)
+    return counts
+
+
+def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
+    """The view has rows of vectors, features and tokens, the last of each episode too; other columns stay."""
+    demos = record(tmp_path / "demos", MIXED, (5, 1, 9))
+    seen = replaced(demos, trunk)
+    assert [(f.name, f.kind, f.shape) for f in seen.schema.obs.fields] == [
+        ("speed", "vector", (3,)), ("eye", "vector", (64,)), ("back", "vector", (64,)), ("map", "tokens", (4, 3)),
+    ]  # fmt: skip
+    for number in range(3):
+        before, after = demos.episode(number), seen.episode(number)
+        given, told = MIXED.split(before["obs"]), seen.schema.obs.split(after["obs"])
+        for name in ("eye", "back"):
+            assert alike(told[name], trunk.encode(given[name]))
+        assert np.array_equal(told["speed"], given["speed"]) and np.array_equal(told["map"], given["map"])
+        assert len(after["obs"]) == len(after["reward"]) + 1 and np.array_equal(after["action"], before["action"])
+    steps = np.array([0, 5, 14, 7])
+    whole = seen.load(["obs", "reward"])
+    assert np.array_equal(seen.take("obs", steps), whole["obs"][steps]) and len(whole["reward"]) == 15
+    assert np.array_equal(seen.take("obs", np.array([4]), ahead=1)[0], seen.episode(0)["obs"][5])
+    assert np.array_equal(seen.take_sequences("obs", np.array([6]), 3)[0], seen.episode(2)["obs"][:3])
+    assert seen.shards[0].intact(2) and len(seen.pick([2, 0])) == 2 and seen.label(1) == demos.label(1)
+
+
+def test_images_alone_become_plain_rows(trunk: Trunk, tmp_path: Path) -> None:
+    """Without tokens the rows are floats, as the kernels read them."""
+    seen = replaced(record(tmp_path / "demos", EYE, (4,)), trunk)
+    assert seen.schema.obs.plain and seen.take("obs", np.arange(4)).dtype == np.float32
+    rows = seen.shards[0].column("obs")
+    assert len(rows) == 5 and rows.shape == (5, 64) and rows.dtype == np.float32
+
+
+def test_a_second_time_the_trunk_is_not_asked(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """What is on disk is read from there, many times quicker, whatever part of the demos is asked for."""
+    demos = record(tmp_path / "demos", EYE, (120, 80, 200))
+    told: list[tuple[int, int]] = []
+    began = perf_counter()
+    first = replaced(demos, trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+    middle = perf_counter()
+    assert sum(counted) == 403 and told[-1] == (403, 403) and [done for done, _ in told] == sorted(d for d, _ in told)
+    counted.clear()
+    told.clear()
+    seconds = []
+    for _ in range(3):
+        start = perf_counter()
+        again = replaced(Demos.open(tmp_path / "demos"), trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+        seconds.append(perf_counter() - start)
+        assert not counted and not told and np.array_equal(first, again)
+    assert min(seconds) < (middle - began) / 3
+    part = replaced(demos.pick([2]), trunk).load(["obs"])["obs"]
+    assert not counted and np.array_equal(part, first[200:])
+
+
+def test_only_what_is_asked_for_is_computed(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """A few episodes cost what they hold; later ones and new recordings are added to them."""
+    demos = record(tmp_path / "demos", EYE, (30, 20, 10))
+    replaced(demos.pick([1]), trunk)
+    assert sum(counted) == 21
+    replaced(demos, trunk)
+    assert sum(counted) == 63
+    more = record(tmp_path / "demos", EYE, (7,), "second", seed=3)
+    seen = replaced(more, trunk)
+    assert sum(counted) == 71 and len(list((tmp_path / "demos" / "features").glob("*.bin"))) == 2
+    assert alike(seen.episode(3)["obs"], trunk.encode(EYE.split(more.episode(3)["obs"])["eye"]))
+
+
+def test_another_trunk_or_other_data_has_other_features(trunk: Trunk, tmp_path: Path) -> None:
+    """Files are named by both, so that neither is taken for the other."""
+    demos = record(tmp_path / "demos", EYE, (6,))
+    other = make_trunk(tmp_path / "other", 1)
+    ours, theirs = (replaced(demos, one).load(["obs"])["obs"] for one in (trunk, other))
+    assert not np.allclose(ours, theirs, atol=1e-2)
+    record(tmp_path / "elsewhere", EYE, (6,), seed=9)
+    names = {path.name for path in (tmp_path / "demos" / "features").glob("*.bin")}
+    replaced(Demos.open(tmp_path / "elsewhere"), trunk)
+    (name,) = (path.name for path in (tmp_path / "elsewhere" / "features").glob("*.bin"))
+    assert len(names) == 2 and name not in names and name.startswith(trunk.hash[:16])
+    facts = json.loads((tmp_path / "elsewhere" / "features" / name.replace(".bin", ".json")).read_text())
+    assert facts["trunk_hash"] == trunk.hash and (facts["observations"], facts["features"]) == (7, 64)
+
+
+def test_work_that_was_stopped_goes_on(
+    trunk: Trunk, tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes that were finished before something ended the work are not computed again."""
+    monkeypatch.setattr(pretrained_features, "BLOCK", 20)
+    demos = record(tmp_path / "demos", EYE, (19, 19, 19, 19))
+
+    def stop(done: int, total: int) -> None:
+        if done > 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replaced(demos, trunk, stop)
+    counted.clear()
+    seen = replaced(demos, trunk)
+    assert sum(counted) == 40
+    for number in range(4):
+        images = EYE.split(demos.episode(number)["obs"])["eye"]
+        assert alike(seen.episode(number)["obs"], trunk.encode(images))
+
+
+def test_damaged_features_are_computed_again(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """A flipped bit costs its episode, a file that was cut off what is behind the cut, and neither is read as it is."""
+    demos = record(tmp_path / "demos", EYE, (4, 4, 4))
+    first = replaced(demos, trunk).load(["obs"])["obs"]
+    (file,) = (tmp_path / "demos" / "features").glob("*.bin")
+    data = bytearray(file.read_bytes())
+    data[5 * 64 * 2 + 3] ^= 64
+    file.write_bytes(data)
+    counted.clear()
+    assert alike(replaced(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
+    file.write_bytes(file.read_bytes()[:-10])
+    counted.clear()
+    assert alike(replaced(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
+
+
+def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, tmp_path: Path) -> None:
+    """Both are told apart by exit code, with what to do."""
+    blind = Schema("made-up", vector_obs(3), QUARTERS)
+    prepare(tmp_path / "blind", blind)
+    with pytest.raises(DemoError, match=r"have no images to read.*\nhint: leave policy.image=frozen out"):
+        replaced(Demos.open(tmp_path / "blind"), trunk)
+    demos = record(tmp_path / "demos", EYE, (4,))
+    (tmp_path / "demos" / "features").write_text("in the way")
+    with pytest.raises(MachineError, match=r"cannot be kept in .*features: .*\nhint: make the folder writable"):
+        replaced(demos, trunk)
+
+
+def lessons(seen: Demos) -> Batch:
+    """All steps of some demos as one batch that asks for the actions in it."""
+    columns = seen.load(["obs", "action"])
+    count = seen.steps
+    zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
+    deviation = columns["obs"].std(axis=0) + np.float32(1e-3)
+    return Batch(
+        obs=columns["obs"], mean=columns["obs"].mean(axis=0), scale=(1 / deviation).astype(np.float32),
+        mask=np.zeros((count, 0), np.uint8), action=columns["action"], logp=zeros, value=zeros.copy(), advantage=ones,
+        goal=zeros.copy(), weight=ones.copy(), fresh=np.zeros(count, np.uint8), state=np.zeros((count, 0), np.float32),
+        reference=np.zeros((count, 0), np.float32), partner=np.zeros(0, np.int64), rows=count,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def knobs() -> Callable[[], Knobs]:
+    """Gradient steps that follow the policy's loss alone, without a clip."""
+
+    def make() -> Knobs:
+        return Knobs(
+            minibatch=256, clip=1e6, clip_value=0.0, value=0.0, entropy=0.0, max_grad_norm=1.0, learning_rate=3e-3,
+            adam_eps=1e-8, weight_decay=0.0, normalise_advantage=False,
+        )  # fmt: skip
+
+    return make
+
+
+def test_a_head_trained_on_the_cache_plays_on_pixels(
+    trunk: Trunk, tmp_path: Path, knobs: Callable[[], Knobs], counted: list[int]
+) -> None:
+    """Trained by the kernels on features alone, put behind the trunk, it names the quarter in images never seen."""
+    demos = record(tmp_path / "demos", EYE, (400,) * 10)
+    design = Design(EYE, QUARTERS, PolicySettings(hidden=(64,), image="frozen", trunk=trunk.name))
+    head, batch = head_design(design), lessons(replaced(demos, trunk))
+    pack = head.first_pack(0)
+    head.write_normaliser(pack, batch.mean, batch.scale)
+    engine = FusedEngine(head, head.split_pack(pack)[0], 1)
+    random, totals = np.random.default_rng(0), np.zeros(SUMS)
+    counted.clear()
+    for _ in range(30):
+        batch.logp[:] = engine.survey(batch).logp
+        engine.run(batch, random.permutation(len(batch.logp)), knobs(), totals)
+    assert not counted
+    fresh = record(tmp_path / "fresh", EYE, (500,), seed=11).load(["obs", "action"])
+    agent = TrainedAgent("clone", design, with_head(design, pack))
+    acted = np.concatenate([agent.act(part) for part in np.array_split(fresh["obs"], 5)])
+    assert (acted == fresh["action"][:, 0]).mean() > 0.9
+    alone = TrainedAgent("head", head, pack)
+    seen = replaced(Demos.open(tmp_path / "fresh"), trunk).load(["obs"])["obs"]
+    assert (alone.act(seen) == acted).mean() > 0.99

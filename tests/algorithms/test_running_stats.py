@@ -1,0 +1,30 @@
+"""The share of a variance that a value foresaw."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from slipstream.algorithms.running_stats import explained_variance
+
+
+def floats(*values: float) -> np.ndarray:
+    """As rollouts hold them."""
+    return np.array(values, np.float32)
+
+
+def test_explained_variance_by_hand() -> None:
+    """Goals 1, 3, 5 vary by 8/3; errors 1, 0, -1 by 2/3, whatever is added to all of them: three quarters foreseen."""
+    active = np.array([1, 1, 0, 1], np.uint8)
+    goal = floats(1, 3, 1000, 5)
+    assert explained_variance(goal, floats(0, 3, 7, 6), active) == pytest.approx(0.75)
+    assert explained_variance(goal, floats(10, 13, 7, 16), active) == pytest.approx(0.75)
+    assert explained_variance(goal, goal, active) == 1.0
+
+
+def test_nothing_varies_or_nobody_acts() -> None:
+    """Goals that are all alike leave nothing to foresee, and so does a rollout without acts."""
+    assert math.isnan(explained_variance(floats(2, 2), floats(1, 5), np.ones(2, np.uint8)))
+    assert math.isnan(explained_variance(floats(1, 2), floats(1, 5), np.zeros(2, np.uint8)))

@@ -1,0 +1,402 @@
+"""SAC from rollouts to weights: steps that are due, problems with a known answer, resuming, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from slipstream.algorithms import sac as module
+from slipstream.algorithms.replay_buffer import Replay
+from slipstream.algorithms.sac import SAC, entropy_to_keep
+from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
+from slipstream.errors import ConfigError, EnvError
+from slipstream.policies.design import Design
+from slipstream.policies.fused_actor import FusedActing
+from slipstream.settings import SACSettings, Settings
+
+BOX = ActionSpec("continuous", (), (-2.0,), (2.0,))
+CHOICE = ActionSpec("discrete", (3,))
+MASKED = ActionSpec("discrete", (3,), masked=True)
+SMALL = {"batch": 16, "warmup": 10, "buffer": 500, "learning_rate": 1e-3}
+
+
+def make(
+    action: ActionSpec = BOX, rows: int = 1, obs: ObsSpec | None = None, learner: str = "fused", threads: int = 1,
+    policy: dict[str, Any] | None = None, seed: int = 0, **sac: Any,
+) -> SAC:  # fmt: skip
+    """A small learner."""
+    settings = Settings.model_validate(
+        {"algorithm": "sac", "seed": seed, "policy": {"hidden": [16]} | (policy or {}), "sac": SMALL | sac}
+    )
+    design = Design(obs or vector_obs(2), action, settings.policy, value=False)
+    return SAC(settings, design, design.first_pack(seed), rows, threads, learner)
+
+
+class Game:
+    """Makes rollouts by hand: each episode is one step, in a random state, paid by `pay`(obs, action)."""
+
+    def __init__(self, sac: SAC, rows: int, pay: Any, ended: str = "terminated", seed: int = 0) -> None:
+        self.sac, self.rows, self.pay, self.ended = sac, rows, pay, ended
+        self.acting = FusedActing(sac.design)
+        self.acting.load(sac.pack)
+        self.random = np.random.default_rng(seed)
+        self.streams = np.stack([self.random.integers(0, 2**31, rows), np.zeros(rows, np.int64)], axis=1)
+
+    def play(self, steps: int = 1) -> Rollout:
+        """Act in fresh states; the mask, where there is one, rules the last choice out."""
+        sac, rows = self.sac, self.rows
+        rollout = empty_rollout(EnvSpec("game", sac.design.obs, sac.design.action), sac.design, steps, rows)
+        rollout.obs[:] = self.random.choice([-1.0, 1.0], rollout.obs.shape)
+        rollout.active[:], rollout.mask[:] = 1, 1
+        rollout.mask[..., -1:] = 0
+        for t in range(steps):
+            self.acting.act(np.arange(rows), rollout.obs[t], rollout.mask[t], self.streams, True, rollout.action[t],
+                            rollout.logp[t], rollout.value[t], np.zeros((rows, 0), np.float32))  # fmt: skip
+            rollout.reward[t] = self.pay(rollout.obs[t], rollout.action[t])
+        getattr(rollout, self.ended)[:] = 1
+        rollout.final_obs[:] = rollout.obs[1:]
+        return rollout
+
+    def learn(self, rollouts: int, steps: int = 1) -> dict[str, Any]:
+        """Play and learn; what was logged last."""
+        row: dict[str, Any] = {}
+        for _ in range(rollouts):
+            row = self.sac.update(self.play(steps), 0)[1]
+        return row
+
+    def greedy(self, obs: Array) -> Array:
+        """The likeliest actions, squashed if they are continuous."""
+        count, action = len(obs), self.sac.design.action
+        chosen = np.zeros((count, action.parts), action.dtype)
+        mask = np.ones((count, action.options), np.uint8)
+        mask[:, -1:] = 0
+        self.acting.act(np.arange(count), obs, mask, self.streams, False, chosen, np.zeros(count, np.float32),
+                        np.zeros(count, np.float32), np.zeros((count, 0), np.float32))  # fmt: skip
+        return np.tanh(chosen) if action.kind == "continuous" else chosen
+
+
+STATES = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float32)
+
+
+def near(obs: Array, action: Array) -> Array:
+    """Pays best for an action of half the first number that is seen."""
+    paid: Array = 1.0 - np.square(np.tanh(action[:, 0]) - 0.5 * obs[:, 0])
+    return paid
+
+
+def right(obs: Array, action: Array) -> Array:
+    """Pays for choice 1 where the second number is positive, for choice 0 where it is not."""
+    paid: Array = (action[:, 0] == (obs[:, 1] > 0)).astype(np.float32)
+    return paid
+
+
+def nothing(obs: Array, action: Array) -> Array:
+    """Pays one, whatever is done."""
+    return np.ones(len(obs), np.float32)
+
+
+@pytest.mark.parametrize("learner", ["fused", "torch"])
+def test_it_learns_a_continuous_action(learner: str) -> None:
+    """After some hundred steps the action is half of what is seen, and the temperature has come down."""
+    sac = make(rows=4, learner=learner, learning_rate=5e-3, updates_per_step=0.5, batch=64, buffer=4000)
+    game = Game(sac, 4, near)
+    row = game.learn(250 if learner == "torch" else 400)
+    assert np.abs(game.greedy(STATES)[:, 0] - 0.5 * STATES[:, 0]).max() < 0.2
+    assert row["sac/temperature"] < 0.6
+
+
+@pytest.mark.parametrize(("action", "critics"), [(CHOICE, 2), (MASKED, 2), (MASKED, 4)])
+def test_it_learns_a_choice(action: ActionSpec, critics: int) -> None:
+    """After some hundred steps it chooses right in every state, and never what is masked."""
+    sac = make(action, rows=4, learning_rate=5e-3, updates_per_step=0.5, batch=64, buffer=4000, critics=critics,
+               temperature=0.05)  # fmt: skip
+    game = Game(sac, 4, right)
+    game.learn(250)
+    assert game.greedy(STATES)[:, 0].tolist() == [0, 1, 0, 1]
+    if action.masked:
+        assert (sac.replay.ring.action[: sac.replay.filled] < 2).all()
+
+
+@pytest.mark.parametrize(("ended", "worth"), [("terminated", 1.0), ("truncated", 10.0)])
+def test_values_go_on_behind_a_truncation_and_stop_at_a_termination(ended: str, worth: float) -> None:
+    """With a reward of 1 and a discount of 0.9 a cut-off step is worth 10, a final one 1."""
+    sac = make(rows=4, learning_rate=1e-2, gamma=0.9, tau=0.05, temperature=1e-6, updates_per_step=0.5, batch=64)
+    row = Game(sac, 4, nothing, ended).learn(500)
+    assert row["sac/q"] == pytest.approx(worth, rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 2.5])
+def test_updates_per_step_is_held_for_any_number_of_envs(rows: int, ratio: float) -> None:
+    """Fractions are carried on, nothing is due before the warm-up is over, and none of it is owed afterwards."""
+    sac = make(rows=rows, updates_per_step=ratio, warmup=20, batch=4)
+    game, before = Game(sac, rows, near), 0
+    for _ in range(60):
+        samples, row = sac.update(game.play(), 0)
+        assert samples == rows
+        total = sac.replay.total
+        due = int(ratio * max(0, total - 20) + 1e-6)
+        assert row["sac/updates"] == due == sac.engine.counters[0]
+        assert row["sac/buffer"] == min(500, total)
+        assert ("loss/value" in row) == (due > before)
+        before = due
+    assert row["sac/updates_per_step"] == pytest.approx(ratio, abs=1 / (60 * rows - 20))
+
+
+def test_longer_rollouts_owe_all_their_steps_and_inactive_ones_none() -> None:
+    """Five steps of three rows, one of which never acts, are ten."""
+    sac = make(rows=3, warmup=0)
+    rollout = Game(sac, 3, near).play(5)
+    rollout.active[:, 2] = 0
+    samples, row = sac.update(rollout, 0)
+    assert samples == row["sac/updates"] == row["sac/buffer"] == 10
+
+
+def test_what_is_logged() -> None:
+    """One row has it all, and its numbers are finite."""
+    sac = make(warmup=0, critics=3)
+    row = Game(sac, 1, near).learn(20)
+    assert set(row) == {
+        "loss/policy", "loss/value", "sac/temperature", "sac/entropy", "sac/q", "sac/updates", "sac/learning_rate",
+        "sac/updates_per_step", "sac/buffer", "sac/failed_updates", "sac/gradient_norm", "time/products",
+    }  # fmt: skip
+    assert all(np.isfinite(value) for value in row.values())
+    assert 0 < row["time/products"] < 1.5 and row["sac/gradient_norm"] > 0 and row["sac/learning_rate"] == 1e-3
+
+
+def test_what_acts_is_what_is_trained() -> None:
+    """The pack's weights move with every update, and its normaliser stays out of the way unless it is asked for."""
+    sac = make(warmup=0)
+    game = Game(sac, 1, near)
+    before = sac.pack.copy()
+    game.learn(3)
+    params, mean, scale = sac.design.split_pack(sac.pack)
+    assert not np.array_equal(params, before[: params.size])
+    assert np.array_equal(params, sac.engine.params)
+    assert (mean == 0).all() and (scale == 1).all()
+
+
+def test_observations_can_be_normalised() -> None:
+    """Running moments of what was seen stand in the pack, and batches are scaled by them."""
+    sac, plain = make(warmup=0, normalise_obs=True), make(warmup=0)
+    seen = []
+    for step in range(30):
+        rollout = Game(plain, 1, near, seed=step).play()
+        rollout.obs[:] = 5 + 3 * rollout.obs
+        rollout.final_obs[:] = rollout.obs[1:]
+        seen.append(rollout.obs[0, 0].copy())
+        for learner in (sac, plain):
+            learner.update(rollout, 0)
+    _, mean, scale = sac.design.split_pack(sac.pack)
+    assert np.allclose(mean, np.mean(seen, axis=0), atol=1e-4)
+    assert np.allclose(1 / scale, np.std(seen, axis=0), atol=1e-3)
+    assert not np.array_equal(sac.engine.params, plain.engine.params)
+
+
+@pytest.mark.parametrize("learner", ["fused", "torch"])
+@pytest.mark.parametrize("action", [BOX, MASKED])
+def test_a_resumed_learner_goes_on_bit_for_bit(learner: str, action: ActionSpec) -> None:
+    """Weights, optimiser, buffer, streams, normaliser and the fraction owed come back: 50 steps later all is equal."""
+
+    def build() -> SAC:
+        return make(action, rows=3, learner=learner, updates_per_step=0.7, buffer=60, normalise_obs=True, n_step=3,
+                    critics=3)  # fmt: skip
+
+    one, other = build(), build()
+    game = Game(one, 3, right if action.masked else near)
+    game.learn(30)
+    arrays, state = one.snapshot()
+    other.restore({name: array.copy() for name, array in arrays.items()}, state)
+    assert np.array_equal(one.pack, other.pack)
+    for _ in range(24):
+        rollout = game.play()
+        ours, theirs = (sac.update(rollout, 0)[1] for sac in (one, other))
+        assert {**ours, "time/products": 0} == {**theirs, "time/products": 0}
+    assert one.engine.counters[0] >= 50 + 30
+    assert np.array_equal(one.pack, other.pack)
+    again = other.snapshot()[0]
+    assert all(np.array_equal(array, again[name]) for name, array in one.snapshot()[0].items())
+
+
+def test_three_failures_in_a_row_bring_the_last_good_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come back with half the learning rate, it is said, and training goes on."""
+    monkeypatch.setattr(module, "GOOD_EVERY", 7)
+    sac = make(warmup=0)
+    game = Game(sac, 1, near)
+    game.learn(10)
+    good = sac._good["weight/policy.head.weight"].copy()
+    sac.replay.ring.reward[:] = np.nan
+    row = game.learn(2)
+    assert row["sac/failed_updates"] == 1 and "loss/value" not in row
+    assert sac.notices == ["1 gradient steps were not finite and were left out."] * 2
+    row = game.learn(1)
+    assert sac.notices[-1] == (
+        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        "halved (now 0.5 of its setting)."
+    )
+    assert row["sac/learning_rate"] == 5e-4
+    assert np.array_equal(sac.engine.snapshot()["weight/policy.head.weight"], good)
+    sac.replay.ring.reward[:] = 0.0
+    row = game.learn(3)
+    assert row["sac/failed_updates"] == 0 and np.isfinite(sac.pack).all()
+
+
+def test_an_env_that_never_gives_a_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn without a transition is fine, hundreds of them in a row are not."""
+    monkeypatch.setattr(module, "EMPTY_LIMIT", 4)
+    sac = make()
+    rollout = Game(sac, 1, near).play()
+    rollout.active[:] = 0
+    for _ in range(3):
+        assert sac.update(rollout, 0)[0] == 0
+    with pytest.raises(EnvError, match="Not one transition of the last 4 rollouts could be used"):
+        sac.update(rollout, 0)
+
+
+def write_demos(path: Path, count: int = 40) -> str:
+    """Steps that are paid 100 and told apart by it."""
+    columns = {
+        "obs": np.ones((count, 2), np.float32), "next_obs": np.ones((count, 2), np.float32),
+        "action": np.ones((count, 1), np.float32), "reward": np.full(count, 100, np.float32),
+        "terminated": np.ones(count, np.uint8),
+    }  # fmt: skip
+    safetensors.numpy.save_file(columns, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("learner", ["fused", "torch"])
+def test_a_share_of_every_batch_comes_from_the_demos(learner: str, tmp_path: Path) -> None:
+    """Half of it unless another share is asked for, in every batch."""
+    demos = write_demos(tmp_path / "demos.safetensors")
+    for share, count in ((None, 8), (0.25, 4), (0.01, 1), (0.99, 15)):
+        sac = make(learner=learner, demos=demos, warmup=0, **({} if share is None else {"demo_share": share}))
+        game = Game(sac, 1, near)
+        for _ in range(5):
+            game.learn(1)
+            sample = sac.feed.sample
+            assert int((sample.reward == 100).sum()) == count
+            assert np.allclose(sample.action[sample.reward == 100], 0.5)
+
+
+def test_rlpd_is_many_critics_with_layer_norm_a_random_pair_and_demos(tmp_path: Path) -> None:
+    """Ten critics, each with norms of its own that are trained, two targets that change, half of the batch demos."""
+    sac = make(demos=write_demos(tmp_path / "demos.safetensors"), critics=10, target_critics=2, critic_norm=True,
+               updates_per_step=5, warmup=0)  # fmt: skip
+    game, pairs = Game(sac, 1, near), set()
+    first = sac.engine.snapshot()
+    for _ in range(20):
+        game.learn(1)
+        pairs.add(tuple(sac.feed.picked.tolist()))
+    last = sac.engine.snapshot()
+    assert len(pairs) > 10
+    for critic in range(10):
+        for name in (f"critic{critic}.norms.0.weight", f"critic{critic}.layers.0.weight"):
+            assert not np.array_equal(first[f"weight/{name}"], last[f"weight/{name}"])
+    assert "weight/policy.norms.0.weight" not in last
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"updates_per_step": 2.0}, {"batch": 20}, {"buffer": 12}, {"warmup": 0}, {"learning_rate": 1e-2}, {"gamma": 0.5},
+    {"tau": 0.5}, {"n_step": 4}, {"critics": 3}, {"critics": 4, "target_critics": 1}, {"critic_norm": True},
+    {"temperature": 0.5}, {"target_entropy": 1.0}, {"normalise_obs": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("learner", ["fused", "torch"])
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: "-".join(option))
+def test_every_option_acts(option: dict[str, Any], learner: str) -> None:
+    """Weights after the same rollouts differ from those of the defaults."""
+    plain, other = make(learner=learner), make(learner=learner, **option)
+    game = Game(plain, 1, near, "truncated")
+    for _ in range(20):
+        rollout = game.play(2)
+        rollout.truncated[0] = 0
+        for sac in (plain, other):
+            sac.update(rollout, 0)
+    assert not np.array_equal(plain.engine.params, other.engine.params)
+
+
+def test_settings_of_the_moment_are_used() -> None:
+    """A schedule replaces `now`: the rate, the ratio and the discount follow at once."""
+    sac = make(warmup=0)
+    game = Game(sac, 1, near)
+    assert game.learn(1)["sac/updates"] == 1
+    sac.now = sac.now.model_copy(update={"learning_rate": 1e-9, "updates_per_step": 4.0})
+    before = sac.pack.copy()
+    row = game.learn(1)
+    assert row["sac/updates"] == 5 and row["sac/learning_rate"] == 1e-9
+    assert np.allclose(sac.pack, before, atol=1e-7)
+
+
+@pytest.mark.parametrize("learner", ["fused", "torch"])
+def test_gradients_and_dormant_units_are_told_by_layer(learner: str) -> None:
+    """Nothing before the first update; then length, largest part, zeros and relative length of each of its layers."""
+    sac = make(learner=learner, policy={"hidden": [16, 8], "activation": "relu"}, warmup=0)
+    assert sac.gradient_statistics() == sac.dormant() == {}
+    params = sac.design.split_pack(sac.pack)[0]
+    named = sac.design.weights.named(params)
+    named["policy.layers.0.bias"][:4] = -100.0
+    sac.design.weights.flatten(named, params)
+    sac.engine.restore(sac.engine.snapshot() | {f"weight/{name}": array for name, array in named.items()})
+    Game(sac, 1, near).learn(3)
+    row = sac.gradient_statistics()
+    assert len(row) == 4 * 6
+    assert row["gradient/policy.layers.0.bias/zeros"] >= 0.25
+    assert 0 < row["gradient/policy.head.weight/largest"] <= row["gradient/policy.head.weight/length"]
+    weight = np.linalg.norm(sac.design.weights.named(params)["policy.head.weight"])
+    assert row["gradient/policy.head.weight/relative"] == pytest.approx(
+        row["gradient/policy.head.weight/length"] / weight, rel=1e-5
+    )
+    shares = sac.dormant()
+    assert set(shares) == {"dormant/policy.0", "dormant/policy.1", "dormant/share"}
+    assert shares["dormant/policy.0"] >= 0.25
+    assert shares["dormant/share"] == pytest.approx(
+        (16 * shares["dormant/policy.0"] + 8 * shares["dormant/policy.1"]) / 24
+    )
+
+
+def test_the_entropy_to_keep() -> None:
+    """Minus the number of continuous actions, half of the most that choices allow, or what is asked for."""
+    assert entropy_to_keep(SACSettings(), make(BOX).design) == -1.0
+    assert entropy_to_keep(SACSettings(), make(CHOICE).design) == pytest.approx(0.5 * np.log(3))
+    assert entropy_to_keep(SACSettings(target_entropy=0.25), make(BOX).design) == 0.25
+
+
+IMAGE = ObsSpec((ObsField("size", "vector", (2,)), ObsField("camera", "image", (8, 8, 3))))
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"policy": {"memory": "gru"}}, "SAC learns from single steps: `policy.memory` = gru cannot be used with it.\n"
+                                    "hint: set policy.memory=none, or use algorithm=ppo"),
+    ({"obs": IMAGE}, "SAC learns from vectors: the observation `camera` is of kind image (8, 8, 3).\n"
+                     "hint: choose an env whose observations are vectors, or use algorithm=ppo"),
+    ({"action": ActionSpec("multi_discrete", (3, 2))},
+     "SAC needs a Box or a Discrete action space: this env has 2 choices side by side.\n"
+     "hint: offer them as one Discrete, or use algorithm=ppo"),
+    ({"critics": 2, "target_critics": 3}, "`sac.target_critics` = 3 cannot be picked among `sac.critics` = 2.\n"
+                                          "hint: use sac.target_critics=2 at most"),
+    ({"batch": 1, "demos": "demos.safetensors"}, "`sac.batch` = 1 has no room for both demos and experience.\n"
+                                                 "hint: use sac.batch=2 at least"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "message"), REFUSED)
+def test_what_it_cannot_do_is_refused(case: dict[str, Any], message: str) -> None:
+    """Memory, images, choices side by side, and settings that contradict each other, each in its own words."""
+    with pytest.raises(ConfigError) as caught:
+        make(**case)
+    assert str(caught.value) == message
+
+
+def test_a_buffer_beyond_its_budget_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check comes first, so nothing is allocated."""
+    made: list[Any] = []
+    monkeypatch.setattr(module, "Replay", lambda *size: made.append(size) or Replay(*size))
+    with pytest.raises(ConfigError, match=r"takes .* MiB; `sac.buffer_mib` allows 1 MiB"):
+        make(buffer=1_000_000_000, buffer_mib=1)
+    assert not made
+    make(buffer=100, buffer_mib=1)
+    assert made == [(2, BOX, 100, 1)]

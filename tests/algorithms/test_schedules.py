@@ -1,0 +1,93 @@
+"""Schedules: by hand, by progress and by metric; what cannot have one says so."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from slipstream.algorithms.schedules import Schedules
+from slipstream.errors import ConfigError
+from slipstream.settings import Settings
+
+
+def at(text: str, now: int, key: str = "ppo.learning_rate", start: float = 1e-3, **more: Any) -> float:
+    """The value of one scheduled setting."""
+    head, _, name = key.partition(".")
+    schedules = Schedules(Settings(**{head: {name: start}, "schedules": {key: text}, "algorithm": head, **more}))
+    return float(getattr(schedules.now(head, now), name))
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("constant", (1, 1, 1, 1)),
+        ("linear to 0 over 1000", (1, 0.75, 0.5, 0)),
+        ("linear to 2e-4 over 1e3", (1, 0.8, 0.6, 0.2)),
+        ("cosine to 0 over 1000", (1, 0.5 + 0.5 * math.cos(math.pi / 4), 0.5, 0)),
+        ("  linear   to 2e-3 over 1000 ", (1, 1.25, 1.5, 2)),
+    ],
+)
+def test_by_hand(text: str, shares: tuple[float, ...]) -> None:
+    """At the start, a quarter, half and behind the end."""
+    assert [at(text, steps) for steps in (0, 250, 500, 5000)] == pytest.approx([1e-3 * share for share in shares])
+
+
+def test_without_a_length_it_lasts_as_long_as_the_run() -> None:
+    """The progress of the run is that of the schedule."""
+    assert at("linear to 0", 500, steps=2000) == pytest.approx(0.75e-3)
+
+
+def test_whole_numbers_stay_whole() -> None:
+    """A scheduled number of epochs is rounded."""
+    assert [at("linear to 1 over 100", n, "ppo.epochs", 10) for n in (0, 50, 55, 100)] == [10, 6, 5, 1]
+
+
+def test_by_metric() -> None:
+    """The setting follows the last value that was seen, and waits at its start before."""
+    text = "linear to 0.05 by episode/return_mean from 100 to 300"
+    schedules = Schedules(Settings(schedules={"ppo.clip": text}))
+    assert schedules.now("ppo", 0).clip == 0.2
+    for value, clip in ((0.0, 0.2), (200.0, 0.125), (400.0, 0.05)):
+        schedules.see({"episode/return_mean": value, "loss/policy": 1.0})
+        assert schedules.now("ppo", 10**9).clip == pytest.approx(clip)
+    schedules.see({"episode/return_mean": None})
+    assert schedules.seen == {"episode/return_mean": 400.0}
+
+
+def test_several_at_once_and_the_rest_stays() -> None:
+    """Every scheduled setting moves on its own; all others are those of the file."""
+    text = {
+        "ppo.clip": "linear to 0.1 over 100",
+        "ppo.entropy": "cosine to 0 over 200",
+        "ppo.gamma": "linear to 1 over 50",
+    }
+    now = Schedules(Settings(schedules=text)).now("ppo", 100)
+    assert (now.clip, now.entropy, now.gamma) == pytest.approx((0.1, 0.005, 1.0))
+    assert now.gae_lambda == 0.95 and now.learning_rate == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("ppo.clip", "falling to 0", "The schedule of `ppo.clip` cannot be read: 'falling to 0'."),
+        ("ppo.clip", "linear to 0", "The schedule of `ppo.clip` has no length, since the run has none in steps."),
+        ("ppo.clip", "linear to 1 by kl from 2 to 2", "The schedule of `ppo.clip` goes from 2 to 2: that is no range."),
+        (
+            "ppo.gamma",
+            "linear to 2 over 9",
+            "The schedule of `ppo.gamma` cannot end at 2: input should be less than or",
+        ),
+        ("ppo.clipp", "linear to 1 over 9", "`ppo.clipp` cannot have a schedule: it is not a number that is read at"),
+        ("ppo.minibatch", "linear to 1 over 9", "`ppo.minibatch` cannot have a schedule"),
+        ("policy.hidden", "linear to 1 over 9", "`policy.hidden` cannot have a schedule"),
+        ("sac.tau", "linear to 1 over 9", "`sac.tau` has a schedule, but this run learns by ppo."),
+    ],
+)
+def test_what_cannot_be_scheduled_says_why(key: str, text: str, message: str) -> None:
+    """One clear error each, with the key, before anything is started; the exit code is 2."""
+    with pytest.raises(ConfigError) as caught:
+        Schedules(Settings(schedules={key: text}))
+    assert str(caught.value).startswith(message)
+    assert caught.value.code == 2 and caught.value.hint

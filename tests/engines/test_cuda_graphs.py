@@ -1,0 +1,293 @@
+"""Gradient steps without waiting: what adds up on the device, what is brought there, and what graphs replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Knobs
+from slipstream.contracts import Array, ObsField, ObsSpec
+from slipstream.engines import cuda_graphs as graphs_module
+from slipstream.engines.cuda_graphs import WARMED, Graphs, Tally
+from slipstream.engines.tensor_batch import Data
+from slipstream.engines.torch_engine import TorchEngine, warn_of
+from slipstream.policies.design import Design
+
+KNOBS = Knobs(
+    minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
+    adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
+)  # fmt: skip
+SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1))))
+READ = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("seen", "tokens", (6, 3))))
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+near = partial(np.testing.assert_allclose, rtol=0)
+on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
+Make = Callable[..., tuple[Design, Array, Batch]]
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions compute in fp32 unless a test says otherwise."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture
+def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Make:
+    """Make a policy and a batch of 200 samples in 10 rows, of which some do not count."""
+
+    def make(kind: str = "discrete", count: int = 200, **more: Any) -> tuple[Design, Array, Batch]:
+        design, pack = make_policy(kind, **more)
+        params, mean, scale = design.split_pack(pack)
+        obs, mask, action = make_samples(design, count)
+        random = np.random.default_rng(7)
+        columns = [random.normal(0, spread, count).astype(np.float32) for spread in (0.1, 1, 1, 1)]
+        weight, fresh = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
+        state = np.zeros((count // design.sequence, design.state_size), np.float32)
+        batch = Batch(
+            obs, mean, scale, mask, action, columns[0] - 1.5, *columns[1:], weight, fresh, state,
+            np.zeros((count, 0), np.float32), np.zeros(0, np.int64), 10, design.sequence,
+        )  # fmt: skip
+        return design, params.copy(), batch
+
+    return make
+
+
+def learn(engine: TorchEngine, batch: Batch, knobs: Knobs = KNOBS, epochs: int = 3) -> tuple[Array, Array]:
+    """Take some epochs; return the weights and the totals."""
+    random, totals = np.random.default_rng(1), np.zeros(SUMS)
+    for _ in range(epochs):
+        engine.run(batch, random.permutation(len(batch.logp) // batch.sequence), knobs, totals)
+    return engine.params.copy(), totals
+
+
+def test_a_tally_counts_what_was_taken_and_ends_after_three_failures() -> None:
+    """Failed steps add nothing, skipped ones neither and break no row; after three in a row nothing counts."""
+    tally = Tally("cpu")
+    tally.begin(1)
+    added = torch.zeros(SUMS, dtype=torch.float64)
+    added[SAMPLES], added[UPDATES] = 10, 1
+    taken = []
+    for bad, skipped in ((1, 0), (0, 1), (0, 0), (1, 0), (1, 0), (1, 0), (0, 0)):
+        one = torch.tensor(float(bad)), torch.tensor(float(skipped))
+        taken.append(1 - int(tally.left_out(*one)))
+        tally.add(added, *one)
+    sums, failed, streak = tally.read()
+    assert taken == [0, 0, 1, 0, 0, 0, 0]
+    assert (sums[SAMPLES], sums[UPDATES], sums[SKIPPED]) == (10, 1, 1)
+    assert (failed, streak) == (4, 3)
+
+
+def test_what_does_not_count_is_left_out_of_the_standard() -> None:
+    """Mean and deviation by hand: advantages 1, 3 and 5 count, 100 does not."""
+    zeros, none = np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
+    columns = {"advantage": np.array([1, 100, 3, 5], np.float32), "weight": np.array([1, 0, 0.5, 2], np.float32)}
+    batch = Batch(
+        none, zeros[:0], zeros[:0], none, none, zeros, zeros, columns["advantage"], zeros, columns["weight"],
+        np.zeros(4, np.uint8), none, none, np.zeros(0, np.int64), 4,
+    )  # fmt: skip
+    data = Data(batch, "cpu")
+    mean, factor, share = data.standardise(torch.arange(4), True)
+    assert (float(mean), float(factor)) == (3.0, pytest.approx(0.5)) and float(share) == pytest.approx(1 / 3)
+    assert [float(x) for x in data.standardise(torch.arange(4), False)[:2]] == [0.0, 1.0]
+
+
+def test_observations_may_be_there_already(make_case: Make) -> None:
+    """A batch whose observations are a tensor teaches the same, bit for bit."""
+    design, params, batch = make_case()
+    plain = learn(TorchEngine(design, params.copy(), 1), batch)
+    there = learn(TorchEngine(design, params.copy(), 1), replace(batch, obs=torch.from_numpy(batch.obs.copy())))
+    assert np.array_equal(plain[0], there[0]) and np.array_equal(plain[1], there[1])
+
+
+def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
+    """Sequences with memory are learned step by step, and the plan hears why, once."""
+    design, params, batch = make_case(memory="lstm", sequence=5)
+    engine, heard = TorchEngine(design, params, 1), list[Any]()
+    graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told))
+    data = Data(batch, "cpu")
+    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(WARMED + 2))
+    why = "the learner takes its steps one by one: sequences are cut where episodes begin"
+    assert heard == [("graphs", "acting", why)]
+
+
+def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> None:
+    """The learning rate and the clip are read from memory; what changes the steps themselves is not."""
+    design, params, batch = make_case()
+    engine = TorchEngine(design, params, 1)
+    graphs = Graphs(engine.step, engine.optimiser, lambda *_: "", print)
+    data, index = Data(batch, "cpu"), torch.arange(8)
+    key = graphs._key(data, index, KNOBS)
+    assert key == graphs._key(data, index, replace(KNOBS, learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
+    for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
+        assert key != graphs._key(data, index, replace(KNOBS, **other))
+    assert key != graphs._key(data, index[:4], KNOBS)
+
+
+@pytest.mark.parametrize(
+    ("case", "how", "knobs"),
+    [
+        ({}, {}, {}),
+        ({"kind": "continuous"}, {}, {"clip_value": 0.2}),
+        ({"kind": "squashed"}, {}, {"normalise_advantage": False}),
+        ({"kind": "masked_multi"}, {"micro_batch": 16}, {}),
+        ({"kind": "masked_binary"}, {}, {"policy": 0.0}),
+        ({"obs": SEEN}, {"checkpointing": True}, {}),
+        ({"obs": SEEN, "kind": "masked"}, {"precision": "bf16"}, {"imitate": True}),
+        ({"obs": READ, "shared": False}, {}, {}),
+        ({"reference": True}, {}, {"reference_kl": 0.1}),
+    ],
+)
+def test_a_graph_can_hold_a_step(
+    case: dict[str, Any], how: dict[str, Any], knobs: dict[str, Any], make_case: Make,
+    refused: Callable[..., list[str]],
+) -> None:  # fmt: skip
+    """A gradient step copies nothing from the host, and never asks for a result: on a GPU it can be captured."""
+    compared = case.pop("reference", False)
+    design, params, batch = make_case(**case)
+    if compared:
+        batch = replace(batch, reference=np.zeros((len(batch.logp), design.outputs), np.float32))
+    engine = TorchEngine(design, params, 1, device="cpu:0", **how)
+    graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
+    data, index, chosen = Data(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **knobs)
+    assert engine._unfit_for_graphs(data, chosen) == ""
+    engine.step(data, index, chosen)
+    dialled, before = graphs._dialled(chosen), engine.gradient()
+    assert refused(lambda: engine.step(data, index, dialled)) == []
+    assert not np.array_equal(engine.gradient(), before)
+
+
+def test_what_a_graph_cannot_hold_is_noticed(refused: Callable[..., list[str]]) -> None:
+    """Numbers that torch makes tensors of, tensors of the host, results that are asked for, and sizes that depend."""
+    x = torch.arange(6.0, device="cpu:0").reshape(2, 3)
+    fine = [lambda: 2 * x - 1, lambda: x.clamp(min=1.0), lambda: x.masked_fill(x > 1, 0.0), lambda: x[0].fill_(1.0),
+            lambda: torch.zeros(3, device="cpu:0") + x, lambda: torch.zeros_like(x).copy_(x)]  # fmt: skip
+    assert [refused(work) for work in fine] == [[]] * len(fine)
+    wrong = [lambda: torch.where(x > 1, x, 0.0), lambda: x[0].__setitem__(1, 1.0), lambda: x[torch.arange(2)],
+             lambda: x.copy_(torch.zeros(3)), lambda: torch.tensor([1.0]).to("cpu:0", copy=True), lambda: x[x > 1],
+             lambda: float(x.sum()), lambda: torch.nonzero(x)]  # fmt: skip
+    assert [len(refused(work)) for work in wrong] == [1] * len(wrong)
+    with pytest.raises(pytest.fail.Exception, match=r"Tensor\.numpy\(\) within a capture"):
+        refused(lambda: x.numpy())
+
+
+def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minibatches, batches and knobs that move come to a step that is played again, which is captured once."""
+    monkeypatch.setattr(graphs_module, "capture", lambda work: SimpleNamespace(replay=work))
+    design, params, batch = make_case()
+    second, made = replace(batch, advantage=-batch.advantage), []
+    for graphed in (False, True):
+        engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that data has to be brought to
+        if graphed:
+            engine._graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, warn_of)
+        learn(engine, batch)
+        made.append(learn(engine, second, replace(KNOBS, learning_rate=5e-4, clip=0.1, entropy=0.0)))
+        assert not graphed or len(engine._graphs._captured) == 1
+    for one, other in zip(*made, strict=True):
+        near(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one step is lost, it is tried once, and the first line of the reason is heard."""
+    design, params, batch = make_case()
+    tried, heard = list[int](), list[Any]()
+
+    def fail(work: Callable[[], None]) -> Any:
+        tried.append(1)
+        raise RuntimeError("this copy is not permitted\nin a capture")
+
+    monkeypatch.setattr(graphs_module, "capture", fail)
+    plain, engine = (TorchEngine(design, params.copy(), 1) for _ in range(2))
+    told = "the learner takes its steps one by one: a step cannot be captured: this copy is not permitted"
+    engine._graphs = Graphs(
+        engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told)
+    )  # fmt: skip
+    for one, other in zip(learn(plain, batch), learn(engine, batch), strict=True):
+        assert np.array_equal(one, other)
+    assert (tried, heard) == ([1], [("graphs", "acting", told)])
+
+
+@on_gpu
+@pytest.mark.parametrize("case", [{}, {"kind": "continuous"}, {"kind": "masked_multi"}, {"obs": SEEN}])
+def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make_case: Make) -> None:
+    """On a GPU in fp32, replayed steps leave the weights of eager ones and of the CPU; a second batch is seen too."""
+    design, params, batch = make_case(**case)
+    second = replace(batch, advantage=-batch.advantage)
+    made = []
+    for where, graphs in (("cpu", False), (device, False), (device, True)):
+        heard: list[Any] = []
+        mend = partial(lambda into, *told: into.append(told), heard)
+        engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, mend=mend)
+        learn(engine, batch)
+        assert heard == [] and (not graphs or len(engine._graphs._captured) == 1)
+        weights, totals = learn(engine, second, replace(KNOBS, learning_rate=5e-4))
+        made.append((weights, totals, engine.gradient()))
+        assert engine.counters[0] == 30
+    for who, ((one, sums, slope), (other, more, steep)) in zip(
+        ("cpu, eager", "eager, graphs"), pairwise(made), strict=True
+    ):
+        near(one, other, atol=5e-4, err_msg=f"weights of {who}")
+        near(sums[: KL + 1], more[: KL + 1], rtol=1e-2, atol=1e-2, err_msg=f"totals of {who}")
+        near(slope, steep, atol=1e-2, err_msg=f"gradients of {who}")
+    assert not np.allclose(made[0][0], params, atol=1e-4)
+
+
+@on_gpu
+def test_halves_learn_nearly_the_same(device: str, make_case: Make) -> None:
+    """bf16 with graphs stays near fp32; losses and weights are fp32."""
+    design, params, batch = make_case(obs=SEEN)
+    exact = learn(TorchEngine(design, params.copy(), 1), batch)
+    half = learn(TorchEngine(design, params.copy(), 1, device=device, precision="bf16", graphs=True), batch)
+    assert np.corrcoef(exact[0] - params, half[0] - params)[0, 1] > 0.9
+    near(exact[1][: KL + 1], half[1][: KL + 1], rtol=0.05, atol=0.5)
+
+
+@on_gpu
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_memories_learn_as_on_the_cpu(memory: str, device: str, make_case: Make) -> None:
+    """Sequences with a reset inside and two layers of memory leave the weights that the CPU's leave."""
+    design, params, batch = make_case(memory=memory, sequence=5, memory_layers=2)
+    batch.fresh[::7] = 1
+    one, other = (learn(TorchEngine(design, params.copy(), 1, device=where), batch) for where in ("cpu", device))
+    near(one[0], other[0], atol=5e-4)
+    near(one[1][: KL + 1], other[1][: KL + 1], rtol=1e-2, atol=1e-2)
+
+
+@on_gpu
+def test_steps_do_not_wait(device: str, make_case: Make) -> None:
+    """Within an epoch nothing makes the host wait for the GPU, with graphs or without."""
+    design, params, batch = make_case(obs=SEEN)
+    for graphs in (False, True):
+        engine = TorchEngine(design, params.copy(), 1, device=device, graphs=graphs)
+        learn(engine, batch)
+        data, index = engine._bring(batch), torch.arange(40, device=device)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(3):
+                if engine._graphs is None:
+                    engine.step(data, index, KNOBS)
+                else:
+                    assert engine._graphs.replay(data, index, KNOBS), engine._graphs._off
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@on_gpu
+def test_observations_may_stay_on_the_host(device: str, make_case: Make) -> None:
+    """Offloaded observations teach the same; the plan hears that such steps are not captured."""
+    design, params, batch = make_case()
+    heard: list[Any] = []
+    kept = learn(TorchEngine(design, params.copy(), 1, device=device), batch)
+    engine = TorchEngine(
+        design, params.copy(), 1, device=device, offload=True, graphs=True, mend=lambda *told: heard.append(told)
+    )
+    away = learn(engine, batch)
+    near(kept[0], away[0], atol=1e-5)
+    assert [told[:2] for told in heard] == [("graphs", "acting")]

@@ -1,0 +1,245 @@
+"""SAC's fused kernel against torch: the same batch, the same gradients, the same weights, the same caution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.algorithms.replay_buffer import TERMINATED, TRUNCATED, Feed, Replay
+from slipstream.algorithms.sac_critics import LENGTH, SUMS, UPDATES, Critics, SoftEngine, SoftKnobs
+from slipstream.contracts import ActionSpec, Array, vector_obs
+from slipstream.engines.sac_fused import FusedSoft
+from slipstream.engines.sac_torch import TorchSoft
+from slipstream.policies.design import Design
+from slipstream.settings import PolicySettings, SACSettings
+
+OBS, STEPS, BATCH = 5, 300, 50
+ACTIONS = {
+    "continuous": ActionSpec("continuous", (), (-1.0, -2.0, -np.inf), (1.0, 2.0, np.inf)),
+    "discrete": ActionSpec("discrete", (5,)),
+    "masked": ActionSpec("discrete", (5,), masked=True),
+}
+KNOBS = SoftKnobs(learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, frozen=False, n_step=1)
+PAIR = {"critics": 2, "target_critics": 2}
+MANY = {"critics": 5, "target_critics": 2, "critic_norm": True}
+
+
+def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> Replay:
+    """A buffer of random steps in episodes of about seven, some terminated; masks allow what was done."""
+    random = np.random.default_rng([seed, 7])
+    replay = Replay(OBS, action, steps, 1)
+    ring = replay.ring
+    ring.obs[:], ring.next_obs[:] = random.normal(0, 1, (2, steps, OBS))
+    ring.reward[:] = random.normal(0, 1, steps)
+    ring.ended[:] = random.choice([0, TERMINATED, TRUNCATED], steps, p=[0.85, 0.05, 0.1])
+    ring.link[:-1] = np.where(ring.ended[:-1] == 0, np.arange(1, steps), -1)
+    if action.kind == "continuous":
+        ring.action[:] = random.uniform(-1, 1, ring.action.shape)
+    else:
+        ring.action[:] = random.integers(0, action.sizes[0], ring.action.shape)
+    for mask in (ring.mask, ring.next_mask):
+        if mask.size:
+            mask[:] = random.integers(0, 2, mask.shape)
+            mask[np.arange(steps), ring.action[:, 0].astype(int)] = 1
+    replay.total = steps
+    return replay
+
+
+def make_pack(design: Design) -> Array:
+    """Lively weights and a normaliser; some log deviations lie outside of their limits."""
+    random = np.random.default_rng(3)
+    pack = design.first_pack(0)
+    params, mean, scale = design.split_pack(pack)
+    named = design.weights.named(params)
+    for array in named.values():
+        array += random.normal(0, 0.3, array.shape)
+    if design.action.kind == "continuous":
+        named["policy.head.bias"][design.action.parts :] = [0.0, 2.2, -0.5]
+    design.weights.flatten(named, params)
+    mean[:], scale[:] = random.normal(0, 0.5, OBS), random.uniform(0.5, 1.5, OBS)
+    return pack
+
+
+def make(
+    engine: type[FusedSoft] | type[TorchSoft], kind: str = "continuous", threads: int = 1,
+    policy: dict[str, Any] | None = None, batch: int = BATCH, **sac: Any,
+) -> tuple[Any, Feed]:  # fmt: skip
+    """An engine and what it draws from."""
+    settings = SACSettings(batch=batch, **sac)
+    design = Design(
+        vector_obs(OBS), ACTIONS[kind], PolicySettings(**({"hidden": (20, 12)} | (policy or {}))), value=False
+    )
+    critics = Critics(design, settings)
+    replay = make_replay(design.action)
+    feed = Feed(replay, None, batch, 0, settings.target_critics, seed=4)
+    if engine is FusedSoft:
+        return FusedSoft(design, critics, make_pack(design), batch, threads, seed=1), feed
+    return TorchSoft(design, critics, make_pack(design), threads, seed=1), feed
+
+
+def run(pair: tuple[SoftEngine, Feed], updates: int, knobs: SoftKnobs = KNOBS) -> Array:
+    """Take steps and return what they add up."""
+    totals = np.zeros(SUMS)
+    pair[0].run(pair[1], knobs, updates, totals)
+    return totals
+
+
+def largest_gap(one: SoftEngine, other: SoftEngine) -> dict[str, float]:
+    """The largest difference between two engines' arrays, kind by kind."""
+    gaps: dict[str, float] = {}
+    theirs = other.snapshot()
+    for name, array in one.snapshot().items():
+        kind = name.partition("/")[0]
+        gaps[kind] = max(gaps.get(kind, 0.0), float(np.abs(array - theirs[name]).max()))
+    return gaps
+
+
+CASES = [
+    ("continuous", PAIR, {}, 1),
+    ("continuous", PAIR, {"activation": "relu", "layer_norm": True}, 3),
+    ("continuous", MANY, {"activation": "elu"}, 2),
+    ("continuous", {"critics": 1, "target_critics": 1}, {"hidden": ()}, 1),
+    ("discrete", PAIR, {"activation": "relu"}, 1),
+    ("discrete", MANY, {}, 3),
+    ("masked", PAIR, {"layer_norm": True}, 2),
+    ("masked", MANY, {"activation": "relu"}, 1),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("kind", "sac", "policy", "n_step"), CASES)
+def test_gradients_and_weights_equal_those_of_torch(
+    kind: str, sac: dict[str, Any], policy: dict[str, Any], n_step: int, threads: int
+) -> None:
+    """One step's gradient and eight steps' actor, critics, targets, temperature and log equal torch's to 1e-5."""
+    knobs = SoftKnobs(**{**KNOBS.__dict__, "n_step": n_step})
+    fused, torch = make(FusedSoft, kind, threads, policy, **sac), make(TorchSoft, kind, 1, policy, **sac)
+    one, other = run(fused, 1, knobs), run(torch, 1, knobs)
+    assert np.array_equal(fused[1].sample.places, torch[1].sample.places)
+    assert np.allclose(fused[0].gradient(), torch[0].gradient(), atol=1e-6, rtol=1e-4)
+    assert np.allclose(one, other, atol=1e-5, rtol=1e-4)
+    one, other = run(fused, 7, knobs), run(torch, 7, knobs)
+    gaps = largest_gap(fused[0], torch[0])
+    assert max(gaps.values()) < 1e-5, gaps
+    assert np.allclose(one, other, atol=1e-4, rtol=1e-4)
+    assert fused[0].temperature() == pytest.approx(torch[0].temperature(), abs=1e-6)
+    assert fused[0].temperature() != 1.0
+
+
+def test_a_batch_is_the_same_for_any_number_of_threads_and_the_steps_for_the_same_number() -> None:
+    """Rows draw from streams of their own; gradients are added up in a fixed order."""
+    alone, pair, again = (make(FusedSoft, threads=threads, **MANY) for threads in (1, 3, 3))
+    for case in (alone, pair, again):
+        run(case, 20)
+    assert np.array_equal(alone[1].sample.places, pair[1].sample.places)
+    assert np.array_equal(alone[1].sample.noise, pair[1].sample.noise)
+    assert set(largest_gap(pair[0], again[0]).values()) == {0.0}
+    assert 0.0 < max(largest_gap(alone[0], pair[0]).values()) < 1e-4
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64, 130])
+def test_any_batch_can_be_shared_out(batch: int) -> None:
+    """Batches that fill neither threads nor lanes give torch's steps too."""
+    for kind in ("continuous", "masked"):
+        fused, torch = make(FusedSoft, kind, 2, batch=batch, **PAIR), make(TorchSoft, kind, batch=batch, **PAIR)
+        run(fused, 3)
+        run(torch, 3)
+        assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
+    """Critics and targets move alike in both engines; actor, its moments and the temperature do not."""
+    knobs = SoftKnobs(**{**KNOBS.__dict__, "frozen": True})
+    fused, torch = make(FusedSoft, kind, **PAIR), make(TorchSoft, kind, **PAIR)
+    before = fused[0].snapshot()
+    assert run(fused, 5, knobs)[UPDATES] == run(torch, 5, knobs)[UPDATES] == 5
+    assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
+    for name, array in fused[0].snapshot().items():
+        still = "/policy." in name or name == "temperature"
+        assert np.array_equal(array, before[name]) == still or name == "counters", name
+
+
+@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
+    """A fixed temperature is used and not moved, and what comes out of the flat weights is all that is in them."""
+    (fixed, feed), learned = make(engine, **MANY), make(engine, **MANY)
+    run((fixed, feed), 5, SoftKnobs(**{**KNOBS.__dict__, "temperature": 0.7}))
+    run(learned, 5)
+    assert fixed.temperature() == 1.0
+    assert np.array_equal(fixed.snapshot()["temperature"], np.zeros(3))
+    assert max(largest_gap(fixed, learned[0]).values()) > 1e-4
+    weights = fixed.design.weights
+    assert np.array_equal(weights.flatten(weights.named(fixed.params)), fixed.params)
+
+
+@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+def test_target_critics_are_picked_anew_for_every_step(engine: Any) -> None:
+    """Two of five, always different ones, every pair now and then."""
+    case = make(engine, **MANY)
+    seen = set()
+    for _ in range(80):
+        run(case, 1)
+        seen.add(tuple(sorted(case[1].picked.tolist())))
+    assert len(seen) == 10
+    assert all(one != other for one, other in seen)
+
+
+@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
+    """With rewards that are not finite nothing moves, three failures end the run, and a good step forgets them."""
+    soft, feed = make(engine, **PAIR)
+    run((soft, feed), 2)
+    before, rewards = soft.snapshot(), feed.replay.ring.reward.copy()
+    feed.replay.ring.reward[:] = np.nan
+    assert run((soft, feed), 10)[UPDATES] == 0
+    assert soft.counters.tolist() == [2, 3, 3, 2]
+    after = soft.snapshot()
+    assert all(np.array_equal(after[name], before[name]) for name in before if name != "counters")
+    feed.replay.ring.reward[:] = rewards
+    assert run((soft, feed), 1)[UPDATES] == 1
+    assert soft.counters.tolist() == [3, 0, 3, 3]
+
+
+@pytest.mark.parametrize(("engine", "threads"), [(FusedSoft, 1), (FusedSoft, 2), (TorchSoft, 1)])
+def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads: int) -> None:
+    """If only the actor's step fails, the critics' stands and the failure is counted."""
+    soft, feed = make(engine, threads=threads, **PAIR)
+    feed.replay.ring.ended[:] = TERMINATED
+    before = soft.snapshot()
+    assert run((soft, feed), 3, SoftKnobs(**{**KNOBS.__dict__, "temperature": 1e36}))[UPDATES] == 0
+    assert soft.counters.tolist() == [3, 3, 3, 0]
+    after = soft.snapshot()
+    assert np.array_equal(after["weight/policy.head.weight"], before["weight/policy.head.weight"])
+    assert not np.array_equal(after["weight/critic0.head.weight"], before["weight/critic0.head.weight"])
+
+
+@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+def test_restored_engines_go_on_alike(engine: Any) -> None:
+    """A snapshot put into a new engine gives the same bits from there on, and engines read each other's."""
+    one, other = make(engine, **MANY), make(engine, **MANY)
+    run(one, 4)
+    other[0].restore(one[0].snapshot())
+    other[1].streams[:] = one[1].streams
+    assert np.array_equal(run(one, 5), run(other, 5))
+    assert set(largest_gap(one[0], other[0]).values()) == {0.0}
+    stranger, feed = make(TorchSoft if engine is FusedSoft else FusedSoft, **MANY)
+    stranger.restore(one[0].snapshot())
+    feed.streams[:] = one[1].streams
+    run((stranger, feed), 3)
+    run(one, 3)
+    assert max(largest_gap(one[0], stranger).values()) < 1e-5
+
+
+def test_both_engines_tell_the_same_of_the_last_batch() -> None:
+    """Unit sizes by hidden layer, the gradient's length, and how long products take."""
+    (fused, feed), torch = make(FusedSoft, threads=2, **PAIR), make(TorchSoft, **PAIR)
+    length = run((fused, feed), 1)[LENGTH]
+    run(torch, 1)
+    sizes = torch[0].activity()
+    assert list(fused.activity()) == list(sizes) == ["policy.0", "policy.1"]
+    assert all(np.allclose(array, sizes[name], atol=1e-5) for name, array in fused.activity().items())
+    assert length == pytest.approx(np.linalg.norm(fused.gradient()), rel=1e-5)
+    assert 0 < fused.products() < 1e-2 and torch[0].products() == 0

@@ -1,0 +1,63 @@
+"""Adam by torch's kernel is torch's own AdamW, and a training with torch does without torch's compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from slipstream.algorithms.engine import Knobs
+from slipstream.engines.torch_optimisers import Adam
+
+SHAPES = ((8, 4, 3, 3), (8,), (5, 16), (5,), (3, 5))
+SILENT = 3
+"""The weight that has no gradient in every other step."""
+
+
+def slopes(step: int) -> list[Tensor | None]:
+    """The gradients of a step."""
+    random = torch.Generator().manual_seed(step)
+    drawn = [torch.randn(shape, generator=random) for shape in SHAPES]
+    return [None if place == SILENT and step % 2 else slope for place, slope in enumerate(drawn)]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_steps_are_those_of_torch(decay: float) -> None:
+    """Bit for bit: weights, moments and counts, with weights that have no gradient and steps that are left out."""
+    random = torch.Generator().manual_seed(9)
+    mine = [nn.Parameter(torch.randn(shape, generator=random)) for shape in SHAPES]
+    theirs = [nn.Parameter(weight.detach().clone()) for weight in mine]
+    adam, other = Adam({str(place): weight for place, weight in enumerate(mine)}), torch.optim.AdamW(theirs, fused=True)
+    knobs = Knobs(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
+                  normalise_advantage=True)  # fmt: skip
+    for step in range(8):
+        left_out = torch.tensor(float(step == 4))
+        for group in other.param_groups:
+            group.update(lr=knobs.learning_rate, weight_decay=decay, eps=knobs.adam_eps)
+        for ours, its, slope in zip(mine, theirs, slopes(step), strict=True):
+            ours.grad, its.grad = (None, None) if slope is None else (slope.clone(), slope.clone())
+        before = [weight.detach().clone() for weight in mine]
+        adam.step(knobs, left_out)
+        other.found_inf = left_out  # type: ignore[attr-defined]
+        other.step()
+        assert all(torch.equal(ours, its) for ours, its in zip(mine, theirs, strict=True))
+        assert all(torch.equal(ours, old) for ours, old in zip(mine, before, strict=True)) == bool(left_out)
+    for place, its in enumerate(theirs):
+        kept, name = other.state[its], str(place)
+        assert torch.equal(adam.first[name], kept["exp_avg"]) and torch.equal(adam.second[name], kept["exp_avg_sq"])
+        assert adam.taken[name] == kept["step"] == (3 if place == SILENT else 7)
+
+
+def test_training_needs_no_compiler_of_torch(tmp_path: Path) -> None:
+    """It takes longer to import than all the rest of torch, and nothing is compiled unless asked for."""
+    script = (
+        "import sys; from slipstream.api import train\n"
+        f"train('pixels', preset='smoke', run={str(tmp_path / 'run')!r}, plan__collector='local')\n"
+        "print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split()[-2:] == ["True", "False"], done.stderr

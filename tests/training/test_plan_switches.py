@@ -1,0 +1,349 @@
+"""Every switch of the plan really acts: turning it on changes what runs; and what is done where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from slipstream.api import Run, configure
+from slipstream.engines.torch_backends import LossScale, set_modes
+from slipstream.engines.torch_engine import TorchEngine
+from slipstream.errors import MachineError
+from slipstream.plan import Facts, Plan, Switch, make_plan
+from slipstream.policies.torch_policy import ActorCritic
+from slipstream.settings import PlanSettings
+from slipstream.system.worker_pool import Crew
+from slipstream.training.build import Parts, build, choose_env
+
+SMALL: dict[str, Any] = {
+    "plan__envs": 16, "plan__collector": "local", "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 64,
+    "policy__hidden": [16], "policy__features": 24, "ppo__epochs": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def modes() -> Iterator[None]:
+    """Leave torch as it was."""
+    yield
+    set_modes(make_plan(PlanSettings(), Facts(cores=1, native=True, minibatch=64)))
+    torch.set_num_threads(1)
+
+
+def make(env: str, **more: Any) -> Parts:
+    """Build the parts of a small run, ready to collect."""
+    settings = configure(env, flags=SMALL | more, tuned=False).settings
+    parts = build(choose_env(env, settings), settings)
+    parts.publish(0)
+    parts.collector.start(0, None)
+    return parts
+
+
+def learn(parts: Parts, iterations: int = 1) -> dict[str, Any]:
+    """Some iterations; the last row."""
+    row: dict[str, Any] = {}
+    for version in range(iterations):
+        _, row = parts.learner.update(parts.collector.collect(version), version)
+        parts.publish(version + 1)
+    return row
+
+
+def most_rows(parts: Parts) -> int:
+    """The most samples that the network saw at once while it learned."""
+    seen: list[int] = []
+    policy = parts.learner.engine.policy
+    policy.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    learn(parts)
+    return max(seen)
+
+
+def copied(parts: Parts) -> bool:
+    """Whether the learner gets a copy of the memory that workers write into."""
+    return not np.shares_memory(parts.collector.collect(0).obs, parts.collector._rollouts[0].obs)
+
+
+def passes(parts: Parts) -> int:
+    """How often a hidden layer runs in one gradient step."""
+    seen: list[int] = []
+    layer = next(iter(parts.learner.engine.policy.hidden().values()))
+    layer.register_forward_hook(lambda *_: seen.append(1))
+    learn(parts)
+    return len(seen)
+
+
+ACTORS = {"plan__collector": "actors", "plan__workers": 2}
+TORCH = {"plan__learner": "torch"}
+CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[Parts], Any], Any, Any]] = {
+    "envs": ("recall", {}, 8, lambda p: p.collector.collect(0).reward.shape[1], 16, 8),
+    "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "Local", "Actors"),
+    "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "Threads"),
+    "native": (
+        "gymnasium:CartPole-v1", {"plan__native": False}, True, lambda p: type(p.collector.actor.vector).__name__,
+        "Serial", "Native",
+    ),
+    "workers": ("recall", ACTORS | {"plan__workers": 1}, 2, lambda p: len(psutil.Process().children()), 1, 2),
+    "groups": ("recall", {"plan__collector": "batched", "plan__groups": 1}, 2, lambda p: len(p.collector.groups), 1, 2),
+    "lag": ("recall", {}, 1, lambda p: p.collector.lag, 0, 1),
+    "zero_copy": ("recall", ACTORS, False, copied, False, True),
+    "learner": ("recall", {}, "torch", lambda p: type(p.learner.engine).__name__, "FusedEngine", "TorchEngine"),
+    "threads": ("pixels", {}, 2, lambda p: (learn(p), torch.get_num_threads())[1], 1, 2),
+    "micro_batch": ("pixels", {}, 16, most_rows, 64, 16),
+    "checkpointing": ("pixels", {}, True, passes, 8, 16),
+    "reproducible": (
+        "recall", TORCH, True, lambda p: torch.are_deterministic_algorithms_enabled(), False, True
+    ),
+}  # fmt: skip
+ELSEWHERE = {
+    "precision": "test_precision.py, and below", "compile": "test_precision.py", "compile_mode": "below",
+    "cudnn_benchmark": "below", "device": "below", "inference": "tests of the batched collector",
+    "storage": "tests of the batched collector", "graphs": "tests of the batched collector",
+    "pinned": "tests of the batched collector",
+}  # fmt: skip
+
+
+def test_no_switch_is_forgotten() -> None:
+    """Every switch of the plan is turned on by some test."""
+    assert set(CASES) | set(ELSEWHERE) == set(PlanSettings.model_fields) - {"deadline_s"}
+    assert not set(CASES) & set(ELSEWHERE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_switch_acts(name: str) -> None:
+    """What runs is one thing with the switch as it was, and another when it is set."""
+    env, common, value, look, before, after = CASES[name]
+    for wanted, expected in (({}, before), ({f"plan__{name}": value}, after)):
+        parts = make(env, **common | wanted)
+        try:
+            assert look(parts) == expected
+        finally:
+            parts.close()
+
+
+@pytest.mark.parametrize("vector", ["threads", "processes"])
+def test_however_envs_are_stepped_the_rollouts_are_the_same(vector: str) -> None:
+    """Workers that step for this process change no bit of what is collected, and none is left behind."""
+    found = []
+    for how in ("serial", vector):
+        parts = make("soccer", plan__vector=how, plan__workers=2)
+        rollouts = [parts.collector.collect(0), parts.collector.snapshot(1)]
+        found.append([np.concatenate([rollouts[0].obs.ravel(), rollouts[0].reward.ravel()]), rollouts[1]])
+        parts.close()
+    assert np.array_equal(found[0][0], found[1][0])
+    assert found[0][1].keys() == found[1][1].keys()
+    assert all(np.array_equal(found[0][1][name], found[1][1][name]) for name in found[0][1])
+    assert not psutil.Process().children()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("envs-")]
+
+
+def test_workers_that_cannot_be_started_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that gives no more processes lets this one do the work: said once, and put down in the plan."""
+
+    def refuse(*_: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(Crew, "_start", refuse)
+    why = "workers cannot be started: [Errno 11] Resource temporarily unavailable"
+    parts = make("recall", plan__collector="actors", plan__workers=2)
+    assert parts.plan.collector == Switch("actors", "local", why)
+    assert parts.learner.notices == [
+        f"plan.collector is local: {why}", "plan.workers is 1: local steps all envs in this process"
+    ]  # fmt: skip
+    learn(parts)
+    parts = make("recall", plan__vector="processes", plan__workers=2)
+    assert (parts.plan.vector, parts.plan.workers.applied) == (Switch("processes", "serial", why), 1)
+    learn(parts)
+    assert not psutil.Process().children()
+
+
+def gpu_plan(**wanted: Any) -> Plan:
+    """The plan of a machine with a GPU, which need not be there to be planned for."""
+    facts = Facts(cores=4, native=True, minibatch=64, gpu="H200", images=True)
+    return make_plan(PlanSettings(device="cuda", **wanted), facts)
+
+
+def test_torch_computes_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32, cuDNN's trying of ways and deterministic kernels are torch's own switches, set by the plan and unset."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+
+    def told() -> tuple[Any, ...]:
+        cudnn = torch.backends.cudnn
+        deterministic = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic
+        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark, *deterministic
+
+    for wanted, expected in (
+        ({"precision": "tf32"}, ("high", True, True, False, False)),
+        ({"precision": "fp32"}, ("highest", False, True, False, False)),
+        ({"cudnn_benchmark": False}, ("highest", False, False, False, False)),
+    ):
+        set_modes(gpu_plan(**wanted))
+        assert told() == expected
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    set_modes(gpu_plan(reproducible=True))
+    assert told() == ("highest", False, False, True, True)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_the_learner_is_where_the_plan_says(precision: str) -> None:
+    """On a GPU the same updates end near those of the CPU, in every precision."""
+    found = []
+    for device in ("cpu", "cuda"):
+        parts = make("pixels", plan__device=device, plan__collector="local",
+                     plan__precision=precision if device == "cuda" else "fp32")  # fmt: skip
+        learn(parts, 2)
+        assert next(parts.learner.engine.policy.parameters()).device.type == device
+        found.append(parts.learner.pack.copy())
+        parts.close()
+    assert np.abs(found[0] - found[1]).max() < (1e-4 if precision == "fp32" else 2e-2)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_torch_compiles_in_the_mode_asked_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every network is compiled in that mode, before anything is learned."""
+    modes: list[Any] = []
+
+    def note(function: Any, **how: Any) -> Any:
+        modes.append(how.pop("mode"))
+        return compile_plainly(function, **how)
+
+    compile_plainly = partial(torch.compile, backend="eager")
+    monkeypatch.setattr(torch, "compile", note)
+    parts = make("pixels", plan__compile=True, plan__compile_mode=mode)
+    learn(parts)
+    assert parts.learner.engine.compiled and set(modes) == {mode} and parts.learner.notices == []
+
+
+def half(parts: Parts, factor: float = 65536.0) -> TorchEngine:
+    """Give the learner an engine that computes in fp16, on the CPU, with a given factor."""
+    params = parts.design.split_pack(parts.learner.pack)[0]
+    engine = TorchEngine(parts.design, params, 1, precision="fp16")
+    engine.restore(engine.snapshot() | {"loss_scale": np.array([factor, 0.0])})
+    parts.learner.engine = engine
+    return engine
+
+
+def test_fp16_learns_what_fp32_does() -> None:
+    """Layers give fp16, gradients have their true length before they are clipped, and the weights end close by."""
+    whole, parts, dtypes = make("pixels"), make("pixels"), set[torch.dtype]()
+    engine = half(parts, 1024.0)
+    for module in engine.policy.hidden().values():
+        module.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
+    rows, packs = [learn(whole), learn(parts)], [whole.learner.pack, parts.learner.pack]
+    assert dtypes == {torch.float16}
+    assert rows[1]["ppo/gradient_norm"] == pytest.approx(rows[0]["ppo/gradient_norm"], rel=0.05)
+    assert rows[1]["ppo/updates"] == 8 and "ppo/skipped_updates" not in rows[1]
+    assert np.abs(packs[0] - packs[1]).max() < 3e-3
+    assert engine.snapshot()["loss_scale"].tolist() == [1024.0, 8.0]
+
+
+def test_a_factor_that_is_too_large_is_no_failure() -> None:
+    """Steps whose gradient overflows are left out and counted, the factor is halved each time, and learning goes on."""
+    parts = make("pixels", plan__learner="torch")
+    engine, before = half(parts, 2.0**40), parts.learner.pack.copy()
+    row = learn(parts)
+    assert row["ppo/skipped_updates"] == 8 and row["ppo/updates"] == row["ppo/failed_updates"] == 0
+    assert np.array_equal(before[: engine.params.size], engine.params)
+    assert engine.snapshot()["loss_scale"].tolist() == [2.0**32, 0.0]
+    row = learn(parts, 4)
+    assert row["ppo/updates"] > 0 and parts.learner.notices == []
+    kept = engine.snapshot()
+    other = half(parts)
+    other.restore(kept)
+    assert np.array_equal(other.snapshot()["loss_scale"], kept["loss_scale"])
+
+
+def test_what_is_the_factors_fault() -> None:
+    """Only an infinite gradient of a finite loss under a factor above 1: else something is wrong with learning."""
+    fine, infinite = torch.tensor(1.0), torch.tensor(float("inf"))
+    scale = LossScale("cpu")
+    assert scale.multiply(torch.tensor(2.0)) == 2 * 65536
+    assert [float(scale.overflowed(*pair)) for pair in ((fine, infinite), (fine, fine), (infinite, infinite))] == [
+        1,
+        0,
+        0,
+    ]
+    scale.restore(np.array([1.0, 0.0]))
+    assert float(scale.overflowed(fine, infinite)) == 0
+
+
+@pytest.fixture
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let the network run out of memory where it sees more than so many samples at once with gradients."""
+    forward = ActorCritic.forward
+
+    def set_limit(limit: int) -> None:
+        def limited(self: Any, obs: Any, *rest: Any) -> Any:
+            told = forward(self, obs, *rest)
+            if torch.is_grad_enabled() and len(obs) > limit:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return told
+
+        monkeypatch.setattr(ActorCritic, "forward", limited)
+
+    return set_limit
+
+
+@pytest.mark.parametrize(
+    ("env", "more"), [("pixels", {}), ("recall", {"policy__memory": "lstm", "policy__sequence": 4, **TORCH})]
+)
+def test_memory_that_runs_out_halves_the_parts(
+    env: str, more: dict[str, Any], small_memory: Callable[[int], None]
+) -> None:
+    """The same weights come out, to rounding; the plan holds the new size, and each halving is said once."""
+    whole = make(env, **more)
+    learn(whole, 2)
+    small_memory(20)
+    parts = make(env, **more)
+    learn(parts, 2)
+    assert np.abs(whole.learner.pack - parts.learner.pack).max() < 1e-6
+    assert parts.learner.notices == [
+        "plan.micro_batch is 32: memory ran out with 64 samples at once",
+        "plan.micro_batch is 16: memory ran out with 32 samples at once",
+    ]
+    assert parts.plan.micro_batch == Switch(None, 16, "memory ran out with 32 samples at once")
+
+
+def test_memory_that_is_too_small_for_anything_is_said(small_memory: Callable[[int], None]) -> None:
+    """Where not even one sample fits, the run ends with what to do."""
+    small_memory(0)
+    parts = make("pixels")
+    with pytest.raises(MachineError) as caught:
+        learn(parts)
+    assert str(caught.value) == (
+        "Memory ran out in the midst of learning, with 1 samples at once: no less can be held.\n"
+        "hint: try plan.checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
+    )
+
+
+def test_what_was_done_instead_can_be_read_later(
+    quick: Callable[..., Run], small_memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provenance holds the plan as it became, events hold each change once, and checkpoints go on with it."""
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("there is no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: broken)
+    small_memory(40)
+    run = quick("pixels", steps=1024, plan__compile=True, **SMALL)
+    plan = json.loads((Path(run.path) / "provenance.json").read_text())["plan"]
+    why = "memory ran out with 64 samples at once"
+    assert plan["plan.micro_batch"] == {"requested": None, "applied": 32, "why": why}
+    assert plan["plan.compile"] == {
+        "requested": True, "applied": False, "why": "compiling failed: there is no compiler"
+    }  # fmt: skip
+    assert plan["plan.envs"]["applied"] == 16 and plan["ppo.minibatch"]["applied"] == 64
+    lines = (Path(run.path) / "events.jsonl").read_text().splitlines()
+    said = [event["text"] for event in map(json.loads, lines) if event["text"].startswith("plan.")]
+    assert said == ["plan.compile is off: compiling failed: there is no compiler", f"plan.micro_batch is 32: {why}"]
