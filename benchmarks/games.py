@@ -22,13 +22,13 @@ from typing import Any
 
 from record import ROOT, Progress, Record, dated
 from slipstream.api import configure
-from slipstream.collect.vectors import make_vector
-from slipstream.collect.walk import Walk
 from slipstream.confidence import median_interval
 from slipstream.errors import SlipstreamError
 from slipstream.perf.trial import try_out
 from slipstream.system import machine
 from slipstream.training.build import choose_env
+from slipstream.vector.make import make_vector
+from slipstream.vector.random_rollout import Walk
 
 PAGE = ROOT / "docs" / "guides" / "games.md"
 RECORDS = ROOT / "benchmarks" / "records"

@@ -30,9 +30,9 @@ from stats import spread, table
 from record import Record, call, dated, pairs
 from slipstream.agents.specs import load_agent
 from slipstream.api import configure
-from slipstream.collect.games import paired, play_fixtures
 from slipstream.confidence import wilson
 from slipstream.league.sprt import Sprt
+from slipstream.play.games import paired, play_fixtures
 from slipstream.training.build import choose_env
 
 RULE, CHASER, KEEPER = "scripted:rule", "scripted:chaser", "scripted:keeper"

@@ -25,7 +25,6 @@ import numpy as np
 
 from record import Progress, Record, call, dated
 from slipstream.api import configure
-from slipstream.collect.vectors import make_vector
 from slipstream.confidence import median_interval
 from slipstream.contracts import empty_rows
 from slipstream.envs.metta.worlds import Stage, choose, configure_world
@@ -33,6 +32,7 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.settings import EnvSettings
 from slipstream.system import machine
 from slipstream.training.build import build, choose_env
+from slipstream.vector.make import make_vector
 
 BARS = {"step": 1.8, "train": 30_000.0, "learn": 3.0}
 ENV = "mettagrid:arena"

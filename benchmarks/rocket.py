@@ -68,9 +68,9 @@ def meshes() -> Path:
 
 def step(size: int, seconds: float, seed: int, envs: int, gate: Any = None) -> dict[str, Any]:
     """Our own matches with random actions for some seconds, in this process; with a gate, all start at once."""
-    from slipstream.collect.vectors import make_vector
     from slipstream.contracts import empty_rows
     from slipstream.envs.registry import EnvChoice
+    from slipstream.vector.make import make_vector
 
     vector = make_vector(EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}"), envs, seed=seed)
     rows, chance, agents = empty_rows(vector.spec, envs), np.random.default_rng(seed), 2 * size * envs
@@ -187,10 +187,10 @@ def race(options: argparse.Namespace) -> None:
 
 def spread(options: argparse.Namespace) -> None:
     """One process, two threads, two processes, in turn."""
-    from slipstream.collect.vectors import spread_vector
     from slipstream.contracts import empty_rows
     from slipstream.envs.registry import EnvChoice
     from slipstream.system.machine import cores
+    from slipstream.vector.make import spread_vector
 
     record, envs = Record(options.out or dated("rocket-spread")), 2 * options.envs
     record.begin()
@@ -243,7 +243,7 @@ def margin(agent: str, games: int) -> dict[str, Any]:
     """Games against the driver: won, goals, and by how much it scored more, with its 95 % interval."""
     from slipstream.agents.specs import load_agent
     from slipstream.api import configure
-    from slipstream.collect.games import play
+    from slipstream.play.games import play
     from slipstream.training.build import choose_env
 
     choice = choose_env("rocket", configure("rocket", agent=agent).settings)

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from record import Progress, Record, dated
-from slipstream.collect.pinned import pin, unpin
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.policies.design import Design
 from slipstream.policies.gpu_actor import StagedActing
 from slipstream.settings import PolicySettings
+from slipstream.system.pinned_memory import pin, unpin
 from slipstream.system.rng import make_streams
 from slipstream.system.slab import Field, Slab
 

@@ -16,8 +16,6 @@ from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.algorithms.warm_start import DEFAULTS
-from slipstream.collect.vectors import consider_native, spaces_of, spread_vector, steps_in_batches
-from slipstream.collect.vectors import make_vector as _make_vector
 from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, preset_layer, preset_layers, resolve
 from slipstream.contracts import Vector
 from slipstream.demos.format import read_schema
@@ -43,6 +41,8 @@ from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
 from slipstream.system.machine import cores
 from slipstream.training.build import choose_env
+from slipstream.vector.make import consider_native, spaces_of, spread_vector, steps_in_batches
+from slipstream.vector.make import make_vector as _make_vector
 
 EnvLike = str | Callable[[], Any]
 APIS = ("gymnasium", "sb3")

@@ -12,12 +12,12 @@ from slipstream.agents.specs import load_agent, load_trained, scripted_players
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run
 from slipstream.api import load_agent as public_load_agent
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import EnvSpec
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir
+from slipstream.vector.make import make_vector
 
 FORMS = "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"
 SOCCER, CARTPOLE = EnvChoice("soccer"), EnvChoice("gymnasium:CartPole-v1")

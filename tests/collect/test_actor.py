@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from slipstream.collect.actor import Actor
-from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, inspect, inspected
+from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, inspect, inspected
 from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
-from slipstream.collect.seats import Roster, still_seats
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
+from slipstream.play.assignments import Roster, still_seats
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
+from slipstream.vector.make import make_vector
 
 
 def no_player(name: str) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array, EnvSpec, Rows, empty_rows
 from slipstream.envs.events import happened, present
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
+from slipstream.vector.make import make_vector
 
 Snapshot = dict[str, Array]
 

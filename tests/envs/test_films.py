@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.envs.films import CELLS, PAUSE_S, Film, Moment, key_moments, lead, sheet, short_name
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
 from slipstream.errors import ConfigError
 from slipstream.runs.replays import Event, Facts, Replay, write
+from slipstream.vector.make import make_vector
 
 LENGTH = 150
 EVENTS = (Event(3, "touch", 0), Event(40, "shot", 0), Event(60, "save", 1), Event(80, "goal", 1), Event(120, "goal", 0))

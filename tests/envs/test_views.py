@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.canvas import BLUE, ORANGE, WHITE
 from slipstream.envs.kart.drawing import ASPHALT
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.layout import BALL, CARS, HX, HY, X, Y
 from slipstream.envs.views import SIZE, draw, labels, pace
+from slipstream.vector.make import make_vector
 
 
 def near(frame: Array, colour: tuple[int, ...], within: int = 30) -> Array:

@@ -121,7 +121,7 @@ def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
     assert result.epochs == 6
     assert sum("scripted:rule says what it would have done" in line for line in said) == 2
     from slipstream.agents.specs import load_agent
-    from slipstream.collect.vectors import make_vector
+    from slipstream.vector.make import make_vector
 
     played = Demos.open(tmp_path / "run" / "dagger" / "2")
     assert len(played) == 4

@@ -103,7 +103,7 @@ def test_what_nobody_can_play() -> None:
     """Several choices at a time have no keys, and time must go on."""
     with pytest.raises(ConfigError, match="0 steps per second cannot be played"):
         Keyboard(EnvChoice("soccer"), 0.0)
-    from slipstream.collect.vectors import make_vector
+    from slipstream.vector.make import make_vector
 
     with pytest.raises(ConfigError) as caught:
         Keyboard(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))

@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 
 from slipstream.api import Run
 from slipstream.cli import main
-from slipstream.collect.recorder import resimulate
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.layout import BALL, X, Y
 from slipstream.errors import ConfigError, MachineError
+from slipstream.play.recorder import resimulate
 from slipstream.runs.signals import Wishes
 from slipstream.settings import EnvSettings
 from slipstream.stages import record as module

@@ -13,9 +13,9 @@ from PIL import Image
 
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
-from slipstream.collect.games import Fixture, play_fixtures
-from slipstream.collect.tapes import tape
 from slipstream.envs.registry import EnvChoice
+from slipstream.play.games import Fixture, play_fixtures
+from slipstream.play.replay_recording import tape
 from slipstream.settings import EnvSettings
 
 

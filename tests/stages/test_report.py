@@ -16,11 +16,11 @@ import pytest
 
 from slipstream.agents.specs import load_agent
 from slipstream.api import Run
-from slipstream.collect.games import Fixture, play_fixtures
-from slipstream.collect.tapes import tape
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import CheckpointError
 from slipstream.league.ladder import GamesLog, game_line, write_ladder
+from slipstream.play.games import Fixture, play_fixtures
+from slipstream.play.replay_recording import tape
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report
 

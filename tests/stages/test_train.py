@@ -13,8 +13,8 @@ import pytest
 
 from slipstream.algorithms.ppo import PPO
 from slipstream.api import Run, configure, evaluate, resume
-from slipstream.collect.tapes import verify
 from slipstream.errors import CheckpointError, ConfigError
+from slipstream.play.replay_recording import verify
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
-from slipstream.collect.games import Fixture, play_fixtures
 from slipstream.envs.registry import EnvChoice
+from slipstream.play.games import Fixture, play_fixtures
 from slipstream.settings import EnvSettings
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.collect.seats import PLAYER, SELF, SIDE, TASK, Match
 from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 from slipstream.errors import ConfigError
+from slipstream.play.assignments import PLAYER, SELF, SIDE, TASK, Match
 from slipstream.settings import CurriculumSettings
 from slipstream.training.curriculum import make_curriculum
 from slipstream.training.opponents import Matches, Still

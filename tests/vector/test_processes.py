@@ -13,11 +13,11 @@ import pytest
 from gymnasium import spaces
 
 import slipstream
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import EnvError, EnvFault
 from slipstream.testing import BrokenEnv
+from slipstream.vector.make import make_vector
 from slipstream.vector.processes import Processes
 
 

@@ -11,12 +11,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import EnvSettings
 from slipstream.testing import BrokenEnv, ToyEnv
+from slipstream.vector.make import make_vector
 
 
 class Recorder(gymnasium.Env[Any, Any]):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import slipstream
-from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.testing import BrokenEnv, ToyEnv
+from slipstream.vector.make import make_vector, spread_vector
 
 
 def spread(choice: EnvChoice, envs: int, how: str = "threads", **more: Any) -> Any:

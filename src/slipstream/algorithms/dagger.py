@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.collect.recorder import Order, spread
-from slipstream.collect.scribe import Scribe, Share, slab_fields
-from slipstream.collect.vectors import make_vector
 from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import prepare
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
+from slipstream.play.record_worker import Scribe, Share, slab_fields
+from slipstream.play.recorder import Order, spread
 from slipstream.system.machine import memory_bytes
+from slipstream.vector.make import make_vector
 
 FIRST_SEED = 1_000_000
 """Seeds of the rounds start here, far from those of recordings."""

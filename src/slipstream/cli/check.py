@@ -22,9 +22,9 @@ def check_env(env: str, steps: int, as_json: bool, modules: tuple[str, ...], **f
 
     The exit code is 3 if anything was found that must be mended.
     """
-    from slipstream.collect.vectors import make_one
     from slipstream.envs.adapters.checking import check
     from slipstream.envs.registry import parse
+    from slipstream.vector.make import make_one
 
     choice, resolved = settle(env, modules, flags)
     if parse(env)[0] is not None:

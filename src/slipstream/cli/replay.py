@@ -45,7 +45,7 @@ def replay(
             do.save_png(kept, png, cut)
             lines.append(f"{png}: the key moments")
     if verify:
-        from slipstream.collect.tapes import verify as check
+        from slipstream.play.replay_recording import verify as check
 
         check(kept, modules)
         lines.append(f"{file}: played again, {kept.facts.length:,} states the same, bit for bit")

@@ -9,11 +9,11 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect
-from slipstream.collect.moments import Moments
+from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect
 from slipstream.collect.rollout import Rollout, sequence_starts
-from slipstream.collect.seats import TASK, Match, Roster, Table, act_others
+from slipstream.collect.step_views import Moments
 from slipstream.contracts import Array, Rows, Vector, empty_rows
+from slipstream.play.assignments import TASK, Match, Roster, Table, act_others
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Acting, Design
 from slipstream.policies.fused_actor import make_acting

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.collect.rollout import Rollout, copy_rollout, empty_rollout, rollout_fields, view_rollout
-from slipstream.collect.seats import Match
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice
+from slipstream.play.assignments import Match
 from slipstream.policies.design import Design
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
@@ -70,7 +70,7 @@ class Actors:
             ActorJob(w, choice, design, seed, low, high - low, buffers, sampled, memory)
             for w, (low, high) in enumerate(self._envs)
         ]
-        self._crew = Crew("slipstream.collect.worker", jobs, self._slab, deadline_s=deadline_s, where=self._where)
+        self._crew = Crew("slipstream.collect.actor_worker", jobs, self._slab, deadline_s=deadline_s, where=self._where)
 
     def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout
-from slipstream.collect.seats import Match, Roster
 from slipstream.contracts import Array, Stepper
+from slipstream.play.assignments import Match, Roster
 
 if TYPE_CHECKING:
     from slipstream.policies.gpu_actor import StagedActing

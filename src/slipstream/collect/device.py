@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from slipstream.collect.rollout import rollout_fields, sequence_starts
-from slipstream.collect.seats import SELF, Match, Table, still_seats
 from slipstream.contracts import Array, empty_rows, sides_of
+from slipstream.play.assignments import SELF, Match, Table, still_seats
 from slipstream.policies.action_bounds import bound, bound_row
 from slipstream.policies.device_net import Matrices
 from slipstream.policies.distributions import sample

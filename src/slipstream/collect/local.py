@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout, empty_rollout
-from slipstream.collect.seats import Match
 from slipstream.contracts import Array
+from slipstream.play.assignments import Match
 
 
 class Local:

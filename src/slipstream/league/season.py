@@ -12,8 +12,6 @@ import numpy as np
 from slipstream.agents.simple import BatchAgent
 from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import policy_arrays
-from slipstream.collect.games import Fixture, Played, paired, play_fixtures
-from slipstream.collect.seats import SELF, Match
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, SlipstreamError
@@ -21,6 +19,8 @@ from slipstream.league.exploiters import SPARRING, Exploiter
 from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
+from slipstream.play.assignments import SELF, Match
+from slipstream.play.games import Fixture, Played, paired, play_fixtures
 from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir

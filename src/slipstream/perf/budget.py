@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 
 from slipstream.algorithms.replay_buffer import step_bytes
-from slipstream.collect.recorder import spread
 from slipstream.collect.rollout import rollout_fields
 from slipstream.contracts import EnvSpec
 from slipstream.perf.findings import Part
 from slipstream.plan import Plan
+from slipstream.play.recorder import spread
 from slipstream.policies.design import Design
 from slipstream.settings import Settings
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from slipstream.algorithms.ppo import PPO
 from slipstream.collect.rollout import Rollout, empty_rollout
-from slipstream.collect.walk import draw_actions
 from slipstream.contracts import Array, EnvSpec
 from slipstream.perf.findings import InferenceFindings, LearnFindings, Times
 from slipstream.perf.limits import item_us
@@ -21,6 +20,7 @@ from slipstream.policies.fused_actor import make_acting
 from slipstream.settings import Settings
 from slipstream.system.rng import make_streams
 from slipstream.training.build import Learner, make_engine, needs_torch
+from slipstream.vector.random_rollout import draw_actions
 
 BATCHES = (1, 8, 64, 512)
 ROUNDS = 3

@@ -15,8 +15,6 @@ import psutil
 from gymnasium import Wrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from slipstream.collect.vectors import make_one, make_vector, steps_in_batches
-from slipstream.collect.walk import Walk, draw_actions
 from slipstream.contracts import Vector, empty_rows
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.actions import action_decoder
@@ -24,7 +22,9 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.perf.findings import EnvFindings, Limits, Times
 from slipstream.perf.limits import item_us
 from slipstream.perf.tracing import counting_lines, counting_syncs, kept_bytes
+from slipstream.vector.make import make_one, make_vector, steps_in_batches
 from slipstream.vector.processes import Processes
+from slipstream.vector.random_rollout import Walk, draw_actions
 
 LOOKED = 20
 """Steps, at least, that are looked into."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipstream.agents.specs import load_agent
-from slipstream.collect.games import Games, play
 from slipstream.confidence import mean_interval
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError
+from slipstream.play.games import Games, play
 
 
 def evaluate(

@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.specs import load_agent
-from slipstream.collect.games import Games, nobody_to_play
-from slipstream.collect.recorder import Order, spread
-from slipstream.collect.scribe import BYTES, DROPPED, GAMES, Scribe, Share, rehearse, slab_fields, writable
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Agent, Array, EnvSpec, Vector
 from slipstream.demos.format import EPISODE, Schema
 from slipstream.demos.reader import Demos, ShardView
 from slipstream.demos.writer import prepare, recording_name
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
+from slipstream.play.games import Games, nobody_to_play
+from slipstream.play.record_worker import BYTES, DROPPED, GAMES, Scribe, Share, rehearse, slab_fields, writable
+from slipstream.play.recorder import Order, spread
 from slipstream.runs import provenance
 from slipstream.runs.signals import Wishes, heeded
 from slipstream.system import machine, numba_compile
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Slab
 from slipstream.system.worker_pool import Crew
+from slipstream.vector.make import make_vector
 
 Tell = Callable[[int, int], None]
 GUESSED_STEPS = 100
@@ -195,7 +195,9 @@ class _Crewed:
         self.tally: Array = self._slab["tally"]
         self.seconds: Array = self._slab["seconds"]
         try:
-            self._crew = Crew("slipstream.collect.scribe", shares, self._slab, deadline_s=deadline_s, where=self._where)
+            self._crew = Crew(
+                "slipstream.play.record_worker", shares, self._slab, deadline_s=deadline_s, where=self._where
+            )
         except BaseException:
             self._slab.close()
             raise

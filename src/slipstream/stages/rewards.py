@@ -15,9 +15,6 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.specs import load_agent
-from slipstream.collect.games import play
-from slipstream.collect.recorder import Order, Recorder, make_vectors, spread
-from slipstream.collect.vectors import make_vector
 from slipstream.confidence import CONFIDENCE, mean_interval, t_quantile
 from slipstream.config import Resolved
 from slipstream.contracts import Array
@@ -27,10 +24,13 @@ from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.envs.rewards import Scheme, weigh
 from slipstream.errors import ConfigError, DemoError, did_you_mean
+from slipstream.play.games import play
+from slipstream.play.recorder import Order, Recorder, make_vectors, spread
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir, read_json, write_bytes, write_json
 from slipstream.settings import RewardSettings, Settings
 from slipstream.training.runner import begin, go_on
+from slipstream.vector.make import make_vector
 
 SPARSE, DENSE = 0.02, 0.5
 """A term that is not 0 in fewer steps than this share is sparse, in more than that dense, and regional between them."""

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slipstream.agents.specs import load_agent, split_run
-from slipstream.collect.games import Fixture, Played, game_seed, play_fixtures
-from slipstream.collect.tapes import keep
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
 from slipstream.league.season import played_line
+from slipstream.play.games import Fixture, Played, game_seed, play_fixtures
+from slipstream.play.replay_recording import keep
 from slipstream.runs.layout import RunDir, default_path, lock
 from slipstream.system.machine import cores
+from slipstream.vector.make import make_vector
 
 Format = Literal["round-robin", "gauntlet", "knockout"]
 CHUNK = 512

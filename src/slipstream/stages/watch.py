@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.specs import load_agent
-from slipstream.collect.games import Fixture, game_seed
-from slipstream.collect.tapes import STATE, Table, Tape
 from slipstream.contracts import Agent, Array, EnvSpec, sides_of
 from slipstream.envs.films import TELL_S, short_name
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.views import SIZE, Scene, make_scene
 from slipstream.errors import ConfigError
+from slipstream.play.games import Fixture, game_seed
+from slipstream.play.replay_recording import STATE, Table, Tape
 from slipstream.runs.replays import Event
 from slipstream.runs.terminal import Terminal, at_hand
 

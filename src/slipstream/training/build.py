@@ -22,17 +22,16 @@ from slipstream.algorithms.schedules import Schedules
 from slipstream.algorithms.warm_start import adopt
 from slipstream.collect.actor import Actor
 from slipstream.collect.actors import Actors
-from slipstream.collect.games import nobody_to_play
-from slipstream.collect.groups import Grouping, make_batched
+from slipstream.collect.batched_groups import Grouping, make_batched
 from slipstream.collect.local import Local
 from slipstream.collect.rollout import Rollout, empty_rollout
-from slipstream.collect.seats import Match, Roster, still_seats
-from slipstream.collect.vectors import consider_native, make_vector, spread_vector
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, MachineError
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
+from slipstream.play.assignments import Match, Roster, still_seats
+from slipstream.play.games import nobody_to_play
 from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
 from slipstream.system import machine
@@ -40,6 +39,7 @@ from slipstream.system.slab import Field
 from slipstream.training.curriculum import make_curriculum
 from slipstream.training.device_support import off_device
 from slipstream.training.opponents import Matches, Opponents, Still
+from slipstream.vector.make import consider_native, make_vector, spread_vector
 
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""

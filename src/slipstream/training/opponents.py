@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slipstream.collect.seats import PLAYER, SELF, SIDE, TASK, Match, still_seats
 from slipstream.confidence import mean_interval
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError
+from slipstream.play.assignments import PLAYER, SELF, SIDE, TASK, Match, still_seats
 from slipstream.training.curriculum import Curriculum
 from slipstream.training.tasks import Result, Scores
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import TrainedAgent
-from slipstream.collect.games import Games, Played, play
-from slipstream.collect.tapes import keep
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, EnvError
+from slipstream.play.games import Games, Played, play
+from slipstream.play.replay_recording import keep
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array, Stepper, empty_rows
 from slipstream.envs.adapters.atari import Atari
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError
 from slipstream.settings import EnvSettings
+from slipstream.vector.make import make_vector
 
 pytest.importorskip("ale_py", reason="needs ale-py")
 

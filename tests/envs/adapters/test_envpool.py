@@ -116,7 +116,7 @@ class TestGames:
     @pytest.mark.parametrize("name", ["Pendulum-v1", "MiniGrid-Empty-5x5-v0", "Pong-v5"])
     def test_other_kinds_of_games(self, name: str) -> None:
         """Numbers, dicts with images and frames can be stepped."""
-        from slipstream.collect.walk import Walk
+        from slipstream.vector.random_rollout import Walk
 
         vector = self.made(name, 2)
         walk = Walk(vector)
@@ -126,8 +126,8 @@ class TestGames:
     def test_training_and_an_unknown_game(self) -> None:
         """A short run by its name; a name that is near is offered."""
         from slipstream.api import configure
-        from slipstream.collect.vectors import make_vector
         from slipstream.training.build import build, choose_env
+        from slipstream.vector.make import make_vector
 
         flags = {"plan__envs": 8, "plan__collector": "local", "ppo__rollout": 32, "ppo__minibatch": 64}
         settings = configure("envpool:CartPole-v1", flags=flags).settings

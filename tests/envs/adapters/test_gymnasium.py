@@ -14,13 +14,13 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 import slipstream as ss
-from slipstream.collect.vectors import make_one, make_vector
 from slipstream.contracts import ActionSpec, EnvSpec, ObsField, ObsSpec, empty_rows
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError
 from slipstream.settings import EnvSettings
 from slipstream.testing import ToyEnv
+from slipstream.vector.make import make_one, make_vector
 
 
 class Spaces(gymnasium.Env[Any, Any]):

@@ -10,7 +10,6 @@ import pytest
 from gymnasium import spaces
 
 import slipstream
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.minerl import Live
 from slipstream.envs.registry import EnvChoice
@@ -19,6 +18,7 @@ from slipstream.envs.treechop.game import Treechop
 from slipstream.errors import ConfigError, EnvError
 from slipstream.minecraft.frames import FrameAdapter
 from slipstream.settings import EnvSettings
+from slipstream.vector.make import make_vector
 
 
 def test_rows_of_a_live_game_are_those_of_the_built_in_one() -> None:

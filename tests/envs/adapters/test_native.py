@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import slipstream as ss
 from slipstream.api import configure
-from slipstream.collect.vectors import LATE, consider_native, make_vector
 from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.adapters.native import Native
 from slipstream.envs.registry import EnvChoice
@@ -24,6 +23,7 @@ from slipstream.plan import Facts, make_plan
 from slipstream.settings import EnvSettings, PlanSettings
 from slipstream.testing import ToyEnv
 from slipstream.training.build import build, choose_env
+from slipstream.vector.make import LATE, consider_native, make_vector
 
 ENVS, LENGTH = 3, 4
 SEEN = spaces.Dict({"cue": spaces.Box(-1, 1, (4,), np.float32), "left": spaces.Discrete(9, start=-4)})

@@ -232,10 +232,10 @@ def _step_on(env: Any) -> None:
 def test_workers_are_chosen_by_what_a_step_takes() -> None:
     """Two quick environments are not worth two processes; slow ones are."""
     from slipstream.api import configure
-    from slipstream.collect.vectors import make_vector
     from slipstream.perf.stepping import best_workers
     from slipstream.testing import SlowEnv
     from slipstream.training.build import choose_env
+    from slipstream.vector.make import make_vector
 
     def probe(make: Callable[[], Any], envs: int = 1) -> Any:
         return make_vector(choose_env("python:Env", configure("python:Env").settings, factory=make), envs)

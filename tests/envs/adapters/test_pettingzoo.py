@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import slipstream as ss
-from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import EnvSettings
+from slipstream.vector.make import make_vector, spread_vector
 
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')
 pytest.importorskip("mpe2", reason='needs mpe2 (pip install "slipstream[pettingzoo]")')

@@ -12,11 +12,11 @@ import pytest
 from gymnasium import spaces
 
 import slipstream as ss
-from slipstream.collect.vectors import make_vector, spaces_of
 from slipstream.contracts import Rows, Vector, empty_rows
 from slipstream.envs.adapters import rlgym
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import EnvError
+from slipstream.vector.make import make_vector, spaces_of
 
 
 class Duel:

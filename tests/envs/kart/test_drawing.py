@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart.drawing import RAMP, Road, ramp
 from slipstream.envs.registry import EnvChoice
+from slipstream.vector.make import make_vector
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 import slipstream as ss
 from slipstream.agents.trained import TrainedAgent
-from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.metta.worlds import WORLDS, Stage, choose
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import CheckpointError, ConfigError, EnvFault
 from slipstream.settings import EnvSettings
+from slipstream.vector.make import make_vector, spread_vector
 
 pytest.importorskip("mettagrid", reason='needs mettagrid (pip install "slipstream[mettagrid]")')
 

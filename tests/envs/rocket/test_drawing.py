@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from slipstream.agents.specs import load_agent
-from slipstream.collect.games import Fixture, play_fixtures
-from slipstream.collect.tapes import keep, tape, verify
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.films import Film, sheet
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.rocket import layout as at
 from slipstream.envs.views import draw, make_scene
 from slipstream.errors import DemoError
+from slipstream.play.games import Fixture, play_fixtures
+from slipstream.play.replay_recording import keep, tape, verify
 from slipstream.runs.replays import Replay
 from slipstream.settings import EnvSettings
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import slipstream as ss
-from slipstream.collect.vectors import make_vector, spread_vector
 from slipstream.contracts import Rows, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.rocket import arena, batch, scripted
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.settings import EnvSettings
+from slipstream.vector.make import make_vector, spread_vector
 
 pytest.importorskip("RocketSim", reason='needs rocketsim (pip install "slipstream[rocket]")')
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.drawing import Pitch, outline, pad_place
 from slipstream.envs.soccer.physics import pad_x, pad_y
+from slipstream.vector.make import make_vector
 
 SIZE = (430, 265)
 

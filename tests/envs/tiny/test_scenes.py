@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice, games
+from slipstream.vector.make import make_vector
 
 TINY = ("recall", "pixels", "mixed")
 NAMES = [f"{game}:{variant}" for game in TINY for variant in games()[game].variants]

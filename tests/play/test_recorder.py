@@ -15,18 +15,18 @@ from gymnasium import spaces
 from slipstream.agents.simple import BatchAgent, RandomAgent
 from slipstream.agents.specs import load_agent
 from slipstream.api import Run
-from slipstream.collect import recorder as module
-from slipstream.collect.recorder import Order, Recorder, make_vectors, rechoose, resimulate, spread
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import DemoError, MachineError
+from slipstream.play import recorder as module
+from slipstream.play.recorder import Order, Recorder, make_vectors, rechoose, resimulate, spread
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.system.rng import env_seeds
 from slipstream.testing import BrokenEnv, ToyEnv
+from slipstream.vector.make import make_vector
 
 SHORT = EnvSettings(match_seconds=2.0, random_starts=0.5)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.collect.guard import inspected
+from slipstream.collect.nan_guard import inspected
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array, EnvSpec, Rows
 

@@ -11,14 +11,14 @@ from slipstream.agents.simple import BatchAgent
 from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run
-from slipstream.collect.games import Fixture, Played, game_seed, paired, play_fixtures
-from slipstream.collect.tapes import Table, Tape, choose, file_name, keep, margin, tape, verify
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array, EnvSpec, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, DemoError
+from slipstream.play.games import Fixture, Played, game_seed, paired, play_fixtures
+from slipstream.play.replay_recording import Table, Tape, choose, file_name, keep, margin, tape, verify
 from slipstream.runs.replays import Facts, Replay, write
 from slipstream.settings import EnvSettings
+from slipstream.vector.make import make_vector
 
 GAMES = {
     "soccer": EnvChoice("soccer", EnvSettings(match_seconds=12)),

@@ -10,7 +10,6 @@ from typing import Any
 
 from gymnasium import Space
 
-from slipstream.collect.walk import Walk
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters import minerl, native, rlgym
@@ -21,6 +20,7 @@ from slipstream.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field
 from slipstream.vector.processes import Processes
+from slipstream.vector.random_rollout import Walk
 from slipstream.vector.serial import Bridge, Serial
 from slipstream.vector.threads import Threads
 

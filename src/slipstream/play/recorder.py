@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from slipstream.collect.rollout import learning_rows
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Agent, Array, EnvSpec, Rows, Vector
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
@@ -24,6 +23,7 @@ from slipstream.errors import DemoError, MachineError
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.system.machine import memory_bytes
 from slipstream.system.rng import env_seeds, make_streams
+from slipstream.vector.make import make_vector
 
 MOST_ENVS, MOST_HEAVY_ENVS = 64, 16
 """Envs over which games are spread; fewer where an observation takes more than HEAVY_BYTES."""

@@ -13,11 +13,11 @@ from gymnasium import spaces
 
 from slipstream.agents.simple import BatchAgent, RandomAgent
 from slipstream.agents.specs import load_agent
-from slipstream.collect import games as module
-from slipstream.collect.games import Games, Played, paired, play, play_fixtures
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
+from slipstream.play import games as module
+from slipstream.play.games import Games, Played, paired, play, play_fixtures
 from slipstream.settings import EnvSettings
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.system.rng import env_seeds
+from slipstream.vector.make import make_vector
 
 
 def test_seeds_belong_to_the_env_and_not_to_the_split() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 from slipstream.agents.specs import load_agent
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import view_rollout
-from slipstream.collect.seats import Roster
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Array
+from slipstream.play.assignments import Roster
 from slipstream.system.slab import Slab
 from slipstream.system.worker_main import Answer, Requests, serve
+from slipstream.vector.make import make_vector
 
 
 def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:

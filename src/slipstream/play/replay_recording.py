@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.collect.games import Fixture, Played, Seat, play_fixtures, task_number
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Agent, Array, EnvSpec, empty_rows, sides_of
 from slipstream.envs.events import happened
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.views import labels, look, pace
 from slipstream.errors import ConfigError, DemoError
+from slipstream.play.games import Fixture, Played, Seat, play_fixtures, task_number
 from slipstream.runs.replays import Event, Facts, Replay, write
 from slipstream.settings import EnvSettings
 from slipstream.system.rng import make_streams
+from slipstream.vector.make import make_vector
 
 STATE = "env/"
 """What the names of the state's arrays begin with."""

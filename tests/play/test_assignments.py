@@ -11,9 +11,9 @@ import pytest
 from slipstream.agents.simple import BatchAgent
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import empty_rollout
-from slipstream.collect.seats import PLAYER, SELF, SIDE, Match, Roster, Table, still_seats, unfit_action
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.errors import CheckpointError
+from slipstream.play.assignments import PLAYER, SELF, SIDE, Match, Roster, Table, still_seats, unfit_action
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 

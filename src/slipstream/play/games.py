@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.collect.seats import unfit_action
-from slipstream.collect.vectors import make_vector
 from slipstream.confidence import mean_interval, wilson
 from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows, sides_of
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, SlipstreamError, did_you_mean
+from slipstream.play.assignments import unfit_action
 from slipstream.system.rng import make_streams
+from slipstream.vector.make import make_vector
 
 Seat = Callable[[str, EnvSpec, EnvChoice], Agent]
 """Makes the agent that a name stands for."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 
 from slipstream.collect.actor import Actor
-from slipstream.collect.moments import KEPT, Moments
 from slipstream.collect.rollout import empty_rollout
-from slipstream.collect.seats import Roster, still_seats
-from slipstream.collect.vectors import make_vector
+from slipstream.collect.step_views import KEPT, Moments
 from slipstream.contracts import ActionSpec, Agent, EnvSpec, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
+from slipstream.play.assignments import Roster, still_seats
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
+from slipstream.vector.make import make_vector
 
 SPEC = EnvSpec("toy", vector_obs(3), ActionSpec("discrete", (2,)))
 

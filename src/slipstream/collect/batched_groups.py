@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.collect.actor import Actor
 from slipstream.collect.batched import Batched
-from slipstream.collect.pinned import pin, unpin
 from slipstream.collect.rollout import Rollout, now_fields, places, rollout_fields, view_now, view_rollout
-from slipstream.collect.seats import Roster
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice
+from slipstream.play.assignments import Roster
 from slipstream.policies.design import Acting, Design
 from slipstream.policies.fused_actor import make_acting
 from slipstream.policies.linear_algebra import CHUNK
+from slipstream.system.pinned_memory import pin, unpin
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
+from slipstream.vector.make import make_vector
 from slipstream.vector.processes import Hands, Share, one_place, spread, step_fields
 from slipstream.vector.threads import Threads
 

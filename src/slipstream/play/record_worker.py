@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.specs import load_agent
-from slipstream.collect.recorder import Order, Recorder, make_vectors
-from slipstream.collect.vectors import make_vector
 from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.demos.format import Schema
 from slipstream.demos.writer import Shard
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import MachineError
+from slipstream.play.recorder import Order, Recorder, make_vectors
 from slipstream.system.rng import make_streams
 from slipstream.system.slab import Field, Slab
 from slipstream.system.worker_main import Answer, Requests, serve
+from slipstream.vector.make import make_vector
 
 GAMES, BYTES, DROPPED = 0, 1, 2
 """Columns of a share's tally."""
