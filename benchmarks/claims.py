@@ -31,12 +31,12 @@ from recording import SLOW, play
 from sayings import DOCUMENTS, SAYINGS, Saying
 from slipstream.api import configure
 from slipstream.perf.bench import Bench, Measured, Say, this_machine, turns
-from slipstream.perf.board import interval, table
+from slipstream.perf.bench_report import interval, table
+from slipstream.perf.comparison import EQUAL, compare, judge, middle, ratio
 from slipstream.perf.diagnose import shares_of
-from slipstream.perf.heats import Heat, Portrait, Work, look_around
-from slipstream.perf.sides import Side, read_side
+from slipstream.perf.timed_run import Heat, Portrait, Work, look_around
 from slipstream.perf.trial import Rehearsal
-from slipstream.perf.verdict import EQUAL, compare, judge, middle, ratio
+from slipstream.perf.variants import Side, read_side
 from slipstream.system.machine import cores
 from slipstream.training.build import choose_env
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from record import ROOT, Record, dated
 from slipstream.perf.bench import turns
-from slipstream.perf.sides import full_commit, sources
+from slipstream.perf.variants import full_commit, sources
 
 WORKS = {
     "CartPole": ("gymnasium:CartPole-v1", "--steps", "20000"),

@@ -24,8 +24,8 @@ from typing import Any
 from record import Record, dated
 from slipstream.api import configure
 from slipstream.errors import SlipstreamError
-from slipstream.perf.moves import lay, rollout_for
-from slipstream.perf.race import race
+from slipstream.perf.paired_timing import race
+from slipstream.perf.search_space import lay, rollout_for
 from slipstream.perf.trial import Rehearsal, try_out
 from slipstream.perf.tune import tune
 from slipstream.plan import Plan

@@ -27,7 +27,7 @@ _HOMES = {
     "sarsd_iter": "slipstream.demos.iterators",
     "batch_iter": "slipstream.demos.iterators",
     "buffered_batch_iter": "slipstream.demos.iterators",
-    "import_trajectories": "slipstream.stages.transfer",
+    "import_trajectories": "slipstream.stages.import_export",
     "empty_rows": "slipstream.contracts",
     "Settings": "slipstream.settings",
     "SlipstreamError": "slipstream.errors",

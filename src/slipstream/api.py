@@ -20,14 +20,14 @@ from slipstream.config import Layer, Presets, Resolved, file_layer, flag_layer, 
 from slipstream.contracts import Vector
 from slipstream.demos.format import read_schema
 from slipstream.demos.reader import Demos
-from slipstream.envs.adapters.outward import VectorEnv, as_sb3
+from slipstream.envs.adapters.vector_api import VectorEnv, as_sb3
 from slipstream.envs.registry import EnvChoice, known, parse
 from slipstream.errors import ConfigError
 from slipstream.perf import bench as benching
 from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
-from slipstream.perf.cache import tuned_layer
-from slipstream.perf.stepping import best_workers
+from slipstream.perf.env_timing import best_workers
+from slipstream.perf.plan_cache import tuned_layer
 from slipstream.plan import NATIVE_GAIN
 from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read

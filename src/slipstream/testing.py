@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.envs.adapters.checking import check
+from slipstream.envs.adapters.env_checker import check
 
 Fault = Literal["none", "raise", "nan_reward", "nan_obs", "hang", "die", "raise_reset"]
 

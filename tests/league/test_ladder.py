@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slipstream.errors import MachineError
-from slipstream.league import pictures
+from slipstream.league import charts
 from slipstream.league.ladder import GamesLog, count, game_line, ladder, table, write_ladder
 from slipstream.runs.layout import RunDir
 
@@ -197,4 +197,4 @@ def test_pictures_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     whole = write_ladder(run)
     assert whole["pictures"] == [] and (tmp_path / "ladder.json").is_file()
     with pytest.raises(MachineError, match=r"slipstream\[view\]"):
-        pictures.draw_ladder(tmp_path, whole["tables"])
+        charts.draw_ladder(tmp_path, whole["tables"])

@@ -11,8 +11,8 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
 from slipstream.minecraft.action_maps import FULL
 from slipstream.settings import EnvSettings
+from slipstream.stages.import_export import bring_in, send_out
 from slipstream.stages.record import record
-from slipstream.stages.transfer import bring_in, send_out
 
 pytest.importorskip("av")
 

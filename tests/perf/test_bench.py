@@ -16,11 +16,11 @@ from PIL import Image
 
 from slipstream.cli import main
 from slipstream.errors import ConfigError, EnvError, GateError, MachineError
-from slipstream.perf import sides as parsing
+from slipstream.perf import variants as parsing
 from slipstream.perf.bench import bench, pass_gate, read_baseline
-from slipstream.perf.heats import Heat, Portrait, Work, clock, heat, probe
-from slipstream.perf.sides import read_side
-from slipstream.perf.verdict import bought_with, compare, differences, gain, judge, middle, ratio
+from slipstream.perf.comparison import bought_with, compare, differences, gain, judge, middle, ratio
+from slipstream.perf.timed_run import Heat, Portrait, Work, clock, heat, probe
+from slipstream.perf.variants import read_side
 
 SETTINGS = {
     "algorithm": "ppo", "ppo.minibatch": 256, "ppo.epochs": 4, "policy.hidden": [64, 64], "env.action_repeat": None,

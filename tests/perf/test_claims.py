@@ -15,7 +15,7 @@ import pytest
 from slipstream.config import flag_layer, preset_layer, resolve
 from slipstream.envs.registry import parse
 from slipstream.errors import ConfigError
-from slipstream.perf.sides import read_side
+from slipstream.perf.variants import read_side
 from slipstream.plan import check_batch
 
 ROOT = Path(__file__).parents[2]

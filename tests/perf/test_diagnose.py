@@ -12,8 +12,8 @@ from slipstream.algorithms.ppo import PPO
 from slipstream.api import diagnose
 from slipstream.errors import ConfigError
 from slipstream.perf.diagnose import copy_rates, growth, past_of, shares_of
-from slipstream.perf.findings import Shares
-from slipstream.perf.limits import item_us
+from slipstream.perf.machine_limits import item_us
+from slipstream.perf.measurements import Shares
 from slipstream.perf.tracing import counting_syncs
 from slipstream.perf.trial import Trial
 from slipstream.runs.layout import RunDir, write_text

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from slipstream.perf.findings import (
+from slipstream.perf.derived_measures import batching, overlapped, speedup, wasted_times
+from slipstream.perf.diagnose_report import MEANS
+from slipstream.perf.measurements import (
     EnvFindings,
     Findings,
     GpuFindings,
@@ -22,8 +24,6 @@ from slipstream.perf.findings import (
     Times,
     TrainFindings,
 )
-from slipstream.perf.measures import batching, overlapped, speedup, wasted_times
-from slipstream.perf.page import MEANS
 from slipstream.perf.rules import RULES, VERDICTS, judge
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "troubleshooting.md"

@@ -12,8 +12,8 @@ import pytest
 from slipstream.api import configure
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError
-from slipstream.perf import cache
-from slipstream.perf.race import Ratio
+from slipstream.perf import plan_cache
+from slipstream.perf.paired_timing import Ratio
 from slipstream.perf.tune import Tuned
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
@@ -160,7 +160,7 @@ def test_a_tuned_plan_is_used_by_the_story(tmp_path: Path, monkeypatch: pytest.M
     """Where a plan is kept nothing is tuned, and training runs by it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = configure("soccer", preset="smoke").settings
-    cache.save("soccer", base, Tuned("soccer", {"plan.envs": 2, "ppo.rollout": 32}, 1.0, 2.0, Ratio(2.0, 1.9, 2.1, 5),
+    plan_cache.save("soccer", base, Tuned("soccer", {"plan.envs": 2, "ppo.rollout": 32}, 1.0, 2.0, Ratio(2.0, 1.9, 2.1, 5),
                                      None, 128, [], {}, 1.0, 1.0))  # fmt: skip
     facts, said = told(tmp_path / "run", skip=("record", "clone", "compete", "tournament", "evaluate", "report"))
     assert "tuned before on this machine" in said
@@ -178,4 +178,4 @@ def test_long_trainings_are_tuned_first(tmp_path: Path, monkeypatch: pytest.Monk
     facts, said = told(tmp_path / "run", skip=skip, **{"plan.collector": "local"})
     assert facts["tune"]["exact"] is True and facts["tune"]["settings"] == {}
     assert any(line.startswith("default plan: about ") for line in said)
-    assert len(list(cache.folder().rglob("soccer-????????????.json"))) == 1
+    assert len(list(plan_cache.folder().rglob("soccer-????????????.json"))) == 1

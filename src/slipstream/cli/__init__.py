@@ -2,22 +2,22 @@
 
 from slipstream.cli import (
     bench,
-    check,
+    check_env,
     clone,
     compete,
     convert,
     demos,
     diagnose,
+    import_export,
     record,
     replay,
     report,
     rewards,
     tournament,
-    transfer,
+    train,
     tune,
-    verbs,
 )
-from slipstream.cli.shell import main
+from slipstream.cli.app import main
 
 __all__ = [
     "bench",

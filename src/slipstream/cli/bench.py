@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import main, shared, tell
+from slipstream.cli.app import main, shared, tell
 from slipstream.errors import ConfigError
 
 LEAST_ROUNDS = 5
@@ -38,7 +38,7 @@ def bench(
     """
     from slipstream.perf.bench import bench as do
     from slipstream.perf.bench import pass_gate
-    from slipstream.perf.board import lines
+    from slipstream.perf.bench_report import lines
     from slipstream.runs.layout import default_path
 
     if not 1 <= len(sides) <= 2:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, leave, main, preset_option, shared, tell
+from slipstream.cli.app import Bar, leave, main, preset_option, shared, tell
 
 
 @main.command()

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import configurable, leave, main, settle, shared, tell
-from slipstream.cli.verbs import trained
+from slipstream.cli.app import configurable, leave, main, settle, shared, tell
+from slipstream.cli.train import trained
 
 
 @main.command()

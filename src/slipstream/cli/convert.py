@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import main, shared, tell
+from slipstream.cli.app import main, shared, tell
 from slipstream.errors import CheckpointError
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipstream.cli.shell import Verbs, main, tell
+from slipstream.cli.app import Verbs, main, tell
 
 if TYPE_CHECKING:
     from slipstream.demos.reader import Demos
@@ -102,7 +102,7 @@ def view(folder: Path, episode: str, out: Path | None, as_json: bool) -> None:
 
     It is a contact sheet where the episode is seen in images, and plots of rewards, actions and observations where not.
     """
-    from slipstream.demos.pictures import view as draw
+    from slipstream.demos.charts import view as draw
     from slipstream.stages.demos import find
 
     chosen, number = find(folder, episode)

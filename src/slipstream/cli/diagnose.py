@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import main, settable, settle, shared, tell
+from slipstream.cli.app import main, settable, settle, shared, tell
 from slipstream.errors import ConfigError
 
 PAGE = "diagnosis.html"
@@ -35,7 +35,7 @@ def diagnose(
         _tell_rules(as_json)
         return
     from slipstream.perf.diagnose import diagnose as do
-    from slipstream.perf.page import summary, write_page
+    from slipstream.perf.diagnose_report import summary, write_page
 
     head, _, folder = (env or "").partition(":")
     name, run = _named(None, Path(folder), flags) if head == "run" else _named(env, place, flags)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, leave, main, settle, shared, tell
+from slipstream.cli.app import Bar, leave, main, settle, shared, tell
 from slipstream.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ def record(
     envs = plan.envs if resolved.origins.get("plan.envs") == "flag" else None
     common: dict[str, Any] = {"opponent": opponent, "expert": expert, "seed": seed, "sampled": sampled}
     if human:
-        from slipstream.stages.human import Keyboard
+        from slipstream.stages.human_player import Keyboard
 
         with Keyboard(choice, fps) as player:
             common |= {"player": player.sit, "wishes": player.wishes}

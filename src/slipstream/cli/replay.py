@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.shell import Bar, main, settle, shared, tell
+from slipstream.cli.app import Bar, main, settle, shared, tell
 from slipstream.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.shell import main, shared, tell
+from slipstream.cli.app import main, shared, tell
 
 
 @main.command()

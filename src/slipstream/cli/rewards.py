@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, Verbs, leave, main, preset_option, settle, shared, tell
+from slipstream.cli.app import Bar, Verbs, leave, main, preset_option, settle, shared, tell
 from slipstream.errors import ConfigError
 
 ABLATION_STEPS = 1_000_000
@@ -37,7 +37,7 @@ def report(
     A run's own policy plays the game's reference opponent. Shares of the return are of all that is paid or taken;
     shares of the advantage are of what pushes the policy one way or the other.
     """
-    from slipstream.stages.rewards import NO_PICTURE, draw_report, keep
+    from slipstream.stages.reward_report import NO_PICTURE, draw_report, keep
 
     if source and (Path(source) / "demos.json").exists():
         if agent or env:
@@ -55,7 +55,7 @@ def report(
 def _of_demos(folder: Path, games: int | None, words: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, Any]:
     from slipstream.demos.reader import Demos
     from slipstream.envs.registry import known
-    from slipstream.stages.rewards import examine
+    from slipstream.stages.reward_report import examine
 
     found = Demos.open(folder)
     env = found.schema.env
@@ -75,7 +75,7 @@ def _of_games(
     from slipstream.envs.registry import import_modules
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import read_config
-    from slipstream.stages.rewards import examine, opponent_of, played
+    from slipstream.stages.reward_report import examine, opponent_of, played
     from slipstream.training.build import choose_env
 
     place = Path()
@@ -154,8 +154,8 @@ def ablate(
     All kinds of run have the same seeds and are measured in games, never by the rewards that differ. The same command
     goes on where it was stopped.
     """
-    from slipstream.stages.rewards import NO_PICTURE, draw_ablation, keep
-    from slipstream.stages.rewards import ablate as do
+    from slipstream.stages.reward_report import NO_PICTURE, draw_ablation, keep
+    from slipstream.stages.reward_report import ablate as do
 
     choice, resolved = settle(env, modules, flags)
     folder = place or Path("runs") / f"ablation-{env.replace(':', '-')}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import Bar, main, settle, shared, tell
+from slipstream.cli.app import Bar, main, settle, shared, tell
 from slipstream.errors import CheckpointError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.shell import main, settable, settle, shared, tell
+from slipstream.cli.app import main, settable, settle, shared, tell
 
 
 @main.command()

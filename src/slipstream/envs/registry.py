@@ -245,7 +245,7 @@ ATARI = Game(
 
 def _lookahead(height: int, width: int, need: int, falls: bool) -> Mapping[str, Any]:
     def choose(obs: Array) -> Array:
-        mask: Array = importlib.import_module("slipstream.envs.boards").looker(height, width, need, falls)(obs)
+        mask: Array = importlib.import_module("slipstream.envs.lookahead").looker(height, width, need, falls)(obs)
         return mask
 
     names = ("scripted:lookahead",)

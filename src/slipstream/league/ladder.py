@@ -238,7 +238,7 @@ def write_ladder(
     write_text(run.path / "ratings.csv", ratings_csv(tables))
     drawn: list[Path] = []
     if pictures and tables:
-        from slipstream.league.pictures import draw_ladder
+        from slipstream.league.charts import draw_ladder
 
         with contextlib.suppress(MachineError):
             drawn = draw_ladder(run.path, tables)

@@ -13,10 +13,10 @@ from string import ascii_uppercase
 from typing import Any
 
 from slipstream.errors import ConfigError, GateError, MachineError, SlipstreamError
-from slipstream.perf.board import draw, page
-from slipstream.perf.heats import Heat, Portrait, Work, heat, probe
-from slipstream.perf.sides import Side, read_side
-from slipstream.perf.verdict import compare, middle
+from slipstream.perf.bench_report import draw, page
+from slipstream.perf.comparison import compare, middle
+from slipstream.perf.timed_run import Heat, Portrait, Work, heat, probe
+from slipstream.perf.variants import Side, read_side
 from slipstream.runs.layout import plain, read_json, write_json, write_text
 from slipstream.runs.provenance import git_state
 from slipstream.system import machine

@@ -13,8 +13,9 @@ import psutil
 from slipstream.algorithms.replay_buffer import step_bytes
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, did_you_mean
-from slipstream.perf.budget import plan_memory, rollout_mib
-from slipstream.perf.findings import (
+from slipstream.perf.env_timing import measure_env
+from slipstream.perf.machine_limits import best_of, measure_limits
+from slipstream.perf.measurements import (
     STEADY,
     EnvFindings,
     Findings,
@@ -28,12 +29,11 @@ from slipstream.perf.findings import (
     TrainFindings,
     Trend,
 )
-from slipstream.perf.limits import best_of, measure_limits
-from slipstream.perf.networks import measure_inference, measure_learner
+from slipstream.perf.memory_budget import plan_memory, rollout_mib
+from slipstream.perf.network_timing import measure_inference, measure_learner
+from slipstream.perf.process_monitor import Watch
 from slipstream.perf.rules import Advice, judge
-from slipstream.perf.stepping import measure_env
 from slipstream.perf.trial import Rehearsal, Trial
-from slipstream.perf.watch import Watch
 from slipstream.plan import Plan
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read

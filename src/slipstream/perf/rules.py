@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from slipstream.perf.findings import Findings
-from slipstream.perf.measures import (
+from slipstream.perf.derived_measures import (  # fmt: skip
     PPO_REUSE,
     PPO_UPDATES,
     SAC_ENSEMBLE,
@@ -25,7 +24,8 @@ from slipstream.perf.measures import (
     sync_shares,
     wasted_times,
     workers_of,
-)  # fmt: skip
+)
+from slipstream.perf.measurements import Findings
 
 VERDICTS = (
     "leak", "oversubscribed", "wasted-updates", "sync-bound", "reset-bound", "transfer-bound", "activation-bound",

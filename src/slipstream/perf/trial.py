@@ -11,7 +11,7 @@ from typing import Any
 
 from slipstream.envs.registry import EnvChoice
 from slipstream.plan import Plan
-from slipstream.runs import system
+from slipstream.runs import system_metrics
 from slipstream.runs.spans import Spans
 from slipstream.settings import Settings
 from slipstream.training.build import build
@@ -170,7 +170,7 @@ class Rehearsal:
         return self._version >= iterations and (learns or not iterations)
 
     def _note_memory(self) -> None:
-        self.memory_mib = max(self.memory_mib, system.memory_mib())
+        self.memory_mib = max(self.memory_mib, system_metrics.memory_mib())
 
     def _on_gpu(self) -> bool:
         plan = self.parts.plan

@@ -13,12 +13,12 @@ from typing import Any, cast
 from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
-from slipstream.perf.cache import VARIED, save
-from slipstream.perf.model import Model
-from slipstream.perf.moves import LADDERS, Changes, Space, compiles_s, lay, rollout_for
-from slipstream.perf.race import Race, Ratio, middle, race
+from slipstream.perf.cost_model import Model
+from slipstream.perf.paired_timing import Race, Ratio, middle, race
+from slipstream.perf.plan_cache import VARIED, save
+from slipstream.perf.search_space import LADDERS, Changes, Space, compiles_s, lay, rollout_for
 from slipstream.perf.trial import Rehearsal, Trial
-from slipstream.runs import system
+from slipstream.runs import system_metrics
 from slipstream.settings import Settings
 from slipstream.system import machine
 
@@ -131,7 +131,7 @@ class Tuner:
 
     def run(self) -> Tuned:
         """Measure, search, and compare what was found with the default plan once more."""
-        self._bare_mib = system.memory_mib()
+        self._bare_mib = system_metrics.memory_mib()
         self._seen: set[tuple[tuple[str, Any], ...]] = {()}
         self._opening_s = self._iteration_s = 0.0
         self.best = self._open(self.base)  # what fails here fails in training too
@@ -283,7 +283,7 @@ class Tuner:
 
     def _pit(self, changes: Changes) -> tuple[Rehearsal, Ratio, float]:
         """Make a training ready with some changes, and race it against the best so far; what it takes of the memory."""
-        before = system.memory_mib()
+        before = system_metrics.memory_mib()
         settings = lay(self.base, changes)
         rival = self._open(settings)
         try:

@@ -14,7 +14,7 @@ import numpy as np
 from slipstream.contracts import Agent, Array, EnvSpec, empty_rows, sides_of
 from slipstream.envs.events import happened
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.views import labels, look, pace
+from slipstream.envs.render.scenes import labels, look, pace
 from slipstream.errors import ConfigError, DemoError
 from slipstream.play.games import Fixture, Played, Seat, play_fixtures, task_number
 from slipstream.runs.replays import Event, Facts, Replay, write

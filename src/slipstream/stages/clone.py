@@ -19,8 +19,8 @@ from slipstream.algorithms.demo_batches import measure
 from slipstream.algorithms.warm_start import adopt
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Array
+from slipstream.demos.charts import Panel, plot
 from slipstream.demos.edit import split
-from slipstream.demos.pictures import Panel, plot
 from slipstream.demos.quality import inspect
 from slipstream.demos.reader import Demos
 from slipstream.envs.rewards import discount

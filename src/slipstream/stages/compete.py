@@ -10,7 +10,7 @@ from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
 from slipstream.league.ladder import write_ladder
-from slipstream.league.season import Season
+from slipstream.league.league import Season
 from slipstream.runs.layout import RunDir
 from slipstream.training.runner import Trained, begin, go_on
 

@@ -16,8 +16,8 @@ from typing import Any
 from PIL import Image
 
 from slipstream.contracts import sides_of
-from slipstream.envs.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
-from slipstream.envs.films import Film, sheet, short_name
+from slipstream.envs.render.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
+from slipstream.envs.render.video import Film, sheet, short_name
 from slipstream.errors import ConfigError, MachineError
 from slipstream.runs.replays import Event, Replay
 

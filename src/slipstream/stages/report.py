@@ -14,10 +14,10 @@ from slipstream.errors import DemoError
 from slipstream.runs import figures
 from slipstream.runs.display import human_count, human_time
 from slipstream.runs.figures import Line, Player, Point
+from slipstream.runs.html_pages import figure, grid, page, table, tiles
 from slipstream.runs.layout import RunDir, write_text
-from slipstream.runs.material import Material, gather, number
-from slipstream.runs.pages import figure, grid, page, table, tiles
 from slipstream.runs.replays import Replay
+from slipstream.runs.run_data import Material, gather, number
 
 CURVES = (
     ("Win rate in evaluation", "evaluate/win_rate", "%"),

@@ -17,7 +17,7 @@ from slipstream.config import Resolved
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, did_you_mean
-from slipstream.perf import cache
+from slipstream.perf import plan_cache
 from slipstream.perf.trial import try_out
 from slipstream.perf.tune import tune
 from slipstream.runs.checkpoint import read_best
@@ -72,7 +72,7 @@ class Story:
         self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STORY if n in before}
         self._seconds: dict[str, float] = before.get("seconds", {})
         self._expected: dict[str, float] = before.get("expected", {})
-        self._costs = cache.stage_costs(choice.name, self._untuned)
+        self._costs = plan_cache.stage_costs(choice.name, self._untuned)
 
     def _before(self) -> dict[str, Any]:
         """What an earlier start has finished."""
@@ -97,7 +97,7 @@ class Story:
                 return self.facts
             self._seconds[name] = time.perf_counter() - began
             if fresh and (work := self._work(name)):
-                cache.keep_stage_cost(self.choice.name, self._untuned, name, self._seconds[name] / work)
+                plan_cache.keep_stage_cost(self.choice.name, self._untuned, name, self._seconds[name] / work)
             self.place.mkdir(parents=True, exist_ok=True)
             write_json(self._file, self.facts | {"seconds": self._seconds, "expected": self._expected})
         whole = sum(self._seconds.values())
@@ -137,7 +137,7 @@ class Story:
 
     def _tune(self) -> dict[str, Any]:
         """Find a faster plan, if there is none yet and training takes long enough to pay for it."""
-        found = cache.load(self.choice.name, self._untuned)
+        found = plan_cache.load(self.choice.name, self._untuned)
         if found is not None:
             self.tell("tuned before on this machine")
             return {key: found.get(key) for key in ("settings", "steps_per_second", "gain", "exact")}

@@ -17,7 +17,7 @@ from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
-from slipstream.league.season import played_line
+from slipstream.league.league import played_line
 from slipstream.play.games import Fixture, Played, game_seed, play_fixtures
 from slipstream.play.replay_recording import keep
 from slipstream.runs.layout import RunDir, default_path, lock

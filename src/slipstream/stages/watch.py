@@ -12,9 +12,9 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.contracts import Agent, Array, EnvSpec, sides_of
-from slipstream.envs.films import TELL_S, short_name
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.views import SIZE, Scene, make_scene
+from slipstream.envs.render.scenes import SIZE, Scene, make_scene
+from slipstream.envs.render.video import TELL_S, short_name
 from slipstream.errors import ConfigError
 from slipstream.play.games import Fixture, game_seed
 from slipstream.play.replay_recording import STATE, Table, Tape

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipstream.runs import system
+from slipstream.runs import system_metrics
 from slipstream.runs.checkpoint import Saver
 from slipstream.runs.metrics import Metrics
 from slipstream.runs.signals import Wishes
@@ -94,7 +94,7 @@ def iterate(
         progress.seconds = now - began
         _go_ahead(parts, settings, position, progress.seconds)
         parts.schedules.see(row)
-        load = system.sample() if due(every.system, before, position.steps) else load
+        load = system_metrics.sample() if due(every.system, before, position.steps) else load
         progress.measured = (position.steps - first_steps, now - first_at) if first_steps else (0, 0.0)
         if not first_steps:
             first_steps, first_at = position.steps, now

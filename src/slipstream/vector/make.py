@@ -12,9 +12,9 @@ from gymnasium import Space
 
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.envs.adapters import minerl, native, rlgym
-from slipstream.envs.adapters.actions import action_decoder, action_space_of
-from slipstream.envs.adapters.observations import list_encoder, obs_encoder, space_of
+from slipstream.envs.adapters import minerl, rlgym, vector_env
+from slipstream.envs.adapters.action_spaces import action_decoder, action_space_of
+from slipstream.envs.adapters.observation_spaces import list_encoder, obs_encoder, space_of
 from slipstream.envs.registry import LIVE, EnvChoice, import_modules, parse
 from slipstream.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.system.rng import env_seeds
@@ -53,12 +53,12 @@ def make_vector(
     return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
 
 
-def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> native.Native:
+def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> vector_env.Native:
     """All of them by the vector env that is registered for the env."""
     one = make_one(choice)
     try:
         spec = adapter.spec_of(one, choice.name, choice.env.target)
-        return native.open_native(variant, choice.env.options, spec, one, seeds, first)
+        return vector_env.open_native(variant, choice.env.options, spec, one, seeds, first)
     finally:
         one.close()
 
@@ -83,7 +83,7 @@ def consider_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = Tr
         "its actions are masked": spec.action.masked,
         "it has tasks": bool(spec.tasks),
     }
-    why = next((reason for reason, holds in reasons.items() if holds), "") or native.lacking(variant)
+    why = next((reason for reason, holds in reasons.items() if holds), "") or vector_env.lacking(variant)
     if why:
         return why, 0.0
     rates = []

@@ -14,10 +14,10 @@ import pytest
 from slipstream.contracts import Array
 from slipstream.demos.exporters.arrays import export_npz
 from slipstream.demos.format import TERMINATED, TRUNCATED
-from slipstream.demos.importers.tables import BLOCK, Table
+from slipstream.demos.importers.flat_tables import BLOCK, Table
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError
-from slipstream.stages.transfer import bring_in, import_trajectories
+from slipstream.stages.import_export import bring_in, import_trajectories
 
 LENGTHS = (5, 3, 7)
 ROWS = sum(LENGTHS)

@@ -21,7 +21,7 @@ from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.errors import ConfigError, DemoError, MachineError
-from slipstream.stages.transfer import bring_in, send_out
+from slipstream.stages.import_export import bring_in, send_out
 
 IMAGE = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("in/eye", "image", (40, 36, 3))))
 KINDS = {

@@ -14,7 +14,7 @@ import pytest
 from slipstream.contracts import Array
 from slipstream.demos.exporters.minerl import export_minerl, write_recording
 from slipstream.demos.format import TERMINATED
-from slipstream.demos.importers.intake import take_in
+from slipstream.demos.importers.ingest import take_in
 from slipstream.demos.importers.minerl import minerl_source, recordings
 from slipstream.demos.iterators import sarsd_iter
 from slipstream.demos.reader import Demos

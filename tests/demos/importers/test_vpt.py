@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import Array
-from slipstream.demos.importers.intake import take_in
+from slipstream.demos.importers.ingest import take_in
 from slipstream.demos.importers.vpt import CURSOR, draw_cursor, null_steps, read_actions, read_lines, vpt_source
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError

@@ -13,8 +13,8 @@ import slipstream
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.minerl import Live
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.treechop.face import MineRLTreechop
 from slipstream.envs.treechop.game import Treechop
+from slipstream.envs.treechop.minerl_api import MineRLTreechop
 from slipstream.errors import ConfigError, EnvError
 from slipstream.minecraft.frames import FrameAdapter
 from slipstream.settings import EnvSettings

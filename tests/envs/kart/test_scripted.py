@@ -16,7 +16,7 @@ from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.actions import SPECS, TABLE
 from slipstream.envs.kart.game import Kart
-from slipstream.envs.kart.profile import fastest_lap_seconds
+from slipstream.envs.kart.speed_profile import fastest_lap_seconds
 from slipstream.errors import ConfigError
 
 FROZEN = {

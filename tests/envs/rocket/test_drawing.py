@@ -10,10 +10,10 @@ import pytest
 
 from slipstream.agents.specs import load_agent
 from slipstream.contracts import Array, empty_rows
-from slipstream.envs.films import Film, sheet
 from slipstream.envs.registry import EnvChoice
+from slipstream.envs.render.scenes import draw, make_scene
+from slipstream.envs.render.video import Film, sheet
 from slipstream.envs.rocket import layout as at
-from slipstream.envs.views import draw, make_scene
 from slipstream.errors import DemoError
 from slipstream.play.games import Fixture, play_fixtures
 from slipstream.play.replay_recording import keep, tape, verify

@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.demos.format import TERMINATED
-from slipstream.demos.importers.archive import write_npz
+from slipstream.demos.importers.npz_stream import write_npz
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 

@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, ObsSpec
 from slipstream.demos.format import TERMINATED, TRUNCATED
-from slipstream.demos.importers.intake import optional
+from slipstream.demos.importers.ingest import optional
 from slipstream.demos.importers.minari import minari_root
-from slipstream.demos.importers.spaces import Space
+from slipstream.demos.importers.space_values import Space
 from slipstream.demos.iterators import nest
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError

@@ -13,10 +13,10 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.demos.format import TERMINATED, Schema
-from slipstream.demos.importers.archive import Archive
-from slipstream.demos.importers.intake import Episode, Part, Source, readable
-from slipstream.demos.importers.spaces import Codec, Space, SpaceRules
-from slipstream.demos.importers.tables import ROLES, Bounds, Table, infer_action, infer_obs, table_source
+from slipstream.demos.importers.flat_tables import ROLES, Bounds, Table, infer_action, infer_obs, table_source
+from slipstream.demos.importers.ingest import Episode, Part, Source, readable
+from slipstream.demos.importers.npz_stream import Archive
+from slipstream.demos.importers.space_values import Codec, Space, SpaceRules
 from slipstream.errors import DemoError
 
 NEEDED = tuple(name for names in ROLES.values() for name in names)

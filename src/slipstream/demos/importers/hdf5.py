@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.demos.importers.arrays import NEEDED
-from slipstream.demos.importers.intake import Source, optional, readable
-from slipstream.demos.importers.spaces import Space, SpaceRules
-from slipstream.demos.importers.tables import Bounds, Table, table_source
+from slipstream.demos.importers.flat_tables import Bounds, Table, table_source
+from slipstream.demos.importers.ingest import Source, optional, readable
+from slipstream.demos.importers.space_values import Space, SpaceRules
 from slipstream.errors import DemoError
 
 

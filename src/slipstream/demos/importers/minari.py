@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
-from slipstream.demos.importers.intake import Episode, Part, Source, optional, readable
-from slipstream.demos.importers.spaces import Codec, SpaceRules
+from slipstream.demos.importers.ingest import Episode, Part, Source, optional, readable
+from slipstream.demos.importers.space_values import Codec, SpaceRules
 from slipstream.errors import DemoError, did_you_mean
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from slipstream.contracts import ActionSpec, Array
 from slipstream.demos.format import TERMINATED, Column, Schema
 from slipstream.demos.importers import video
-from slipstream.demos.importers.archive import Archive
-from slipstream.demos.importers.intake import Episode, Part, Source, readable
+from slipstream.demos.importers.ingest import Episode, Part, Source, readable
+from slipstream.demos.importers.npz_stream import Archive
 from slipstream.errors import ConfigError, DemoError
 from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map, codes
 from slipstream.minecraft.frames import FrameAdapter

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.demos.importers.intake import optional
+from slipstream.demos.importers.ingest import optional
 from slipstream.errors import DemoError
 
 

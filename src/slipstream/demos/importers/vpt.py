@@ -17,7 +17,7 @@ import numpy as np
 from slipstream.contracts import Array
 from slipstream.demos.format import Column, Schema
 from slipstream.demos.importers import video
-from slipstream.demos.importers.intake import Episode, Part, Source, readable
+from slipstream.demos.importers.ingest import Episode, Part, Source, readable
 from slipstream.demos.importers.minerl import STEP_SECONDS
 from slipstream.errors import DemoError
 from slipstream.minecraft.action_maps import FULL, VPT_BUTTONS, ActionMap, CameraBins, action_map

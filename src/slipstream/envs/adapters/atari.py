@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows
-from slipstream.envs.saved import Untold
+from slipstream.envs.snapshot import Untold
 from slipstream.errors import ConfigError, EnvError
 from slipstream.system import machine
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
-from slipstream.envs.adapters.actions import action_spec, batch_decoder
-from slipstream.envs.adapters.observations import batch_encoder, obs_spec
-from slipstream.envs.adapters.tables import judge
-from slipstream.envs.saved import Untold
+from slipstream.envs.adapters.action_spaces import action_spec, batch_decoder
+from slipstream.envs.adapters.multi_agent import judge
+from slipstream.envs.adapters.observation_spaces import batch_encoder, obs_spec
+from slipstream.envs.snapshot import Untold
 from slipstream.errors import ConfigError, EnvError, did_you_mean, guarded
 from slipstream.system import machine
 from slipstream.system.rng import env_seeds

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from slipstream.contracts import EnvSpec, choose_target
-from slipstream.envs.adapters.actions import action_spec
-from slipstream.envs.adapters.observations import obs_spec
+from slipstream.envs.adapters.action_spaces import action_spec
+from slipstream.envs.adapters.observation_spaces import obs_spec
 from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 Env = gymnasium.Env[Any, Any]

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import Array
-from slipstream.envs.adapters.actions import action_space_of
+from slipstream.envs.adapters.action_spaces import action_space_of
 from slipstream.envs.adapters.gymnasium import adopt
 from slipstream.envs.options import check_options
 from slipstream.errors import EnvError

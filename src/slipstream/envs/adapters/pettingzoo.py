@@ -18,9 +18,9 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.envs.adapters.actions import action_decoder, action_spec
-from slipstream.envs.adapters.observations import obs_encoder, obs_spec
-from slipstream.envs.adapters.tables import Tables
+from slipstream.envs.adapters.action_spaces import action_decoder, action_spec
+from slipstream.envs.adapters.multi_agent import Tables
+from slipstream.envs.adapters.observation_spaces import obs_encoder, obs_spec
 from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly", "pettingzoo.sisl", "pettingzoo.atari", "mpe2")

@@ -15,8 +15,8 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
-from slipstream.envs.adapters.actions import action_spec
-from slipstream.envs.adapters.tables import Tables
+from slipstream.envs.adapters.action_spaces import action_spec
+from slipstream.envs.adapters.multi_agent import Tables
 from slipstream.errors import EnvError
 
 INSTALL = "pip install --no-deps rlgym==2.0.1 rlgym-api==2.0.0 rlgym-rocket-league==2.0.1"

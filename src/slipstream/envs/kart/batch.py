@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from slipstream.contracts import Array
 from slipstream.envs.kart.actions import decode
-from slipstream.envs.kart.ahead import TAKEN, take
-from slipstream.envs.kart.behaviour import conclude, count
+from slipstream.envs.kart.behaviours import conclude, count
 from slipstream.envs.kart.layout import (
     DECISIONS,
     GRASS,
@@ -22,7 +21,8 @@ from slipstream.envs.kart.layout import (
     TICKS_LEFT,
     TIMED_OUT,
 )
-from slipstream.envs.kart.observe import observe
+from slipstream.envs.kart.next_tracks import TAKEN, take
+from slipstream.envs.kart.observation import observe
 from slipstream.envs.kart.physics import tick
 from slipstream.envs.kart.rewards import shape_terms, value_terms
 from slipstream.envs.kart.starts import new_lap, set_off

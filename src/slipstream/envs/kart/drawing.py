@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from slipstream.contracts import Array
-from slipstream.envs.canvas import (
+from slipstream.envs.kart import layout as at
+from slipstream.envs.render.canvas import (
     BLUE,
     DIM,
     INK,
@@ -28,7 +29,6 @@ from slipstream.envs.canvas import (
     paint_car,
     write_text,
 )
-from slipstream.envs.kart import layout as at
 
 GROUND, GRASS, ASPHALT, TYRES = (14, 21, 28), (30, 51, 50), (47, 55, 69), (92, 108, 132)
 RAMP = ((49, 54, 149), (69, 117, 200), (150, 190, 230), (255, 200, 120), (255, 128, 30))

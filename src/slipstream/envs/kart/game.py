@@ -10,8 +10,7 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
-from slipstream.envs.kart.ahead import draw_ahead, move_point
-from slipstream.envs.kart.behaviour import BEHAVIOURS
+from slipstream.envs.kart.behaviours import BEHAVIOURS
 from slipstream.envs.kart.layout import (
     CLOCK_SIZE,
     EASIEST,
@@ -24,12 +23,13 @@ from slipstream.envs.kart.layout import (
     TICK_HZ,
     TRACK_SIZE,
 )
+from slipstream.envs.kart.next_tracks import draw_ahead, move_point
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
-from slipstream.envs.saved import Saved
-from slipstream.envs.terms import compiled_term, value_user_term
+from slipstream.envs.snapshot import Saved
+from slipstream.envs.user_rewards import compiled_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import OnDevice, Room, Work

@@ -19,7 +19,7 @@ from slipstream.envs.kart.layout import (
     TOP_SPEED,
     F,
 )
-from slipstream.envs.kart.observe import AHEAD, NEAR
+from slipstream.envs.kart.observation import AHEAD, NEAR
 from slipstream.envs.kart.physics import BRAKE, EAGER, EAGER_SPEED, GRIP, LOCK, PUSH, ROLL
 from slipstream.envs.soccer.physics import ONE, TINY, TWO, ZERO, root
 from slipstream.errors import ConfigError, did_you_mean

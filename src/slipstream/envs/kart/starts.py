@@ -29,8 +29,8 @@ from slipstream.envs.kart.layout import (
     Y,
 )
 from slipstream.envs.kart.physics import locate
-from slipstream.envs.soccer.chance import draw, spread
 from slipstream.envs.soccer.physics import ONE, ZERO, root
+from slipstream.envs.soccer.rng import draw, spread
 from slipstream.system.numba_compile import Number, inlined
 from slipstream.system.rng import game_key, next_game
 

@@ -31,8 +31,8 @@ from slipstream.envs.kart.layout import (
     X,
     Y,
 )
-from slipstream.envs.soccer.chance import draw, spread
 from slipstream.envs.soccer.physics import ONE
+from slipstream.envs.soccer.rng import draw, spread
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 D = np.float64

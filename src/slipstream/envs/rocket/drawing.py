@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from slipstream.contracts import Array
-from slipstream.envs.canvas import (
+from slipstream.envs.render.canvas import (
     PAGE,
     SIDES,
     WHITE,

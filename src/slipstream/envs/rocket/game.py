@@ -22,7 +22,7 @@ from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
-from slipstream.envs.saved import Saved
+from slipstream.envs.snapshot import Saved
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from slipstream.contracts import Array
 from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.actions import decode
-from slipstream.envs.soccer.behaviour import conclude, count_cars
-from slipstream.envs.soccer.chance import kick_off, new_match
+from slipstream.envs.soccer.behaviours import conclude, count_cars
 from slipstream.envs.soccer.layout import (
     DECISIONS,
     GAME,
@@ -27,9 +26,10 @@ from slipstream.envs.soccer.layout import (
     TOUCH,
     F,
 )
-from slipstream.envs.soccer.observe import observe
+from slipstream.envs.soccer.observation import observe
 from slipstream.envs.soccer.physics import ONE, ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import shape_terms, value_more, value_terms
+from slipstream.envs.soccer.rng import kick_off, new_match
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED, REPEAT, SCATTERED, SIZE
 from slipstream.system.numba_compile import Number, compiled, compiled_here, inlined
 

@@ -10,14 +10,14 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.options import check_choice, check_game, check_range
 from slipstream.envs.rewards import Payout
-from slipstream.envs.saved import Saved
+from slipstream.envs.snapshot import Saved
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
-from slipstream.envs.soccer.behaviour import BEHAVIOURS, SUMS
+from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
-from slipstream.envs.terms import compiled_term
+from slipstream.envs.user_rewards import compiled_term
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import OnDevice, Work
 from slipstream.system.rng import check_seeds, first_games

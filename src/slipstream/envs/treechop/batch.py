@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from slipstream.contracts import Array
 from slipstream.envs.soccer.physics import ZERO
-from slipstream.envs.treechop.behaviour import conclude, count
+from slipstream.envs.treechop.behaviours import conclude, count
 from slipstream.envs.treechop.layout import (
     BITS,
     CUT,
@@ -34,9 +34,9 @@ from slipstream.envs.treechop.layout import (
     Y,
 )
 from slipstream.envs.treechop.physics import tick, turn
-from slipstream.envs.treechop.rays import bits_of, cosine, sine
+from slipstream.envs.treechop.raycast import bits_of, cosine, sine
+from slipstream.envs.treechop.rendering import paint
 from slipstream.envs.treechop.rewards import value_terms
-from slipstream.envs.treechop.view import paint
 from slipstream.envs.treechop.world import new_game
 from slipstream.system.numba_compile import Number, compiled
 

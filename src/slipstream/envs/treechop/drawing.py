@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from slipstream.contracts import Array
-from slipstream.envs.canvas import WHITE, write_text
+from slipstream.envs.render.canvas import WHITE, write_text
 from slipstream.envs.treechop import layout as at
 from slipstream.envs.treechop.game import Treechop
 

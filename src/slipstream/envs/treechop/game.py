@@ -14,13 +14,13 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target, target_tasks
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
-from slipstream.envs.saved import Saved
-from slipstream.envs.terms import compiled_term, value_user_term
+from slipstream.envs.snapshot import Saved
 from slipstream.envs.treechop import batch
-from slipstream.envs.treechop.behaviour import BEHAVIOURS
+from slipstream.envs.treechop.behaviours import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
+from slipstream.envs.treechop.rendering import ROOM
 from slipstream.envs.treechop.rewards import SCHEME, TERMS
-from slipstream.envs.treechop.view import ROOM
+from slipstream.envs.user_rewards import compiled_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.minecraft.action_maps import BUTTONS, ActionMap, action_map
 from slipstream.settings import RewardSettings

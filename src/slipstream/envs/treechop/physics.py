@@ -46,7 +46,7 @@ from slipstream.envs.treechop.layout import (
     Y,
     Z,
 )
-from slipstream.envs.treechop.rays import aim, bits_of, cosine, is_log, sine
+from slipstream.envs.treechop.raycast import aim, bits_of, cosine, is_log, sine
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 PUSH, GLIDE = F(0.098), F(0.02)

@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.contracts import Array
 from slipstream.envs.treechop.game import MAPS, SCALARS
 from slipstream.envs.treechop.layout import ATTACK, BUTTON_COUNT, FORWARD, JUMP, PIXELS, F
-from slipstream.envs.treechop.view import OPENING
+from slipstream.envs.treechop.rendering import OPENING
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.minecraft.action_maps import BUTTONS, action_map
 from slipstream.system.numba_compile import compiled, inlined

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.envs.soccer.chance import draw
 from slipstream.envs.soccer.physics import ZERO
+from slipstream.envs.soccer.rng import draw
 from slipstream.envs.treechop.layout import (
     AIM,
     BITS,
@@ -27,7 +27,7 @@ from slipstream.envs.treechop.layout import (
     X,
     Y,
 )
-from slipstream.envs.treechop.rays import bits_of
+from slipstream.envs.treechop.raycast import bits_of
 from slipstream.system.numba_compile import Number, compiled, inlined
 from slipstream.system.rng import game_key, next_game
 

@@ -1,0 +1,175 @@
+"""The verdict: medians with intervals, ratios round by round, and whether the two did the same work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from slipstream.confidence import median_interval
+from slipstream.perf.timed_run import Heat, Portrait
+
+EQUAL = 0.01
+"""Ratios nearer to 1 than this are no difference, however sure: where code lies in memory makes as much."""
+SURE = 0.9
+"""An interval that is less sure than this says nothing; five rounds reach 0.9375."""
+ALIKE = {"every.log", "every.system"}
+"""Settings that the comparison itself sets."""
+ASIDE = ("league.", "record.", "clone.", "steps", "minutes", "seed", "keep", "every.checkpoint")
+"""Settings that a training does not read, or that change nothing of it."""
+PARTS = {
+    "env": "the game", "rewards": "the game", "curriculum": "the game", "opponent": "the game",
+    "policy": "the network", "every": "logging and evaluation", "evaluation": "logging and evaluation",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Middle:
+    """A median with its interval, and how sure that is."""
+
+    median: float
+    low: float
+    high: float
+    sure: float
+
+    def facts(self) -> dict[str, float]:
+        """As JSON holds it."""
+        return {"median": self.median, "low": self.low, "high": self.high, "sure": self.sure}
+
+
+def middle(values: Sequence[float]) -> Middle:
+    """The median of some values."""
+    return Middle(*median_interval(values))
+
+
+def ratio(before: Sequence[float], after: Sequence[float], paired: bool) -> Middle:
+    """How many times as fast: the median over rounds; against a baseline of another day, from interval to interval."""
+    if paired:
+        return middle([b / a for a, b in zip(before, after, strict=True)])
+    a, b = middle(before), middle(after)
+    return Middle(b.median / a.median, b.low / a.high, b.high / a.low, min(a.sure, b.sure))
+
+
+def gain(before: Sequence[float], after: Sequence[float], paired: bool) -> Middle:
+    """How much more: the same for differences."""
+    if paired:
+        return middle([b - a for a, b in zip(before, after, strict=True)])
+    a, b = middle(before), middle(after)
+    return Middle(b.median - a.median, b.low - a.high, b.high - a.low, min(a.sure, b.sure))
+
+
+def judge(found: Middle, words: tuple[str, str], still: float, equal: float = 0.0) -> str:
+    """The word for more or for less, or `no difference` where the interval holds what no difference would give."""
+    sure = found.sure >= SURE and not found.low <= still <= found.high
+    if not sure or abs(found.median - still) < equal:
+        return "no difference"
+    return words[0] if found.median > still else words[1]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that the two sides do not share."""
+
+    part: str
+    key: str
+    a: Any
+    b: Any
+    matters: bool
+    """Whether it makes the work itself another; speed switches do not."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dict(vars(self))
+
+
+def differences(a: Portrait, b: Portrait) -> list[Difference]:
+    """What the sides do not share: settings that both know, and what came out of them."""
+    found = []
+    for key in a.settings:
+        if key in ALIKE or key.startswith(("plan.", *ASIDE)) or a.settings[key] == b.settings.get(key, a.settings[key]):
+            continue
+        part = PARTS.get(key.partition(".")[0], "learning")
+        found.append(Difference(part, key, a.settings[key], b.settings[key], True))
+    for name, ours in a.plan.items():
+        theirs = b.plan.get(name, ours)
+        if ours != theirs:
+            part = "learning" if name == "lag" else "speed"
+            found.append(Difference(part, f"plan.{name}", ours, theirs, name == "lag"))
+    outcomes = (
+        ("the network", "weights", a.weights, b.weights),
+        ("learning", "batch", _batch(a), _batch(b)),
+        ("learning", "updates per step", a.updates, b.updates),
+    )
+    for part, key, ours, theirs in outcomes:
+        if not math.isclose(ours, theirs, rel_tol=1e-3):
+            found.append(Difference(part, key, ours, theirs, True))
+    return found
+
+
+def bought_with(faster: Portrait, slower: Portrait) -> list[str]:
+    """What the faster side leaves out that the slower one does."""
+    found = []
+    if faster.updates < slower.updates * 0.999:
+        share = faster.updates / slower.updates
+        found.append(f"fewer gradient steps per step of experience ({share:.2g} of the other's)")
+    if faster.weights < slower.weights:
+        found.append(f"a smaller network ({faster.weights:,} numbers instead of {slower.weights:,})")
+    if _samples(faster) < _samples(slower) * 0.999:
+        found.append(f"less learning from each step ({_samples(faster):.3g} times instead of {_samples(slower):.3g})")
+    if _every(faster) < _every(slower):
+        found.append("less evaluation")
+    if _repeat(faster) > _repeat(slower):
+        found.append("fewer decisions in the same game time (env.action_repeat)")
+    return found
+
+
+def _batch(one: Portrait) -> float:
+    """Steps that are learned from together: an iteration's, or what is drawn from the replay buffer."""
+    return float(one.settings.get("sac.batch", 0)) if one.settings.get("algorithm") == "sac" else one.batch
+
+
+def _samples(one: Portrait) -> float:
+    """How often a step is learned from."""
+    replayed = one.settings.get("algorithm") == "sac"
+    return one.updates * (_batch(one) if replayed else float(one.settings.get("ppo.minibatch", 0)))
+
+
+def _every(one: Portrait) -> float:
+    """Evaluation games per step."""
+    every = one.settings.get("every.evaluate", 0)
+    return float(one.settings.get("evaluation.games", 0)) / every if every else 0.0
+
+
+def _repeat(one: Portrait) -> int:
+    return int(one.settings.get("env.action_repeat") or 0)
+
+
+def compare(
+    a: Portrait, b: Portrait, before: Sequence[Heat], after: Sequence[Heat], *, paired: bool, gate: float | None
+) -> dict[str, Any]:
+    """All that can be said about B against A."""
+    speed = ratio([heat.rate for heat in before], [heat.rate for heat in after], paired)
+    verdict = judge(speed, ("faster", "slower"), 1.0, EQUAL)
+    apart = differences(a, b)
+    alike = not any(difference.matters for difference in apart)
+    price = []
+    if verdict != "no difference" and not alike:
+        price = bought_with(b, a) if verdict == "faster" else bought_with(a, b)
+    scores = [(one.score, two.score) for one, two in zip(before, after, strict=False)]
+    known = [(one, two) for one, two in scores if one is not None and two is not None]
+    score = gain([one for one, _ in known], [two for _, two in known], paired) if known else None
+    facts: dict[str, Any] = {
+        "verdict": verdict,
+        "speed": speed.facts(),
+        "score": None if score is None else score.facts() | {"verdict": judge(score, ("higher", "lower"), 0.0)},
+        "like_for_like": alike,
+        "bought_with": price,
+        "differences": [difference.facts() for difference in apart],
+        "busy": median([heat.busy for heat in (*before, *after)]),
+        "paired": paired,
+    }
+    if gate is not None:
+        facts["gate"] = {"percent": gate, "passed": not (verdict == "slower" and speed.median < 1 - gate / 100)}
+    return facts

@@ -1,0 +1,299 @@
+"""One timed training: a side in a process of its own, and what its rows say about speed and score."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import safetensors
+import yaml
+
+from slipstream.errors import CheckpointError, ConfigError, DemoError, EnvError, MachineError, SlipstreamError
+from slipstream.perf.variants import Side, command, knows, surroundings
+from slipstream.runs.layout import RunDir, read_json
+from slipstream.runs.metrics import read
+
+Row = Mapping[str, Any]
+PROBE_S = 1.0
+"""Training time of the first, untimed run of a side, which compiles and says how large its iterations are."""
+ROWS = 50
+"""About how many rows a timed run writes, whichever side it is."""
+WARM_LOG = 100
+"""Steps between rows of a side that begins without updates: how fast it was then says nothing about later."""
+START_LIMIT_S = 900.0
+"""What start-up and compiling may take."""
+STRETCHES = (1, 3, 9)
+"""A run that is too short for two iterations is done again, this much longer; scores are read at the same time."""
+TOLD_LINES = 12
+CODES = {kind.code: kind for kind in (ConfigError, EnvError, DemoError, CheckpointError, MachineError)}
+LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both sides are asked to do."""
+
+    env: str
+    seconds: float
+    seed: int = 0
+    games: int = 0
+    """Evaluation games after each run; 0: the score is the mean return of the last episodes."""
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Heat:
+    """What one timed training showed."""
+
+    steps: int
+    """Of the timed part, as are the seconds."""
+    seconds: float
+    rate: float
+    start_s: float
+    """Making the parts, compiling, and the first iteration."""
+    warm_s: float
+    """What the first iteration took longer than an ordinary one."""
+    score: float | None
+    """At the same time after the warm-up on both sides."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """Seconds after the warm-up, and the score then."""
+    memory_mib: float | None = None
+    split: dict[str, float] = field(default_factory=dict)
+    """Shares of the wall clock."""
+    busy: float = 0.0
+    """How much of the machine others used just before."""
+    load: float = 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """What a side is, as its first run showed it."""
+
+    settings: dict[str, Any]
+    """Every setting by its dotted key, in the words of its own code."""
+    plan: dict[str, Any]
+    weights: int
+    """Numbers in the policy."""
+    batch: float
+    """Steps per iteration."""
+    updates: float
+    """Gradient steps per step of experience."""
+    cold_s: float
+    """Making the parts, compiling, and the first iteration, the first time."""
+    warm_s: float
+    rate: float
+    """About: it sets how often rows are written."""
+    tuned: bool = False
+    """Whether its code knows a tuned plan, which comparisons must not use."""
+    commit: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+def probe(side: Side, work: Work, limit_s: float = START_LIMIT_S) -> Portrait:
+    """Train for a moment: compile everything, and see what the side is."""
+    tuned = knows(side, "--no-tuned")
+    with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
+        run = RunDir(Path(folder) / "run")
+        facts = _train(side, work, run, PROBE_S, 1, work.seed, tuned, limit_s)
+        rows = read(run)
+        settings = _flat(yaml.safe_load(run.config.read_text(encoding="utf-8")) or {})
+        state = Path(facts["checkpoint"])
+        told = read_json(run.provenance) or {}
+        timing = clock(rows, facts, 0)
+        batch = rows[-1]["steps"] / rows[-1]["iteration"]
+        return Portrait(
+            settings=settings, plan=(read_json(state / "state.json") or {}).get("plan", {}),
+            weights=_weights(state / "policy.safetensors"), batch=batch, updates=_updates(settings, rows[-1], batch),
+            cold_s=facts["start_seconds"], warm_s=timing.warm_s,
+            rate=timing.rate or batch / max(rows[-1]["time/seconds"], 1e-9), tuned=tuned,
+            commit=side.commit or str((told.get("git") or {}).get("commit", "")),
+        )  # fmt: skip
+
+
+def heat(side: Side, portrait: Portrait, work: Work, seed: int, limit_s: float = START_LIMIT_S) -> Heat:
+    """Train for the seconds of the work, after a warm-up as long as the last one, and read off speed and score."""
+    load, busy = look_around()
+    warm_steps = _warm_steps(portrait.settings)
+    log = WARM_LOG if warm_steps else max(1, int(portrait.rate * work.seconds / ROWS))
+    for stretch in STRETCHES:
+        with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
+            run = RunDir(Path(folder) / "run")
+            seconds = portrait.warm_s + stretch * work.seconds
+            facts = _train(side, work, run, seconds, log, seed, portrait.tuned, limit_s)
+            rows = read(run)
+            timing = clock(rows, facts, warm_steps)
+            if timing.rate:
+                games = _evaluated(side, work, run, seed, limit_s) if work.games else None
+                break
+    else:
+        raise ConfigError(
+            f"{side.label}: even {seconds:.3g} s were too short for two iterations of {portrait.batch:,.0f} steps.",
+            f"give --seconds at least {2 * seconds:.0f}, or make iterations smaller",
+        )
+    curve = tuple((at - timing.warm_s, score) for at, score in _scores(rows) if at - timing.warm_s <= work.seconds)
+    used = [row["system/memory_mib"] for row in rows if row.get("system/memory_mib") is not None]
+    last = rows[-1] if rows else {}
+    split = {name: last[f"time/{name}"] for name in ("env", "inference", "learn", "other") if f"time/{name}" in last}
+    return Heat(
+        steps=timing.steps, seconds=timing.seconds, rate=timing.rate, start_s=facts["start_seconds"],
+        warm_s=timing.warm_s, score=games if work.games else (curve[-1][1] if curve else None), curve=curve,
+        memory_mib=max(used, default=None), split=split, busy=busy, load=load,
+    )  # fmt: skip
+
+
+def look_around() -> tuple[float, float]:
+    """The load average, and how much of the machine is used at this moment."""
+    return os.getloadavg()[0], psutil.cpu_percent(LOOK_S) / 100
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The timed part of a run, and how long its warm-up was."""
+
+    steps: int
+    seconds: float
+    rate: float
+    """0: the run was too short to say."""
+    warm_s: float
+
+
+def clock(rows: Sequence[Row], facts: Mapping[str, Any], warm_steps: int) -> Timing:
+    """From a run's rows and its closing facts to steps per second without the first iteration and without warm-up.
+
+    The first iteration is the one that compiles, so it is never timed; what it took longer than a later one is the
+    warm-up. Rows up to `warm_steps` (random actions of off-policy learning) are not timed either.
+    """
+    if not rows or not facts["steps_per_second"]:
+        return Timing(0, 0.0, 0.0, max((row["time/seconds"] for row in rows), default=0.0))
+    last = rows[-1]
+    batch = last["steps"] / last["iteration"]
+    first_s = facts["seconds"] - (facts["steps"] - batch) / facts["steps_per_second"]
+    ordinary_s = (facts["seconds"] - first_s) / max(1.0, facts["steps"] / batch - 1)
+    warm_s = max(0.0, first_s - ordinary_s)
+    settled = [row for row in rows if row["steps"] >= warm_steps]
+    if len(settled) < 2 and warm_steps:
+        return Timing(0, 0.0, 0.0, warm_s)
+    if len(settled) < 2:
+        return Timing(int(facts["steps"] - batch), facts["seconds"] - first_s, facts["steps_per_second"], warm_s)
+    steps = settled[-1]["steps"] - settled[0]["steps"]
+    seconds = settled[-1]["time/seconds"] - settled[0]["time/seconds"]
+    return Timing(steps, seconds, steps / seconds, warm_s)
+
+
+def _scores(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    return [(row["time/seconds"], row["episode/return_mean"]) for row in rows if row["episode/return_mean"] is not None]
+
+
+def _train(
+    side: Side, work: Work, run: RunDir, seconds: float, log: int, seed: int, tuned: bool, limit_s: float
+) -> dict[str, Any]:
+    """Train in a process of its own; its closing facts."""
+    verb = ["train", work.env, "--run", str(run.path), "--minutes", repr(seconds / 60), "--seed", str(seed), "--json"]
+    verb += ["--no-tuned"] if tuned else []
+    words = command(side, verb, work.modules)
+    words += ["--set", f"every.log={log}", "--set", f"every.system={10 * log}"]
+    return _facts(side, _call(side, words, limit_s + 4 * seconds))
+
+
+def _evaluated(side: Side, work: Work, run: RunDir, seed: int, limit_s: float) -> float | None:
+    """The result of games after the run: score against the game's reference opponent, or the mean return."""
+    from slipstream.envs.registry import parse
+
+    game, _ = parse(work.env)
+    against = ["--opponent", game.reference] if game is not None and game.reference else []
+    verb = ["evaluate", f"run:{run.path}", "--env", work.env, "--games", str(work.games), "--seed", str(seed), "--json"]
+    bare = Side(side.text, commit=side.commit)
+    facts = _facts(side, _call(side, command(bare, [*verb, *against], work.modules), limit_s))
+    found = facts["score"] if against else facts["mean_return"]
+    return None if found is None else float(found)
+
+
+def _call(side: Side, words: Sequence[str], limit_s: float) -> str:
+    """Run a command of a side to its end and return what it printed; an error has its own exit code and words."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=surroundings(side))
+        try:
+            printed, _ = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise MachineError(
+                f"{side.label} did not end within {time.monotonic() - began:.0f} s.",
+                "train it by hand to see why: slipstream train",
+            ) from None
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(10)
+                child.kill()
+                child.wait()
+        if child.returncode == 0:
+            return printed
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+    error = next((number for number, line in enumerate(lines) if line.startswith("error: ")), None)
+    told = "\n".join(lines[error:] if error is not None else lines[-TOLD_LINES:]).removeprefix("error: ")
+    kind = CODES.get(child.returncode, SlipstreamError)
+    told, _, hint = told.partition("\nhint: ")
+    raise kind(f"{side.label} failed (exit code {child.returncode}): {told}", hint)
+
+
+def _facts(side: Side, printed: str) -> dict[str, Any]:
+    """The JSON object that a command ends with."""
+    try:
+        facts = json.loads(printed.splitlines()[-1])
+    except (IndexError, ValueError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise ConfigError(f"{side.label} printed no JSON object.", "commits older than `--json` cannot be compared")
+    return facts
+
+
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and key != "schedules":
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _weights(path: Path) -> int:
+    """How many numbers a file of weights holds; 0 where a commit keeps them elsewhere."""
+    if not path.is_file():
+        return 0
+    total = 0
+    with safetensors.safe_open(str(path), "numpy") as file:
+        for name in file.keys():  # noqa: SIM118 (it is no dict)
+            size = 1
+            for side in file.get_slice(name).get_shape():
+                size *= side
+            total += size
+    return total
+
+
+def _updates(settings: Mapping[str, Any], row: Row, batch: float) -> float:
+    if settings.get("algorithm") == "sac":  # its warm-up, in which it takes none, may outlast the probe
+        return float(settings.get("sac.updates_per_step", 0.0))
+    return float(row.get("ppo/updates") or 0.0) / batch
+
+
+def _warm_steps(settings: Mapping[str, Any]) -> int:
+    return int(settings.get("sac.warmup") or 0) if settings.get("algorithm") == "sac" else 0

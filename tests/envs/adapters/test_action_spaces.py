@@ -1,0 +1,189 @@
+"""Action spaces: what a policy is told, and that every action comes back in the env's own form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from slipstream.contracts import ActionSpec
+from slipstream.envs.adapters.action_spaces import action_decoder, action_spec, batch_decoder
+from slipstream.envs.adapters.observation_spaces import leaves
+from slipstream.errors import EnvError
+
+CHOOSE = "which no policy here can choose.\nhint: use Discrete, MultiDiscrete, MultiBinary or a Box of floats"
+
+
+def box(*bounds: tuple[float, float], dtype: Any = np.float32) -> Any:
+    """A flat Box of so many bounds."""
+    low, high = np.array(bounds, dtype).T
+    return spaces.Box(low, high, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (spaces.Discrete(3, start=4), ActionSpec("discrete", (3,))),
+        (spaces.MultiDiscrete([3, 2]), ActionSpec("multi_discrete", (3, 2))),
+        (spaces.MultiDiscrete([[3, 2], [4, 5]]), ActionSpec("multi_discrete", (3, 2, 4, 5))),
+        (spaces.MultiBinary(2), ActionSpec("multi_discrete", (2, 2), binary=(True, True))),
+        (spaces.MultiBinary([2, 2]), ActionSpec("multi_discrete", (2,) * 4, binary=(True,) * 4)),
+        (box((-1, 1), (0, 5), dtype=np.float64), ActionSpec("continuous", (), (-1, 0), (1, 5))),
+        (spaces.Box(-np.inf, np.inf, (1,), np.float32), ActionSpec("continuous", (), (-np.inf,), (np.inf,))),
+        (spaces.Tuple((spaces.Discrete(3),)), ActionSpec("multi_discrete", (3,))),
+        (
+            spaces.Dict({"b": spaces.MultiBinary(2), "a": spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2)))}),
+            ActionSpec("multi_discrete", (3, 2, 2, 2), binary=(False, False, True, True)),
+        ),
+        (
+            spaces.Tuple((box((-1, 1)), spaces.Dict({"x": box((0, 2), (0, 3))}))),
+            ActionSpec("continuous", (), (-1, 0, 0), (1, 2, 3)),
+        ),
+    ],
+)
+def test_actions_are_read_off_the_space(space: Any, action: ActionSpec) -> None:
+    """Each space that a policy can act in becomes its action spec; parts of a Dict or Tuple stand side by side."""
+    assert action_spec(space, "x") == action
+
+
+def test_a_switch_is_one_number_and_two_columns_of_a_mask() -> None:
+    """Three switches are told by three logits; their mask has off and on of each."""
+    spec = action_spec(spaces.MultiBinary(3), "x", masked=True)
+    assert (spec.parts, spec.outputs, spec.options) == (3, 3, 6)
+
+
+def test_masks_are_for_choices() -> None:
+    """Choices of any nesting are masked side by side; continuous actions never are."""
+    choices = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.MultiBinary(2)})
+    assert action_spec(choices, "x", masked=True).options == 3 + 4
+    assert action_spec(box((-1, 1)), "x", masked=True) == ActionSpec("continuous", (), (-1,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "told"),
+    [
+        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2, start=7))), [2, 1], (2, 8)),
+        (spaces.Tuple((spaces.Tuple(()), spaces.Discrete(2), spaces.Dict({}))), [1], ((), 1, {})),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.MultiBinary(2)}), [1, 0, 1], {"a": 1, "b": [0, 1]}),
+        (
+            spaces.Tuple((spaces.Dict({"x": spaces.MultiDiscrete([4, 4], start=[1, -1])}), spaces.Discrete(2))),
+            [3, 0, 1],
+            ({"x": [4, -1]}, 1),
+        ),
+        (
+            spaces.Dict({"arm": box((-1, 1), (-1, 1)), "leg": spaces.Tuple((box((0, 9), dtype=np.float64),))}),
+            [0.25, -0.5, 4.5],
+            {"arm": [0.25, -0.5], "leg": ([4.5],)},
+        ),
+    ],
+)
+def test_nested_actions_come_back_in_their_own_form(space: Any, action: list[float], told: Any) -> None:
+    """Dicts are dicts and tuples tuples, with offsets and dtypes, row by row."""
+    spec = action_spec(space, "x")
+    other = np.zeros(len(action))
+    first, last = action_decoder(space)(np.array([action, other], spec.dtype))
+    assert space.contains(first) and space.contains(last)
+    assert plain(first) == told
+
+
+def plain(value: Any) -> Any:
+    """Arrays as lists, at any depth."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(part) for part in value)
+    return np.asarray(value).tolist()
+
+
+def random_space(random: np.random.Generator, depth: int, continuous: bool) -> Any:
+    """Some action space, nested or not, of one kind."""
+    sort = int(random.integers(5 if depth else 3))
+    if sort >= 3:
+        inner = [random_space(random, depth - 1, continuous) for _ in range(int(random.integers(1, 4)))]
+        return spaces.Tuple(inner) if sort == 3 else spaces.Dict({f"k{k}": part for k, part in enumerate(inner)})
+    if continuous:
+        shape = tuple(random.integers(1, 4, sort).tolist())
+        low, dtype = random.normal(size=shape), random.choice([np.float32, np.float64])
+        return spaces.Box(low.astype(dtype), (low + 0.7).astype(dtype), shape, dtype)
+    if sort == 0:
+        return spaces.Discrete(int(random.integers(1, 5)), start=int(random.integers(-2, 3)))
+    if sort == 1:
+        return spaces.MultiDiscrete(random.integers(1, 4, (2, 2)), start=random.integers(-2, 3, (2, 2)))
+    return spaces.MultiBinary(int(random.integers(1, 4)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_option_of_every_part_is_reached(seed: int) -> None:
+    """All actions decode into the space, and over all options each leaf takes each of its values."""
+    space = random_space(np.random.default_rng(seed), 3, continuous=False)
+    spec, decode = action_spec(space, "x"), action_decoder(space)
+    rows = np.array([[k % size for size in spec.sizes] for k in range(max(spec.sizes))], np.int32)
+    told = decode(rows)
+    assert len(told) == len(rows) and all(space.contains(one) for one in told)
+    columns = iter(spec.sizes)
+    for leaf in leaves(space):
+        heard = np.array([np.asarray(leaf.find(one)).reshape(-1) for one in told])
+        start: Any = getattr(leaf.space, "start", 0)
+        for column, first in zip(heard.T, np.broadcast_to(start, leaf.space.shape or (1,)).reshape(-1), strict=True):
+            assert set(column.tolist()) == {first + k for k in range(next(columns))}
+    assert not list(columns)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_continuous_action_within_the_bounds_is_in_the_space(seed: int) -> None:
+    """Bounds included, though the float32 next to a float64 bound may lie outside of it."""
+    random = np.random.default_rng(seed)
+    space = random_space(random, 3, continuous=True)
+    spec = action_spec(space, "x")
+    low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
+    rows = np.stack([low, high, low + (high - low) * random.random(spec.parts).astype(np.float32)])
+    told = action_decoder(space)(rows)
+    assert all(space.contains(one) for one in told)
+    flat = [np.concatenate([np.ravel(leaf.find(one)) for leaf in leaves(space)]) for one in told]
+    assert np.allclose(flat, rows, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Text(5), f"The actions of `mine` are a Text, {CHOOSE}"),
+        (spaces.Box(0, 5, (2,), np.int32), f"The actions of `mine` are a Box of int32, {CHOOSE}"),
+        (
+            spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Text(5),))}),
+            f"The action `b/0` of `mine` is a Text, {CHOOSE}",
+        ),
+        (
+            spaces.Dict({"jump": spaces.Discrete(2), "turn": spaces.Tuple((spaces.Box(-1, 1, (2,)),))}),
+            "The actions of `mine` mix continuous and discrete ones: `turn/0` is a Box of float32, `jump` a Discrete.\n"
+            "hint: offer steps of the continuous ones as a Discrete, or all as a Box of floats",
+        ),
+        (spaces.Tuple(()), "The actions of `mine` hold nothing.\nhint: give its action_space at least one part"),
+    ],
+)
+def test_actions_that_no_policy_can_choose_are_refused(space: Any, message: str) -> None:
+    """The leaf is named with its path and kind, and the spaces that work."""
+    with pytest.raises(EnvError) as caught:
+        action_spec(space, "mine")
+    assert str(caught.value) == message
+
+
+def test_a_batch_of_actions_is_what_the_envs_take_one_by_one() -> None:
+    """Dicts and tuples of batches, with the numbers that single envs are given."""
+    space = spaces.Dict(
+        {
+            "pick": spaces.Discrete(4, start=3),
+            "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[0, 7]), spaces.MultiBinary(2))),
+        }
+    )
+    action = np.array([[1, 1, 2, 0, 1], [3, 0, 1, 1, 1]], np.int32)
+    each, batch = action_decoder(space)(action), batch_decoder(space)(action)
+    for row, one in enumerate(each):
+        assert batch["pick"][row] == one["pick"]
+        assert all(np.array_equal(part[row], own) for part, own in zip(batch["pair"], one["pair"], strict=True))
+    box = spaces.Box(np.array([[-1.0], [0.1]]), np.array([[1.0], [0.3]]), dtype=np.float64)
+    moves = np.array([[0.5, 0.3], [-1.0, 0.1]], np.float32)
+    found = batch_decoder(box)(moves)
+    assert found.shape == (2, 2, 1) and box.contains(found[0]) and box.contains(found[1])
+    assert np.array_equal(found, np.stack(action_decoder(box)(moves)))

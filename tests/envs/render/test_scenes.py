@@ -1,0 +1,83 @@
+"""Games from above: what stands where, in which colour, and what columns are called."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slipstream.contracts import Array, empty_rows
+from slipstream.envs.kart.drawing import ASPHALT
+from slipstream.envs.registry import EnvChoice
+from slipstream.envs.render.canvas import BLUE, ORANGE, WHITE
+from slipstream.envs.render.scenes import SIZE, draw, labels, pace
+from slipstream.envs.soccer.layout import BALL, CARS, HX, HY, X, Y
+from slipstream.vector.make import make_vector
+
+
+def near(frame: Array, colour: tuple[int, ...], within: int = 30) -> Array:
+    """Where a colour is, or one that is close to it."""
+    return (np.abs(frame.astype(int) - colour[:3]).max(axis=-1)) < within
+
+
+def test_soccer() -> None:
+    """The ball and the first car are where the state says: x to the right, y upwards."""
+    state = make_vector(EnvChoice("soccer"), 1).snapshot()
+    state["state"][0, [BALL + X, BALL + Y]] = (21.0, 10.0)
+    state["state"][0, [CARS + X, CARS + Y, CARS + HX, CARS + HY]] = (-21.0, -10.0, 1.0, 0.0)
+    frame = draw("soccer", state)
+    assert frame is not None and frame.shape == (SIZE[1], SIZE[0], 3) and frame.dtype == np.uint8
+    scale = min(SIZE[0] / 2 / 43.5, SIZE[1] / 2 / 26.5)
+    rows, columns = np.nonzero(near(frame, WHITE, 20))
+    assert np.median(columns) == pytest.approx(SIZE[0] / 2 + 21 * scale, abs=4)
+    assert np.median(rows) == pytest.approx(SIZE[1] / 2 - 10 * scale, abs=4)
+    pitch = near(frame, BLUE)
+    pitch[:, : round(SIZE[0] / 2 - 34 * scale)] = False
+    rows, columns = np.nonzero(pitch)
+    assert np.median(columns) == pytest.approx(SIZE[0] / 2 - 21 * scale, abs=4)
+    assert np.median(rows) == pytest.approx(SIZE[1] / 2 + 10 * scale, abs=4)
+    assert near(frame, ORANGE).any()
+
+
+def test_kart() -> None:
+    """A kart at rest is in the middle, on asphalt; other games have no picture."""
+    frame = draw("kart:easy", make_vector(EnvChoice("kart:easy"), 1).snapshot())
+    assert frame is not None
+    middle = frame[SIZE[1] // 2 - 8 : SIZE[1] // 2 + 8, SIZE[0] // 2 - 8 : SIZE[0] // 2 + 8]
+    assert near(middle, BLUE).any()
+    assert near(frame, ASPHALT, 4).sum() > 5000
+    assert draw("recall", {}) is None
+
+
+def test_treechop() -> None:
+    """What the player sees, enlarged: grass below, sky above."""
+    game = make_vector(EnvChoice("treechop:sparse"), 1)
+    game.reset(empty_rows(game.spec, 1))
+    frame = draw("treechop:sparse", game.snapshot())
+    assert frame is not None and frame.shape == (SIZE[1], SIZE[0], 3)
+    sky, grass = frame[30, SIZE[0] // 2].astype(int), frame[-10, SIZE[0] // 2].astype(int)
+    assert sky[2] > sky[1] > sky[0] and grass[1] > grass[0] > grass[2]
+
+
+@pytest.mark.parametrize("env", ["soccer", "soccer:3v3", "kart", "treechop"])
+def test_columns_have_names(env: str) -> None:
+    """Every column of the state is named, once."""
+    snapshot = make_vector(EnvChoice(env), 1).snapshot()
+    told = labels(env, snapshot)
+    assert len(set(told["state"])) == len(told["state"]) == snapshot["state"].shape[1]
+    assert len(told["clock"]) == snapshot["clock"].shape[1] and told["clock"][0] == "ticks_left"
+    assert labels("recall", {}) == {}
+
+
+def test_names_mean_the_columns() -> None:
+    """The column that is called the second car's x is it."""
+    snapshot = make_vector(EnvChoice("soccer"), 1).snapshot()
+    place = labels("soccer", snapshot)["state"].index("car.1.x")
+    assert place == CARS + 13 + X and snapshot["state"][0, place] > 0 > snapshot["state"][0, CARS + X]
+
+
+def test_the_pace_of_a_game() -> None:
+    """Ticks between two clocks, over 60; games without a clock keep their own."""
+    clocks = np.zeros((2, 10), np.int64)
+    clocks[:, 0] = 3600, 3592
+    assert pace("soccer", clocks, 0.5) == pytest.approx(8 / 60)
+    assert pace("recall", clocks, 0.5) == pace("soccer", clocks[:1], 0.5) == 0.5

@@ -1,0 +1,143 @@
+"""Films: their times, their pictures, what stands on them, and the sheet of key moments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.envs.registry import EnvChoice
+from slipstream.envs.render.video import CELLS, PAUSE_S, Film, Moment, key_moments, lead, sheet, short_name
+from slipstream.envs.soccer import layout as at
+from slipstream.errors import ConfigError
+from slipstream.runs.replays import Event, Facts, Replay, write
+from slipstream.vector.make import make_vector
+
+LENGTH = 150
+EVENTS = (Event(3, "touch", 0), Event(40, "shot", 0), Event(60, "save", 1), Event(80, "goal", 1), Event(120, "goal", 0))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Replay]:
+    """Write a match of ten seconds in which nothing moves but the score, or a game of another env."""
+
+    def made(env: str = "soccer", value: bool = True, **more: Any) -> Replay:
+        snapshot = make_vector(EnvChoice(env), 1).snapshot()
+        arrays = {f"env/{name}": np.repeat(array, LENGTH, axis=0) for name, array in snapshot.items()}
+        agents = 2 if env == "soccer" else 1
+        if env == "soccer":
+            arrays["env/clock"][81:, at.SCORE + 1] = 1
+            arrays["env/clock"][121:, at.SCORE] = 1
+        arrays["reward"] = np.random.default_rng(0).normal(0, 1, (LENGTH, agents)).astype(np.float32)
+        if value:
+            arrays["value"] = np.stack([np.linspace(-1, 1, LENGTH)] * agents, axis=1).astype(np.float32)
+            arrays["value"][:, 1:] *= -1
+        players = ("run:runs/a@1000", "scripted:rule")[:agents]
+        told = {"env": env, "seed": 1, "players": players, "teams": tuple(range(agents)), "outcome": 0} | more
+        events = EVENTS if env == "soccer" else ()
+        facts = Facts.model_validate(told | {"length": LENGTH, "step_seconds": 1 / 15, "events": events})
+        write(tmp_path / "x.replay", facts, arrays, {})
+        return Replay.open(tmp_path / "x.replay")
+
+    return made
+
+
+def test_times(make: Callable[..., Replay]) -> None:
+    """At 30 pictures a second a step is two; each goal and the end are looked at for a while; twice as fast is half."""
+    film = Film(make(), (320, 180))
+    times = list(film.moments(0, LENGTH, 30, 1.0))
+    pause = round(PAUSE_S * 30)
+    assert len(times) == 2 * LENGTH + 3 * pause
+    moving = [moment.step for moment in times if moment.since < 0]
+    assert np.diff(moving) == pytest.approx(0.5)
+    stopped = [moment for moment in times if moment.since >= 0]
+    assert [moment.cause for moment in stopped[::pause]] == [EVENTS[3], EVENTS[4], None]
+    assert stopped[0].step == pytest.approx(80.999) and stopped[5].beyond == pytest.approx(2.5)
+    fast = [moment for moment in film.moments(0, LENGTH, 30, 2.0) if moment.since < 0]
+    assert len(fast) == LENGTH
+    part = list(film.moments(30, 36, 30, 1.0))
+    assert [moment.step for moment in part] == pytest.approx(np.arange(30, 36, 0.5))
+
+
+def test_the_score_over_time(make: Callable[..., Replay]) -> None:
+    """A goal counts when it has fallen, for the side of its agent."""
+    film = Film(make(), (320, 180))
+    assert [film.score(step) for step in (0, 80.5, 80.95, 81, 140)] == [[0, 0], [0, 0], [0, 1], [0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("size", [(320, 180), (960, 540), (300, 400)])
+def test_pictures(make: Callable[..., Replay], size: tuple[int, int]) -> None:
+    """Any size can be drawn, moving and standing still; a goal's banner is in the colour of who scored."""
+    film = Film(make(), size)
+    still = film.frame(Moment(5.0))
+    assert still.size == size and still.mode == "RGB"
+    goal = np.asarray(film.frame(Moment(80.999, 3.0, 0.5, EVENTS[3]))).astype(int)
+    plain = np.asarray(still).astype(int)
+    orange = [np.sum((frame[..., 0] > 240) & (frame[..., 2] < 80)) for frame in (goal, plain)]
+    assert orange[0] > orange[1] + size[0]
+
+
+def test_the_played_part_is_bright(make: Callable[..., Replay]) -> None:
+    """The strips are brighter left of the time than right of it."""
+    film = Film(make(), (960, 540))
+    early, late = (np.asarray(film.frame(Moment(step)).convert("L")).astype(int)[-62:] for step in (5.0, 145.0))
+    assert late[:, 300:700].sum() > 1.3 * early[:, 300:700].sum()
+
+
+def test_one_side(make: Callable[..., Replay]) -> None:
+    """A lap is filmed too: no score, and the end says how long it took."""
+    film = Film(make("kart"), (320, 180))
+    assert film.frame(Moment(5.0)).size == (320, 180)
+    assert film._ending()[0] == "THE END" and film._underline(Moment(149.0, 0.0, 1.0)) == "a@1000   10.00 s"
+    assert [moment.cause for moment in film.moments(148, LENGTH, 30, 1.0)][-1] is None
+
+
+def test_games_without_a_drawing(make: Callable[..., Replay]) -> None:
+    """They are refused, with what can be done."""
+    with pytest.raises(ConfigError, match=r"`recall` has no drawing.\nhint: leave the picture out"):
+        Film(make("recall", value=False))
+
+
+def test_who_is_ahead() -> None:
+    """The mean of a side's own values, minus the other's; the largest is 1, and nobody's values are none."""
+    sides = [np.array([True, False]), np.array([False, True])]
+    value = np.array([[1.0, -1.0], [0.0, 0.0], [-4.0, 0.0]])
+    assert lead(value, sides) == pytest.approx(np.array([0.5, 0.0, -1.0]))
+    one = value.copy()
+    one[:, 1] = np.nan
+    assert lead(one, sides) == pytest.approx(np.array([0.25, 0.0, -1.0]))
+    other = np.array([[np.nan, 3.0], [np.nan, -6.0]])
+    assert lead(other, sides) == pytest.approx(np.array([-0.5, 1.0]))
+    assert lead(np.full((3, 2), np.nan), sides) is None
+    assert lead(np.array([[2.0], [4.0]]), [np.array([True])]) == pytest.approx(np.array([0.0, 1.0]))
+
+
+def test_names() -> None:
+    """A run is told by its folder and its version; others by their whole name."""
+    assert short_name("run:/long/way/to/soccer-2@best") == "soccer-2@best"
+    assert short_name("scripted:rule") == "scripted:rule"
+
+
+def test_key_moments(make: Callable[..., Replay]) -> None:
+    """Goals, saves and shots come first, in their order; the rest of the sheet is filled evenly."""
+    film = Film(make(), (320, 180))
+    times = key_moments(film)
+    assert len(times) == CELLS and times == sorted(times)
+    told = [words for _, words in times if words]
+    assert told == ["first touch, a@1000", "shot, a@1000", "save, scripted:rule", "goal, scripted:rule", "goal, a@1000"]
+    page = sheet(film)
+    assert page.width > 320 and page.height > 180
+
+
+@pytest.mark.speed
+def test_films_are_quick(make: Callable[..., Replay]) -> None:
+    """At 960x540 at least 60 pictures a second are drawn."""
+    film = Film(make(), (960, 540))
+    began = time.perf_counter()
+    for step in range(50):
+        film.frame(Moment(step + 0.3))
+    assert 50 / (time.perf_counter() - began) > 60

@@ -1,0 +1,57 @@
+"""Treechop with MineRL's API: its spaces, its four things, and the same games as the vector plays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slipstream.contracts import empty_rows
+from slipstream.envs.treechop.game import Treechop
+from slipstream.envs.treechop.minerl_api import MineRLTreechop
+from slipstream.errors import EnvError
+from slipstream.minecraft.action_maps import BUTTONS
+
+
+def test_the_spaces_are_minerltreechops() -> None:
+    """`pov` of 64 x 64 x 3 bytes; eight buttons and a camera of two angles up to 180 degrees."""
+    env = MineRLTreechop()
+    assert list(env.observation_space.spaces) == ["pov"]
+    pov, camera = env.observation_space["pov"], env.action_space["camera"]
+    assert pov.shape == (64, 64, 3) and pov.dtype == np.uint8
+    assert set(env.action_space.spaces) == {*BUTTONS, "camera"}
+    assert camera.shape == (2,) and camera.low.tolist() == [-180, -180] and camera.dtype == np.float32
+    assert env.reset() in env.observation_space
+
+
+def test_a_step_gives_what_the_vector_gives() -> None:
+    """From the same seed and by the same buttons, frames and rewards are equal to the bit."""
+    env, game = MineRLTreechop(seed=3, seconds=2.0), Treechop(1, seed=3, limit_seconds=2.0)
+    rows = empty_rows(game.spec, 1)
+    game.reset(rows)
+    assert np.array_equal(env.reset()["pov"].reshape(-1), rows.obs[0])
+    for step in range(40):
+        action = {"forward": 1, "camera": np.array([0.0, 3.0], np.float32)}
+        obs, reward, done, info = env.step(action)
+        given = {name: np.array([name == "forward"]) for name in BUTTONS}
+        game.press(given | {"camera": action["camera"][None]}, rows)
+        shown = rows.final_obs if done else rows.obs
+        assert np.array_equal(obs["pov"].reshape(-1), shown[0]) and reward == rows.reward[0]
+        assert done == (step == 39) and info == ({"TimeLimit.truncated": True} if done else {})
+
+
+def test_seeds_name_games_and_scalars_are_shown() -> None:
+    """The same seed begins the same game; numbers are where MineRL has them."""
+    env = MineRLTreechop(scalars=True)
+    env.seed(7)
+    first = env.reset()
+    assert not np.array_equal(env.reset()["pov"], first["pov"])
+    env.seed(7)
+    again = env.reset()
+    assert np.array_equal(again["pov"], first["pov"]) and again in env.observation_space
+    assert first["inventory"]["log"] == 0 and -180 <= first["compass"]["angle"] <= 180
+
+
+def test_a_step_before_a_reset_is_an_error() -> None:
+    """It says what to call."""
+    with pytest.raises(EnvError, match="before it was begun"):
+        MineRLTreechop().step({})

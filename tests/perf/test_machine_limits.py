@@ -1,0 +1,13 @@
+"""What this machine can do is measured."""
+
+from __future__ import annotations
+
+from slipstream.perf.machine_limits import best_of, measure_limits
+
+
+def test_limits_are_measured() -> None:
+    """This machine multiplies, copies and runs lines, each in some time."""
+    limits = measure_limits(0.05)
+    assert limits.cores >= 1 and limits.memory_mib > 100
+    assert limits.gemm_gflops > 0.1 and limits.copy_gib_s > 0.1 and 0.001 < limits.line_us < 10
+    assert best_of(lambda: None, 0.0, least=2) < 0.1

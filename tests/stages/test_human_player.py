@@ -1,0 +1,263 @@
+"""A person's games: keys become actions, and whole episodes come out of a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from slipstream.cli import main
+from slipstream.contracts import ActionSpec
+from slipstream.demos.reader import Demos
+from slipstream.envs.kart.actions import SPECS as KART
+from slipstream.envs.kart.actions import TABLE as KART_TABLE
+from slipstream.envs.registry import EnvChoice
+from slipstream.envs.soccer.actions import SPECS as SOCCER
+from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
+from slipstream.errors import ConfigError
+from slipstream.stages.human_player import Keyboard, Window, choose, drive, permitted
+
+MODULE = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+
+class Lamp(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, render_mode=None, drawn=True):
+        self.render_mode, self._drawn = render_mode, drawn
+
+    def reset(self, *, seed=None, options=None):
+        self._age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._age += 1
+        return np.full(1, 0.25, np.float32), float(action), self._age == 40, False, {}
+
+    def render(self):
+        if not self._drawn:
+            raise RuntimeError("no lamp")
+        return np.full((20, 30, 3), (250, 10, 20), np.uint8)
+
+gymnasium.register("Lamp-v0", Lamp)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "controls"),
+    [
+        ([], (0, 0, 0, 0)),
+        (["up"], (1, 0, 0, 0)),
+        (["down", "right"], (-1, -1, 0, 0)),
+        (["up", "left", "space"], (1, 1, 1, 0)),
+        (["space"], (1, 0, 1, 0)),
+        (["left", "x"], (1, 1, 0, 1)),
+        (["left", "right"], (0, -1, 0, 0)),
+    ],
+)
+def test_driving_in_soccer(keys: list[str], controls: tuple[int, ...]) -> None:
+    """Throttle, steer, boost and drift in each kind of action; the newer of two opposite keys counts."""
+    (index,) = drive(keys, "soccer", SOCCER["discrete"])
+    assert tuple(SOCCER_TABLE[index]) == controls
+    throttle, steer, boost, drift = controls
+    assert drive(keys, "soccer", SOCCER["multi_discrete"]).tolist() == [throttle + 1, steer + 1, boost, drift]
+    assert tuple(drive(keys, "soccer", SOCCER["continuous"])) == controls
+
+
+def test_driving_a_kart() -> None:
+    """Steer and throttle, in kart's own order."""
+    assert tuple(KART_TABLE[drive(["left", "up"], "kart", KART["discrete"])[0]]) == (1, 1)
+    assert drive(["right", "down"], "kart", KART["multi_discrete"]).tolist() == [0, 0]
+    assert drive(["right"], "kart", KART["continuous"]).tolist() == [-1, 0]
+
+
+def test_other_games() -> None:
+    """A digit stays until the next one, space is option 0, arrows push continuous actions to their bounds."""
+    three = ActionSpec("discrete", (3,))
+    assert choose(["1", "2"], np.array([0]), three).tolist() == [2]
+    assert choose(["up", "7"], np.array([1]), three).tolist() == [1], "no such option: the last one stays"
+    assert choose(["2", "space"], np.array([1]), three).tolist() == [0]
+    box = ActionSpec("continuous", low=(-2.0, 0.0, -np.inf), high=(2.0, 1.0, np.inf))
+    assert choose(["right", "down"], np.zeros(3), box).tolist() == [2.0, 0.0, 0.0]
+    assert choose([], np.zeros(3), box).tolist() == [0.0, 0.5, 0.0]
+    masked = ActionSpec("discrete", (3,), masked=True)
+    assert permitted(np.array([0]), np.array([0, 0, 1]), masked).tolist() == [2]
+    assert permitted(np.array([1]), np.array([0, 1, 1]), masked).tolist() == [1]
+
+
+def test_what_nobody_can_play() -> None:
+    """Several choices at a time have no keys, and time must go on."""
+    with pytest.raises(ConfigError, match="0 steps per second cannot be played"):
+        Keyboard(EnvChoice("soccer"), 0.0)
+    from slipstream.vector.make import make_vector
+
+    with pytest.raises(ConfigError) as caught:
+        Keyboard(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))
+    assert caught.value.message == "`mixed` has 3 choices at a time: there are no keys for that."
+
+
+def test_there_must_be_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, and without a display, that is said."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    words = ["record", "human", "--env", "soccer", "--episodes", "1", "--out", str(tmp_path / "d")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 6
+    assert done.stderr.startswith("error: There is no terminal here to play in.\nhint: run it in one")
+
+
+class Player:
+    """A recording in a pseudo-terminal, and what it draws there."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        import fcntl
+        import pty
+        import struct
+        import termios
+
+        self._end, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(other)
+        self._other = other
+        hidden = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        command = [sys.executable, "-m", "slipstream.cli", "record", "human", "--out", "d", "--json", *words]
+        self._process = subprocess.Popen(
+            command, stdin=other, stdout=subprocess.PIPE, stderr=other, cwd=folder, env=environment
+        )
+        self.screen = ""
+
+    def press(self, keys: str, seconds: float = 0.1) -> bool:
+        """Send keys and read the screen for a while; return whether the game goes on."""
+        if keys:
+            os.write(self._end, keys.encode())
+        limit = time.monotonic() + seconds
+        while (left := limit - time.monotonic()) > 0 and select.select([self._end], [], [], left)[0]:
+            self.screen += os.read(self._end, 65536).decode(errors="replace")
+        return self._process.poll() is None
+
+    def wait_for(self, text: str) -> None:
+        """Read the screen until it shows something."""
+        limit = time.monotonic() + 60
+        while text not in self.screen:
+            assert time.monotonic() < limit and self.press(""), self.screen[-2000:]
+
+    def finish(self) -> tuple[int, dict[str, Any]]:
+        """Wait for the end; return the exit code and the facts."""
+        import termios
+
+        limit = time.monotonic() + 30
+        while self.press("") and time.monotonic() < limit:
+            continue
+        stdout, _ = self._process.communicate(timeout=10)
+        assert termios.tcgetattr(self._other) == self.before, "the terminal is as it was"
+        return self._process.returncode, json.loads(stdout) if stdout.strip() else {}
+
+    def close(self) -> None:
+        """End whatever is left."""
+        self._process.kill()
+        self._process.communicate()
+        os.close(self._end)
+        os.close(self._other)
+
+
+@pytest.fixture
+def players(tmp_path: Path) -> Iterator[list[Player]]:
+    """Players that are gone when the test is over."""
+    (tmp_path / "lamp_module.py").write_text(MODULE)
+    made: list[Player] = []
+    yield made
+    for player in made:
+        player.close()
+
+
+needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
+
+
+@needs_pty
+def test_a_soccer_game_at_the_keyboard(players: list[Player], tmp_path: Path) -> None:
+    """Keys drive the first car against the game's own player; the game is drawn and recorded whole, at its pace."""
+    player = Player(tmp_path, "--env", "soccer", "--episodes", "1", "--fps", "30", "--set", "env.match_seconds=2")
+    players.append(player)
+    player.wait_for("game 1   step 3")
+    while player.press("\x1b[A\x1b[D"):
+        continue
+    code, facts = player.finish()
+    assert code == 0
+    assert (facts["agent"], facts["opponent"], facts["episodes"], facts["stopped"]) == ("human", "scripted:rule", 1, "")
+    assert "▀" in player.screen and "soccer   game 1   step 20   q ends" in player.screen
+    demos = Demos.open(tmp_path / "d")
+    assert demos.shards[0].origin["agent"] == "human"
+    actions = demos.episode(0)["action"][:, 0]
+    assert tuple(SOCCER_TABLE[np.bincount(actions).argmax()]) == (1, 1, 0, 0), "forward and to the left"
+    assert facts["seconds"] >= 0.9 * len(actions) / 30, "no faster than asked for"
+
+
+@needs_pty
+def test_leaving_in_the_middle(players: list[Player], tmp_path: Path) -> None:
+    """q ends the recording: the games that are over are kept, the one that is not is left out."""
+    words = ["--env", "gymnasium:Lamp-v0", "--import", "lamp_module", "--episodes", "9"]
+    player = Player(tmp_path, *words)
+    players.append(player)
+    player.wait_for("game 1   step 2")
+    player.press("2")
+    player.wait_for("game 2   step 5")
+    player.press("q")
+    code, facts = player.finish()
+    assert (code, facts["episodes"], facts["steps"], facts["stopped"]) == (0, 1, 40, "quit")
+    assert "\x1b[38;2;250;10;20;48;2;250;10;20m▀" in player.screen, "the env's own picture"
+    columns = Demos.open(tmp_path / "d").episode(0)
+    assert columns["action"][0] == 0 and columns["action"][-1] == 2, "the digit stays in force"
+    assert facts["mean_return"] == columns["action"].sum()
+
+
+@needs_pty
+def test_a_game_without_a_picture(players: list[Player], tmp_path: Path) -> None:
+    """An env that cannot be drawn is played by its numbers, at its own pace; Ctrl-C ends it tidily."""
+    words = ["--env", "gymnasium:Lamp-v0", "--import", "lamp_module", "--episodes", "9"]
+    player = Player(tmp_path, *words, "--set", "env.options.drawn=false")
+    players.append(player)
+    player.wait_for("[0.25]")
+    player.wait_for("game 2   step 5")
+    player._process.send_signal(2)
+    code, facts = player.finish()
+    assert (code, facts["stopped"]) == (130, "Ctrl-C")
+    assert facts["episodes"] == len(Demos.open(tmp_path / "d")) >= 1
+    assert "▀" not in player.screen
+    assert re.search(r"\x1b\[\?1049h.*\x1b\[\?1049l", player.screen, re.DOTALL), "on a screen of its own"
+
+
+def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pygame is installed, its window shows frames and tells which keys are held."""
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    window = Window()
+    try:
+        frame = np.zeros((10, 20, 3), np.uint8)
+        frame[:, :10] = (200, 100, 50)
+        window.show(frame, ["soccer", "step 3"])
+        assert window._screen.get_at((5, 5))[:3] == (200, 100, 50)
+        assert window._screen.get_at((955, 5))[:3] == (0, 0, 0)
+        assert pygame.display.get_caption()[0] == "soccer   step 3"
+        for kind, key in ((pygame.KEYDOWN, pygame.K_w), (pygame.KEYDOWN, pygame.K_3), (pygame.KEYUP, pygame.K_3)):
+            pygame.event.post(pygame.event.Event(kind, key=key))
+        assert window.wait(0.0) == ["up", "3"], "a short press counts once"
+        assert window.wait(0.0) == ["up"]
+        pygame.event.post(pygame.event.Event(pygame.QUIT))
+        assert "q" in window.wait(0.0)
+    finally:
+        window.close()

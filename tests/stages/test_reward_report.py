@@ -1,0 +1,204 @@
+"""Reports on rewards against arithmetic by hand, and ablations that are really trained."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipstream.api import configure, record
+from slipstream.demos.reader import Demos
+from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, DemoError
+from slipstream.settings import EnvSettings, RewardSettings
+from slipstream.stages import reward_report as stage
+from slipstream.training.build import choose_env
+
+SHORT = EnvChoice("soccer", EnvSettings(match_seconds=4.0))
+
+
+def test_shares_density_and_words_by_hand() -> None:
+    """Two episodes of three terms: sums, rates, extremes, and shares of what is paid or taken."""
+    a = np.array([[1.0, 0.5, 0.0], [0.0, -0.5, 0.0]])
+    b = np.array([[0.0, 0.5, 0.0], [0.0, 0.5, 0.0]])
+    goal, near, off = stage.measure([a, b], 0.9, 0.5, seconds=0.1)
+    assert (goal["per_game"], near["per_game"], off["per_game"]) == (0.5, 0.5, 0.0)
+    assert (goal["per_second"], near["per_second"]) == pytest.approx((2.5, 2.5))
+    assert (near["min"], near["max"], near["density"], goal["density"]) == (-0.5, 0.5, 1.0, 0.25)
+    assert (goal["kind"], near["kind"], off["kind"]) == ("regional", "dense", "off")
+    assert (goal["return_share"], near["return_share"], off["return_share"]) == pytest.approx((1 / 3, 2 / 3, 0))
+
+
+def test_shares_of_the_advantage_by_hand() -> None:
+    """One episode, gamma * lambda = 0.5: futures (1, 0) and (0.25, 0.5), swings 0.5 and 0.125: shares 0.8 and 0.2."""
+    episode = np.array([[1.0, 0.0], [0.0, 0.5]])
+    assert stage.ahead(episode, 0.5).tolist() == [[1.0, 0.25], [0.0, 0.5]]
+    shares = [one["advantage_share"] for one in stage.measure([episode], 0.5, 1.0)]
+    assert shares == pytest.approx([0.8, 0.2])
+
+
+def test_a_constant_term_is_paid_but_pushes_nowhere() -> None:
+    """A term that is the same in every step of one long game has most of the return and little of the advantage."""
+    episode = np.zeros((400, 2))
+    episode[:, 0] = 1.0
+    episode[200, 1] = 10.0
+    steady, event = stage.measure([episode], 0.9, 0.5)
+    assert steady["return_share"] > 0.97 and steady["advantage_share"] < 0.1
+    assert event["kind"] == "sparse" and math.isclose(steady["advantage_share"] + event["advantage_share"], 1.0)
+
+
+def test_demos_are_reported_as_they_were_recorded(tmp_path: Path) -> None:
+    """The terms of demos sum up to their returns; fewer games may be read; groups are told."""
+    own = {"env__match_seconds": 4.0, "rewards__zero_sum": 0.0}
+    record("scripted:rule", "soccer", 6, tmp_path / "demos", seed=1, **own)
+    demos = Demos.open(tmp_path / "demos")
+    facts = stage.examine(demos, None, 0.99, 0.95)
+    assert facts["games"] == 6 and facts["episodes"] == 12 and facts["steps"] == demos.steps
+    assert sum(one["per_game"] for one in facts["terms"].values()) == pytest.approx(facts["mean_return"], abs=1e-5)
+    assert facts["mean_return"] == pytest.approx(float(demos.episodes["return"].mean()), abs=1e-4)
+    assert facts["terms"]["touch"]["group"] == "ball"
+    curve = facts["curves"]["terms"]["touch"]
+    assert curve["mean"][0] == 0 and curve["mean"][-1] == pytest.approx(facts["terms"]["touch"]["per_game"])
+    assert facts["curves"]["at"][-1] == pytest.approx(max(demos.episodes["steps"]) * demos.schema.step_seconds)
+    assert stage.examine(demos, 2, 0.99, 0.95)["games"] == 2
+
+
+def test_demos_without_terms_have_their_reward(make_demos: Any) -> None:
+    """Imported demos are reported on by their reward alone; a folder without episodes is said to be one."""
+    demos = Demos.open(make_demos())
+    facts = stage.examine(demos, None, 0.99, 0.95)
+    assert list(facts["terms"]) == ["reward"] and facts["terms"]["reward"]["kind"] == "dense"
+    assert facts["terms"]["reward"]["per_second"] is None and facts["curves"]["unit"] == "steps"
+    with pytest.raises(DemoError, match="holds no whole episode"):
+        stage.examine(demos.pick([]), None, 0.99, 0.95)
+
+
+def test_games_are_played_before_any_training() -> None:
+    """Anybody's games can be looked at, by the settings that training would have; what was written is gone."""
+    opponent = stage.opponent_of(SHORT, None)
+    assert opponent == "scripted:rule"
+    with stage.played(SHORT, "scripted:chaser", opponent, 5) as demos:
+        facts, folder = stage.examine(demos, None, 0.99, 0.95), demos.path
+    assert facts["games"] == facts["episodes"] == 5 and not folder.exists()
+    assert stage.opponent_of(EnvChoice("kart"), None) is None
+    with pytest.raises(ConfigError, match="0 games tell nothing"), stage.played(SHORT, "random", None, 0):
+        pass
+
+
+def test_a_picture_is_drawn_where_matplotlib_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are written in any case, the picture only with matplotlib."""
+    with stage.played(SHORT, "random", "scripted:rule", 3) as demos:
+        facts = stage.examine(demos, None, 0.99, 0.95)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    assert stage.keep(facts, tmp_path / "bare", stage.draw_report, "rewards") is None
+    assert json.loads((tmp_path / "bare" / "rewards.json").read_text())["games"] == 3
+    monkeypatch.undo()
+    pytest.importorskip("matplotlib")
+    picture = stage.keep(facts, tmp_path / "drawn", stage.draw_report, "rewards")
+    assert picture is not None and picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_dropped() -> None:
+    """By default every term with a weight that does not decide the game; others are refused with a word why."""
+    shaping = ["touch", "ball_to_goal", "car_to_ball", "boost_gain"]
+    assert stage.choose_terms(SHORT, []) == shaping
+    assert stage.choose_terms(SHORT, ["goal", "touch"]) == ["goal", "touch"]
+    without = EnvChoice("soccer", rewards=RewardSettings(groups={"ball": 0.0}))
+    assert stage.choose_terms(without, []) == ["car_to_ball", "boost_gain"]
+    for name, said in (("tuch", "is not there. Did you mean `touch`"), ("aim", "has weight 0")):
+        with pytest.raises(ConfigError, match=f"Reward term `{name}` {said}"):
+            stage.choose_terms(SHORT, [name])
+    with pytest.raises(ConfigError, match="No reward term with a weight is left to drop"):
+        stage.choose_terms(EnvChoice("soccer", rewards=RewardSettings(mode="sparse")), [])
+    with pytest.raises(ConfigError, match="has no reward terms to drop"):
+        stage.choose_terms(EnvChoice("gymnasium:CartPole-v1"), [])
+
+
+def test_verdicts_by_hand() -> None:
+    """Paired over seeds: 0.2, 0.3, 0.4 more with the term is 0.3 +- 4.303 * 0.1 / sqrt(3), which is above 0."""
+    found = stage.verdict([0.5, 0.7, 0.9], [0.3, 0.4, 0.5])
+    assert found["verdict"] == "helps" and found["gain"] == pytest.approx(0.3)
+    assert found["gain_low"] == pytest.approx(0.3 - 4.3027 * 0.1 / 3**0.5, abs=1e-4)
+    assert stage.verdict([0.3, 0.4, 0.5], [0.5, 0.7, 0.9])["verdict"] == "hurts"
+    assert stage.verdict([0.5, 0.1, 0.9], [0.3, 0.4, 0.5])["verdict"] == "no difference"
+    assert stage.verdict([0.9], [0.1])["verdict"] == "no difference"
+
+
+def ablate(place: Path, env: str = "soccer", **more: Any) -> dict[str, Any]:
+    """A tiny ablation of one term."""
+    lines: list[str] = []
+    resolved = configure(env, preset="smoke", flags={"steps": 128} | more.pop("flags", {}))
+    choice = choose_env(env, resolved.settings)
+    terms = more.pop("terms", ["touch"])
+    facts = stage.ablate(choice, resolved, place, terms, seeds=2, games=4, say=lines.append, **more)
+    return facts | {"lines": lines}
+
+
+def test_an_ablation_trains_with_common_seeds_and_is_not_done_twice(tmp_path: Path) -> None:
+    """Two kinds of run from two seeds, measured in games won; what is finished or half done is used."""
+    facts = ablate(tmp_path / "soccer")
+    assert facts["measure"] == "win_rate" and facts["opponent"] == "scripted:rule"
+    assert facts["lines"] == [
+        "1 of 4: full, seed 0", "2 of 4: without touch, seed 0", "3 of 4: full, seed 1", "4 of 4: without touch, seed 1"
+    ]  # fmt: skip
+    assert set(facts["terms"]) == {"touch"} and len(facts["full"]) == 2
+    runs = sorted(path.name for path in (tmp_path / "soccer").iterdir() if path.is_dir())
+    assert runs == ["full-seed0", "full-seed1", "without-touch-seed0", "without-touch-seed1"]
+    text = (tmp_path / "soccer" / "without-touch-seed1" / "config.yaml").read_text()
+    assert "weights: {touch: 0.0}" in text and "seed: 1" in text
+    saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "soccer").rglob("result.json")}
+    (tmp_path / "soccer" / "full-seed1" / "result.json").unlink()
+    again = ablate(tmp_path / "soccer")
+    assert again["full"] == facts["full"] and again["terms"] == facts["terms"]
+    kept = [path for path, then in saved.items() if path.stat().st_mtime_ns == then]
+    assert len(kept) == 3
+    picture = stage.keep(facts, tmp_path, stage.draw_ablation, "ablation")
+    assert picture is None or picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_of_another_ablation_is_refused(tmp_path: Path) -> None:
+    """Other steps cannot be compared with those that are there, and other people's files are left alone."""
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(ConfigError, match="is not empty and holds no ablation"):
+        ablate(tmp_path)
+    (tmp_path / "was").mkdir()
+    plan = {"env": "soccer", "steps": 64, "games": 4, "opponent": "scripted:rule"}
+    (tmp_path / "was" / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(ConfigError, match=r"holds an ablation with `steps` = 64, not 128"):
+        ablate(tmp_path / "was")
+
+
+def test_one_sided_games_are_measured_by_sparse_rewards(tmp_path: Path) -> None:
+    """A kart that never gets round in 4 s has lost 0.1 a second, whatever its shaped rewards were."""
+    flags = {"env__actions": "continuous", "env__match_seconds": 1.0}
+    facts = ablate(tmp_path / "kart", "kart", terms=["progress"], flags=flags)
+    assert facts["measure"] == "return" and facts["opponent"] is None
+    assert facts["full"] == pytest.approx([-0.1, -0.1], abs=0.01)
+    assert facts["terms"]["progress"]["verdict"] == "no difference"
+
+
+def test_an_ablation_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stopped is said, and the same call trains on from the run's checkpoint and ends as if it never was."""
+    whole = ablate(tmp_path / "whole")
+    drive, runs = stage.begin, []
+
+    def interrupted(choice: EnvChoice, resolved: Any, run: Path) -> Any:
+        half = resolved.settings.model_copy(update={"steps": 64})
+        done = drive(choice, replace(resolved, settings=half), run)
+        text = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(text.replace("steps: 64 ", "steps: 128 "))
+        runs.append(run.name)
+        return replace(done, stopped="SIGTERM")
+
+    monkeypatch.setattr(stage, "begin", interrupted)
+    stopped = ablate(tmp_path / "cut")
+    assert stopped["stopped"] == "SIGTERM" and runs == ["full-seed0"]
+    monkeypatch.undo()
+    again = ablate(tmp_path / "cut")
+    assert again["full"] == whole["full"] and again["terms"] == whole["terms"]
