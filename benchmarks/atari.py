@@ -24,7 +24,7 @@ from slipstream.api import configure
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.atari import Atari
 from slipstream.system import machine
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.build import TrainingParts, build, choose_env
 
 BAR = 0.9
 SETTLE_S = 1.0
@@ -62,7 +62,7 @@ def stepping(envs: int, groups: int, threads: int) -> Callable[[float], tuple[in
 class Training:
     """The loop of training without a run directory, to be gone on with at any time."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: TrainingParts) -> None:
         self.parts, self.version, self.steps = parts, 0, 0
         self.rollout: Any = None
         parts.publish(0)

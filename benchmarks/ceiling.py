@@ -177,12 +177,12 @@ def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[flo
     """Microseconds per row of choosing actions for all rows of one step."""
     import numpy as np
 
-    from slipstream.policies.fused_actor import make_acting
+    from slipstream.policies.fused_actor import make_actor
     from slipstream.system.rng import make_streams
 
     if way != "fused":
         return times(_lean(parts.design, rollout.obs[0], way == "compiled"), rollout.reward.shape[1], seconds)
-    rows, acting = np.arange(rollout.reward.shape[1]), make_acting(parts.design)
+    rows, acting = np.arange(rollout.reward.shape[1]), make_actor(parts.design)
     acting.load(parts.learner.pack)
     streams, states = make_streams(0, "act", 0, len(rows)), np.zeros((len(rows), parts.design.state_size), np.float32)
     action, logp, value = rollout.action[0].copy(), rollout.logp[0].copy(), rollout.value[0].copy()

@@ -32,11 +32,11 @@ from sayings import DOCUMENTS, SAYINGS, Saying
 from slipstream.api import configure
 from slipstream.perf.bench import Bench, Measured, Say, this_machine, turns
 from slipstream.perf.bench_report import interval, table
-from slipstream.perf.comparison import EQUAL, compare, judge, middle, ratio
+from slipstream.perf.comparison import EQUAL, compare, judge, median, ratio
 from slipstream.perf.diagnose import shares_of
-from slipstream.perf.timed_run import Heat, Portrait, Work, look_around
-from slipstream.perf.trial import Rehearsal
-from slipstream.perf.variants import Side, read_side
+from slipstream.perf.timed_run import RunDescription, TimedRun, Work, look_around
+from slipstream.perf.trial import TrialRun
+from slipstream.perf.variants import Variant, parse_variant
 from slipstream.system.machine import cores
 from slipstream.training.build import choose_env
 
@@ -83,9 +83,9 @@ GROUPS = {
         "plain": "",
         "rollouts of 2,048, minibatches of 128, 3 epochs": "ppo.rollout=64,ppo.minibatch=128,ppo.epochs=3",
         "1 epoch": "ppo.epochs=1",
-        "contrastive loss": "ppo.contrast=0.1",
+        "contrastive loss": "ppo.contrastive_coef=0.1",
         "segments by priority, gradients and units looked at in every iteration":
-        "ppo.priority_alpha=0.6,ppo.order=segments,every.gradients=1,every.dormant=1",
+        "ppo.priority_alpha=0.6,ppo.shuffle=segments,every.gradients=1,every.dormant_units=1",
         "LSTM": "policy.memory=lstm,policy.memory_size=64",
     }, (HOST, "plan.envs=32", "ppo.minibatch=256")),
     "bptt": Group("recall:32", 1.0, {
@@ -108,7 +108,7 @@ GROUPS = {
     "sac": Group("gymnasium:Pendulum-v1", 1.0, {
         "1 env": "plan.envs=1", "8 envs": "plan.envs=8",
         "8 envs, an update for 8 steps": "plan.envs=8,sac.updates_per_step=0.125",
-    }, (HOST, "algorithm=sac", "sac.warmup=200", "policy.hidden=[64,64]")),
+    }, (HOST, "algorithm=sac", "sac.learning_starts=200", "policy.hidden=[64,64]")),
     "gpu": Group("pixels:84", 3.0, {
         "fp32": "plan.precision=fp32", "bf16": "plan.precision=bf16", "fp16": "plan.precision=fp16",
         "TF32": "plan.precision=tf32", "compiled": "plan.precision=fp32,plan.compile=true",
@@ -256,7 +256,7 @@ def train_group(
     shared = [*group.shared, *(slow.words if group.modules and slow else ())]
     labels = [label for label in group.sides if any(label in (one.off, one.on) for one in wanted.values())]
     work = Work(group.env, 0.3 if options.quick else group.seconds, modules=group.modules)
-    sides = [read_side(group.sides[label], shared) for label in labels]
+    sides = [parse_variant(group.sides[label], shared) for label in labels]
 
     def say(line: str) -> None:
         print(f"  {name}: {line}", file=sys.stderr, flush=True)
@@ -285,18 +285,18 @@ def train_group(
     return results
 
 
-def side_by_side(work: Work, sides: Sequence[Side], rounds: int, say: Say) -> list[Measured]:
+def side_by_side(work: Work, sides: Sequence[Variant], rounds: int, say: Say) -> list[Measured]:
     """Sides that stand ready in this process and take turns, who goes first changing from round to round."""
-    heats: list[list[Heat]] = [[] for _ in sides]
+    heats: list[list[TimedRun]] = [[] for _ in sides]
     with ExitStack() as stack:
         portraits, ready = [], []
         for side in sides:
             resolved = configure(work.env, preset=side.presets, flags=side.words, tuned=False)
             settings = resolved.settings
-            one = stack.enter_context(Rehearsal(choose_env(work.env, settings), settings))
+            one = stack.enter_context(TrialRun(choose_env(work.env, settings), settings))
             ready.append(one)
             seen = one.measure(0.0)
-            portraits.append(Portrait(
+            portraits.append(RunDescription(
                 settings={key: value for key, value, _ in resolved.rows()}, plan=one.parts.plan.applied(),
                 weights=one.parts.design.weights.size, batch=one.parts.batch, updates=seen.updates / seen.steps,
                 cold_s=one.build_s + one.warm_s, warm_s=one.warm_s, rate=seen.rate,
@@ -305,7 +305,7 @@ def side_by_side(work: Work, sides: Sequence[Side], rounds: int, say: Say) -> li
         for turn, number in turns(rounds, len(sides)):
             one, (load, busy) = ready[number], look_around()
             seen = one.measure(work.seconds)
-            heats[number].append(Heat(
+            heats[number].append(TimedRun(
                 steps=seen.steps, seconds=seen.seconds, rate=seen.rate, start_s=one.build_s + one.warm_s,
                 warm_s=one.warm_s, score=None, memory_mib=seen.memory_mib, split=asdict(shares_of(seen)), busy=busy,
                 load=load,
@@ -332,7 +332,7 @@ def do_part(
     for key, one in wanted.items():
         speed = ratio(rates[one.off], rates[one.on], paired=True)
         told = {"verdict": judge(speed, ("faster", "slower"), 1.0, EQUAL), "speed": speed.facts(), "score": None}
-        ends = {"off": middle(rates[one.off]).facts(), "on": middle(rates[one.on]).facts()}
+        ends = {"off": median(rates[one.off]).facts(), "on": median(rates[one.on]).facts()}
         results[key] = _words(one) | ends | told | {"like_for_like": True, "bought_with": [], "unit": "units/s"}
     return results
 

@@ -113,8 +113,8 @@ def clone(demos: Path, batch: int, seed: int, options: argparse.Namespace) -> di
     settings = {
         "clone.learning_rate": LEARNING_RATE,
         "clone.held_out": HELD_OUT,
-        "clone.value": 0,
-        "clone.entropy": 0,
+        "clone.value_coef": 0,
+        "clone.entropy_coef": 0,
         "clone.weight_decay": 0,
         "clone.max_grad_norm": 1e9,  # the peer shortens no gradient
         "clone.normalise_obs": "false",

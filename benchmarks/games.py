@@ -24,11 +24,11 @@ from record import ROOT, Progress, Record, dated
 from slipstream.api import configure
 from slipstream.confidence import median_interval
 from slipstream.errors import SlipstreamError
-from slipstream.perf.trial import try_out
+from slipstream.perf.trial import run_trial
 from slipstream.system import machine
 from slipstream.training.build import choose_env
 from slipstream.vector.make import make_vector
-from slipstream.vector.random_rollout import Walk
+from slipstream.vector.random_rollout import RandomRollout
 
 PAGE = ROOT / "docs" / "guides" / "games.md"
 RECORDS = ROOT / "benchmarks" / "records"
@@ -77,10 +77,10 @@ def measure(name: str, seconds: float) -> dict[str, float]:
     preset = flags.pop("preset", None)
     settings = configure(name, preset=preset, flags={"every__evaluate": 0, **flags}, tuned=False).settings
     choice = choose_env(name, settings)
-    trial = try_out(choice, settings, seconds=seconds)
+    trial = run_trial(choice, settings, seconds=seconds)
     envs = max(1, trial.plan.envs.applied // machine.cores())
     with one_core(), contextlib.closing(make_vector(choice, envs)) as vector:
-        walk = Walk(vector)
+        walk = RandomRollout(vector)
         walk.rate(seconds / 4)
         alone = walk.rate(seconds)
     return {"alone": alone, "training": trial.rate, "envs": trial.plan.envs.applied}

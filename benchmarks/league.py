@@ -32,7 +32,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.api import configure
 from slipstream.confidence import wilson
 from slipstream.league.sprt import Sprt
-from slipstream.play.games import paired, play_fixtures
+from slipstream.play.games import paired_games, play_scheduled
 from slipstream.training.build import choose_env
 
 RULE, CHASER, KEEPER = "scripted:rule", "scripted:chaser", "scripted:keeper"
@@ -83,8 +83,8 @@ def speed(record: Record, folder: Path, rounds: int, steps: int) -> tuple[dict[s
 def meet(one: str, other: str, games: int, seed: int) -> dict[str, Any]:
     """Paired games, greedy on both sides: the first one's record."""
     choice = choose_env("soccer", configure("soccer").settings)
-    played = play_fixtures(
-        choice, lambda name, spec, where: load_agent(name, spec, where), paired(one, other, games, seed)
+    played = play_scheduled(
+        choice, lambda name, spec, where: load_agent(name, spec, where), paired_games(one, other, games, seed)
     )
     outcomes = [game.outcome if game.fixture.players[0] == one else -game.outcome for game in played]
     wins, draws = outcomes.count(1), outcomes.count(0)

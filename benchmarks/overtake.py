@@ -32,7 +32,7 @@ from record import ROOT, Record, call, dated, pairs
 
 GOAL, GAMES, CAP_S = 0.70, 400, 1800.0
 UNGUARDED = (
-    "ppo.reference=null", "ppo.value_warmup=0", "ppo.hold_obs=0", "evaluation.gate=0"
+    "ppo.reference=null", "ppo.value_warmup=0", "ppo.freeze_obs_stats_steps=0", "evaluation.rollback_after=0"
 )  # fmt: skip
 HELD_OUT_SEED = 424_242
 LAPS = 256

@@ -29,7 +29,7 @@ from slipstream.api import configure
 from slipstream.contracts import ActionSpec, ObsField, ObsSpec
 from slipstream.demos.edit import split
 from slipstream.demos.format import TRUNCATED, Schema
-from slipstream.demos.quality import inspect
+from slipstream.demos.quality import check_quality
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare, recording_name
 from slipstream.plan import Facts, make_plan
@@ -103,7 +103,7 @@ def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
     settings, demos = configure("", flags=flags).settings, Demos.open(folder)
     design = Design(demos.schema.obs, demos.schema.action, settings.policy)
     facts = Facts(
-        cores=cores(), native=True, minibatch=settings.clone.batch, weights=design.weights.size,
+        cores=cores(), native=True, minibatch=settings.clone.batch_size, weights=design.weights.size,
         needs_torch=needs_torch(settings, design),
     )  # fmt: skip
     plan = make_plan(settings.plan, facts)
@@ -119,7 +119,7 @@ def learn(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     for name in [name for name in PHASES if name in options.phases or name == "make"]:
         began = time.monotonic()
         if name == "inspect":
-            inspect(folder)
+            check_quality(folder)
         elif cloner is None:
             cloner = make_cloner(folder, options.window_mib)
             row |= {"fits": cloner.train.whole, "windows": len(cloner.train.windows(None))}

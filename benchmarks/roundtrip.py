@@ -22,7 +22,7 @@ import torch
 from record import Progress, Record, dated
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.policies.design import Design
-from slipstream.policies.gpu_actor import StagedActing
+from slipstream.policies.gpu_actor import GPUActor
 from slipstream.settings import PolicySettings
 from slipstream.system.pinned_memory import pin, unpin
 from slipstream.system.rng import make_streams
@@ -37,7 +37,7 @@ GRAPH = "one CUDA graph, both copies"
 
 def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Callable[[], None]:
     """What the batched collector does for a group: streams of chance, log-probabilities and values included."""
-    acting = StagedActing(design, rows, device, graphs=graphs, pinned=True)
+    acting = GPUActor(design, rows, device, graphs=graphs, pinned=True)
     acting.load(design.first_pack(0))
     everyone, streams = np.arange(rows), make_streams(0, "act", 0, rows)
     mask, states = np.ones((rows, 0), np.uint8), np.zeros((rows, 0), np.float32)
@@ -53,7 +53,7 @@ def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Ca
 
 def compiled(design: Design, rows: int, obs: Any, device: str) -> Callable[[], None]:
     """torch.compile with its own graphs, and torch's own chance: what one would write without this package."""
-    policy = StagedActing(design, rows, device).policy
+    policy = GPUActor(design, rows, device).policy
     mean, scale = torch.zeros(WIDTH, device=device), torch.ones(WIDTH, device=device)
     states, seen = torch.zeros(rows, 0, device=device), torch.from_numpy(obs)
 

@@ -24,9 +24,9 @@ from typing import Any
 from record import Record, dated
 from slipstream.api import configure
 from slipstream.errors import SlipstreamError
-from slipstream.perf.paired_timing import race
-from slipstream.perf.search_space import lay, rollout_for
-from slipstream.perf.trial import Rehearsal, try_out
+from slipstream.perf.paired_timing import time_pairs
+from slipstream.perf.search_space import apply_changes, rollout_for
+from slipstream.perf.trial import TrialRun, run_trial
 from slipstream.perf.tune import tune
 from slipstream.plan import Plan
 from slipstream.system.machine import cores
@@ -71,7 +71,7 @@ def grid(
         record.load()
         row = {"work": "grid", "contestant": name(point), "settings": point}
         try:
-            trial = try_out(choice, lay(settings, point), seconds=seconds)
+            trial = run_trial(choice, apply_changes(settings, point), seconds=seconds)
         except SlipstreamError as error:
             record.add(row | {"failed": error.message})
             continue
@@ -113,7 +113,7 @@ def main() -> None:
     record = Record(options.out or dated(f"tune-{options.env.partition(':')[2] or options.env}".lower()))
     record.begin(go_on=options.stop_after < 1e9)
     record.load()
-    default = try_out(choice, settings, seconds=options.seconds)
+    default = run_trial(choice, settings, seconds=options.seconds)
     record.add({"work": "default", "contestant": "default plan", "steps_per_second": round(default.rate)})
     wanted = points(settings, default.plan, options)
     best = grid(record, choice, settings, wanted, options.seconds, options.stop_after)
@@ -129,10 +129,10 @@ def main() -> None:
     record.add({"work": "tune", "contestant": name(found.settings), "seconds": round(tune_s, 1), **found.facts()})
     record.load()
     with (
-        Rehearsal(choice, lay(settings, best["point"])) as one,
-        Rehearsal(choice, lay(settings, found.settings)) as other,
+        TrialRun(choice, apply_changes(settings, best["point"])) as one,
+        TrialRun(choice, apply_changes(settings, found.settings)) as other,
     ):
-        last = race(one, other, seconds=options.seconds / 2, rounds=REPEATS, sure=REPEATS)
+        last = time_pairs(one, other, seconds=options.seconds / 2, rounds=REPEATS, sure=REPEATS)
     pairs = [[round(a), round(b)] for a, b in last.rates]
     record.add({"work": "final", "contestant": "tuned against the best of the grid", "pairs": pairs})
     ratio = last.ratio

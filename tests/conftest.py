@@ -21,7 +21,7 @@ import pytest
 
 from slipstream.contracts import ActionSpec, Array, ObsSpec, vector_obs
 from slipstream.policies.design import Design
-from slipstream.policies.distributions import apply_mask, measure
+from slipstream.policies.distributions import apply_mask, log_prob_and_entropy
 from slipstream.policies.fused_network import forward, load_obs, outputs
 from slipstream.policies.linear_algebra import CHUNK
 from slipstream.settings import PolicySettings
@@ -165,7 +165,7 @@ def kernel_measure() -> Callable[..., tuple[Array, Array, Array, Array]]:
             raw = policy[: design.outputs].copy()
             if mask.shape[1]:
                 apply_mask(policy, mask[i], stack.head)
-            measure(policy, params[stack.head[3] :], stack.head, action[i], probs, measured)
+            log_prob_and_entropy(policy, params[stack.head[3] :], stack.head, action[i], probs, measured)
             rows.append((raw, value, measured[0], measured[1]))
         raws, values, logps, entropies = zip(*rows, strict=True)
         return np.array(raws), np.array(values), np.array(logps), np.array(entropies)

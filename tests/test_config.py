@@ -233,7 +233,7 @@ def test_presets_do_as_they_say() -> None:
     assert quick.ppo == plain.ppo and quick.policy == plain.policy and quick.plan == plain.plan
     assert (quick.evaluation.games, quick.league.steps) < (plain.evaluation.games, plain.league.steps)
     assert low.plan.envs < plain.plan.envs and low.clone.window_mib < plain.clone.window_mib
-    assert (low.plan.collector, low.sac.buffer) == ("local", 100_000)
+    assert (low.plan.collector, low.sac.buffer_size) == ("local", 100_000)
     assert (cores.plan.collector, cores.plan.lag) == ("actors", 1)
     assert gpu.plan.device == "cuda" and gpu.ppo.minibatch > plain.ppo.minibatch
     assert (most.ppo.epochs, most.plan.lag, most.every.evaluate) == (1, 1, 0)

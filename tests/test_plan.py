@@ -131,7 +131,7 @@ def test_sac_learns_in_fp32(learner: str) -> None:
     wishes = {
         "bf16": {"precision": "bf16"},
         "torch.compile": {"compile": True},
-        "checkpointing": {"checkpointing": True},
+        "activation_checkpointing": {"activation_checkpointing": True},
     }
     for name, wanted in wishes.items():
         with pytest.raises(ConfigError, match=rf"^SAC cannot do {name}\.\nhint: .* or use algorithm=ppo$"):
@@ -264,7 +264,7 @@ def test_parts_of_minibatches() -> None:
     assert plan(micro_batch=100, learner="fused").micro_batch.applied is None
     sac = make_plan(PlanSettings(learner="torch", micro_batch=8), Facts(2, False, 256, replay=True))
     assert sac.micro_batch == Switch(8, None, "SAC takes whole batches")
-    assert shown(plan(checkpointing=True), "checkpointing", "learner") == [
+    assert shown(plan(activation_checkpointing=True), "activation_checkpointing", "learner") == [
         (True, "asked for"), ("torch", "checkpointing needs it")
     ]  # fmt: skip
 

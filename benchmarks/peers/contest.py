@@ -316,7 +316,7 @@ def slipstream_settings(case: Case, lag: int) -> list[str]:
             "policy.shared": "true",
             "policy.features": 512,
             "ppo.clip": case.clip,
-            "ppo.entropy": case.entropy,
+            "ppo.entropy_coef": case.entropy,
         }
     return pairs([f"{key}={value}" for key, value in settings.items()])
 

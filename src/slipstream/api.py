@@ -41,7 +41,7 @@ from slipstream.stages import train as training
 from slipstream.stages.tournament import Format
 from slipstream.system.machine import cores
 from slipstream.training.build import choose_env
-from slipstream.vector.make import consider_native, spaces_of, spread_vector, steps_in_batches
+from slipstream.vector.make import choose_native, spaces_of, spread_vector, steps_in_batches
 from slipstream.vector.make import make_vector as _make_vector
 
 EnvLike = str | Callable[[], Any]
@@ -326,7 +326,7 @@ def _probe(
     if batches or native is False:
         return choice, probe
     try:
-        why, gain = consider_native(choice, probe.spec, envs, late=late and native is True)
+        why, gain = choose_native(choice, probe.spec, envs, late=late and native is True)
         if native and why:
             raise ConfigError(f"plan.native=true: {why}.", "leave plan.native unset")
         if why or (native is None and gain < NATIVE_GAIN):

@@ -55,7 +55,7 @@ class Plan:
     cudnn_benchmark: Switch
     threads: Switch
     micro_batch: Switch
-    checkpointing: Switch
+    activation_checkpointing: Switch
     reproducible: Switch
 
     def applied(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
         learner = Switch(wanted.learner, "torch", "gradients are products of matrices on the device")
     threads = _choose(wanted.threads, *_threads(facts.cores, lag, facts.minibatch, facts.weights))
     micro_batch = _choose(wanted.micro_batch, facts.minibatch, "a whole minibatch fits")
-    checkpointing = _asked(wanted.checkpointing, False, "off")
+    activation_checkpointing = _asked(wanted.activation_checkpointing, False, "off")
     compile = _asked(wanted.compile, False, "off")
     if micro_batch.applied > facts.minibatch:
         micro_batch = Switch(wanted.micro_batch, facts.minibatch, "no more than a minibatch")
@@ -286,14 +286,14 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
         micro_batch = Switch(wanted.micro_batch, None, "SAC takes whole batches")
     if collector == "device":
         micro_batch = Switch(wanted.micro_batch, facts.minibatch, "the GPU holds whole minibatches")
-        checkpointing = Switch(wanted.checkpointing, False, "the GPU holds whole minibatches")
+        activation_checkpointing = Switch(wanted.activation_checkpointing, False, "the GPU holds whole minibatches")
         compile = Switch(wanted.compile, False, "what the GPU does is captured as graphs")
     mode = _choose_word(wanted.compile_mode, "default", "asked for")
     if not compile.applied:
         mode = Switch(wanted.compile_mode, "default", "nothing is compiled")
     precision = _precision(wanted, facts, device, collector, learner.applied)
     return {
-        "learner": learner, "threads": threads, "micro_batch": micro_batch, "checkpointing": checkpointing,
+        "learner": learner, "threads": threads, "micro_batch": micro_batch, "activation_checkpointing": activation_checkpointing,
         "compile": compile, "compile_mode": mode, "precision": precision,
     }  # fmt: skip
 
@@ -356,13 +356,13 @@ def _be_reproducible(plan: Plan) -> None:
 def _torch_alone(wanted: PlanSettings, replay: bool) -> str:
     """What of the wishes only the torch learner of PPO and cloning can do; empty: nothing."""
     wishes = {
-        "bf16": wanted.precision == "bf16", "torch.compile": wanted.compile, "checkpointing": wanted.checkpointing
+        "bf16": wanted.precision == "bf16", "torch.compile": wanted.compile, "activation_checkpointing": wanted.activation_checkpointing
     }  # fmt: skip
     what = next((name for name, wished in wishes.items() if wished), "")
     if what and replay:
         raise ConfigError(
             f"SAC cannot do {what}.",
-            "leave plan.precision=auto, plan.compile=false and plan.checkpointing=false, or use algorithm=ppo",
+            "leave plan.precision=auto, plan.compile=false and plan.activation_checkpointing=false, or use algorithm=ppo",
         )
     return what
 
@@ -385,7 +385,7 @@ def check_batch(settings: Settings, envs: int, agents: int) -> int:
         batch //= 2 if agents > 1 else 1
     if settings.algorithm != "ppo":
         return batch
-    if policy.memory != "none" or ppo.order == "segments" or ppo.priority_alpha:
+    if policy.memory != "none" or ppo.shuffle == "segments" or ppo.priority_alpha:
         _check_sequences(settings)
     if batch % ppo.minibatch:
         who = f"{envs} envs" + (f" x {agents} agents" if agents > 1 else "")

@@ -54,7 +54,7 @@ class RewardSettings(Section):
     """Divide each term, except those that decide the game, by its running deviation."""
     clip: float | None = Field(None, gt=0)
     """Cut each term's weighted value per step to this size; terms that decide the game are left alone."""
-    half_life: float | None = Field(None, gt=0)
+    half_life_s: float | None = Field(None, gt=0)
     """Seconds of game time after which a reward counts half: sets `ppo.gamma` and `sac.gamma`."""
 
 
@@ -102,7 +102,7 @@ class PPOSettings(Section):
     """Samples per gradient step."""
     epochs: int = Field(4, ge=1)
     """Passes over each batch."""
-    order: Literal["samples", "segments", "time"] = "samples"
+    shuffle: Literal["samples", "segments", "time"] = "samples"
     """What is shuffled: samples, segments of `policy.sequence` steps, or nothing. With memory, sequences."""
     learning_rate: float = Field(3e-4, gt=0)
     """Step size of the optimiser."""
@@ -118,9 +118,9 @@ class PPOSettings(Section):
     """How far the probability ratio may move before its gradient is cut."""
     clip_value: float = Field(0.0, ge=0)
     """The same for the value, in units of the normalised return; 0: off."""
-    value: float = Field(0.5, ge=0)
+    value_coef: float = Field(0.5, ge=0)
     """Weight of the value loss."""
-    entropy: float = Field(0.01, ge=0)
+    entropy_coef: float = Field(0.01, ge=0)
     """Weight of the entropy bonus."""
     max_grad_norm: float = Field(0.5, gt=0)
     """Gradients longer than this are shortened to it."""
@@ -128,9 +128,9 @@ class PPOSettings(Section):
     """Stop an iteration's updates when the KL divergence passes this; 0: never."""
     epochs_max: int = Field(0, ge=0)
     """Let the epochs find their number between 1 and this, by KL and clip fraction; 0: `ppo.epochs` stands."""
-    tuner_kl: float = Field(0.01, gt=0)
+    epochs_target_kl: float = Field(0.01, gt=0)
     """The KL divergence per iteration that the tuner of epochs aims at."""
-    tuner_clip: float = Field(0.2, gt=0, le=1)
+    epochs_max_clip_fraction: float = Field(0.2, gt=0, le=1)
     """The clip fraction above which the tuner of epochs takes one off."""
     vtrace_rho: float = Field(0.0, ge=0)
     """Limit of V-trace's importance weights on errors, taken anew before every epoch; 0: plain GAE."""
@@ -140,17 +140,17 @@ class PPOSettings(Section):
     """Draw segments with a chance proportional to |advantage| to this power; 0: each once."""
     priority_beta: float = Field(1.0, ge=0, le=1)
     """How far the drawing is corrected by weights; schedule it to 1."""
-    contrast: float = Field(0.0, ge=0)
+    contrastive_coef: float = Field(0.0, ge=0)
     """Weight of the contrastive loss (InfoNCE) that pulls a state's features towards its near future's; 0: off."""
-    contrast_temperature: float = Field(0.1, gt=0)
+    contrastive_temperature: float = Field(0.1, gt=0)
     """How sharply the contrastive loss tells states apart."""
-    contrast_steps: int = Field(8, ge=1)
+    contrastive_steps: int = Field(8, ge=1)
     """Mean distance of that future in steps."""
     centre_rewards: float = Field(0.0, ge=0, le=1)
     """Subtract the running mean reward, which moves by this share per iteration; 0: off."""
     reference: str | None = None
     """A trained agent (run:DIR) that the policy is held near, such as the clone it starts from."""
-    reference_kl: float = Field(0.2, ge=0)
+    reference_kl_coef: float = Field(0.2, ge=0)
     """Weight of the KL divergence from `ppo.reference`."""
     reference_decay: float = Field(0.9995, gt=0, le=1)
     """What is left of that weight after each iteration."""
@@ -158,11 +158,11 @@ class PPOSettings(Section):
     """Divergence from `ppo.reference` to aim at: above twice that its weight grows, below half it falls; 0: off."""
     teacher: str | None = None
     """Any agent whose actions the policy also imitates in the states that it meets."""
-    teacher_weight: float = Field(1.0, ge=0)
+    teacher_coef: float = Field(1.0, ge=0)
     """Weight of that imitation; schedule it to 0."""
     demos: str | None = None
     """A folder of demos that every iteration also imitates some of."""
-    demo_weight: float = Field(0.1, ge=0)
+    demo_coef: float = Field(0.1, ge=0)
     """Weight of that imitation."""
     demo_decay: float = Field(0.95, gt=0, le=1)
     """What is left of that weight after each iteration."""
@@ -170,9 +170,9 @@ class PPOSettings(Section):
     """Demo samples of each iteration."""
     value_warmup: int = Field(0, ge=0)
     """Iterations, at most, that train the value's own weights alone, while the policy stands still."""
-    warm_variance: float = Field(1.0, gt=0, le=1)
+    value_warmup_explained_variance: float = Field(1.0, gt=0, le=1)
     """The warm-up ends early when the value explains this share of the returns' variance."""
-    hold_obs: int = Field(0, ge=0)
+    freeze_obs_stats_steps: int = Field(0, ge=0)
     """Steps at the start in which the statistics of observations stay as `start` brought them."""
     normalise_advantage: bool = True
     """Scale advantages to mean 0 and deviation 1 within each minibatch."""
@@ -191,13 +191,13 @@ class SACSettings(Section):
     """Steps per env between updates."""
     updates_per_step: float = Field(1.0, gt=0)
     """Gradient steps per step of experience after the warm-up, whatever the number of envs."""
-    batch: int = Field(256, ge=1)
+    batch_size: int = Field(256, ge=1)
     """Samples per gradient step."""
-    buffer: int = Field(1_000_000, ge=1)
+    buffer_size: int = Field(1_000_000, ge=1)
     """Steps that the replay buffer holds."""
     buffer_mib: int = Field(4096, ge=1)
     """Memory that the buffer may take; a larger one is refused before the run starts."""
-    warmup: int = Field(1_000, ge=0)
+    learning_starts: int = Field(1_000, ge=0)
     """Steps before the first update; the first policy's actions are close to uniform."""
     actor_warmup: int = Field(0, ge=0)
     """Gradient steps, all at once after the warm-up, in which only the critics learn and the actor stays as it is."""
@@ -213,11 +213,11 @@ class SACSettings(Section):
     """Critics that are trained; the actor follows the lesser of two, and the mean of more."""
     target_critics: int = Field(2, ge=1)
     """Critics, chosen anew at random for every gradient step, whose least value is the target."""
-    critic_norm: bool = False
+    critic_layer_norm: bool = False
     """Layer norm in the critics."""
     temperature: float | None = Field(None, gt=0)
     """Weight of the entropy; unset: it follows `sac.target_entropy`."""
-    first_temperature: float = Field(1.0, gt=0)
+    initial_temperature: float = Field(1.0, gt=0)
     """Where a temperature that follows the entropy starts; a policy that is good already needs a low one."""
     target_entropy: float | None = None
     """Entropy to keep; unset: minus the number of continuous actions, or half of the most that choices allow."""
@@ -246,7 +246,7 @@ class CloneSettings(Section):
     """The folder of demos."""
     epochs: int = Field(10, ge=1)
     """Passes over the demos, at most."""
-    batch: int = Field(1024, ge=1)
+    batch_size: int = Field(1024, ge=1)
     """Samples per gradient step."""
     learning_rate: float = Field(3e-3, gt=0)
     """Step size of Adam at the start; it falls to 0 along a cosine over the epochs."""
@@ -254,11 +254,11 @@ class CloneSettings(Section):
     """Share of every weight that is taken off per unit of learning rate."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients longer than this are shortened to it."""
-    value: float = Field(0.5, ge=0)
+    value_coef: float = Field(0.5, ge=0)
     """Weight of the value's loss: it learns the discounted returns of the demos."""
-    entropy: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(0.0, ge=0)
     """Weight of an entropy bonus, which keeps the clone from being too sure."""
-    smallest_std: float = Field(0.05, gt=0)
+    min_std: float = Field(0.05, gt=0)
     """Least deviation of continuous actions, so that a clone of a sure-footed expert can still explore."""
     held_out: float = Field(0.1, gt=0, lt=1)
     """Share of the games, never single steps, that is kept for validation."""
@@ -389,7 +389,7 @@ class PlanSettings(Section):
     """Threads of the learner; unset: chosen for the machine."""
     micro_batch: int | None = Field(None, ge=1)
     """Samples whose activations are held at once: gradients of a minibatch are added up from such parts."""
-    checkpointing: bool = False
+    activation_checkpointing: bool = False
     """Forget activations on the way forward and compute them again on the way back, to save memory."""
     reproducible: bool = False
     """Deterministic kernels, no trying of ways, one learner thread: the same bits again, at some cost in speed."""
@@ -412,7 +412,7 @@ class EverySettings(Section):
     """CPU, memory and disk."""
     gradients: int = Field(0, ge=0)
     """Gradient statistics of each layer: length, largest part, share of zeros, length against the weights'."""
-    dormant: int = Field(0, ge=0)
+    dormant_units: int = Field(0, ge=0)
     """The share of dormant units of each hidden layer."""
     profile: int = Field(0, ge=0)
     """A torch-profiler trace of one iteration, written into the run."""
@@ -429,7 +429,7 @@ class EvaluationSettings(Section):
     """Games against each opponent at the end of `slipstream run`."""
     envs: int = Field(128, ge=1)
     """Games that are played side by side."""
-    gate: int = Field(0, ge=0)
+    rollback_after: int = Field(0, ge=0)
     """Evaluations in a row below the lower bound of what the run started from, after which it goes back; 0: never."""
 
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.demo_batches import Lessons, discount, measure, policy_actions, sequence_index
+from slipstream.algorithms.demo_batches import DemoBatches, discount, measure, policy_actions, sequence_index
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 from slipstream.policies.action_bounds import bound
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 
 
-def lessons_of(folder: Path, design: Any, window_mib: int = 64, gamma: float = 0.9) -> Lessons:
+def lessons_of(folder: Path, design: Any, window_mib: int = 64, gamma: float = 0.9) -> DemoBatches:
     """Lessons with returns as they are."""
-    return Lessons(Demos.open(folder), design, 1.0, gamma, window_mib)
+    return DemoBatches(Demos.open(folder), design, 1.0, gamma, window_mib)
 
 
 def test_returns_by_hand() -> None:
@@ -132,7 +132,7 @@ def test_the_memory_runs_along_episodes(
     lessons = lessons_of(make_demos(episodes=5), design)
     _, mean, scale = design.split_pack(pack)
     (window,) = lessons.batches(None, mean, scale, False)
-    acting = make_acting(design)
+    acting = make_actor(design)
     acting.load(pack)
     lessons.remember(window, acting)
     told, column = np.zeros((1, design.outputs), np.float32), 0
@@ -150,4 +150,4 @@ def test_no_episode_is_an_error(make_demos: Callable[..., Path], make_policy: Ca
     """Nothing to learn from is said at once."""
     design, _ = make_policy(obs=6)
     with pytest.raises(DemoError, match="no episode to learn from"):
-        Lessons(Demos.open(make_demos()).pick([]), design, 1.0, 0.9, 1)
+        DemoBatches(Demos.open(make_demos()).pick([]), design, 1.0, 0.9, 1)

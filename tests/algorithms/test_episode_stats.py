@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.episode_stats import WINDOW, Episodes
+from slipstream.algorithms.episode_stats import WINDOW, EpisodeStats
 from slipstream.collect.rollout import Rollout
 
 
@@ -30,7 +30,7 @@ def rollout(reward: Any, terminated: Any, truncated: Any = None, active: Any = N
 
 def test_returns_and_lengths_by_hand() -> None:
     """Two rows, three ends: (1 + 2), (3), and (10 + 20 + 30) over two rollouts."""
-    episodes = Episodes(2, versus=False)
+    episodes = EpisodeStats(2, versus=False)
     assert episodes.metrics() == {
         "episode/count": 0, "episode/return_mean": None, "episode/return_low": None, "episode/return_high": None,
         "episode/length_mean": None,
@@ -47,7 +47,7 @@ def test_returns_and_lengths_by_hand() -> None:
 
 def test_only_learning_rows_count_and_wins_are_theirs() -> None:
     """Against an opponent the win rate is of the learning rows; a draw is not a win."""
-    episodes = Episodes(4, versus=True)
+    episodes = EpisodeStats(4, versus=True)
     outcome = [[1, -1, 0, 0]]
     episodes.add(rollout([[5, 100, 7, 100]], [[1, 1, 1, 1]], outcome=outcome, active=[[1, 0, 1, 0]]))
     metrics = episodes.metrics()
@@ -59,14 +59,14 @@ def test_only_learning_rows_count_and_wins_are_theirs() -> None:
 
 def test_self_play_has_no_win_rate() -> None:
     """Where both sides learn, winning says nothing."""
-    episodes = Episodes(2, versus=False)
+    episodes = EpisodeStats(2, versus=False)
     episodes.add(rollout([[1, -1]], [[1, 1]], outcome=[[1, -1]]))
     assert "episode/win_rate" not in episodes.metrics()
 
 
 def test_inactive_steps_pay_but_do_not_lengthen() -> None:
     """In turn-based games rewards between acts count, steps between acts do not."""
-    episodes = Episodes(1, versus=False)
+    episodes = EpisodeStats(1, versus=False)
     episodes.add(rollout([[1], [2], [3]], [[0], [0], [1]], active=[[1], [0], [1]]))
     metrics = episodes.metrics()
     assert (metrics["episode/return_mean"], metrics["episode/length_mean"]) == (6, 2)
@@ -74,7 +74,7 @@ def test_inactive_steps_pay_but_do_not_lengthen() -> None:
 
 def test_an_episode_cut_by_a_fault_is_not_counted() -> None:
     """A masked transition that was cut is no result; the next episode starts from nothing."""
-    episodes = Episodes(1, versus=False)
+    episodes = EpisodeStats(1, versus=False)
     episodes.add(rollout([[5], [0], [1]], [[0], [0], [1]], truncated=[[0], [1], [0]], active=[[1], [0], [1]]))
     metrics = episodes.metrics()
     assert (metrics["episode/count"], metrics["episode/return_mean"]) == (1, 1)
@@ -82,7 +82,7 @@ def test_an_episode_cut_by_a_fault_is_not_counted() -> None:
 
 def test_the_mean_is_over_the_last_hundred() -> None:
     """Older episodes leave the window."""
-    episodes = Episodes(1, versus=False)
+    episodes = EpisodeStats(1, versus=False)
     returns = np.arange(WINDOW + 50, dtype=np.float32)[:, None]
     episodes.add(rollout(returns, np.ones_like(returns)))
     metrics = episodes.metrics()
@@ -92,7 +92,7 @@ def test_the_mean_is_over_the_last_hundred() -> None:
 
 def test_the_state_goes_on_elsewhere() -> None:
     """Arrays copied into a fresh counter go on with episodes that were in play."""
-    one, other = (Episodes(1, versus=False) for _ in range(2))
+    one, other = (EpisodeStats(1, versus=False) for _ in range(2))
     one.add(rollout([[4]], [[0]]))
     for name, array in other.arrays().items():
         array[:] = one.arrays()[name]

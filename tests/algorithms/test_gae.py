@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.gae import estimate_advantages
-from slipstream.algorithms.running_stats import Moments, sum_obs, sum_returns
+from slipstream.algorithms.gae import compute_gae
+from slipstream.algorithms.running_stats import RunningMeanStd, sum_obs, sum_returns
 from slipstream.contracts import Array
 
 KNOBS = ("centre", 0.0), ("rho", 1.0), ("c", 1.0)
@@ -19,7 +19,7 @@ def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, 
     reward = np.array(columns["reward"], np.float32)
     ones, zeros = np.ones_like(reward, np.uint8), np.zeros_like(reward, np.uint8)
     out = np.full(reward.shape, 99, np.float32)
-    estimate_advantages(
+    compute_gae(
         reward, np.array(columns["value"], np.float32), np.array(columns.get("final_value", zeros), np.float32),
         np.array(columns.get("terminated", zeros), np.uint8), np.array(columns.get("truncated", zeros), np.uint8),
         np.array(columns.get("active", ones), np.uint8),
@@ -135,7 +135,7 @@ def test_moments_merge_to_those_of_all_data() -> None:
     """Batches of any sizes give the mean and variance that NumPy gives for all of them at once."""
     random = np.random.default_rng(1)
     data = random.normal(3, 2, (1000, 4))
-    moments = Moments(4)
+    moments = RunningMeanStd(4)
     for part in np.split(data, [1, 2, 10, 600]):
         moments.merge(len(part), part.mean(axis=0), part.var(axis=0))
     moments.merge(0, np.full(4, np.nan), np.full(4, np.nan))
@@ -147,7 +147,7 @@ def test_moments_merge_to_those_of_all_data() -> None:
 
 def test_features_that_never_vary_are_left_alone() -> None:
     """A constant feature is not divided by nearly nothing."""
-    moments = Moments(2)
+    moments = RunningMeanStd(2)
     moments.merge(10, np.array([5.0, 1.0]), np.array([0.0, 4.0]))
     assert moments.scale.tolist() == pytest.approx([1.0, 0.5])
     assert np.float32(moments.scale[0]) != 1, "that would lift the limit of observations"

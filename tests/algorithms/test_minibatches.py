@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.algorithms.minibatches import beginnings, choose_partners, members, orders, priorities
+from slipstream.algorithms.minibatches import choose_partners, episode_starts, members, orders, priorities
 
 
 def test_episodes_begin_behind_an_end() -> None:
     """The step after a termination or truncation begins an episode; the first step's state says it by itself."""
     terminated = np.array([[1, 0], [0, 0], [0, 0]], np.uint8)
     truncated = np.array([[0, 0], [0, 1], [0, 1]], np.uint8)
-    assert beginnings(terminated, truncated).tolist() == [[0, 0], [1, 0], [0, 1]]
+    assert episode_starts(terminated, truncated).tolist() == [[0, 0], [1, 0], [0, 1]]
 
 
 def test_members_of_segments_by_hand() -> None:

@@ -13,9 +13,9 @@ from gymnasium import spaces
 from slipstream.api import configure
 from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 from slipstream.testing import ToyEnv
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.build import TrainingParts, build, choose_env
 
 ENGINES = ["fused", "torch"]
 SMALL = {
@@ -24,7 +24,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def make(factory: Callable[[], Any], **more: Any) -> Parts:
+def make(factory: Callable[[], Any], **more: Any) -> TrainingParts:
     """Build a small local learner on an env."""
     settings = configure("python:Test", flags=SMALL | more).settings
     parts = build(choose_env("python:Test", settings, factory=factory), settings)
@@ -61,7 +61,7 @@ def test_truncation_every_ten_steps_stores_no_fake_rows_and_bootstraps_each_end(
     clock = np.arange(41) % 10
     assert np.allclose(rollout.obs[:, :, 0], clock[:, None] / 10)
     assert np.array_equal(rollout.reward, np.repeat(clock[:40, None] + 1, 4, axis=1))
-    acting, last = make_acting(parts.design), np.zeros(1, np.float32)
+    acting, last = make_actor(parts.design), np.zeros(1, np.float32)
     acting.load(parts.learner.pack)
     acting.value(np.arange(1), np.ones((1, 1), np.float32), last, np.zeros((1, 0), np.float32))
     assert (rollout.final_value[ends] == last[0]).all()

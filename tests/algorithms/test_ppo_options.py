@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.engine import Outcome
+from slipstream.algorithms.engine import UpdateStats
 from slipstream.algorithms.schedules import tune_epochs
 from slipstream.api import Run, configure
 from slipstream.contracts import Array
 from slipstream.errors import ConfigError
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import PPOSettings
 from slipstream.testing import ToyEnv
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.build import TrainingParts, build, choose_env
 
 SMALL = {
     "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 32, "ppo__minibatch": 32,
@@ -25,7 +25,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def make(env: Any = ToyEnv, **more: Any) -> Parts:
+def make(env: Any = ToyEnv, **more: Any) -> TrainingParts:
     """Build a small local learner."""
     name = env if isinstance(env, str) else "python:Test"
     settings = configure(name, flags=SMALL | more).settings
@@ -35,7 +35,7 @@ def make(env: Any = ToyEnv, **more: Any) -> Parts:
     return parts
 
 
-def train(parts: Parts, iterations: int) -> list[dict[str, Any]]:
+def train(parts: TrainingParts, iterations: int) -> list[dict[str, Any]]:
     """Collect and learn; the metrics of each iteration."""
     rows = []
     for version in range(iterations):
@@ -44,13 +44,13 @@ def train(parts: Parts, iterations: int) -> list[dict[str, Any]]:
     return rows
 
 
-def weights(parts: Parts) -> dict[str, Array]:
+def weights(parts: TrainingParts) -> dict[str, Array]:
     """The weights by name."""
     named: dict[str, Array] = parts.design.weights.named(parts.learner.engine.params)
     return named
 
 
-def orders_taken(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[Array]:
+def orders_taken(parts: TrainingParts, monkeypatch: pytest.MonkeyPatch) -> list[Array]:
     """Listen to the orders that the engine is given."""
     heard: list[Array] = []
     run = parts.learner.engine.run
@@ -126,7 +126,7 @@ def test_priorities_draw_more_of_what_surprises(memory: str, monkeypatch: pytest
 @pytest.mark.parametrize(("order", "sorted_"), [("samples", False), ("segments", False), ("time", True)])
 def test_the_order_of_minibatches(order: str, sorted_: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are shuffled, or segments of steps, or nothing; every one comes once in every epoch."""
-    parts = make(ppo__order=order)
+    parts = make(ppo__shuffle=order)
     heard = orders_taken(parts, monkeypatch)
     parts.learner.update(parts.collector.collect(0), 0)
     assert len(heard) == 4
@@ -139,7 +139,7 @@ def test_the_order_of_minibatches(order: str, sorted_: bool, monkeypatch: pytest
 def test_the_tuner_of_epochs_by_hand() -> None:
     """One less where KL or clip fraction is too large, one more where both are small, within its limits."""
     settings = PPOSettings(epochs_max=6, tuner_kl=0.01, tuner_clip=0.2)
-    calm = Outcome(0, 0, 0, 0.01, 0.15, 0, 0, 1.0, 1, 0, False)
+    calm = UpdateStats(0, 0, 0, 0.01, 0.15, 0, 0, 1.0, 1, 0, False)
     cases = [(0.01, 0.15, 4, 4), (0.02, 0.05, 4, 3), (0.001, 0.3, 4, 3), (0.001, 0.05, 4, 5), (0.001, 0.15, 4, 4)]
     for kl, clipped, epochs, wanted in [*cases, (0.001, 0.0, 6, 6), (0.9, 0.9, 1, 1)]:
         assert tune_epochs(epochs, replace(calm, kl=kl, clip_fraction=clipped), settings) == wanted
@@ -208,7 +208,7 @@ def test_the_reference_pulls(engine: str, memory: str, quick: Callable[..., Run]
     for pull in (0.0, 20.0):
         parts = make(
             lambda: ToyEnv("masked"), plan__learner=engine, ppo__reference=f"run:{teacher.path}",
-            ppo__reference_kl=pull, ppo__reference_decay=0.9, ppo__entropy=0.0, ppo__learning_rate=1e-3,
+            ppo__reference_kl_coef=pull, ppo__reference_decay=0.9, ppo__entropy_coef=0.0, ppo__learning_rate=1e-3,
             ppo__max_grad_norm=10.0,
         )  # fmt: skip
         rows = train(parts, 12)
@@ -242,8 +242,8 @@ def test_a_reference_that_does_not_fit_is_refused(quick: Callable[..., Run]) -> 
 def test_contrast_is_learned(memory: str) -> None:
     """The contrastive loss takes the torch learner, is logged, and falls when only it is trained."""
     parts = make(
-        "gymnasium:CartPole-v1", policy__memory=memory, ppo__contrast=1.0, ppo__value=0.0, ppo__entropy=0.0,
-        ppo__learning_rate=3e-3, ppo__clip=1e-6, ppo__contrast_steps=2,
+        "gymnasium:CartPole-v1", policy__memory=memory, ppo__contrastive_coef=1.0, ppo__value_coef=0.0, ppo__entropy_coef=0.0,
+        ppo__learning_rate=3e-3, ppo__clip=1e-6, ppo__contrastive_steps=2,
     )  # fmt: skip
     assert parts.plan.learner.why == "the contrastive loss needs it"
     losses = [row["loss/contrast"] for row in train(parts, 12)]
@@ -265,8 +265,8 @@ def test_dormant_units_are_counted(engine: str) -> None:
 
 
 def test_dormant_units_are_reported_at_their_interval(quick: Callable[..., Run]) -> None:
-    """`every.dormant` puts the report into the metrics."""
-    run = quick(lambda: ToyEnv(), steps=640, every__log=64, every__dormant=320, policy__memory="lstm")
+    """`every.dormant_units` puts the report into the metrics."""
+    run = quick(lambda: ToyEnv(), steps=640, every__log=64, every__dormant_units=320, policy__memory="lstm")
     found = [row["steps"] for row in run.metrics() if "dormant/share" in row]
     assert found == [320, 640]
     assert "dormant/trunk.0.memory" in run.metrics()[-1]
@@ -285,7 +285,7 @@ def test_burn_in_freshens_stale_states(engine: str, memory: str) -> None:
         rollout = parts.collector.collect(0)
         parts.learner.update(rollout, 0)
         found[burn_in] = parts.learner.engine.survey(parts.learner._batch).logp.reshape(32, 4)
-    acting, states = make_acting(parts.design), np.zeros((4, parts.design.state_size), np.float32)
+    acting, states = make_actor(parts.design), np.zeros((4, parts.design.state_size), np.float32)
     acting.load(parts.learner.pack)
     fresh, exact = parts.learner._batch.fresh.reshape(32, 4), np.zeros((32, 4), np.float32)
     told = np.zeros((4, 4), np.float32)

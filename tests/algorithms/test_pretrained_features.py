@@ -14,7 +14,7 @@ import torch
 
 from slipstream.agents.trained import TrainedAgent
 from slipstream.algorithms import pretrained_features
-from slipstream.algorithms.engine import SUMS, Batch, Knobs
+from slipstream.algorithms.engine import SUMS, Batch, Coefficients
 from slipstream.algorithms.pretrained_features import replaced
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
@@ -232,11 +232,11 @@ def lessons(seen: Demos) -> Batch:
 
 
 @pytest.fixture
-def knobs() -> Callable[[], Knobs]:
+def knobs() -> Callable[[], Coefficients]:
     """Gradient steps that follow the policy's loss alone, without a clip."""
 
-    def make() -> Knobs:
-        return Knobs(
+    def make() -> Coefficients:
+        return Coefficients(
             minibatch=256, clip=1e6, clip_value=0.0, value=0.0, entropy=0.0, max_grad_norm=1.0, learning_rate=3e-3,
             adam_eps=1e-8, weight_decay=0.0, normalise_advantage=False,
         )  # fmt: skip
@@ -245,7 +245,7 @@ def knobs() -> Callable[[], Knobs]:
 
 
 def test_a_head_trained_on_the_cache_plays_on_pixels(
-    trunk: Trunk, tmp_path: Path, knobs: Callable[[], Knobs], counted: list[int]
+    trunk: Trunk, tmp_path: Path, knobs: Callable[[], Coefficients], counted: list[int]
 ) -> None:
     """Trained by the kernels on features alone, put behind the trunk, it names the quarter in images never seen."""
     demos = record(tmp_path / "demos", EYE, (400,) * 10)

@@ -13,8 +13,8 @@ import safetensors.numpy
 from slipstream.algorithms.replay_buffer import (
     TERMINATED,
     TRUNCATED,
-    Feed,
-    Replay,
+    ReplayBuffer,
+    ReplaySampler,
     check_budget,
     load_demos,
     pick,
@@ -51,9 +51,9 @@ def make_rollout(steps: int, rows: int = 1, spec: ActionSpec = BOX, first: int =
     return rollout
 
 
-def stretch(replay: Replay, place: int, n_step: int, gamma: float = 0.5) -> tuple[float, float, float]:
+def stretch(replay: ReplayBuffer, place: int, n_step: int, gamma: float = 0.5) -> tuple[float, float, float]:
     """Return, discount and next observation of the transition at a place over n steps."""
-    feed = Feed(replay, None, 1, 0, 1, seed=0)
+    feed = ReplaySampler(replay, None, 1, 0, 1, seed=0)
     for _ in range(10_000):
         take(replay.ring, replay.filled, n_step, gamma, feed.streams, 0, 1, feed.sample)
         if feed.sample.places[0, 0] == place:
@@ -61,7 +61,7 @@ def stretch(replay: Replay, place: int, n_step: int, gamma: float = 0.5) -> tupl
     raise AssertionError(place)
 
 
-def held(replay: Replay) -> list[float]:
+def held(replay: ReplayBuffer) -> list[float]:
     """The observations in the buffer, oldest first."""
     places = [n % replay.capacity for n in range(replay.total - replay.filled, replay.total)]
     return [round(float(x), 3) for x in replay.ring.obs[places, 0]]
@@ -69,7 +69,7 @@ def held(replay: Replay) -> list[float]:
 
 def test_steps_are_copied_in_as_they_were_taken() -> None:
     """Observation, squashed action, reward, next observation; at an end the last one, not the next one's first."""
-    replay = Replay(1, BOX, 10, 2)
+    replay = ReplayBuffer(1, BOX, 10, 2)
     rollout = make_rollout(3, 2, terminated=[0, 1, 0], action=np.full((3, 2, 1), 0.7))
     assert replay.add(rollout) == 6
     ring = replay.ring
@@ -83,7 +83,7 @@ def test_steps_are_copied_in_as_they_were_taken() -> None:
 
 def test_choices_and_masks_are_kept() -> None:
     """Choices stay as they are; the mask behind an episode's end is unknown and rules nothing out."""
-    replay = Replay(1, MASKED, 10, 1)
+    replay = ReplayBuffer(1, MASKED, 10, 1)
     rollout = make_rollout(3, spec=MASKED, truncated=[0, 1, 0])
     rollout.action[:, 0, 0] = [2, 0, 1]
     rollout.mask[:, 0] = [[0, 1, 1], [1, 0, 0], [0, 1, 0], [1, 1, 0]]
@@ -95,7 +95,7 @@ def test_choices_and_masks_are_kept() -> None:
 
 def test_rewards_of_several_steps_by_hand() -> None:
     """Returns stop at a termination (nothing behind it), a truncation (its last observation counts) and the head."""
-    replay = Replay(1, BOX, 100, 1)
+    replay = ReplayBuffer(1, BOX, 100, 1)
     replay.add(make_rollout(8, terminated=[0, 0, 0, 1, 0, 0, 0, 0], truncated=[0, 0, 0, 0, 0, 1, 0, 0]))
     assert stretch(replay, 1, 1) == (1.0, 0.5, 2.0)
     assert stretch(replay, 0, 3) == (0 + 0.5 * 1 + 0.25 * 2, 0.125, 3.0)
@@ -109,7 +109,7 @@ def test_rewards_of_several_steps_by_hand() -> None:
 
 def test_episodes_go_on_over_rollouts_and_around_the_ring() -> None:
     """One step at a time or many, wrapped or not, an n-step return is the same sum."""
-    small, large = Replay(1, BOX, 7, 2), Replay(1, BOX, 7, 2)
+    small, large = ReplayBuffer(1, BOX, 7, 2), ReplayBuffer(1, BOX, 7, 2)
     for t in range(9):
         small.add(make_rollout(1, 2, first=t))
     large.add(make_rollout(9, 2))
@@ -123,7 +123,7 @@ def test_episodes_go_on_over_rollouts_and_around_the_ring() -> None:
 
 def test_inactive_steps_are_no_transitions_but_what_they_bring_counts_for_the_act_before() -> None:
     """Their rewards are added to it, its next observation is the one the row acts on next, and their end is its end."""
-    replay = Replay(1, BOX, 20, 1)
+    replay = ReplayBuffer(1, BOX, 20, 1)
     assert replay.add(make_rollout(4, active=[1, 0, 0, 1, 1])) == 2
     assert held(replay) == [0, 3]
     assert stretch(replay, 0, 1) == (0 + 1 + 2, 0.5, 3.0)
@@ -137,7 +137,7 @@ def test_inactive_steps_are_no_transitions_but_what_they_bring_counts_for_the_ac
 
 def test_a_masked_fault_cuts_the_episode_at_the_step_before() -> None:
     """A truncation that is no transition leaves the last act its own next observation, and no reward from beyond."""
-    replay = Replay(1, BOX, 20, 1)
+    replay = ReplayBuffer(1, BOX, 20, 1)
     rollout = make_rollout(3, active=[1, 0, 1, 1], truncated=[0, 1, 0], reward=[1, 0, 5])
     rollout.final_obs[:] = np.nan
     replay.add(rollout)
@@ -147,7 +147,7 @@ def test_a_masked_fault_cuts_the_episode_at_the_step_before() -> None:
 
 def test_an_episode_that_does_not_go_on_where_it_stopped_is_cut() -> None:
     """After a resume that starts envs anew, the next observation is not the one that was left."""
-    replay = Replay(1, BOX, 20, 1)
+    replay = ReplayBuffer(1, BOX, 20, 1)
     replay.add(make_rollout(2))
     replay.add(make_rollout(2, first=50))
     assert replay.ring.ended[:4].tolist() == [0, TRUNCATED, 0, 0]
@@ -156,7 +156,7 @@ def test_an_episode_that_does_not_go_on_where_it_stopped_is_cut() -> None:
 
 def test_rows_that_act_seldom_are_forgotten_safely() -> None:
     """What a row did last may be overwritten before it acts again: nothing is then linked or amended."""
-    replay = Replay(1, BOX, 3, 2)
+    replay = ReplayBuffer(1, BOX, 3, 2)
     active = np.ones((7, 2), np.uint8)
     active[1:5, 1] = 0
     rollout = make_rollout(6, 2)
@@ -169,9 +169,9 @@ def test_rows_that_act_seldom_are_forgotten_safely() -> None:
 
 def test_drawing_is_uniform() -> None:
     """Each of 40 places, and each number below 7, is drawn equally often."""
-    replay = Replay(1, BOX, 40, 1)
+    replay = ReplayBuffer(1, BOX, 40, 1)
     replay.add(make_rollout(60))
-    feed = Feed(replay, None, 100, 0, 1, seed=1)
+    feed = ReplaySampler(replay, None, 100, 0, 1, seed=1)
     counts = np.zeros(40)
     for _ in range(400):
         feed.draw(1, 1, 0.9)
@@ -183,9 +183,9 @@ def test_drawing_is_uniform() -> None:
 
 def test_noise_is_standard_normal_and_independent() -> None:
     """Mean 0, deviation 1, kurtosis 3, no correlation between the two actions or from draw to draw."""
-    replay = Replay(1, BOX, 4, 1)
+    replay = ReplayBuffer(1, BOX, 4, 1)
     replay.add(make_rollout(4))
-    feed = Feed(replay, None, 2000, 0, 1, seed=1)
+    feed = ReplaySampler(replay, None, 2000, 0, 1, seed=1)
     draws = []
     for _ in range(20):
         feed.draw(1, 1, 0.9)
@@ -198,9 +198,9 @@ def test_noise_is_standard_normal_and_independent() -> None:
 
 def test_what_is_drawn_follows_from_the_seed_and_the_streams() -> None:
     """The same seed gives the same batches, another seed others, and saved streams go on."""
-    replay = Replay(1, BOX, 50, 1)
+    replay = ReplayBuffer(1, BOX, 50, 1)
     replay.add(make_rollout(50))
-    feeds = [Feed(replay, None, 16, 0, 2, seed=seed) for seed in (1, 1, 2)]
+    feeds = [ReplaySampler(replay, None, 16, 0, 2, seed=seed) for seed in (1, 1, 2)]
     for feed in feeds:
         feed.draw(5, 1, 0.9)
     one, same, other = (feed.sample.places[0].tolist() for feed in feeds)
@@ -214,7 +214,7 @@ def test_what_is_drawn_follows_from_the_seed_and_the_streams() -> None:
 @pytest.mark.parametrize("steps", [3, 11])
 def test_a_restored_buffer_is_the_same_bits(steps: int) -> None:
     """Filled in part or wrapped, it holds the same, and goes on the same."""
-    one, other = Replay(1, MASKED, 8, 1), Replay(1, MASKED, 8, 1)
+    one, other = ReplayBuffer(1, MASKED, 8, 1), ReplayBuffer(1, MASKED, 8, 1)
     one.add(make_rollout(steps, spec=MASKED))
     arrays = one.snapshot()
     assert len(arrays["replay/obs"]) == min(8, steps)
@@ -230,12 +230,12 @@ def test_a_restored_buffer_is_the_same_bits(steps: int) -> None:
 
 def test_a_buffer_of_another_size_is_refused() -> None:
     """A run goes on with the buffer that it has."""
-    one = Replay(1, BOX, 1000, 1)
+    one = ReplayBuffer(1, BOX, 1000, 1)
     one.add(make_rollout(3))
     with pytest.raises(CheckpointError) as caught:
-        Replay(1, BOX, 2000, 1).restore(one.snapshot())
+        ReplayBuffer(1, BOX, 2000, 1).restore(one.snapshot())
     assert str(caught.value) == (
-        "The checkpoint's replay buffer has 1,000 places, `sac.buffer` is 2,000.\nhint: go on with sac.buffer=1000"
+        "The checkpoint's replay buffer has 1,000 places, `sac.buffer_size` is 2,000.\nhint: go on with sac.buffer_size=1000"
     )
 
 
@@ -248,8 +248,8 @@ def test_a_buffer_beyond_its_budget_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError) as caught:
         check_budget(376, humanoid, 1_000_000, 1024)
     assert str(caught.value) == (
-        "A replay buffer of `sac.buffer` = 1,000,000 steps of 3,085 bytes takes 2,942.1 MiB; `sac.buffer_mib` allows "
-        "1,024 MiB.\nhint: use sac.buffer=348052 at most, or sac.buffer_mib=2943 if the machine has the memory"
+        "A replay buffer of `sac.buffer_size` = 1,000,000 steps of 3,085 bytes takes 2,942.1 MiB; `sac.buffer_mib` allows "
+        "1,024 MiB.\nhint: use sac.buffer_size=348052 at most, or sac.buffer_mib=2943 if the machine has the memory"
     )
     check_budget(376, humanoid, 348_052, 1024)
     with pytest.raises(ConfigError):
@@ -260,13 +260,13 @@ def test_a_buffer_beyond_its_budget_is_refused_with_the_numbers() -> None:
 @pytest.mark.parametrize("action", [BOX, MASKED])
 def test_the_budget_is_what_the_arrays_take(action: ActionSpec) -> None:
     """Bytes of a step times steps are the bytes of the ring."""
-    replay = Replay(5, action, 100, 1)
+    replay = ReplayBuffer(5, action, 100, 1)
     assert sum(array.nbytes for array in replay.ring) == 100 * step_bytes(5, action)
 
 
 def test_adding_a_step_takes_microseconds() -> None:
     """A step of one env is in within 50 us (some 5 on a quiet machine)."""
-    replay, rollout = Replay(1, BOX, 1000, 1), make_rollout(1)
+    replay, rollout = ReplayBuffer(1, BOX, 1000, 1), make_rollout(1)
     replay.add(rollout)
     best = min(_seconds(lambda: replay.add(rollout)) for _ in range(200))
     assert best < 50e-6
@@ -315,7 +315,7 @@ def test_demos_of_choices_may_be_flat_and_truncated(tmp_path: Path) -> None:
 
 def test_demos_of_a_run_are_its_replay_buffer(tmp_path: Path) -> None:
     """The newest checkpoint's buffer, bit for bit."""
-    replay = Replay(1, BOX, 8, 1)
+    replay = ReplayBuffer(1, BOX, 8, 1)
     replay.add(make_rollout(11))
     run = RunDir(tmp_path / "run")
     save(run, Checkpoint(5, {"learner": {}}, {}))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.reward_hacking import Alarm, rose
+from slipstream.algorithms.reward_hacking import RewardHackingDetector, rose
 
 
 def evaluated(step: int, returns: float, rate: float, **terms: float) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def evaluated(step: int, returns: float, rate: float, **terms: float) -> dict[st
     return row | {f"reward/{name}": value for name, value in terms.items()}
 
 
-def heard(alarm: Alarm, rows: list[dict[str, Any]]) -> list[str]:
+def heard(alarm: RewardHackingDetector, rows: list[dict[str, Any]]) -> list[str]:
     """What an alarm says about rows."""
     return [said for row in rows if (said := alarm.see(row))]
 
@@ -38,7 +38,7 @@ def test_gamed_rewards_are_named_once_with_numbers_and_terms() -> None:
         evaluated(1000 * k, 1.0 + 0.5 * (k >= 3) + 0.01 * (k % 2), 0.8 - 0.5 * (k >= 3), touch=0.1 * k, goal=-0.1 * k)
         for k in range(20)
     ]
-    assert heard(Alarm(), rows) == [
+    assert heard(RewardHackingDetector(), rows) == [
         "The rewards may be gamed: from step 0 to 5,000 the return in evaluation rose from 1 to 1.51 while the win "
         "rate fell from 80% to 30%. What grew most: touch by 0.3 a step. Lower rewards.weights.touch, or set "
         "rewards.potential=true."
@@ -47,20 +47,20 @@ def test_gamed_rewards_are_named_once_with_numbers_and_terms() -> None:
 
 def test_a_slow_drift_is_heard() -> None:
     """Returns that creep up while win rates creep down are noticed through noise."""
-    assert sum(bool(heard(Alarm(), noisy(seed, 40, gain=0.1, fall=0.015))) for seed in range(20)) == 20
+    assert sum(bool(heard(RewardHackingDetector(), noisy(seed, 40, gain=0.1, fall=0.015))) for seed in range(20)) == 20
 
 
 @pytest.mark.parametrize(("gain", "fall"), [(0.0, 0.0), (0.1, 0.0), (0.1, -0.01), (0.0, 0.015), (-0.1, 0.015)])
 def test_noise_progress_and_plain_failure_are_no_alarm(gain: float, fall: float) -> None:
     """Of 100 runs of 60 evaluations without both changes, at most two are blamed."""
-    assert sum(bool(heard(Alarm(), noisy(seed, 60, gain, fall))) for seed in range(100)) <= 2
+    assert sum(bool(heard(RewardHackingDetector(), noisy(seed, 60, gain, fall))) for seed in range(100)) <= 2
 
 
 def test_rates_of_few_games_are_not_believed() -> None:
     """Five evaluations of two games each that go from 1.0 to 0.5 may be chance, however alike they look."""
     rows = [evaluated(k, 1.0 + (k >= 5), 1.0 - 0.5 * (k >= 5)) | {"evaluate/games": 2} for k in range(10)]
-    assert heard(Alarm(), rows) == []
-    assert heard(Alarm(), [row | {"evaluate/games": 200} for row in rows])
+    assert heard(RewardHackingDetector(), rows) == []
+    assert heard(RewardHackingDetector(), [row | {"evaluate/games": 200} for row in rows])
 
 
 def trained(step: int, count: int, returns: float, rate: float) -> dict[str, Any]:
@@ -71,16 +71,16 @@ def trained(step: int, count: int, returns: float, rate: float) -> dict[str, Any
 def test_training_is_looked_at_where_nothing_is_evaluated() -> None:
     """Rows whose windows of 100 episodes overlap count once, and games that change are not compared."""
     falling = [trained(k, 100 * (k + 1), 1.0 + (k >= 5), 0.8 - 0.5 * (k >= 5)) for k in range(10)]
-    assert "the return in training rose from 1 to 2" in heard(Alarm(), falling)[0]
-    assert heard(Alarm(steady=False), falling) == []
-    assert heard(Alarm(), [row | {"episode/count": 10 * k} for k, row in enumerate(falling)]) == []
+    assert "the return in training rose from 1 to 2" in heard(RewardHackingDetector(), falling)[0]
+    assert heard(RewardHackingDetector(steady=False), falling) == []
+    assert heard(RewardHackingDetector(), [row | {"episode/count": 10 * k} for k, row in enumerate(falling)]) == []
     none_yet = trained(0, 0, 0.0, 0.0) | {"episode/return_mean": None}
-    assert heard(Alarm(), [none_yet, *falling])
+    assert heard(RewardHackingDetector(), [none_yet, *falling])
 
 
 def test_evaluations_go_before_training() -> None:
     """Once there is an evaluation, rows without one say nothing."""
-    alarm = Alarm()
+    alarm = RewardHackingDetector()
     alarm.see(evaluated(0, 1.0, 0.5))
     assert heard(alarm, [trained(k, 100 * (k + 1), 1.0 + (k >= 5), 0.8 - 0.5 * (k >= 5)) for k in range(10)]) == []
 
@@ -88,11 +88,11 @@ def test_evaluations_go_before_training() -> None:
 def test_an_alarm_goes_on_where_it_was() -> None:
     """Described through JSON and restored in the midst, it says the same at the same row; what was told stays told."""
     rows = noisy(3, 40, gain=0.1, fall=0.015)
-    whole = Alarm()
+    whole = RewardHackingDetector()
     expected = [whole.see(row) for row in rows]
-    said, alarm = [], Alarm()
+    said, alarm = [], RewardHackingDetector()
     for row in rows:
-        fresh = Alarm()
+        fresh = RewardHackingDetector()
         fresh.restore(json.loads(json.dumps(alarm.describe())))
         alarm = fresh
         said.append(alarm.see(row))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.algorithms.rollback import Gate
+from slipstream.algorithms.rollback import Rollback
 from slipstream.contracts import Array
 
 
@@ -30,7 +30,7 @@ def result(low: float) -> dict[str, float]:
 
 def test_three_falls_in_a_row_go_back_to_the_last_good_weights() -> None:
     """Only evaluations below the first one's lower bound count, and only in a row."""
-    gate, weights = Gate(3), Weights()
+    gate, weights = Rollback(3), Weights()
     assert gate.judge(0.45, result(0.40), weights) == ""
     assert gate.floor == 0.40
     weights.value[:] = 1
@@ -48,17 +48,17 @@ def test_three_falls_in_a_row_go_back_to_the_last_good_weights() -> None:
 
 def test_games_without_sides_are_judged_by_their_return() -> None:
     """Where nothing is won or lost the floor is the lower bound of the mean return."""
-    gate = Gate(1)
+    gate = Rollback(1)
     gate.judge(5.0, {"evaluate/mean_return_low": 4.0}, Weights())
     assert gate.floor == 4.0
 
 
 def test_a_gate_goes_on_as_it_was() -> None:
     """What is described and put back judges as before."""
-    gate, weights = Gate(2), Weights()
+    gate, weights = Rollback(2), Weights()
     gate.judge(0.5, result(0.4), weights)
     gate.judge(0.1, result(0.0), weights)
-    other = Gate(2)
+    other = Rollback(2)
     other.restore(gate.describe(), gate.good)
     weights.value[:] = 7
     assert "are back" in other.judge(0.1, result(0.0), weights)

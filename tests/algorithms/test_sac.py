@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from slipstream.algorithms import sac as module
-from slipstream.algorithms.replay_buffer import Replay
+from slipstream.algorithms.replay_buffer import ReplayBuffer
 from slipstream.algorithms.sac import SAC, entropy_to_keep
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
@@ -378,8 +378,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "hint: offer them as one Discrete, or use algorithm=ppo"),
     ({"critics": 2, "target_critics": 3}, "`sac.target_critics` = 3 cannot be picked among `sac.critics` = 2.\n"
                                           "hint: use sac.target_critics=2 at most"),
-    ({"batch": 1, "demos": "demos.safetensors"}, "`sac.batch` = 1 has no room for both demos and experience.\n"
-                                                 "hint: use sac.batch=2 at least"),
+    ({"batch": 1, "demos": "demos.safetensors"}, "`sac.batch_size` = 1 has no room for both demos and experience.\n"
+                                                 "hint: use sac.batch_size=2 at least"),
 ]  # fmt: skip
 
 
@@ -394,7 +394,7 @@ def test_what_it_cannot_do_is_refused(case: dict[str, Any], message: str) -> Non
 def test_a_buffer_beyond_its_budget_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check comes first, so nothing is allocated."""
     made: list[Any] = []
-    monkeypatch.setattr(module, "Replay", lambda *size: made.append(size) or Replay(*size))
+    monkeypatch.setattr(module, "Replay", lambda *size: made.append(size) or ReplayBuffer(*size))
     with pytest.raises(ConfigError, match=r"takes .* MiB; `sac.buffer_mib` allows 1 MiB"):
         make(buffer=1_000_000_000, buffer_mib=1)
     assert not made

@@ -60,7 +60,7 @@ def test_several_at_once_and_the_rest_stays() -> None:
     """Every scheduled setting moves on its own; all others are those of the file."""
     text = {
         "ppo.clip": "linear to 0.1 over 100",
-        "ppo.entropy": "cosine to 0 over 200",
+        "ppo.entropy_coef": "cosine to 0 over 200",
         "ppo.gamma": "linear to 1 over 50",
     }
     now = Schedules(Settings(schedules=text)).now("ppo", 100)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slipstream.agents.trained import TrainedAgent
-from slipstream.algorithms.warm_start import adopt
+from slipstream.algorithms.warm_start import load_start
 from slipstream.api import Run, configure, resume, train
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError
@@ -28,7 +28,7 @@ SOCCER = {"env__match_seconds": 4.0, "policy__hidden": [16]}
 
 def clone_of(env: str, tmp_path: Path, agent: str, games: int = 8, **settings: Any) -> Path:
     """Record an agent and clone it."""
-    given = {"clone__epochs": 2, "clone__demos": str(tmp_path / "demos"), "clone__batch": 128} | settings
+    given = {"clone__epochs": 2, "clone__demos": str(tmp_path / "demos"), "clone__batch_size": 128} | settings
     resolved = configure(env, flags=given)
     record(choose_env(env, resolved.settings), agent, games, tmp_path / "demos", workers=1)
     run = tmp_path / "clone"
@@ -59,7 +59,12 @@ def test_the_policy_is_the_clone_before_the_first_update(memory: str, tmp_path: 
 
 def test_only_the_value_moves_while_it_warms_up(soccer_clone: Path, tmp_path: Path) -> None:
     """The policy stands still until the value explains enough, and the statistics of observations are held."""
-    settings = {"ppo__value_warmup": 1, "ppo__warm_variance": 1.0, "ppo__hold_obs": 10**9, "plan__envs": 8}
+    settings = {
+        "ppo__value_warmup": 1,
+        "ppo__value_warmup_explained_variance": 1.0,
+        "ppo__freeze_obs_stats_steps": 10**9,
+        "plan__envs": 8,
+    }
     small = {"ppo__rollout": 32, "ppo__minibatch": 128, "steps": 512, "every__evaluate": 0} | SOCCER
     run = train("soccer", run=tmp_path / "run", start=f"run:{soccer_clone}", **settings, **small)
     before, after = (load(find(RunDir.open(path))).groups["policy"] for path in (soccer_clone, run.path))
@@ -75,7 +80,7 @@ def test_only_the_value_moves_while_it_warms_up(soccer_clone: Path, tmp_path: Pa
 def test_the_warm_up_ends_early(soccer_clone: Path, tmp_path: Path) -> None:
     """Once the value explains more than was asked for, the policy learns, however many iterations were allowed."""
     small = {"ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8, "steps": 8192, "every__evaluate": 0} | SOCCER
-    free = {"ppo__warm_variance": 1e-9, "ppo__learning_rate": 1e-2, "ppo__value_warmup": 1000}
+    free = {"ppo__value_warmup_explained_variance": 1e-9, "ppo__learning_rate": 1e-2, "ppo__value_warmup": 1000}
     run = train("soccer", run=tmp_path / "run", start=f"run:{soccer_clone}", **free, **small)
     assert load(find(RunDir.open(run.path))).groups["learner"]["warming"][0] == 0
 
@@ -106,7 +111,7 @@ def test_a_run_from_a_clone_goes_on_exactly(soccer_clone: Path, tmp_path: Path) 
     settings = {
         "start": f"run:{soccer_clone}", "ppo__teacher": "scripted:rule", "ppo__demos": str(tmp_path / "demos"),
         "ppo__demo_batch": 64, "ppo__value_warmup": 1, "ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8,
-        "every__evaluate": 512, "evaluation__games": 4, "evaluation__gate": 1, "opponent": "scripted:chaser",
+        "every__evaluate": 512, "evaluation__games": 4, "evaluation__rollback_after": 1, "opponent": "scripted:chaser",
     } | SOCCER  # fmt: skip
     whole = train("soccer", run=tmp_path / "whole", steps=2048, **settings)
     half = train("soccer", run=tmp_path / "half", steps=1024, **settings)
@@ -123,7 +128,7 @@ def test_a_teacher_and_demos_are_imitated(soccer_clone: Path, tmp_path: Path, qu
     """Their losses are logged and fall; the weight of the demos decays, and a schedule lets the teacher go."""
     rows = quick(
         name="taught", ppo__teacher="scripted:rule", ppo__demos=str(tmp_path / "demos"), ppo__demo_decay=0.5,
-        ppo__teacher_weight=2.0, ppo__learning_rate=3e-3, steps=40_000, every__log=1,
+        ppo__teacher_coef=2.0, ppo__learning_rate=3e-3, steps=40_000, every__log=1,
     ).metrics()  # fmt: skip
     assert rows[-1]["ppo/teacher_loss"] < rows[0]["ppo/teacher_loss"] - 0.2
     assert rows[1]["ppo/demo_weight"] == pytest.approx(0.05)
@@ -133,13 +138,21 @@ def test_a_teacher_and_demos_are_imitated(soccer_clone: Path, tmp_path: Path, qu
 def test_a_clone_becomes_sacs_actor(tmp_path: Path) -> None:
     """Means, deviations and the network behind them are the same function, and the actor waits for its critics."""
     run = clone_of(PENDULUM, tmp_path, "random", algorithm="sac", policy__hidden=[16])
-    settings = configure(PENDULUM, flags={"start": f"run:{run}", "algorithm": "sac", "sac__warmup": 64}).settings
+    settings = configure(
+        PENDULUM, flags={"start": f"run:{run}", "algorithm": "sac", "sac__learning_starts": 64}
+    ).settings
     parts = build(choose_env(PENDULUM, settings), settings)
     obs = Demos.open(tmp_path / "demos").load(["obs"])["obs"][:200]
     one, two = TrainedAgent.from_run(run), TrainedAgent("actor", parts.design, parts.learner.pack)
     assert np.allclose(one.act(obs), two.act(obs), atol=1e-6)
     parts.collector.close()
-    given = {"algorithm": "sac", "start": f"run:{run}", "sac__warmup": 64, "plan__envs": 2, "every__evaluate": 0}
+    given = {
+        "algorithm": "sac",
+        "start": f"run:{run}",
+        "sac__learning_starts": 64,
+        "plan__envs": 2,
+        "every__evaluate": 0,
+    }
     few = {"sac__actor_warmup": 20, "sac__updates_per_step": 1e-3}
     waited = load(find(RunDir.open(train(PENDULUM, run=tmp_path / "sac", steps=200, **given, **few).path))).groups
     first = load(find(RunDir.open(run))).groups["policy"]
@@ -156,7 +169,7 @@ def test_what_does_not_fit_is_said(soccer_clone: Path) -> None:
     donor = TrainedAgent.from_run(soccer_clone).design
     other = Design(donor.obs, donor.action, PolicySettings(hidden=(9,)))
     with pytest.raises(ConfigError, match="has another network than this run asks for"):
-        adopt(f"run:{soccer_clone}", other, other.first_pack(0))
+        load_start(f"run:{soccer_clone}", other, other.first_pack(0))
     with pytest.raises(ConfigError, match="sees and does other things"):
         settings = configure("soccer:2v2", flags={"start": f"run:{soccer_clone}"}).settings
         build(choose_env("soccer:2v2", settings), settings)

@@ -44,7 +44,7 @@ def test_a_player_is_reported_before_any_training(cli: Cli) -> None:
 
 def test_settings_are_those_of_the_flags(cli: Cli) -> None:
     """A term that is switched off is off, and a half-life is the discount of the shares."""
-    more = ("--set", "rewards.groups.ball=0", "--set", "rewards.half_life=10")
+    more = ("--set", "rewards.groups.ball=0", "--set", "rewards.half_life_s=10")
     found = facts(
         cli("report", "--env", "soccer", "--agent", "random", "--games", 2, "--out", "x", *SHORT, *more, "--json")
     )

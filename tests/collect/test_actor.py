@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from slipstream.collect.actor import Actor
-from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, inspect, inspected
-from slipstream.collect.rollout import Rollout, empty_rollout, learning_rows
+from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, check_rows, checked_rows
+from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import Roster, still_seats
+from slipstream.play.assignments import OpponentRoster, fixed_assignments, learning_rows
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
@@ -29,9 +29,9 @@ def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     """Fill one rollout with a new policy."""
     spec = vector.spec
     design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
-    actor = Actor(vector, design, seed=0, roster=Roster(no_player), first=first)
+    actor = Actor(vector, design, seed=0, roster=OpponentRoster(no_player), first=first)
     actor.acting.load(design.first_pack(0))
-    seats = still_seats(spec, vector.envs, False)
+    seats = fixed_assignments(spec, vector.envs, False)
     actor.reset(seats)
     rollout = empty_rollout(spec, design, steps, vector.envs)
     actor.fill(rollout, seats)
@@ -42,20 +42,20 @@ def test_a_look_at_a_step_finds_what_it_holds() -> None:
     """NaN or infinity anywhere is seen, in last observations only where an episode ended; so are ends and absences."""
     spec = EnvSpec("toy", vector_obs(5), ActionSpec("discrete", (2,)))
     rows = empty_rows(spec, 20)
-    looked = inspected(spec, rows)
+    looked = checked_rows(spec, rows)
     rows.obs[:], rows.reward[:], rows.final_obs[:] = 3e38, -3e38, np.nan
-    assert inspect(*looked) == 0
+    assert check_rows(*looked) == 0
     for array, place in ((rows.obs, (13, 2)), (rows.reward, 13)):
         for bad in (np.nan, np.inf, -np.inf):
             kept, array[place] = array[place], bad
-            assert inspect(*looked) == BROKEN
+            assert check_rows(*looked) == BROKEN
             array[place] = kept
     rows.terminated[4] = 1
-    assert inspect(*looked) == ENDED | BROKEN
+    assert check_rows(*looked) == ENDED | BROKEN
     rows.final_obs[4] = 0
-    assert inspect(*looked) == ENDED
+    assert check_rows(*looked) == ENDED
     rows.truncated[5], rows.final_obs[5], rows.active[0] = 1, 0, 0
-    assert inspect(*looked) == ENDED | CUT | ABSENT
+    assert check_rows(*looked) == ENDED | CUT | ABSENT
 
 
 def test_a_look_reads_the_numbers_beside_pixels() -> None:
@@ -63,11 +63,11 @@ def test_a_look_reads_the_numbers_beside_pixels() -> None:
     obs = ObsSpec((ObsField("speed", "vector", (2,)), ObsField("view", "image", (4, 4, 1))))
     spec = EnvSpec("toy", obs, ActionSpec("discrete", (2,)))
     rows = empty_rows(spec, 3)
-    looked = inspected(spec, rows)
+    looked = checked_rows(spec, rows)
     obs.split(rows.obs)["view"][:] = 255
-    assert inspect(*looked) == 0
+    assert check_rows(*looked) == 0
     obs.split(rows.obs)["speed"][2, 1] = np.nan
-    assert inspect(*looked) == BROKEN
+    assert check_rows(*looked) == BROKEN
 
 
 def test_learning_rows_are_all_or_one_side() -> None:
@@ -175,9 +175,9 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
 
     spec = vector.spec
     design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
-    actor = Actor(vector, design, seed=0, roster=Roster(lambda name: load_agent(name, spec, choice)))
+    actor = Actor(vector, design, seed=0, roster=OpponentRoster(lambda name: load_agent(name, spec, choice)))
     actor.roster.add(["scripted:chaser"])
-    seats = still_seats(spec, 2, True)
+    seats = fixed_assignments(spec, 2, True)
     actor.reset(seats)
     rollout = empty_rollout(spec, design, 5, 2)
     actor.fill(rollout, seats)

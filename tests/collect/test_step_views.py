@@ -6,10 +6,10 @@ from dataclasses import fields
 
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import empty_rollout
-from slipstream.collect.step_views import KEPT, Moments
+from slipstream.collect.step_views import KEPT, StepViews
 from slipstream.contracts import ActionSpec, Agent, EnvSpec, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import Roster, still_seats
+from slipstream.play.assignments import OpponentRoster, fixed_assignments
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.vector.make import make_vector
@@ -30,7 +30,7 @@ def no_player(name: str) -> Agent:
 def test_steps_are_views_made_once() -> None:
     """What is written into a step stands in the rollout, the next observation in the next row; asked again, no copy."""
     rollout, now = empty_rollout(SPEC, design(SPEC), 4, 2), empty_rows(SPEC, 2)
-    moments = Moments(SPEC, now)
+    moments = StepViews(SPEC, now)
     steps = moments.of(rollout)
     steps[1].action[:], steps[1].rows.obs[:], steps[1].rows.reward[:] = 1, 5.0, 7.0
     assert (rollout.action[1] == 1).all() and (rollout.obs[2] == 5).all() and (rollout.reward[1] == 7).all()
@@ -42,7 +42,7 @@ def test_steps_are_views_made_once() -> None:
 def test_off_policy_steps_keep_their_last_observations() -> None:
     """Where the rollout has room for last observations, each step has its own."""
     rollout = empty_rollout(SPEC, design(SPEC, value=False), 3, 2)
-    steps = Moments(SPEC, empty_rows(SPEC, 2)).of(rollout)
+    steps = StepViews(SPEC, empty_rows(SPEC, 2)).of(rollout)
     steps[2].rows.final_obs[:] = 9
     assert rollout.final_obs[:, 0, 0].tolist() == [0, 0, 9]
 
@@ -52,8 +52,8 @@ def test_rollouts_filled_in_turn_hold_what_one_alone_does() -> None:
     taken = []
     for buffers in (1, KEPT + 1):
         vector = make_vector(EnvChoice("gymnasium:CartPole-v1"), 2)
-        drawn, seats = design(vector.spec), still_seats(vector.spec, 2, False)
-        actor = Actor(vector, drawn, seed=0, roster=Roster(no_player))
+        drawn, seats = design(vector.spec), fixed_assignments(vector.spec, 2, False)
+        actor = Actor(vector, drawn, seed=0, roster=OpponentRoster(no_player))
         actor.acting.load(drawn.first_pack(0))
         actor.reset(seats)
         rollouts = [empty_rollout(vector.spec, drawn, 30, 2) for _ in range(buffers)]

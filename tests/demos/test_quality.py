@@ -18,7 +18,7 @@ from slipstream.confidence import mean_interval
 from slipstream.contracts import ActionSpec, Array
 from slipstream.demos import quality
 from slipstream.demos.format import EPISODE, Schema
-from slipstream.demos.quality import examine, inspect
+from slipstream.demos.quality import check_quality, examine
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare, seal
 from slipstream.errors import DemoError, MachineError
@@ -54,7 +54,7 @@ def flip(file: Path, place: int) -> None:
 def test_good_demos(write: Write, everything: Schema) -> None:
     """Where nothing is wrong nothing is written."""
     folder = write(schema=everything)
-    report = inspect(folder)
+    report = check_quality(folder)
     assert report.bad == {}
     assert report.share == 0
     assert report.facts()["good"] == 8
@@ -83,7 +83,7 @@ def test_bad_values(write: Write, everything: Schema, alter: Any, reason: str, p
     """Each kind of fault is found in the one episode that has it, and that is put into quarantine."""
     schema = replace(everything, obs=plain.obs)
     folder = write(schema=schema, alter=alter, games=3)
-    report = inspect(folder, limit=0.2)
+    report = check_quality(folder, limit=0.2)
     assert report.bad == {"a/3": reason}
     assert json.loads((folder / "quarantine.json").read_text())["episodes"] == {"a/3": reason}
     assert len(Demos.open(folder)) == 5
@@ -99,35 +99,35 @@ def test_numbers_among_pixels(write: Write, everything: Schema) -> None:
         if number == 2:
             fields["speed"][3, 1] = np.nan
 
-    assert inspect(write(schema=everything, alter=alter), limit=0.2).bad == {
+    assert check_quality(write(schema=everything, alter=alter), limit=0.2).bad == {
         "a/2": "has NaN or infinite values in `obs`"
     }
 
 
 def test_large_numbers_are_no_fault(write: Write) -> None:
     """Numbers the sum of which is infinite are finite all the same."""
-    assert inspect(write(alter=spoil(1, obs=put((slice(None, 20), 0), 3e38)))).bad == {}
+    assert check_quality(write(alter=spoil(1, obs=put((slice(None, 20), 0), 3e38)))).bad == {}
 
 
 def test_continuous_actions_out_of_range(write: Write, plain: Schema) -> None:
     """Rounding is no fault, more is; infinite bounds bound nothing."""
     schema = replace(plain, action=CONTINUOUS)
     alter = lambda n, v: v["action"].__setitem__((0, 1), {1: 4.0001, 2: 4.01}.get(n, 4.0))  # noqa: E731
-    assert list(inspect(write(schema=schema, alter=alter), limit=0.5).bad) == ["a/2"]
+    assert list(check_quality(write(schema=schema, alter=alter), limit=0.5).bad) == ["a/2"]
     free = replace(plain, action=ActionSpec("continuous", (), (-np.inf,), (np.inf,)))
     path = write("free", schema=replace(free, action=replace(free.action, low=(-2e9,), high=(2e9,))))
     told = json.loads((path / "demos.json").read_text())
     (path / "demos.json").write_text(json.dumps(told | {"action": free.action.describe()}))
-    assert inspect(path).bad == {}
-    assert inspect(path).facts()["actions"][0]["reach"] is None
+    assert check_quality(path).bad == {}
+    assert check_quality(path).facts()["actions"][0]["reach"] is None
 
 
 def test_a_flipped_bit(write: Write, everything: Schema) -> None:
     """A bit that changed on disk is found by the checksum, unless that is not asked for."""
     folder = write(schema=everything)
     flip(folder / "shards" / "a" / "terms.touch.bin", 4 * 100)
-    assert inspect(folder, limit=0.2, verify=False).bad == {}
-    report = inspect(folder, limit=0.2)
+    assert check_quality(folder, limit=0.2, verify=False).bad == {}
+    report = check_quality(folder, limit=0.2)
     assert report.bad == {"a/2": "is damaged: its checksum is wrong"}
 
 
@@ -169,7 +169,7 @@ def test_copies(write: Write) -> None:
     """Extra copies are left out, the first stays; they are no reason to stop, since leaving them out is the cure."""
     folder = write(games=3)
     shutil.copytree(folder / "shards" / "a", folder / "shards" / "b")
-    report = inspect(folder)
+    report = check_quality(folder)
     assert report.bad == {f"b/{n}": f"is a copy of a/{n}" for n in range(3)}
     assert (report.copies, report.share, report.facts()["good"]) == (3, 0.0, 3)
     assert "bad: 3, 3 of them copies" in report.lines()
@@ -182,13 +182,13 @@ def test_short_episodes_may_be_alike(tmp_path: Path, plain: Schema, values: Draw
     for game, seed in ((0, 0), (1, 0), (1, 0), (0, 7)):
         shard.add(values(steps=5), game=game, seed=seed)
     shard.close()
-    report = inspect(tmp_path / "demos")
+    report = check_quality(tmp_path / "demos")
     assert report.bad == {}
     assert report.repeats == 3
     shard = Shard(tmp_path / "demos", "b", plain, {})
     shard.add(values(steps=5), game=0, seed=0)
     shard.close()
-    assert inspect(tmp_path / "demos").bad == {"b/0": "is a copy of a/0"}
+    assert check_quality(tmp_path / "demos").bad == {"b/0": "is a copy of a/0"}
 
 
 def test_the_same_checksum_is_not_the_same_episode(write: Write) -> None:
@@ -206,7 +206,7 @@ def test_over_the_limit(write: Write) -> None:
     """More than 1 % of bad episodes is an error that lists some, says what to do, and leaves the quarantine written."""
     folder = write(games=100, alter=spoil(*range(1, 8), reward=put(0, np.nan)))
     with pytest.raises(DemoError) as raised:
-        inspect(folder)
+        check_quality(folder)
     assert raised.value.code == 4
     lines = raised.value.message.splitlines()
     assert lines[0] == f"7 of 100 episodes in {folder} are bad (7.00%); 1.00% may be."
@@ -218,7 +218,7 @@ def test_over_the_limit(write: Write) -> None:
 
 def test_one_percent_is_not_over_it(write: Write) -> None:
     """Exactly the limit may be bad; that is left out and training goes on."""
-    report = inspect(write(games=100, alter=spoil(5, reward=put(0, np.nan))))
+    report = check_quality(write(games=100, alter=spoil(5, reward=put(0, np.nan))))
     assert report.share == 0.01
     assert report.facts()["good"] == 99
 
@@ -227,9 +227,9 @@ def test_an_accepted_share_stays_accepted(write: Write) -> None:
     """Who has allowed a share of bad episodes for a folder is not asked again."""
     folder = write(games=10, alter=spoil(5, reward=put(0, np.nan)))
     with pytest.raises(DemoError, match=r"1 of 10 episodes"):
-        inspect(folder)
+        check_quality(folder)
     quality.quarantine(examine(folder), allowed=0.1)
-    assert inspect(folder).share == 0.1
+    assert check_quality(folder).share == 0.1
 
 
 def test_what_was_put_there_by_hand_stays(write: Write) -> None:
@@ -237,13 +237,13 @@ def test_what_was_put_there_by_hand_stays(write: Write) -> None:
     folder = write(games=5)
     told = {"a/1": "he was not looking", "a/2": "has NaN or infinite values in `obs`"}
     (folder / "quarantine.json").write_text(json.dumps({"version": 1, "episodes": told}))
-    report = inspect(folder)
+    report = check_quality(folder)
     assert report.bad == {}
     assert report.facts()["good"] == 4
     assert "left out by hand: 1" in report.lines()
     assert json.loads((folder / "quarantine.json").read_text())["episodes"] == {"a/1": "he was not looking"}
     (folder / "quarantine.json").write_text(json.dumps({"version": 1, "episodes": {"a/2": told["a/2"]}}))
-    inspect(folder)
+    check_quality(folder)
     assert not (folder / "quarantine.json").exists()
 
 
@@ -251,12 +251,12 @@ def test_nothing_to_check(tmp_path: Path, plain: Schema, write: Write) -> None:
     """A folder without a whole episode cannot be learnt from."""
     prepare(tmp_path / "empty", plain)
     with pytest.raises(DemoError, match="empty holds no whole episode") as raised:
-        inspect(tmp_path / "empty")
+        check_quality(tmp_path / "empty")
     assert raised.value.hint == "record or import some"
     folder = write()
     (folder / "shards" / "a" / "obs.bin").unlink()
     with pytest.raises(DemoError, match="no whole episode: all 4 that its index tells of are damaged"):
-        inspect(folder)
+        check_quality(folder)
 
 
 def test_a_quarantine_that_cannot_be_written(write: Write) -> None:
@@ -295,7 +295,7 @@ def test_blocks_change_nothing(
 
 def test_returns_and_lengths(write: Write, everything: Schema) -> None:
     """Returns, lengths, outcomes and ends are those of the good episodes."""
-    report = inspect(write(schema=everything, games=10, alter=spoil(0, reward=put(0, np.nan))), limit=0.1)
+    report = check_quality(write(schema=everything, games=10, alter=spoil(0, reward=put(0, np.nan))), limit=0.1)
     facts, records = report.facts(), Demos.open(report.demos.path).episodes
     mean, low, high = mean_interval(records["return"].tolist())
     assert facts["returns"] == {
@@ -322,7 +322,7 @@ def test_options_used(write: Write, plain: Schema) -> None:
     assert report.facts()["null_share"] == 0.25
     assert "actions: 2 of 4 options used (2: 75.0%, 0: 25.0%)" in report.lines()
     assert "null actions: 25.0%" in report.lines()
-    assert inspect(folder).facts()["null_share"] is None
+    assert check_quality(folder).facts()["null_share"] is None
     for wrong in ([4], [0, 0], [-1]):
         with pytest.raises(DemoError, match="is no action of these demos") as raised:
             examine(folder, null=wrong)
@@ -364,6 +364,6 @@ def test_zero_out_of_range_is_no_rest(write: Write, plain: Schema) -> None:
 
 def test_one_episode(write: Write) -> None:
     """Of one episode there is no interval, and that is not an error."""
-    report = inspect(write(games=1))
+    report = check_quality(write(games=1))
     assert math.isnan(report.facts()["returns"]["mean_low"])
     assert not any("nan" in line for line in report.lines())

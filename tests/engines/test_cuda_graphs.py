@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Knobs
+from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Coefficients
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines import cuda_graphs as graphs_module
-from slipstream.engines.cuda_graphs import WARMED, Graphs, Tally
-from slipstream.engines.tensor_batch import Data
+from slipstream.engines.cuda_graphs import WARMED, StepGraphs, StepStats
+from slipstream.engines.tensor_batch import TensorBatch
 from slipstream.engines.torch_engine import TorchEngine, warn_of
 from slipstream.policies.design import Design
 
-KNOBS = Knobs(
+KNOBS = Coefficients(
     minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
     adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
 )  # fmt: skip
@@ -60,7 +60,7 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
     return make
 
 
-def learn(engine: TorchEngine, batch: Batch, knobs: Knobs = KNOBS, epochs: int = 3) -> tuple[Array, Array]:
+def learn(engine: TorchEngine, batch: Batch, knobs: Coefficients = KNOBS, epochs: int = 3) -> tuple[Array, Array]:
     """Take some epochs; return the weights and the totals."""
     random, totals = np.random.default_rng(1), np.zeros(SUMS)
     for _ in range(epochs):
@@ -70,7 +70,7 @@ def learn(engine: TorchEngine, batch: Batch, knobs: Knobs = KNOBS, epochs: int =
 
 def test_a_tally_counts_what_was_taken_and_ends_after_three_failures() -> None:
     """Failed steps add nothing, skipped ones neither and break no row; after three in a row nothing counts."""
-    tally = Tally("cpu")
+    tally = StepStats("cpu")
     tally.begin(1)
     added = torch.zeros(SUMS, dtype=torch.float64)
     added[SAMPLES], added[UPDATES] = 10, 1
@@ -93,7 +93,7 @@ def test_what_does_not_count_is_left_out_of_the_standard() -> None:
         none, zeros[:0], zeros[:0], none, none, zeros, zeros, columns["advantage"], zeros, columns["weight"],
         np.zeros(4, np.uint8), none, none, np.zeros(0, np.int64), 4,
     )  # fmt: skip
-    data = Data(batch, "cpu")
+    data = TensorBatch(batch, "cpu")
     mean, factor, share = data.standardise(torch.arange(4), True)
     assert (float(mean), float(factor)) == (3.0, pytest.approx(0.5)) and float(share) == pytest.approx(1 / 3)
     assert [float(x) for x in data.standardise(torch.arange(4), False)[:2]] == [0.0, 1.0]
@@ -111,8 +111,8 @@ def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
     """Sequences with memory are learned step by step, and the plan hears why, once."""
     design, params, batch = make_case(memory="lstm", sequence=5)
     engine, heard = TorchEngine(design, params, 1), list[Any]()
-    graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told))
-    data = Data(batch, "cpu")
+    graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told))
+    data = TensorBatch(batch, "cpu")
     assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(WARMED + 2))
     why = "the learner takes its steps one by one: sequences are cut where episodes begin"
     assert heard == [("graphs", "acting", why)]
@@ -122,8 +122,8 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     """The learning rate and the clip are read from memory; what changes the steps themselves is not."""
     design, params, batch = make_case()
     engine = TorchEngine(design, params, 1)
-    graphs = Graphs(engine.step, engine.optimiser, lambda *_: "", print)
-    data, index = Data(batch, "cpu"), torch.arange(8)
+    graphs = StepGraphs(engine.step, engine.optimiser, lambda *_: "", print)
+    data, index = TensorBatch(batch, "cpu"), torch.arange(8)
     key = graphs._key(data, index, KNOBS)
     assert key == graphs._key(data, index, replace(KNOBS, learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
     for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
@@ -155,8 +155,8 @@ def test_a_graph_can_hold_a_step(
     if compared:
         batch = replace(batch, reference=np.zeros((len(batch.logp), design.outputs), np.float32))
     engine = TorchEngine(design, params, 1, device="cpu:0", **how)
-    graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
-    data, index, chosen = Data(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **knobs)
+    graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
+    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **knobs)
     assert engine._unfit_for_graphs(data, chosen) == ""
     engine.step(data, index, chosen)
     dialled, before = graphs._dialled(chosen), engine.gradient()
@@ -186,7 +186,7 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
     for graphed in (False, True):
         engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that data has to be brought to
         if graphed:
-            engine._graphs = Graphs(engine.step, engine.optimiser, engine._unfit_for_graphs, warn_of)
+            engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, warn_of)
         learn(engine, batch)
         made.append(learn(engine, second, replace(KNOBS, learning_rate=5e-4, clip=0.1, entropy=0.0)))
         assert not graphed or len(engine._graphs._captured) == 1
@@ -206,7 +206,7 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
     monkeypatch.setattr(graphs_module, "capture", fail)
     plain, engine = (TorchEngine(design, params.copy(), 1) for _ in range(2))
     told = "the learner takes its steps one by one: a step cannot be captured: this copy is not permitted"
-    engine._graphs = Graphs(
+    engine._graphs = StepGraphs(
         engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told)
     )  # fmt: skip
     for one, other in zip(learn(plain, batch), learn(engine, batch), strict=True):

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.algorithms.contrastive_loss import contrast, info_nce
-from slipstream.algorithms.engine import SUMS, Batch, Engine, Knobs, Outcome
+from slipstream.algorithms.contrastive_loss import contrastive_loss, info_nce
+from slipstream.algorithms.engine import SUMS, Batch, Coefficients, Engine, UpdateStats
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.engines.torch_engine import TorchEngine
@@ -32,7 +32,7 @@ KINDS = [
 ]  # fmt: skip
 MEMORIES = ["none", "gru", "lstm"]
 ENGINES: dict[str, Callable[..., Any]] = {"fused": FusedEngine, "torch": TorchEngine}
-KNOBS = Knobs(
+KNOBS = Coefficients(
     minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
     adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
 )  # fmt: skip
@@ -93,12 +93,12 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
     return make
 
 
-def outcome_of(engine: Engine, batch: Batch, knobs: Knobs, orders: Array) -> Outcome:
+def outcome_of(engine: Engine, batch: Batch, knobs: Coefficients, orders: Array) -> UpdateStats:
     """Run one epoch for each row of `orders`."""
     totals, before = np.zeros(SUMS), engine.counters[2]
     for order in orders:
         engine.run(batch, order, knobs, totals)
-    return Outcome.of(totals, int(engine.counters[2] - before), bool(engine.counters[1] >= 3))
+    return UpdateStats.of(totals, int(engine.counters[2] - before), bool(engine.counters[1] >= 3))
 
 
 def orders_of(batch: Batch, epochs: int, seed: int = 0) -> Array:
@@ -107,7 +107,7 @@ def orders_of(batch: Batch, epochs: int, seed: int = 0) -> Array:
     return np.stack([random.permutation(len(batch.logp) // batch.sequence) for _ in range(epochs)])
 
 
-def both(case: Case, orders: Array, knobs: Knobs, threads: int = 1) -> list[Any]:
+def both(case: Case, orders: Array, knobs: Coefficients, threads: int = 1) -> list[Any]:
     """Run each engine from the same start: (engine, outcome)."""
     design, params, batch = case
     made = []
@@ -117,7 +117,7 @@ def both(case: Case, orders: Array, knobs: Knobs, threads: int = 1) -> list[Any]
     return made
 
 
-def compare(case: Case, knobs: Knobs, threads: int = 1) -> None:
+def compare(case: Case, knobs: Coefficients, threads: int = 1) -> None:
     """One gradient, and the weights, moments and log after some updates, are the same for both engines."""
     batch = case[2]
     free = replace(knobs, max_grad_norm=1e9, minibatch=len(batch.logp))
@@ -581,7 +581,7 @@ def test_contrast_of_two_by_hand() -> None:
     # Cosines: [[1, 0.6], [0, 0.8]]; temperature 0.5 doubles them.
     expected = np.log(1 + np.exp(1.2 - 2.0)) + np.log(1 + np.exp(0.0 - 1.6))
     assert float(info_nce(anchors, positives, 0.5)) == pytest.approx(expected, rel=1e-6)
-    mean, by_anchors, by_positives = contrast(anchors, positives, 0.5)
+    mean, by_anchors, by_positives = contrastive_loss(anchors, positives, 0.5)
     assert float(mean) == pytest.approx(expected / 2, rel=1e-6)
     # Anchor 0 can only turn: its slope along [0, 1] is (p1 * 0.8 - (1 - p0) * 0 ...) = p1 * (0.8 - 0) / 0.5 / 2 / |a|.
     share = np.exp(1.2) / (np.exp(1.2) + np.exp(2.0))
@@ -595,9 +595,9 @@ def test_contrast_in_blocks_is_the_contrast_of_all(monkeypatch: pytest.MonkeyPat
 
     generator = torch.Generator().manual_seed(0)
     anchors, positives = torch.randn(2, 50, 8, generator=generator)
-    whole = contrast(anchors, positives, 0.2)
+    whole = contrastive_loss(anchors, positives, 0.2)
     monkeypatch.setattr(contrasting, "CONTRASTED", 7)
-    for one, two in zip(whole, contrast(anchors, positives, 0.2), strict=True):
+    for one, two in zip(whole, contrastive_loss(anchors, positives, 0.2), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
 

@@ -20,9 +20,9 @@ from slipstream.plan import Facts, Switch, make_plan
 from slipstream.runs.checkpoint import Saver, find, load
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics
-from slipstream.runs.signals import Wishes
+from slipstream.runs.signals import StopRequest
 from slipstream.settings import PlanSettings
-from slipstream.training.build import Parts, build, choose_env, make_engine
+from slipstream.training.build import TrainingParts, build, choose_env, make_engine
 from slipstream.training.loop import iterate
 from slipstream.training.run_state import Position, capture
 
@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any) -> Parts:
+def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any) -> TrainingParts:
     """Build the parts of a small run, ready to collect."""
     settings = configure(env, flags=SMALL | more).settings
     parts = build(choose_env(env, settings), settings, before)
@@ -137,7 +137,7 @@ def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: No
     assert ("plan.compile", True, False, why) in parts.plan.rows()
     settings = configure("pixels", flags=SMALL | {"steps": 512}).settings
     place = RunDir.create(tmp_path / "run")
-    saver, metrics, wishes = Saver(place, settings.keep), Metrics(place), Wishes()
+    saver, metrics, wishes = Saver(place, settings.keep), Metrics(place), StopRequest()
     loop = iterate(
         parts, settings, Position(), metrics, saver, wishes, lambda steps: (0.0, {}), lambda steps: nullcontext()
     )  # fmt: skip

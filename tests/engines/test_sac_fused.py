@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.replay_buffer import TERMINATED, TRUNCATED, Feed, Replay
-from slipstream.algorithms.sac_critics import LENGTH, SUMS, UPDATES, Critics, SoftEngine, SoftKnobs
+from slipstream.algorithms.replay_buffer import TERMINATED, TRUNCATED, ReplayBuffer, ReplaySampler
+from slipstream.algorithms.sac_critics import LENGTH, SUMS, UPDATES, Critics, SACCoefficients, SACEngine
 from slipstream.contracts import ActionSpec, Array, vector_obs
-from slipstream.engines.sac_fused import FusedSoft
-from slipstream.engines.sac_torch import TorchSoft
+from slipstream.engines.sac_fused import FusedSAC
+from slipstream.engines.sac_torch import TorchSAC
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings, SACSettings
 
@@ -21,15 +21,17 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", (5,)),
     "masked": ActionSpec("discrete", (5,), masked=True),
 }
-KNOBS = SoftKnobs(learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, frozen=False, n_step=1)
+KNOBS = SACCoefficients(
+    learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, frozen=False, n_step=1
+)
 PAIR = {"critics": 2, "target_critics": 2}
 MANY = {"critics": 5, "target_critics": 2, "critic_norm": True}
 
 
-def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> Replay:
+def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> ReplayBuffer:
     """A buffer of random steps in episodes of about seven, some terminated; masks allow what was done."""
     random = np.random.default_rng([seed, 7])
-    replay = Replay(OBS, action, steps, 1)
+    replay = ReplayBuffer(OBS, action, steps, 1)
     ring = replay.ring
     ring.obs[:], ring.next_obs[:] = random.normal(0, 1, (2, steps, OBS))
     ring.reward[:] = random.normal(0, 1, steps)
@@ -63,9 +65,9 @@ def make_pack(design: Design) -> Array:
 
 
 def make(
-    engine: type[FusedSoft] | type[TorchSoft], kind: str = "continuous", threads: int = 1,
+    engine: type[FusedSAC] | type[TorchSAC], kind: str = "continuous", threads: int = 1,
     policy: dict[str, Any] | None = None, batch: int = BATCH, **sac: Any,
-) -> tuple[Any, Feed]:  # fmt: skip
+) -> tuple[Any, ReplaySampler]:  # fmt: skip
     """An engine and what it draws from."""
     settings = SACSettings(batch=batch, **sac)
     design = Design(
@@ -73,20 +75,20 @@ def make(
     )
     critics = Critics(design, settings)
     replay = make_replay(design.action)
-    feed = Feed(replay, None, batch, 0, settings.target_critics, seed=4)
-    if engine is FusedSoft:
-        return FusedSoft(design, critics, make_pack(design), batch, threads, seed=1), feed
-    return TorchSoft(design, critics, make_pack(design), threads, seed=1), feed
+    feed = ReplaySampler(replay, None, batch, 0, settings.target_critics, seed=4)
+    if engine is FusedSAC:
+        return FusedSAC(design, critics, make_pack(design), batch, threads, seed=1), feed
+    return TorchSAC(design, critics, make_pack(design), threads, seed=1), feed
 
 
-def run(pair: tuple[SoftEngine, Feed], updates: int, knobs: SoftKnobs = KNOBS) -> Array:
+def run(pair: tuple[SACEngine, ReplaySampler], updates: int, knobs: SACCoefficients = KNOBS) -> Array:
     """Take steps and return what they add up."""
     totals = np.zeros(SUMS)
     pair[0].run(pair[1], knobs, updates, totals)
     return totals
 
 
-def largest_gap(one: SoftEngine, other: SoftEngine) -> dict[str, float]:
+def largest_gap(one: SACEngine, other: SACEngine) -> dict[str, float]:
     """The largest difference between two engines' arrays, kind by kind."""
     gaps: dict[str, float] = {}
     theirs = other.snapshot()
@@ -114,8 +116,8 @@ def test_gradients_and_weights_equal_those_of_torch(
     kind: str, sac: dict[str, Any], policy: dict[str, Any], n_step: int, threads: int
 ) -> None:
     """One step's gradient and eight steps' actor, critics, targets, temperature and log equal torch's to 1e-5."""
-    knobs = SoftKnobs(**{**KNOBS.__dict__, "n_step": n_step})
-    fused, torch = make(FusedSoft, kind, threads, policy, **sac), make(TorchSoft, kind, 1, policy, **sac)
+    knobs = SACCoefficients(**{**KNOBS.__dict__, "n_step": n_step})
+    fused, torch = make(FusedSAC, kind, threads, policy, **sac), make(TorchSAC, kind, 1, policy, **sac)
     one, other = run(fused, 1, knobs), run(torch, 1, knobs)
     assert np.array_equal(fused[1].sample.places, torch[1].sample.places)
     assert np.allclose(fused[0].gradient(), torch[0].gradient(), atol=1e-6, rtol=1e-4)
@@ -130,7 +132,7 @@ def test_gradients_and_weights_equal_those_of_torch(
 
 def test_a_batch_is_the_same_for_any_number_of_threads_and_the_steps_for_the_same_number() -> None:
     """Rows draw from streams of their own; gradients are added up in a fixed order."""
-    alone, pair, again = (make(FusedSoft, threads=threads, **MANY) for threads in (1, 3, 3))
+    alone, pair, again = (make(FusedSAC, threads=threads, **MANY) for threads in (1, 3, 3))
     for case in (alone, pair, again):
         run(case, 20)
     assert np.array_equal(alone[1].sample.places, pair[1].sample.places)
@@ -143,7 +145,7 @@ def test_a_batch_is_the_same_for_any_number_of_threads_and_the_steps_for_the_sam
 def test_any_batch_can_be_shared_out(batch: int) -> None:
     """Batches that fill neither threads nor lanes give torch's steps too."""
     for kind in ("continuous", "masked"):
-        fused, torch = make(FusedSoft, kind, 2, batch=batch, **PAIR), make(TorchSoft, kind, batch=batch, **PAIR)
+        fused, torch = make(FusedSAC, kind, 2, batch=batch, **PAIR), make(TorchSAC, kind, batch=batch, **PAIR)
         run(fused, 3)
         run(torch, 3)
         assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
@@ -152,8 +154,8 @@ def test_any_batch_can_be_shared_out(batch: int) -> None:
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
 def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
     """Critics and targets move alike in both engines; actor, its moments and the temperature do not."""
-    knobs = SoftKnobs(**{**KNOBS.__dict__, "frozen": True})
-    fused, torch = make(FusedSoft, kind, **PAIR), make(TorchSoft, kind, **PAIR)
+    knobs = SACCoefficients(**{**KNOBS.__dict__, "frozen": True})
+    fused, torch = make(FusedSAC, kind, **PAIR), make(TorchSAC, kind, **PAIR)
     before = fused[0].snapshot()
     assert run(fused, 5, knobs)[UPDATES] == run(torch, 5, knobs)[UPDATES] == 5
     assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
@@ -162,11 +164,11 @@ def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
         assert np.array_equal(array, before[name]) == still or name == "counters", name
 
 
-@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+@pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
 def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
     """A fixed temperature is used and not moved, and what comes out of the flat weights is all that is in them."""
     (fixed, feed), learned = make(engine, **MANY), make(engine, **MANY)
-    run((fixed, feed), 5, SoftKnobs(**{**KNOBS.__dict__, "temperature": 0.7}))
+    run((fixed, feed), 5, SACCoefficients(**{**KNOBS.__dict__, "temperature": 0.7}))
     run(learned, 5)
     assert fixed.temperature() == 1.0
     assert np.array_equal(fixed.snapshot()["temperature"], np.zeros(3))
@@ -175,7 +177,7 @@ def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
     assert np.array_equal(weights.flatten(weights.named(fixed.params)), fixed.params)
 
 
-@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+@pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
 def test_target_critics_are_picked_anew_for_every_step(engine: Any) -> None:
     """Two of five, always different ones, every pair now and then."""
     case = make(engine, **MANY)
@@ -187,7 +189,7 @@ def test_target_critics_are_picked_anew_for_every_step(engine: Any) -> None:
     assert all(one != other for one, other in seen)
 
 
-@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+@pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
 def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
     """With rewards that are not finite nothing moves, three failures end the run, and a good step forgets them."""
     soft, feed = make(engine, **PAIR)
@@ -203,20 +205,20 @@ def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
     assert soft.counters.tolist() == [3, 0, 3, 3]
 
 
-@pytest.mark.parametrize(("engine", "threads"), [(FusedSoft, 1), (FusedSoft, 2), (TorchSoft, 1)])
+@pytest.mark.parametrize(("engine", "threads"), [(FusedSAC, 1), (FusedSAC, 2), (TorchSAC, 1)])
 def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads: int) -> None:
     """If only the actor's step fails, the critics' stands and the failure is counted."""
     soft, feed = make(engine, threads=threads, **PAIR)
     feed.replay.ring.ended[:] = TERMINATED
     before = soft.snapshot()
-    assert run((soft, feed), 3, SoftKnobs(**{**KNOBS.__dict__, "temperature": 1e36}))[UPDATES] == 0
+    assert run((soft, feed), 3, SACCoefficients(**{**KNOBS.__dict__, "temperature": 1e36}))[UPDATES] == 0
     assert soft.counters.tolist() == [3, 3, 3, 0]
     after = soft.snapshot()
     assert np.array_equal(after["weight/policy.head.weight"], before["weight/policy.head.weight"])
     assert not np.array_equal(after["weight/critic0.head.weight"], before["weight/critic0.head.weight"])
 
 
-@pytest.mark.parametrize("engine", [FusedSoft, TorchSoft])
+@pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
 def test_restored_engines_go_on_alike(engine: Any) -> None:
     """A snapshot put into a new engine gives the same bits from there on, and engines read each other's."""
     one, other = make(engine, **MANY), make(engine, **MANY)
@@ -225,7 +227,7 @@ def test_restored_engines_go_on_alike(engine: Any) -> None:
     other[1].streams[:] = one[1].streams
     assert np.array_equal(run(one, 5), run(other, 5))
     assert set(largest_gap(one[0], other[0]).values()) == {0.0}
-    stranger, feed = make(TorchSoft if engine is FusedSoft else FusedSoft, **MANY)
+    stranger, feed = make(TorchSAC if engine is FusedSAC else FusedSAC, **MANY)
     stranger.restore(one[0].snapshot())
     feed.streams[:] = one[1].streams
     run((stranger, feed), 3)
@@ -235,7 +237,7 @@ def test_restored_engines_go_on_alike(engine: Any) -> None:
 
 def test_both_engines_tell_the_same_of_the_last_batch() -> None:
     """Unit sizes by hidden layer, the gradient's length, and how long products take."""
-    (fused, feed), torch = make(FusedSoft, threads=2, **PAIR), make(TorchSoft, **PAIR)
+    (fused, feed), torch = make(FusedSAC, threads=2, **PAIR), make(TorchSAC, **PAIR)
     length = run((fused, feed), 1)[LENGTH]
     run(torch, 1)
     sizes = torch[0].activity()

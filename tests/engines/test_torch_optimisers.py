@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from slipstream.algorithms.engine import Knobs
+from slipstream.algorithms.engine import Coefficients
 from slipstream.engines.torch_optimisers import Adam
 
 SHAPES = ((8, 4, 3, 3), (8,), (5, 16), (5,), (3, 5))
@@ -32,7 +32,7 @@ def test_steps_are_those_of_torch(decay: float) -> None:
     mine = [nn.Parameter(torch.randn(shape, generator=random)) for shape in SHAPES]
     theirs = [nn.Parameter(weight.detach().clone()) for weight in mine]
     adam, other = Adam({str(place): weight for place, weight in enumerate(mine)}), torch.optim.AdamW(theirs, fused=True)
-    knobs = Knobs(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
+    knobs = Coefficients(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
                   normalise_advantage=True)  # fmt: skip
     for step in range(8):
         left_out = torch.tensor(float(step == 4))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import Array, empty_rows
-from slipstream.envs.rewards import Payout, Scheme, discount, weigh
+from slipstream.envs.rewards import Payout, Scheme, discount, weighted_terms
 from slipstream.envs.soccer.game import Soccer
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
@@ -38,22 +38,22 @@ def paid(made: Payout, values: Any, acted: Any = None) -> tuple[Array, Array]:
 
 def test_weights_and_groups_multiply() -> None:
     """A term's weight is its own times its group's factor, in each mode; a user's own terms have a group, too."""
-    assert weigh(SCHEME, RewardSettings()) == {"goal": 1.0, "near": 0.5, "fast": 0.25}
-    assert weigh(SCHEME, RewardSettings(groups={"shaping": 0.5}, weights={"near": 3.0})) == {
+    assert weighted_terms(SCHEME, RewardSettings()) == {"goal": 1.0, "near": 0.5, "fast": 0.25}
+    assert weighted_terms(SCHEME, RewardSettings(groups={"shaping": 0.5}, weights={"near": 3.0})) == {
         "goal": 1.0, "near": 1.5, "fast": 0.125
     }  # fmt: skip
-    assert weigh(SCHEME, RewardSettings(mode="sparse")) == {"goal": 1.0, "near": 0.0, "fast": 0.0}
-    assert weigh(SCHEME, RewardSettings(groups={"own": 4.0}), ["mine"])["mine"] == 4.0
+    assert weighted_terms(SCHEME, RewardSettings(mode="sparse")) == {"goal": 1.0, "near": 0.0, "fast": 0.0}
+    assert weighted_terms(SCHEME, RewardSettings(groups={"own": 4.0}), ["mine"])["mine"] == 4.0
 
 
 def test_unknown_groups_are_config_errors() -> None:
     """A group that is not there is said with the nearest one."""
     with pytest.raises(ConfigError) as caught:
-        weigh(SCHEME, RewardSettings(groups={"shapin": 0.5}))
+        weighted_terms(SCHEME, RewardSettings(groups={"shapin": 0.5}))
     assert caught.value.message == "Unknown setting `rewards.groups.shapin`. Did you mean `rewards.groups.shaping`?"
     assert caught.value.hint == "groups: sparse, shaping."
     with pytest.raises(ConfigError, match=r"Unknown setting `rewards\.groups\.own`"):
-        weigh(SCHEME, RewardSettings(groups={"own": 0.5}))
+        weighted_terms(SCHEME, RewardSettings(groups={"own": 0.5}))
 
 
 def test_the_reward_is_the_weighted_sum() -> None:
@@ -129,7 +129,7 @@ def test_a_half_life_is_a_discount() -> None:
     with pytest.raises(ConfigError) as caught:
         discount(rewards, 0.0, 0.99, "gymnasium:CartPole-v1")
     assert caught.value.message == (
-        "`rewards.half_life` = 2 s, but `gymnasium:CartPole-v1` does not say how long a step takes."
+        "`rewards.half_life_s` = 2 s, but `gymnasium:CartPole-v1` does not say how long a step takes."
     )
     assert payout(half_life=0.1).gamma == 0.5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.league.nash import circles, nash
+from slipstream.league.nash import cyclic_share, nash
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
@@ -60,7 +60,7 @@ def test_nobody_gains_against_it() -> None:
 
 def test_circles_are_told_from_ratings() -> None:
     """Rock, paper and scissors are all circle; players of plain strength are none beyond chance."""
-    found = circles((1 + 0.6 * ROCK_PAPER_SCISSORS) / 2, np.full((3, 3), 100.0))
+    found = cyclic_share((1 + 0.6 * ROCK_PAPER_SCISSORS) / 2, np.full((3, 3), 100.0))
     assert found.share == pytest.approx(1) and not found.by_chance and found.cycles == [(0, 2, 1)]
     assert found.sentence == (
         "Ratings leave 100% of the differences unexplained, more than chance: the payoff tells more; "
@@ -71,7 +71,7 @@ def test_circles_are_told_from_ratings() -> None:
     chance = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
     seen = np.triu(random.binomial(200, chance) / 200, 1)
     seen += np.tril(1 - seen.T, -1)
-    plain = circles(seen, np.full((8, 8), 200.0))
+    plain = cyclic_share(seen, np.full((8, 8), 200.0))
     assert plain.by_chance and plain.share is not None and plain.share < 0.02 and not plain.cycles
     assert plain.sentence == "Ratings tell the whole story: what they leave unexplained is no more than chance."
 
@@ -79,5 +79,5 @@ def test_circles_are_told_from_ratings() -> None:
 def test_too_few_meetings_say_nothing() -> None:
     """Two players, or a chain of them, cannot go in circles."""
     games = np.array([[0, 10, 0], [10, 0, 10], [0, 10, 0]])
-    found = circles(np.full((3, 3), 0.5), games)
+    found = cyclic_share(np.full((3, 3), 0.5), games)
     assert found.share is None and "Too few" in found.sentence

@@ -54,6 +54,6 @@ def test_continuous_actions_from_several_senses(memory: str, steps: int, quick: 
     """Squashed actions close in on what three senses ask for, with memory in between too."""
     score = learn(
         quick, "mixed:continuous", steps, games=50, policy__memory=memory, policy__squash=True, policy__log_std=-0.5,
-        ppo__entropy=0.0, **AT_ONCE,
+        ppo__entropy_coef=0.0, **AT_ONCE,
     )  # fmt: skip
     assert score >= 6.0

@@ -14,7 +14,7 @@ import torch
 
 import slipstream
 from slipstream.api import Run, configure
-from slipstream.collect.batched import Batched
+from slipstream.collect.batched import BatchedCollector
 from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
 from slipstream.runs.checkpoint import find, load
@@ -135,7 +135,7 @@ def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
     settings = configure("soccer", flags=SETTINGS | {"plan__collector": "batched", "plan__groups": 2}).settings
     parts = build(choose_env("soccer", settings), settings)
     collector, under_way, seen = parts.collector, set[int](), list[int]()
-    assert isinstance(collector, Batched)
+    assert isinstance(collector, BatchedCollector)
     for number, group in enumerate(collector.groups):
         vector: Any = group.vector
 

@@ -58,8 +58,8 @@ def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> 
         ("mixed:continuous", {"policy__memory": "gru"}),
         ("recall:masked", {"policy__memory": "gru"}),
         ("soccer", {"policy__memory": "lstm", "opponent": "run"}),
-        ("soccer", {"algorithm": "sac", "env__actions": "continuous", "sac__warmup": 100}),
-        ("recall", {"algorithm": "sac", "sac__warmup": 100}),
+        ("soccer", {"algorithm": "sac", "env__actions": "continuous", "sac__learning_starts": 100}),
+        ("recall", {"algorithm": "sac", "sac__learning_starts": 100}),
     ],
 )
 def test_resumed_equals_uninterrupted_and_is_evaluated(

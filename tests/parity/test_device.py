@@ -9,38 +9,38 @@ import pytest
 import torch
 
 from slipstream.api import configure
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.build import TrainingParts, build, choose_env
 from slipstream.training.run_state import Position, capture, restore
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "soccer": ("soccer", {"ppo.minibatch": 128, "ppo.order": "time"}),
-    "two networks": ("soccer", {"ppo.minibatch": 128, "ppo.order": "time", "policy.shared": False, "ppo.epochs": 2,
+    "soccer": ("soccer", {"ppo.minibatch": 128, "ppo.shuffle": "time"}),
+    "two networks": ("soccer", {"ppo.minibatch": 128, "ppo.shuffle": "time", "policy.shared": False, "ppo.epochs": 2,
                                 "policy.activation": "tanh", "ppo.clip_value": 0.1, "ppo.optimiser": "adamw",
                                 "ppo.weight_decay": 0.1}),
     "lstm": ("soccer", {"ppo.minibatch": 512, "policy.memory": "lstm", "policy.memory_size": 20, "policy.sequence": 8,
-                        "ppo.order": "time", "env.match_seconds": 0.8}),
-    "kart": ("kart", {"ppo.minibatch": 64, "ppo.order": "time", "env.match_seconds": 2.4}),
-    "kart, two ends in a rollout": ("kart", {"ppo.minibatch": 64, "ppo.order": "time", "env.match_seconds": 1.0}),
-    "mixed": ("soccer:mixed", {"ppo.minibatch": 1536, "ppo.order": "time", "env.match_seconds": 1.0,
+                        "ppo.shuffle": "time", "env.match_seconds": 0.8}),
+    "kart": ("kart", {"ppo.minibatch": 64, "ppo.shuffle": "time", "env.match_seconds": 2.4}),
+    "kart, two ends in a rollout": ("kart", {"ppo.minibatch": 64, "ppo.shuffle": "time", "env.match_seconds": 1.0}),
+    "mixed": ("soccer:mixed", {"ppo.minibatch": 1536, "ppo.shuffle": "time", "env.match_seconds": 1.0,
                                "env.target": ("1v1", "3v3")}),
 }  # fmt: skip
 COMPARED = ("obs", "action", "logp", "value", "reward", "terminated", "truncated", "active", "state")
 
 
-def parts_of(env: str, collector: str, more: dict[str, Any], device: str = "cpu") -> Parts:
+def parts_of(env: str, collector: str, more: dict[str, Any], device: str = "cpu") -> TrainingParts:
     """The parts of a small run."""
     flags = {"plan.collector": collector, "plan.device": device, "plan.envs": 8, "ppo.rollout": 32} | more
     settings = configure(env, flags=flags, tuned=False).settings
     return build(choose_env(env, settings), settings)
 
 
-def begin(parts: Parts) -> None:
+def begin(parts: TrainingParts) -> None:
     """Start collecting."""
     parts.publish(0)
     parts.collector.start(0, None)
 
 
-def iterate(parts: Parts, version: int) -> Any:
+def iterate(parts: TrainingParts, version: int) -> Any:
     """One iteration, without a log."""
     rollout = parts.collector.collect(version)
     samples, row = parts.learner.update(rollout, version)
@@ -95,7 +95,7 @@ def test_a_run_goes_on_with_either(goes_on: str) -> None:
 def test_samples_are_shuffled_by_the_seed() -> None:
     """In the order of samples or segments every one is learned from once, and not as they stand."""
     for order in ("samples", "segments"):
-        parts = parts_of("soccer", "device", {"ppo.minibatch": 128, "ppo.order": order, "policy.sequence": 8})
+        parts = parts_of("soccer", "device", {"ppo.minibatch": 128, "ppo.shuffle": order, "policy.sequence": 8})
         begin(parts)
         rollout = parts.collector.collect(0)
         drawn = parts.learner._draw(rollout)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
 from slipstream.minecraft.action_maps import FULL
 from slipstream.settings import EnvSettings
-from slipstream.stages.import_export import bring_in, send_out
+from slipstream.stages.import_export import export_demos, import_demos
 from slipstream.stages.record import record
 
 pytest.importorskip("av")
@@ -23,9 +23,9 @@ def test_folders_give_back_what_was_recorded(kind: str, options: dict[str, objec
     env = EnvSettings(match_seconds=3.0, actions=kind, options=options)  # type: ignore[arg-type]
     choice = EnvChoice("treechop", env)
     record(choice, "scripted:lumberjack", 3, tmp_path / "played", seed=1, workers=1)
-    send_out("minerl", tmp_path / "played", tmp_path / "data" / "MineRLTreechop-v0")
+    export_demos("minerl", tmp_path / "played", tmp_path / "data" / "MineRLTreechop-v0")
     told = {"actions": "full"} if kind == "multi_discrete" else {"look": options["look"]}
-    bring_in("auto", tmp_path / "data" / "MineRLTreechop-v0", tmp_path / "back", env="treechop", workers=1, **told)
+    import_demos("auto", tmp_path / "data" / "MineRLTreechop-v0", tmp_path / "back", env="treechop", workers=1, **told)
     before, after = Demos.open(tmp_path / "played"), Demos.open(tmp_path / "back")
     assert after.schema.obs == before.schema.obs and after.schema.action == before.schema.action
     assert len(after) == 3 and after.steps == before.steps == 180

@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
         "evaluation__games": 2,
         "evaluation__final_games": 2,
     },
-    "muon": {"plan__collector": "local", "ppo__optimiser": "muon", "ppo__contrast": 0.1},
+    "muon": {"plan__collector": "local", "ppo__optimiser": "muon", "ppo__contrastive_coef": 0.1},
 }
 WHOLE = {"every__log": 64, "every__evaluate": 512, "every__checkpoint": 10**9, "every__gradients": 256}
 

@@ -18,15 +18,15 @@ from slipstream.cli import main
 from slipstream.errors import ConfigError, EnvError, GateError, MachineError
 from slipstream.perf import variants as parsing
 from slipstream.perf.bench import bench, pass_gate, read_baseline
-from slipstream.perf.comparison import bought_with, compare, differences, gain, judge, middle, ratio
-from slipstream.perf.timed_run import Heat, Portrait, Work, clock, heat, probe
-from slipstream.perf.variants import read_side
+from slipstream.perf.comparison import bought_with, compare, differences, gain, judge, median, ratio
+from slipstream.perf.timed_run import RunDescription, TimedRun, Work, clock, probe, timed_run
+from slipstream.perf.variants import parse_variant
 
 SETTINGS = {
     "algorithm": "ppo", "ppo.minibatch": 256, "ppo.epochs": 4, "policy.hidden": [64, 64], "env.action_repeat": None,
     "every.evaluate": 0, "every.log": 10, "plan.workers": None, "evaluation.games": 100,
 }  # fmt: skip
-PORTRAIT = Portrait(SETTINGS, {"workers": 2, "lag": 0}, 5_000, 1024.0, 4 / 256, 2.0, 0.5, 1000.0)
+PORTRAIT = RunDescription(SETTINGS, {"workers": 2, "lag": 0}, 5_000, 1024.0, 4 / 256, 2.0, 0.5, 1000.0)
 TOYS = """
 import time
 import gymnasium
@@ -53,13 +53,13 @@ TINY = (
 )  # fmt: skip
 
 
-def heats(*rates: float, scores: tuple[float | None, ...] = ()) -> list[Heat]:
+def heats(*rates: float, scores: tuple[float | None, ...] = ()) -> list[TimedRun]:
     """Runs with these rates and scores."""
     told = scores or (None,) * len(rates)
-    return [Heat(1000, 1000 / rate, rate, 1.0, 0.1, score) for rate, score in zip(rates, told, strict=True)]
+    return [TimedRun(1000, 1000 / rate, rate, 1.0, 0.1, score) for rate, score in zip(rates, told, strict=True)]
 
 
-def judged(before: list[Heat], after: list[Heat], **more: Any) -> dict[str, Any]:
+def judged(before: list[TimedRun], after: list[TimedRun], **more: Any) -> dict[str, Any]:
     """A comparison of two sides that are alike unless said otherwise."""
     b, gate = more.get("b", PORTRAIT), more.get("gate")
     return compare(PORTRAIT, b, before, after, paired=more.get("paired", True), gate=gate)
@@ -93,7 +93,7 @@ def test_a_baseline_is_compared_from_interval_to_interval() -> None:
 )
 def test_verdicts(ratios: tuple[float, ...], verdict: str) -> None:
     """Faster or slower only if the interval says so, enough rounds stand behind it, and it is one percent at least."""
-    found = judge(middle(ratios), ("faster", "slower"), 1.0, 0.01)
+    found = judge(median(ratios), ("faster", "slower"), 1.0, 0.01)
     assert found == verdict
     assert judged(heats(*[100.0] * len(ratios)), heats(*[100 * one for one in ratios]))["verdict"] == verdict
 
@@ -145,7 +145,7 @@ def test_speed_switches_are_like_for_like() -> None:
         (replace(PORTRAIT, batch=2048.0), {"batch"}, None),
     ],
 )
-def test_other_work_is_not_like_for_like(b: Portrait, keys: set[str], price: str | None) -> None:
+def test_other_work_is_not_like_for_like(b: RunDescription, keys: set[str], price: str | None) -> None:
     """Fewer updates, a smaller network, longer actions, older data, another batch: each is told, with what it saved."""
     facts = judged(heats(*[100.0] * 5), heats(*[200.0] * 5), b=b)
     assert facts["verdict"] == "faster" and not facts["like_for_like"]
@@ -198,10 +198,10 @@ def test_sides_are_read(tmp_path: Path) -> None:
     """Settings with brackets, a preset and a file may stand together; settings of both sides come first."""
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {epochs: 2}")
-    side = read_side(f"smoke,policy.hidden=[8,8],ppo.gamma=0.9,{file}", ["seed=3"])
+    side = parse_variant(f"smoke,policy.hidden=[8,8],ppo.gamma=0.9,{file}", ["seed=3"])
     assert side.words == ("seed=3", "policy.hidden=[8,8]", "ppo.gamma=0.9")
     assert (side.presets, side.config) == (("smoke",), file)
-    assert read_side("").label == "defaults"
+    assert parse_variant("").label == "defaults"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_sides_are_read(tmp_path: Path) -> None:
 def test_wrong_sides(text: str, said: str) -> None:
     """What is wrong with a side is said before anything is trained."""
     with pytest.raises(ConfigError) as found:
-        read_side(text)
+        parse_variant(text)
     assert said in str(found.value)
 
 
@@ -256,20 +256,22 @@ def test_commits_run_by_their_own_sources(tmp_path: Path, monkeypatch: pytest.Mo
         subprocess.run(["git", "-C", str(tmp_path / "repo"), *words], check=True)
     monkeypatch.setattr(parsing, "PACKAGE", package)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    side = read_side("commit:HEAD,ppo.epochs=4")
+    side = parse_variant("commit:HEAD,ppo.epochs=4")
     (package / "cli" / "__main__.py").write_text("raise SystemExit('the working tree, not the commit')")
     work = Work("soccer", 1.0)
     portrait = probe(side, work)
     assert (portrait.plan, portrait.batch, portrait.commit) == ({"workers": 3}, 100.0, side.commit)
-    found = heat(side, portrait, replace(work, seconds=4.0), seed=1)
+    found = timed_run(side, portrait, replace(work, seconds=4.0), seed=1)
     assert (found.rate, found.score, found.warm_s) == (100.0, 7.0, 0.0)
-    assert heat(side, portrait, replace(work, seconds=4.0, games=8), seed=1).score == 0.75, "of games, if asked for"
+    assert timed_run(side, portrait, replace(work, seconds=4.0, games=8), seed=1).score == 0.75, (
+        "of games, if asked for"
+    )
     assert (tmp_path / "cache" / "slipstream" / "commits" / side.commit / "src" / "slipstream").is_dir()
     with pytest.raises(ConfigError, match="There is no commit `nowhere`"):
-        read_side("commit:nowhere")
+        parse_variant("commit:nowhere")
     monkeypatch.setattr(parsing, "PACKAGE", tmp_path / "site-packages" / "slipstream")
     with pytest.raises(ConfigError, match="only where slipstream runs from its own git checkout"):
-        read_side("commit:HEAD")
+        parse_variant("commit:HEAD")
 
 
 def call(*words: str) -> Result:

@@ -15,7 +15,7 @@ import pytest
 from slipstream.config import flag_layer, preset_layer, resolve
 from slipstream.envs.registry import parse
 from slipstream.errors import ConfigError
-from slipstream.perf.variants import read_side
+from slipstream.perf.variants import parse_variant
 from slipstream.plan import check_batch
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_every_side_can_be_trained(claims: ModuleType) -> None:
             assert one.group == "recording" or one.group in claims.WORKS, name
     for group in claims.GROUPS.values():
         for text in group.sides.values():
-            side, game = read_side(text, group.shared), parse(group.env)[0]
+            side, game = parse_variant(text, group.shared), parse(group.env)[0]
             layers = [preset_layer(game.preset)] if game is not None and game.preset else []
             settings = resolve(*layers, flag_layer(list(side.words))).settings
             check_batch(settings, settings.plan.envs or GIVEN.get(group.env, 64), AGENTS.get(group.env, 1))
@@ -116,7 +116,7 @@ def test_a_record_of_a_few_leaves_the_rest_alone(
 def test_sides_that_stand_side_by_side(claims: ModuleType) -> None:
     """They take turns in one process, and what they do not share is seen as `bench` sees it."""
     shared = ("plan.device=cpu", "plan.collector=local", "plan.envs=8", "ppo.rollout=16", "ppo.minibatch=32")
-    sides = [read_side(text, shared) for text in ("ppo.epochs=4", "ppo.epochs=1")]
+    sides = [parse_variant(text, shared) for text in ("ppo.epochs=4", "ppo.epochs=1")]
     said: list[str] = []
     four, one = claims.side_by_side(claims.Work("recall:2", 0.05), sides, 3, said.append)
     assert [heat.rate > 0 and heat.score is None for heat in (*four.heats, *one.heats)] == [True] * 6

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from slipstream.perf.cost_model import Cost, Model
+from slipstream.perf.cost_model import Cost, CostModel
 from slipstream.perf.trial import Trial
 from slipstream.plan import Facts, make_plan
 from slipstream.settings import PlanSettings
 
-MODEL = Model(cores=2, env=Cost(2.0, 32.0), inference=Cost(1.0, 0.0), learn=4.0, rest=0.5)
+MODEL = CostModel(cores=2, env=Cost(2.0, 32.0), inference=Cost(1.0, 0.0), learn=4.0, rest=0.5)
 
 
 def plan(**more: Any) -> dict[str, Any]:
@@ -57,6 +57,6 @@ def test_it_is_read_off_trials() -> None:
     one = Trial(applied, 100, 1.0, 1, 0.1, 0.1, {"env": 200.0, "inference": 100.0, "learn": 400.0, "rest": 50.0}, 4,
                 400, 1.0, 0.0, (100.0,))  # fmt: skip
     few = replace(one, spans=one.spans | {"env": 250.0, "learn": 900.0})
-    model = Model.of({64: few, 256: one}, 2)
+    model = CostModel.of({64: few, 256: one}, 2)
     assert model.learn == 4.0 and model.rest == 0.5
     assert model.env(64) == pytest.approx(2.5) and model.env(256) == pytest.approx(2.0)

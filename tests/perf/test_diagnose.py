@@ -70,7 +70,7 @@ def test_dear_activations_are_named() -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"ppo__rollout": 1, "ppo__minibatch": 1, "ppo__normalise_advantage": False},
-     {"algorithm": "sac", "sac__updates_per_step": 16, "sac__warmup": 16, "sac__batch": 16}],
+     {"algorithm": "sac", "sac__updates_per_step": 16, "sac__learning_starts": 16, "sac__batch_size": 16}],
     ids=["ppo", "sac"],
 )  # fmt: skip
 def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:

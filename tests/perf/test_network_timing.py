@@ -14,7 +14,7 @@ from slipstream.perf.network_timing import made_up_rollout, measure_inference, m
 from slipstream.plan import Facts, make_plan
 from slipstream.policies.design import Design
 from slipstream.testing import ToyEnv
-from slipstream.training.build import choose_env, look
+from slipstream.training.build import choose_env, probe_env
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous", "masked"])
@@ -36,7 +36,7 @@ def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
     """Each engine learns from made-up samples; torch by choice is compared with the fused kernel."""
     base = {"plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": (16,)}
     settings = configure("python:x", flags=base | flags).settings
-    spec, design, *_ = look(choose_env("python:x", settings, factory=lambda: ToyEnv()), settings)
+    spec, design, *_ = probe_env(choose_env("python:x", settings, factory=lambda: ToyEnv()), settings)
     plan = make_plan(settings.plan, Facts(cores=2, native=False, minibatch=64))
     learn = measure_learner(settings, design, spec, plan, 0.1)
     assert learn.engine == engine and learn.samples_per_second > 0 and learn.update_ms > 0
@@ -47,7 +47,7 @@ def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
 def test_made_up_samples_have_the_right_shape() -> None:
     """A made-up rollout is what training would collect: finite, active, with legal actions."""
     settings = configure("pixels", preset="smoke").settings
-    spec, design, *_ = look(choose_env("pixels", settings), settings)
+    spec, design, *_ = probe_env(choose_env("pixels", settings), settings)
     rollout = made_up_rollout(spec, design, settings, 2)
     assert rollout.obs.dtype == np.uint8 and rollout.active.all() and np.isfinite(rollout.reward).all()
     assert rollout.action.max() < spec.action.sizes[0] and rollout.steps == settings.ppo.rollout

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from slipstream.perf.paired_timing import compare, middle, race
-from slipstream.perf.trial import Rehearsal
+from slipstream.perf.paired_timing import compare, median, time_pairs
+from slipstream.perf.trial import TrialRun
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Runner:
 def run(one: list[float], other: list[float], rounds: int = 6, **more: Any) -> Any:
     """A race of known rates."""
     log: list[str] = []
-    runners = [cast(Rehearsal, Runner(rates, log, name)) for rates, name in ((one, "A"), (other, "B"))]
-    return race(*runners, seconds=0.1, rounds=rounds, **more), "".join(log)
+    runners = [cast(TrialRun, Runner(rates, log, name)) for rates, name in ((one, "A"), (other, "B"))]
+    return time_pairs(*runners, seconds=0.1, rounds=rounds, **more), "".join(log)
 
 
 def test_the_ratio_is_a_geometric_mean_with_students_interval() -> None:
@@ -74,4 +74,4 @@ def test_noise_runs_to_the_end() -> None:
 
 def test_the_middle() -> None:
     """The median of odd and even numbers of values."""
-    assert middle([3.0, 1.0, 2.0]) == 2.0 and middle([4.0, 1.0, 2.0, 3.0]) == 2.5
+    assert median([3.0, 1.0, 2.0]) == 2.0 and median([4.0, 1.0, 2.0, 3.0]) == 2.5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slipstream.perf.process_monitor import Watch, core_times
+from slipstream.perf.process_monitor import ProcessMonitor, core_times
 
 
 def test_a_watch_sees_memory() -> None:
     """Memory is sampled from the first moment on; a process without workers has nobody who waits."""
-    with Watch() as watch:
+    with ProcessMonitor() as watch:
         pass
     assert watch.memory and watch.memory[0][1] > 10 and not core_times()
     assert watch.waiting_share == -1.0 and not watch.utilisation

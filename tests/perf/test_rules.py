@@ -24,7 +24,7 @@ from slipstream.perf.measurements import (
     Times,
     TrainFindings,
 )
-from slipstream.perf.rules import RULES, VERDICTS, judge
+from slipstream.perf.rules import RULES, VERDICTS, apply_rules
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "troubleshooting.md"
 QUICK = Times(100, 10.0, 10.0, 12.0, 15.0)
@@ -86,7 +86,7 @@ def test_a_rule_holds_where_it_should(rule: Any) -> None:
     assert not rule.holds(found())
     case = found(**CASES[rule.name])
     assert rule.holds(case)
-    verdict, advice = judge(case)
+    verdict, advice = apply_rules(case)
     (own,) = [one for one in advice if one.rule == rule.name]
     assert own.told and own.gain >= 1.0 and own.command.startswith("slipstream ")
     assert not rule.verdict or verdict == rule.verdict
@@ -96,18 +96,18 @@ def test_every_verdict_has_a_rule_and_a_meaning() -> None:
     """The vocabulary is fixed: each word but `balanced` is some rule's, and each is explained."""
     assert {rule.verdict for rule in RULES if rule.verdict} | {"balanced"} == set(VERDICTS) == set(MEANS)
     assert len({rule.name for rule in RULES}) == len(RULES) == len(CASES)
-    assert judge(found()) == ("balanced", [])
+    assert apply_rules(found()) == ("balanced", [])
 
 
 def test_causes_go_before_symptoms() -> None:
     """A slow reset makes the env slow: the verdict names the reset, and both advise."""
-    verdict, advice = judge(found(**CASES["slow-reset"]))
+    verdict, advice = apply_rules(found(**CASES["slow-reset"]))
     assert verdict == "reset-bound" and [one.rule for one in advice] == ["slow-reset", "slow-env"]
 
 
 def test_advice_is_ranked_by_gain() -> None:
     """Of what has the same verdict, that which gains most is first."""
-    _, advice = judge(found(**CASES["python-loop-in-step"], env__checkers=1, env__wrapper_share=0.1))
+    _, advice = apply_rules(found(**CASES["python-loop-in-step"], env__checkers=1, env__wrapper_share=0.1))
     assert [one.rule for one in advice] == ["python-loop-in-step", "slow-env", "checkers-inside"]
     gains = [one.gain for one in advice]
     assert gains == sorted(gains, reverse=True)
@@ -155,7 +155,7 @@ def test_waiting_is_what_oversubscribes() -> None:
 def test_the_past_of_a_run_counts(memory: Any, leaks: bool) -> None:
     """A run whose memory has risen all the time leaks, whatever these few seconds showed."""
     past = PastFindings("runs/a", 100, (), memory)
-    verdict, advice = judge(replace(found(), past=past))
+    verdict, advice = apply_rules(replace(found(), past=past))
     assert (verdict == "leak") is leaks
     assert not leaks or "memory rose from 500 to 881 MiB" in advice[0].told
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from slipstream.perf.search_space import LADDERS, Space, compiles_s, lay, rollout_for
+from slipstream.perf.search_space import LADDERS, SearchSpace, apply_changes, compiles_s, rollout_for
 from slipstream.plan import Facts, check_batch, make_plan
 from slipstream.settings import Settings
 
-BASE = lay(Settings(), {"ppo.rollout": 64, "ppo.minibatch": 4096, "plan.envs": 512})
+BASE = apply_changes(Settings(), {"ppo.rollout": 64, "ppo.minibatch": 4096, "plan.envs": 512})
 
 
 def applied(settings: Settings = BASE, gpu: str = "", **facts: Any) -> dict[str, Any]:
@@ -38,29 +38,29 @@ def applied(settings: Settings = BASE, gpu: str = "", **facts: Any) -> dict[str,
 def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: int | None) -> None:
     """512 envs x 64 steps become as many samples of other envs, or nothing: 16 steps or a sequence is the least."""
     settings = BASE.model_copy(update={"algorithm": changes.pop("algorithm", "ppo")})
-    assert rollout_for(lay(settings, changes), 512, wanted) == rollout
+    assert rollout_for(apply_changes(settings, changes), 512, wanted) == rollout
 
 
 @pytest.mark.parametrize("gpu", ["", "Some GPU"])
 def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
     """Every move leaves batch, minibatch and epochs as they were."""
-    space, plan = Space(2, 4, bool(gpu)), applied(gpu=gpu)
+    space, plan = SearchSpace(2, 4, bool(gpu)), applied(gpu=gpu)
     moves = [one for name in space.coordinates(plan) if name not in LADDERS for one in space.options(name, plan)]
     moves += [one for name in space.coordinates(plan) for up in (True, False) if (one := _step(space, name, plan, up))]
     assert len(moves) >= 8
     for changes in moves:
-        after = lay(BASE, changes)
+        after = apply_changes(BASE, changes)
         assert check_batch(after, after.plan.envs or 0, 2) == 512 * 2 * 64
         assert (after.ppo.minibatch, after.ppo.epochs) == (4096, BASE.ppo.epochs)
 
 
-def _step(space: Space, name: str, plan: dict[str, Any], up: bool) -> dict[str, Any] | None:
+def _step(space: SearchSpace, name: str, plan: dict[str, Any], up: bool) -> dict[str, Any] | None:
     return space.step(name, plan, BASE, up) if name in LADDERS else None
 
 
 def test_ladders() -> None:
     """Doubled or halved, up to the cores; the last core but one is a rung of its own."""
-    space, plan = Space(1, 4, False), applied() | {"workers": 4, "threads": 1}
+    space, plan = SearchSpace(1, 4, False), applied() | {"workers": 4, "threads": 1}
     assert space.step("threads", plan, BASE, True) == {"plan.threads": 2}
     assert space.step("threads", plan, BASE, False) is None
     assert space.step("workers", plan, BASE, True) is None
@@ -74,19 +74,19 @@ def test_ladders() -> None:
 
 def test_larger_batches_only_if_free() -> None:
     """Larger batches and minibatches are tried only where learning may change, minibatches up to the whole batch."""
-    assert "minibatch" not in Space(1, 4, False).coordinates(applied())
-    space = Space(1, 4, False, free=True)
+    assert "minibatch" not in SearchSpace(1, 4, False).coordinates(applied())
+    space = SearchSpace(1, 4, False, free=True)
     assert space.coordinates(applied())[-2:] == ["batch", "minibatch"]
     assert space.step("batch", applied(), BASE, True) == {"plan.envs": 1024}
     assert space.step("batch", applied(), BASE, False) is None
     assert space.step("minibatch", applied(), BASE, True) == {"ppo.minibatch": 8192}
-    whole = lay(BASE, {"ppo.minibatch": 32768})
+    whole = apply_changes(BASE, {"ppo.minibatch": 32768})
     assert space.step("minibatch", applied(), whole, True) is None
 
 
 def test_exact_moves_change_how_and_never_what() -> None:
     """Only who collects; nothing that a bit of the result could depend on."""
-    space = Space(1, 4, True, exact=True)
+    space = SearchSpace(1, 4, True, exact=True)
     assert space.coordinates(applied()) == ["collector", "workers", "groups", "vector", "pinned"]
     keys = {key for one in space.options("collector", applied()) for key in one}
     assert keys == {"plan.collector", "plan.workers", "plan.groups"}
@@ -95,7 +95,7 @@ def test_exact_moves_change_how_and_never_what() -> None:
 
 def test_a_game_that_lives_on_the_gpu_is_taken_off_it_last() -> None:
     """What keeps it there is tried before other collectors and the CPU; games elsewhere look at collectors first."""
-    space, plan = Space(2, 4, True), applied(gpu="Some GPU", images=True)
+    space, plan = SearchSpace(2, 4, True), applied(gpu="Some GPU", images=True)
     assert space.coordinates(plan)[0] == "collector"
     there = space.coordinates(plan | {"collector": "device"})
     assert there[-2:] == ["collector", "device"] and there[1] == "envs"
@@ -104,7 +104,7 @@ def test_a_game_that_lives_on_the_gpu_is_taken_off_it_last() -> None:
 
 def test_what_is_asked_for_stands() -> None:
     """A setting that somebody gave is not tried otherwise, and a rollout that is given fixes the envs."""
-    space = Space(1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
+    space = SearchSpace(1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
     plan = applied()
     assert space.options("collector", plan) == []
     assert space.step("threads", plan | {"threads": 1}, BASE, True) is None
@@ -113,7 +113,7 @@ def test_what_is_asked_for_stands() -> None:
 
 def test_what_only_a_gpu_or_torch_has() -> None:
     """Precision and compile are tried for torch; graphs and storage on a GPU, storage not where a game lives there."""
-    space, plain = Space(1, 4, True), applied()
+    space, plain = SearchSpace(1, 4, True), applied()
     assert all(not space.options(name, plain) for name in ("precision", "compile", "graphs", "storage"))
     torch = plain | {"learner": "torch"}
     assert space.options("precision", torch) == [{"plan.precision": "bf16"}]

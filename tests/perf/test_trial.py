@@ -10,7 +10,7 @@ import pytest
 from slipstream.api import configure
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import EnvError
-from slipstream.perf.trial import Rehearsal, try_out
+from slipstream.perf.trial import TrialRun, run_trial
 from slipstream.settings import Settings
 from slipstream.testing import BrokenEnv, ToyEnv
 from slipstream.training.build import choose_env
@@ -25,7 +25,7 @@ def game(env: str = "soccer", **flags: Any) -> tuple[EnvChoice, Settings]:
 @pytest.mark.parametrize("collector", ["local", "actors"])
 def test_a_trial_counts_what_was_done(collector: str) -> None:
     """Steps, gradient steps and samples follow from batch, minibatch and epochs; the parts of the time add up."""
-    trial = try_out(*game(plan__collector=collector, plan__workers=2), seconds=0.3)
+    trial = run_trial(*game(plan__collector=collector, plan__workers=2), seconds=0.3)
     assert trial.plan.collector.applied == collector
     assert trial.steps == trial.iterations * 4 * 2 * 16
     assert trial.updates == trial.iterations * 2 * (128 // 32)
@@ -41,7 +41,7 @@ def test_a_trial_counts_what_was_done(collector: str) -> None:
 def test_it_learns_what_training_learns(quick: Any) -> None:
     """The weights after some iterations are those of a run of the same steps, bit for bit."""
     run = quick(steps=3 * 128)
-    with Rehearsal(*game(), warm_iterations=2) as rehearsal:
+    with TrialRun(*game(), warm_iterations=2) as rehearsal:
         seen: list[float] = []
         trial = rehearsal.measure(0.0, lambda seconds, row: seen.append(row["loss/value"]))
         assert trial.iterations == 1 and len(seen) == 1
@@ -50,8 +50,8 @@ def test_it_learns_what_training_learns(quick: Any) -> None:
 
 def test_off_policy_learning_is_measured_while_it_learns() -> None:
     """The measured part begins behind the warm-up of the buffer, and counts its gradient steps."""
-    more = {"algorithm": "sac", "sac.warmup": 64, "sac.batch": 16, "env.actions": "continuous"}
-    trial = try_out(*game(**more), seconds=0.1)
+    more = {"algorithm": "sac", "sac.learning_starts": 64, "sac.batch_size": 16, "env.actions": "continuous"}
+    trial = run_trial(*game(**more), seconds=0.1)
     assert trial.updates == trial.steps
     assert trial.samples == 16 * trial.updates
 
@@ -61,6 +61,6 @@ def test_a_broken_env_ends_the_trial() -> None:
     settings = configure("gymnasium:CartPole-v1", preset="smoke").settings
     choice = choose_env("python:BrokenEnv", settings, factory=lambda: BrokenEnv("raise", at=40))
     with pytest.raises(EnvError, match="broken on purpose"):
-        try_out(choice, settings, seconds=5.0)
+        run_trial(choice, settings, seconds=5.0)
     fine = choose_env("python:ToyEnv", settings, factory=ToyEnv)
-    assert try_out(fine, settings, seconds=0.05).iterations >= 1
+    assert run_trial(fine, settings, seconds=0.05).iterations >= 1

@@ -13,7 +13,16 @@ from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.errors import CheckpointError
-from slipstream.play.assignments import PLAYER, SELF, SIDE, Match, Roster, Table, still_seats, unfit_action
+from slipstream.play.assignments import (
+    PLAYER,
+    SELF,
+    SIDE,
+    Assignments,
+    FinishedGame,
+    OpponentRoster,
+    fixed_assignments,
+    invalid_action,
+)
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 
@@ -89,7 +98,7 @@ def make_actor(envs: int, players: list[Any]) -> tuple[Actor, Counting]:
     """An actor at the counting game with these frozen players."""
     vector = Counting(envs)
     design = Design(vector.spec.obs, vector.spec.action, PolicySettings(hidden=(8,)))
-    roster = Roster(lambda name: players[int(name)])
+    roster = OpponentRoster(lambda name: players[int(name)])
     roster.add([str(number) for number in range(len(players))])
     actor = Actor(vector, design, seed=0, roster=roster)
     actor.acting.load(design.first_pack(0))
@@ -103,13 +112,13 @@ def seats(*rows: tuple[int, int]) -> Array:
 
 def test_rows_follow_the_seats() -> None:
     """In self-play all rows learn; against a player only the learner's side, and the player has the rest."""
-    table = Table(Counting.spec, 4, 0)
+    table = Assignments(Counting.spec, 4, 0)
     assert table.own.tolist() == list(range(8)) and not table.others
     table.begin(np.arange(4), seats((SELF, 0), (0, 0), (0, 1), (2, 1)), np.arange(4))
     assert table.own.tolist() == [0, 1, 2, 5, 7]
     assert {player: rows.tolist() for player, rows in table.others.items()} == {0: [3, 4], 2: [6]}
     assert sorted(table.frozen.tolist()) == [3, 4, 6]
-    still = still_seats(Counting.spec, 3, True)
+    still = fixed_assignments(Counting.spec, 3, True)
     assert still[:, PLAYER].tolist() == [0, 0, 0] and still[:, SIDE].tolist() == [0, 1, 0]
 
 
@@ -143,7 +152,7 @@ def test_what_is_told_of_games() -> None:
     assert first.own == (float(vector.seen[2][1]),)
     assert (second.env, second.player, second.length, second.seed) == (1, 0, 4, 1)
     assert first.value == pytest.approx(rollout.value[0, 1])
-    assert Match.hear(first.tell()) == first
+    assert FinishedGame.hear(first.tell()) == first
     assert actor.drain() == []
 
 
@@ -157,7 +166,7 @@ def test_where_a_player_fails_its_games_do_not_count() -> None:
 
     vector = Counting(4)
     design = Design(vector.spec.obs, vector.spec.action, PolicySettings(hidden=(8,)))
-    roster = Roster(load)
+    roster = OpponentRoster(load)
     roster.add(["-1", "9", "missing", "1"])
     actor = Actor(vector, design, seed=0, roster=roster)
     actor.acting.load(design.first_pack(0))
@@ -203,4 +212,4 @@ def test_a_snapshot_goes_on_with_the_same_seats() -> None:
 )
 def test_unfit_actions_are_seen(action: Any, spec: ActionSpec, told: str) -> None:
     """Options that do not exist, and numbers that are none; bounds are the env's to keep."""
-    assert unfit_action(np.array(action), EnvSpec("x", vector_obs(1), spec)) == told
+    assert invalid_action(np.array(action), EnvSpec("x", vector_obs(1), spec)) == told

@@ -17,7 +17,7 @@ from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
 from slipstream.play import games as module
-from slipstream.play.games import Games, Played, paired, play, play_fixtures
+from slipstream.play.games import GameResult, GameSummary, paired_games, play, play_scheduled
 from slipstream.settings import EnvSettings
 
 
@@ -96,7 +96,7 @@ class Always(BatchAgent):
         out[:] = self.number
 
 
-def uneven(games: int, envs: int, seed: int = 0) -> Games:
+def uneven(games: int, envs: int, seed: int = 0) -> GameSummary:
     """Play games of uneven length."""
     numbers = count()
     choice = EnvChoice("python:Uneven", factory=lambda: Uneven(next(numbers)))
@@ -147,7 +147,9 @@ def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rates_by_hand() -> None:
     """Of 2 wins, 1 draw and 1 loss: win rate 1/2, score 5/8."""
-    games = Games(competitive=True, outcomes=[1, 1, 0, -1], returns=[1.0, 2.0, 0.0, -1.0], lengths=[10, 20, 30, 40])
+    games = GameSummary(
+        competitive=True, outcomes=[1, 1, 0, -1], returns=[1.0, 2.0, 0.0, -1.0], lengths=[10, 20, 30, 40]
+    )
     summary = games.summary()
     assert (summary["wins"], summary["draws"], summary["losses"]) == (2, 1, 1)
     assert (summary["win_rate"], summary["score"]) == (0.5, 0.625)
@@ -156,7 +158,7 @@ def test_rates_by_hand() -> None:
     assert (summary["mean_return"], summary["mean_length"]) == (0.5, 25.0)
 
 
-def soccer(seed: int, random_starts: float = 0.0) -> Games:
+def soccer(seed: int, random_starts: float = 0.0) -> GameSummary:
     """A few short soccer games of a script against chance."""
     choice = EnvChoice("soccer", EnvSettings(match_seconds=3.0, random_starts=random_starts))
 
@@ -220,17 +222,17 @@ def short(**more: Any) -> EnvChoice:
     return EnvChoice("soccer", EnvSettings(match_seconds=2.0, **more))
 
 
-def told(played: Sequence[Played]) -> list[Any]:
+def told(played: Sequence[GameResult]) -> list[Any]:
     """What became of games, without actions."""
     return [(one.fixture, one.outcome, one.length, one.returns, one.behaviour) for one in played]
 
 
 def test_a_game_depends_on_its_fixture_alone() -> None:
     """However many are played side by side, in whatever order, with a random player: each comes out the same."""
-    fixtures = paired("random", "scripted:chaser", 6, 3) + paired("random", "scripted:rule", 4, 3)
-    alone = play_fixtures(short(), seat, fixtures, envs=1)
-    beside = play_fixtures(short(random_starts=1.0), seat, fixtures, envs=7)
-    backwards = play_fixtures(short(), seat, fixtures[::-1], envs=4)
+    fixtures = paired_games("random", "scripted:chaser", 6, 3) + paired_games("random", "scripted:rule", 4, 3)
+    alone = play_scheduled(short(), seat, fixtures, envs=1)
+    beside = play_scheduled(short(random_starts=1.0), seat, fixtures, envs=7)
+    backwards = play_scheduled(short(), seat, fixtures[::-1], envs=4)
     assert told(alone) == told(beside) == told(backwards)[::-1]
     assert [one.fixture.players for one in alone[:2]] == [("random", "scripted:chaser"), ("scripted:chaser", "random")]
     assert alone[0].fixture.seed == alone[1].fixture.seed != alone[2].fixture.seed
@@ -238,14 +240,14 @@ def test_a_game_depends_on_its_fixture_alone() -> None:
 
 def test_a_pair_is_the_same_game_from_both_sides() -> None:
     """Two greedy players from one start with the sides swapped: the mirror image, so the same player wins."""
-    played = play_fixtures(short(), seat, paired("scripted:rule", "scripted:chaser", 20, 0))
+    played = play_scheduled(short(), seat, paired_games("scripted:rule", "scripted:chaser", 20, 0))
     mirrored = sum(one.outcome == -other.outcome for one, other in zip(played[::2], played[1::2], strict=True))
     assert mirrored >= 8, "nearly always: only who hits first when both do is not symmetric"
 
 
 def test_actions_are_kept_whole() -> None:
     """Each game has as many actions as decisions, and its behaviours by side; goals explain the outcome."""
-    for one in play_fixtures(short(), seat, paired("scripted:rule", "random", 9, 1), envs=4, keep_actions=True):
+    for one in play_scheduled(short(), seat, paired_games("scripted:rule", "random", 9, 1), envs=4, keep_actions=True):
         assert one.actions is not None and one.actions.shape == (one.length, 2, 1)
         mine, theirs = one.behaviour
         assert np.sign(mine["goals"] - theirs["goals"]) == one.outcome
@@ -255,21 +257,21 @@ def test_actions_are_kept_whole() -> None:
 def test_who_fails_is_named_and_the_others_play_on() -> None:
     """One that is not there, one that raises in the midst of a game; games without them are all played."""
     fixtures = [
-        *paired("scripted:rule", "run:nowhere", 4, 0),
-        *paired("raises", "scripted:rule", 4, 0),
-        *paired("random", "scripted:chaser", 4, 0),
+        *paired_games("scripted:rule", "run:nowhere", 4, 0),
+        *paired_games("raises", "scripted:rule", 4, 0),
+        *paired_games("random", "scripted:chaser", 4, 0),
     ]
-    played = play_fixtures(short(), seat, fixtures, envs=3)
+    played = play_scheduled(short(), seat, fixtures, envs=3)
     assert [one.culprit for one in played] == ["run:nowhere"] * 4 + ["raises"] * 4 + [""] * 4
     assert played[0].fault.startswith("No run at nowhere")
     assert played[4].fault == "raises raised RuntimeError: no more"
     assert all(one.length > 0 for one in played[8:])
     with pytest.raises(RuntimeError, match="no more"):
-        play_fixtures(short(), seat, fixtures[4:], envs=3, tolerant=False)
+        play_scheduled(short(), seat, fixtures[4:], envs=3, tolerant=False)
 
 
 def test_unknown_tasks_are_refused() -> None:
     """A task that the env does not have is named, with a guess."""
     with pytest.raises(ConfigError) as caught:
-        play_fixtures(short(), seat, paired("random", "random", 2, 0, "1v1 scatered"))
+        play_scheduled(short(), seat, paired_games("random", "random", 2, 0, "1v1 scatered"))
     assert str(caught.value).startswith("`soccer` has no task `1v1 scatered`. Did you mean `1v1 scattered`?")

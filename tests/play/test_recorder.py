@@ -22,7 +22,7 @@ from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import DemoError, MachineError
 from slipstream.play import recorder as module
-from slipstream.play.recorder import Order, Recorder, make_vectors, rechoose, resimulate, spread
+from slipstream.play.recorder import Recorder, RecordJob, make_vectors, rechoose, resimulate, spread
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.system.rng import env_seeds
 from slipstream.testing import BrokenEnv, ToyEnv
@@ -41,7 +41,7 @@ def play(
     schema = Schema.of(choice.name, spec, probe.snapshot() if spec.exact else None)
     probe.close()
     prepare(out, schema)
-    order = Order(choice, agent, opponent, games, spread(games, spec, envs), seed, sampled)
+    order = RecordJob(choice, agent, opponent, games, spread(games, spec, envs), seed, sampled)
     edges = [k * order.envs // splits for k in range(splits + 1)]
     origin = {
         "env": choice.name,
@@ -218,7 +218,7 @@ def test_turns_are_joined(tmp_path: Path) -> None:
     schema = Schema.of("recall", Turns.spec)
     prepare(tmp_path, schema)
     shard = Shard(tmp_path, "turns", schema, {})
-    order = Order(EnvChoice("recall"), "counter", None, 4, 2, 7)
+    order = RecordJob(EnvChoice("recall"), "counter", None, 4, 2, 7)
     recorder = Recorder(order, [Turns(2)], Counter(), None, shard)
     recorder.run()
     shard.close()
@@ -394,7 +394,7 @@ class Endless(Uneven):
 def test_an_env_that_never_ends_is_named(tmp_path: Path) -> None:
     """Memory is not filled without end: the longest running episode is told, and what to do."""
     choice = EnvChoice("python:Endless", factory=Endless)
-    order = Order(choice, "random", None, 1, 1, 0)
+    order = RecordJob(choice, "random", None, 1, 1, 0)
     vectors = make_vectors(order, 0, 1, np.zeros(3, np.int64))
     schema = Schema.of(choice.name, vectors[0].spec)
     prepare(tmp_path, schema)
@@ -409,7 +409,7 @@ def test_an_env_that_never_ends_is_named(tmp_path: Path) -> None:
 
 def test_stop_leaves_whole_episodes(tmp_path: Path) -> None:
     """Whoever says stop gets the games that are over, and nothing of the others."""
-    order = Order(EnvChoice("recall"), "random", None, 1000, 4, 0)
+    order = RecordJob(EnvChoice("recall"), "random", None, 1000, 4, 0)
     vectors = make_vectors(order, 0, 4, np.zeros(3, np.int64))
     schema = Schema.of("recall", vectors[0].spec, vectors[0].snapshot())
     prepare(tmp_path, schema)

@@ -14,8 +14,17 @@ from slipstream.api import Run
 from slipstream.contracts import Array, EnvSpec, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, DemoError
-from slipstream.play.games import Fixture, Played, game_seed, paired, play_fixtures
-from slipstream.play.replay_recording import Table, Tape, choose, file_name, keep, margin, tape, verify
+from slipstream.play.games import GameResult, ScheduledGame, game_seed, paired_games, play_scheduled
+from slipstream.play.replay_recording import (
+    ReplayedActions,
+    ReplayRecorder,
+    choose,
+    file_name,
+    margin,
+    record_replay,
+    tape,
+    verify,
+)
 from slipstream.runs.replays import Facts, Replay, write
 from slipstream.settings import EnvSettings
 from slipstream.vector.make import make_vector
@@ -33,11 +42,11 @@ def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
     return load_agent(name, spec, choice)
 
 
-def played(name: str, games: int = 6) -> list[Played]:
+def played(name: str, games: int = 6) -> list[GameResult]:
     """Games of a kind, side by side in one vector of three envs, with their actions."""
     sides = {"kart": ("scripted:expert",), "cartpole": ("random",)}.get(name, ("scripted:rule", "random"))
-    fixtures = [Fixture(sides, game_seed(3, game)) for game in range(games)]
-    return play_fixtures(GAMES[name], seat, fixtures, envs=3, keep_actions=True)
+    fixtures = [ScheduledGame(sides, game_seed(3, game)) for game in range(games)]
+    return play_scheduled(GAMES[name], seat, fixtures, envs=3, keep_actions=True)
 
 
 @pytest.mark.parametrize("name", list(GAMES))
@@ -142,12 +151,12 @@ def test_values_are_those_of_the_agent(trained: Run, tmp_path: Path) -> None:
         return agent if name == "mine" else seat(name, spec, choice)
 
     choice = EnvChoice("soccer", EnvSettings(match_seconds=2))
-    (one,) = play_fixtures(choice, both, [Fixture(sides, 8)], keep_actions=True)
+    (one,) = play_scheduled(choice, both, [ScheduledGame(sides, 8)], keep_actions=True)
     tape(choice, one, tmp_path / "x.replay", seat=both, names={"mine": "run:x@5"})
     replay = Replay.open(tmp_path / "x.replay")
     value = replay.read("value")
     assert np.isnan(value[:, 0]).all() and replay.facts.players == ("scripted:rule", "run:x@5")
-    with_values = Tape(choice, one.fixture)
+    with_values = ReplayRecorder(choice, one.fixture)
     assert isinstance(agent, TrainedAgent) and one.actions is not None
     for step, action in enumerate(one.actions):
         told = np.zeros(2, np.float32)
@@ -160,11 +169,11 @@ def test_values_are_those_of_the_agent(trained: Run, tmp_path: Path) -> None:
 
 def made(
     outcome: int, length: int, goals: tuple[int, int] | None = None, players: tuple[str, ...] = ("a", "b")
-) -> Played:
+) -> GameResult:
     """A game that was never played."""
     counted = tuple({"goals": float(number)} for number in goals) if goals else ({}, {})
     actions: Array = np.zeros((length, 2, 1), np.int32)
-    return Played(Fixture(players, length), outcome, length, (1.0, -1.0), counted, actions)
+    return GameResult(ScheduledGame(players, length), outcome, length, (1.0, -1.0), counted, actions)
 
 
 def test_the_choice() -> None:
@@ -191,7 +200,8 @@ def test_choices_without_goals_or_sides() -> None:
     won, lost = made(1, 50), made(-1, 60)
     assert choose([lost, won], "a")["best"] is won and choose([lost, won], "b")["best"] is lost
     laps = [
-        Played(Fixture(("a",), 1), 0, n, (r,), ({},), np.zeros((n, 1, 1))) for n, r in ((9, 1.0), (8, 3.0), (7, 2.0))
+        GameResult(ScheduledGame(("a",), 1), 0, n, (r,), ({},), np.zeros((n, 1, 1)))
+        for n, r in ((9, 1.0), (8, 3.0), (7, 2.0))
     ]
     chosen = choose(laps, "a")
     assert {kind: game.returns[0] for kind, game in chosen.items()} == {"best": 3.0, "worst": 1.0}
@@ -204,17 +214,17 @@ def test_names_tell() -> None:
     assert file_name(game, mine, "best", 20_000_000, {}) == "000020000000-best-3-0-vs-scripted-rule"
     assert file_name(game, mine, "lost", None, {}) == "lost-run-runs-my-run-20-3-0-vs-scripted-rule"
     assert file_name(made(1, 5), "a", "best", 7, {"b": "run:x/../y"}) == "000000000007-best-won-vs-run-x-..-y"
-    lap = Played(Fixture(("a",), 1), 0, 77, (1.0,), ({},))
+    lap = GameResult(ScheduledGame(("a",), 1), 0, 77, (1.0,), ({},))
     assert file_name(lap, "a", "best", 7, {}) == "000000000007-best-77-steps"
 
 
 def test_only_so_many_are_kept(tmp_path: Path) -> None:
     """Of each kind the newest stay; other files in the folder are left alone."""
-    games = play_fixtures(GAMES["soccer"], seat, paired("scripted:rule", "random", 4, 1), keep_actions=True)
+    games = play_scheduled(GAMES["soccer"], seat, paired_games("scripted:rule", "random", 4, 1), keep_actions=True)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "mine.replay").write_text("not one of ours")
     for steps in (10, 20, 30):
-        written = keep(GAMES["soccer"], games, "scripted:rule", tmp_path, steps=steps, limit=2)
+        written = record_replay(GAMES["soccer"], games, "scripted:rule", tmp_path, steps=steps, limit=2)
         assert all(path.exists() for path in written)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert {"notes.txt", "mine.replay"} <= set(left)
@@ -228,8 +238,8 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
 def test_a_table_has_a_seat_for_each_side() -> None:
     """Too few or too many names are refused."""
     for sides in (("random",), ("random", "random", "random")):
-        game = Tape(GAMES["soccer"], Fixture(sides, 1))
+        game = ReplayRecorder(GAMES["soccer"], ScheduledGame(sides, 1))
         with pytest.raises(
             ConfigError, match=rf"`soccer` has 2 sides, but was given {', '.join(sides)}.\nhint: name one agent"
         ):
-            Table(game, seat)
+            ReplayedActions(game, seat)

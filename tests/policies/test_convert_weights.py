@@ -20,9 +20,9 @@ from slipstream.policies.convert_weights import (  # fmt: skip
     VptImages,
     VptShape,
     compare,
+    copy_matching,
     read_tensors,
     read_trunk,
-    take_over,
     vpt_shape,
     write_trunk,
 )
@@ -126,7 +126,7 @@ def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
     report = compare(shape, tensors)
     assert report.share == 1.0 and not report.missing and not report.mismatched
     assert set(report.matched) == {key for key in state if key.startswith(IMAGES)} and len(report.unused) == 3
-    write_trunk(tmp_path / "trunk", shape, take_over(shape, tensors, report), {"file": file.name})
+    write_trunk(tmp_path / "trunk", shape, copy_matching(shape, tensors, report), {"file": file.name})
     again, kept = read_trunk(tmp_path / "trunk")
     assert again == SMALL and all(torch.equal(kept[key.removeprefix(IMAGES)], state[key]) for key in report.matched)
     trunk = load_trunk(str(tmp_path / "trunk"))
@@ -139,7 +139,7 @@ def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
 def test_half_precision_weights_are_taken_over_as_single() -> None:
     """Whatever floats the file holds, the trunk computes in single precision."""
     state = {key: value.half() for key, value in policy_file().items()}
-    taken = take_over(SMALL, state, compare(SMALL, state))
+    taken = copy_matching(SMALL, state, compare(SMALL, state))
     assert {tensor.dtype for tensor in taken.values()} == {torch.float32}
 
 
@@ -160,7 +160,7 @@ def test_missing_and_mismatched_keys_are_named() -> None:
         f"{whole - 2} keys matched, 1 missing ({IMAGES}cnn.stacks.1.n.bias), "
         f"1 mismatched ({IMAGES}linear.norm.weight: expected (10,), found (3,)), 4 not used"
     )
-    taken, again = (take_over(SMALL, state, report) for _ in range(2))
+    taken, again = (copy_matching(SMALL, state, report) for _ in range(2))
     assert not taken["cnn.stacks.1.n.bias"].any() and (taken["linear.norm.weight"] == 1).all()
     assert all(torch.equal(taken[key], again[key]) for key in taken)
 

@@ -12,8 +12,16 @@ import torch
 
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
-from slipstream.policies.distributions import MASKED, apply_mask, greedy, log_squash, measure, sample, slopes
-from slipstream.policies.kl import hold_near
+from slipstream.policies.distributions import (
+    MASKED,
+    add_log_prob_gradient,
+    apply_mask,
+    greedy,
+    log_prob_and_entropy,
+    log_squash,
+    sample,
+)
+from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams
 
@@ -25,7 +33,7 @@ KINDS = [
 def measured(design: Design, outputs: Array, log_std: Array, action: Array) -> tuple[float, float]:
     """Log-probability and entropy of one row."""
     result, probs = np.zeros(2, np.float32), np.zeros(design.outputs, np.float32)
-    measure(outputs, log_std, design.head, action, probs, result)
+    log_prob_and_entropy(outputs, log_std, design.head, action, probs, result)
     return float(result[0]), float(result[1])
 
 
@@ -142,9 +150,11 @@ def test_slopes_and_divergence_are_those_of_autograd(
             result, found = np.zeros(design.outputs, np.float32), np.zeros(2, np.float32)
             if mask.shape[1]:
                 apply_mask(row, mask[i], design.head)
-            measure(row, log_std, design.head, action[i], probs, found)
-            slopes(row, log_std, design.head, action[i], probs, np.float32(0.7), np.float32(-0.3), result, by_std)
-            near = hold_near(row, log_std, design.head, other[i], probs, np.float32(0.4), result, by_std)
+            log_prob_and_entropy(row, log_std, design.head, action[i], probs, found)
+            add_log_prob_gradient(
+                row, log_std, design.head, action[i], probs, np.float32(0.7), np.float32(-0.3), result, by_std
+            )
+            near = add_kl_gradient(row, log_std, design.head, other[i], probs, np.float32(0.4), result, by_std)
             assert found == pytest.approx([float(logp[i]), float(entropy[i])], abs=2e-5, rel=1e-5)
             assert near == pytest.approx(float(apart[i]), abs=2e-5, rel=1e-4)
             assert np.isfinite(result).all()
@@ -164,8 +174,8 @@ def test_divergence_by_hand(make_policy: Callable[..., Any]) -> None:
     def apart(design: Design, one: Array, log_std: Array, two: Array) -> float:
         probs, result = np.zeros(design.outputs, np.float32), np.zeros(design.outputs, np.float32)
         action = np.zeros(design.action.parts, design.action.dtype)
-        measure(one, log_std, design.head, action, probs, np.zeros(2, np.float32))
-        return float(hold_near(one, log_std, design.head, two, probs, np.float32(0), result, log_std.copy()))
+        log_prob_and_entropy(one, log_std, design.head, action, probs, np.zeros(2, np.float32))
+        return float(add_kl_gradient(one, log_std, design.head, two, probs, np.float32(0), result, log_std.copy()))
 
     none = np.zeros(0, np.float32)
     assert apart(design, ours, none, theirs) == pytest.approx(0.5 * math.log(2 / 3) + 0.5 * math.log(2), abs=1e-6)

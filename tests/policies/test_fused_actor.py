@@ -13,9 +13,9 @@ from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import MASKED, sample
-from slipstream.policies.fused_actor import FusedActing, make_acting
+from slipstream.policies.fused_actor import FusedActing, make_actor
 from slipstream.policies.parameter_layout import head_table
-from slipstream.policies.torch_actor import TorchActing
+from slipstream.policies.torch_actor import TorchActor
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams, uniform
 
@@ -33,7 +33,7 @@ def act(
     states: Array | None = None,
 ) -> Any:  # fmt: skip
     """Act for all rows, in one call or in the given parts; return action, log-probability and value."""
-    acting = make_acting(design)
+    acting = make_actor(design)
     acting.load(pack)
     count = len(obs)
     action = np.zeros((count, design.action.parts), design.action.dtype)
@@ -221,8 +221,8 @@ def test_the_pack_is_used_where_it_stands(
     """New weights written into the pack act at once: nothing is copied."""
     design, pack = make_policy("discrete", obs)
     seen, _, _ = make_samples(design, 4)
-    acting = make_acting(design)
-    assert isinstance(acting, FusedActing if obs == 7 else TorchActing)
+    acting = make_actor(design)
+    assert isinstance(acting, FusedActing if obs == 7 else TorchActor)
     acting.load(pack)
     before, after, none = np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
     acting.value(np.arange(4), seen, before, none)

@@ -12,9 +12,9 @@ import torch
 
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies import gpu_actor
-from slipstream.policies.design import Acting, Design
+from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.fused_actor import FusedActing
-from slipstream.policies.gpu_actor import StagedActing
+from slipstream.policies.gpu_actor import GPUActor
 from slipstream.system.rng import make_streams
 
 ROWS = 40
@@ -33,7 +33,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def play(acting: Acting, steps: int, rows: Array, sampled: bool = True) -> dict[str, Array]:
+def play(acting: PolicyActor, steps: int, rows: Array, sampled: bool = True) -> dict[str, Array]:
     """Act some steps on fixed observations; return what the host holds at the end."""
     design = acting.design
     random = np.random.default_rng(5)
@@ -47,7 +47,7 @@ def play(acting: Acting, steps: int, rows: Array, sampled: bool = True) -> dict[
         mask[:, :: max(1, design.action.options // 2)] = 1
         acting.act(rows, obs, mask, streams, sampled, action[t], logp[t], value[t], states)
         acting.value(rows[::3], obs, last[t], states)
-    if isinstance(acting, StagedActing):
+    if isinstance(acting, GPUActor):
         acting.flush()
     return {"streams": streams, "states": states, "action": action, "logp": logp, "value": value, "last": last}
 
@@ -73,7 +73,7 @@ def test_staged_equals_fused(make_policy: Make, kind: str, memory: str, device: 
     """Streams to the bit, choices the same, numbers to what two ways of adding up differ by, for some rows or all."""
     design, pack = make_policy(kind, memory=memory)
     for rows in (np.arange(ROWS), np.arange(1, ROWS, 2)):
-        one, other = FusedActing(design), StagedActing(design, ROWS, device, graphs=graphs, pinned=True)
+        one, other = FusedActing(design), GPUActor(design, ROWS, device, graphs=graphs, pinned=True)
         for acting in (one, other):
             acting.load(pack)
         a, b = play(one, 6, rows), play(other, 6, rows)
@@ -97,7 +97,7 @@ def test_trying_out_changes_nothing(
 
     monkeypatch.setattr(gpu_actor, "capture", pretend)
     design, pack = make_policy("masked_multi", memory="lstm")
-    plain, graphed = (StagedActing(design, ROWS, "cpu") for _ in range(2))
+    plain, graphed = (GPUActor(design, ROWS, "cpu") for _ in range(2))
     graphed.graphs, graphed._pinned = True, pinned
     for acting in (plain, graphed):
         acting.load(pack)
@@ -116,7 +116,7 @@ def test_a_graph_can_hold_an_act(
 ) -> None:
     """From the block's inputs to its outputs nothing comes from the host, and nobody waits."""
     design, pack = make_policy(**how)
-    acting, launched = StagedActing(design, ROWS, "cpu:0"), list[int]()
+    acting, launched = GPUActor(design, ROWS, "cpu:0"), list[int]()
     acting.load(pack)
     monkeypatch.setattr(gpu_actor, "launch", lambda loop, one, count, args, block=0: launched.append(count))
 
@@ -130,7 +130,7 @@ def test_a_graph_can_hold_an_act(
 def test_greedy_choices_are_the_same(make_policy: Make) -> None:
     """Without chance no stream moves."""
     design, pack = make_policy("discrete")
-    one, other = FusedActing(design), StagedActing(design, ROWS, "cpu")
+    one, other = FusedActing(design), GPUActor(design, ROWS, "cpu")
     for acting in (one, other):
         acting.load(pack)
     a, b = (play(acting, 3, np.arange(ROWS), sampled=False) for acting in (one, other))
@@ -142,7 +142,7 @@ def test_greedy_choices_are_the_same(make_policy: Make) -> None:
 def test_halves_act_nearly_the_same(memory: str, make_policy: Make) -> None:
     """In bf16 values stay near those of fp32, what memories hold too, and chance is the same."""
     design, pack = make_policy("discrete", memory=memory)
-    exact, half = (StagedActing(design, ROWS, "cpu", precision=kind) for kind in ("fp32", "bf16"))
+    exact, half = (GPUActor(design, ROWS, "cpu", precision=kind) for kind in ("fp32", "bf16"))
     for acting in (exact, half):
         acting.load(pack)
     a, b = (play(acting, 4, np.arange(ROWS)) for acting in (exact, half))
@@ -154,7 +154,7 @@ def test_halves_act_nearly_the_same(memory: str, make_policy: Make) -> None:
 def test_observations_stay_on_the_device(make_policy: Make) -> None:
     """A mirror holds what each act saw, in order."""
     design, pack = make_policy("discrete")
-    acting = StagedActing(design, ROWS, "cpu")
+    acting = GPUActor(design, ROWS, "cpu")
     acting.load(pack)
     mirror = torch.zeros(4, ROWS, design.obs.width)
     acting.keep_in(mirror)
@@ -170,7 +170,7 @@ def test_observations_stay_on_the_device(make_policy: Make) -> None:
 def test_weights_are_those_of_the_last_pack(make_policy: Make) -> None:
     """A pack is copied: what happens to the array later does not matter until it is loaded again."""
     design, pack = make_policy("discrete")
-    acting = StagedActing(design, ROWS, "cpu")
+    acting = GPUActor(design, ROWS, "cpu")
     acting.load(pack)
     before = play(acting, 1, np.arange(ROWS))["value"]
     pack[:] = 0

@@ -22,9 +22,9 @@ from slipstream.errors import CheckpointError, ConfigError, MachineError
 from slipstream.policies import pretrained
 from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 from slipstream.policies.pretrained import CLIP_DEVIATION, CLIP_MEAN, head_design, head_of, load_trunk, with_head
-from slipstream.policies.torch_actor import TorchActing
+from slipstream.policies.torch_actor import TorchActor
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.settings import PolicySettings
@@ -310,7 +310,7 @@ def test_a_head_on_features_is_the_policy_on_pixels(
     obs, mask, _ = make_samples(design, 70)
     told = []
     for which, weights, rows in ((design, pack, obs), (head, head_pack, seen_by_head(design, obs, trunk))):
-        acting = make_acting(which)
+        acting = make_actor(which)
         acting.load(weights)
         action, logp, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
         states = np.zeros((70, which.state_size), np.float32)
@@ -336,7 +336,7 @@ def test_the_trunk_is_not_among_the_weights(make_frozen: Callable[..., Any]) -> 
     names = [slot.name for slot in design.weights.slots]
     assert names == ["trunk.layers.0.weight", "trunk.layers.0.bias", "trunk.head.weight", "trunk.head.bias"]
     engine = TorchEngine(design, design.split_pack(pack)[0].copy(), 1)
-    assert list(engine.optimiser.named) == names and list(TorchActing(design).policy.state_dict()) == names
+    assert list(engine.optimiser.named) == names and list(TorchActor(design).policy.state_dict()) == names
 
 
 def test_statistics_of_vectors_leave_those_of_features_alone(make_frozen: Callable[..., Any]) -> None:
@@ -426,7 +426,7 @@ def test_the_reader_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:
     base = quick("pixels", "base", policy__shared=False, **SMALL)
     found, frames = load_trunk(f"run:{base.path}"), pictures(5, (12, 12, 1))
     acting = base.agent().acting
-    assert isinstance(acting, TorchActing)
+    assert isinstance(acting, TorchActor)
     with torch.no_grad():
         expected = acting.policy.chains()[0].encoder.readers[0](torch.from_numpy(frames)).numpy()
     assert found.features == 24 and np.allclose(found.encode(frames), expected, atol=1e-3)

@@ -12,8 +12,8 @@ import torch
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import FusedActing, make_acting
-from slipstream.policies.torch_actor import TorchActing
+from slipstream.policies.fused_actor import FusedActing, make_actor
+from slipstream.policies.torch_actor import TorchActor
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 from slipstream.system.rng import make_streams
 
@@ -68,7 +68,7 @@ def test_a_row_does_not_depend_on_others(make_policy: Callable[..., Any]) -> Non
     obs, every = few_tokens(ROWS), np.arange(ROWS)
 
     def act(parts: list[Array]) -> tuple[Array, Array]:
-        acting = make_acting(design)
+        acting = make_actor(design)
         acting.load(pack)
         states = np.zeros((ROWS, design.state_size), np.float32)
         action, logp, value = np.zeros((ROWS, 1), np.int32), np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
@@ -107,4 +107,4 @@ def test_two_networks_or_more_to_see_are_left_to_torch(make_policy: Callable[...
     mixed = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("map", "tokens", (16, 3))))
     for obs, shared in ((TOKENS, False), (mixed, True)):
         design, _ = make_policy("discrete", obs, (16,), shared=shared)
-        assert not design.fused and isinstance(make_acting(design), TorchActing)
+        assert not design.fused and isinstance(make_actor(design), TorchActor)

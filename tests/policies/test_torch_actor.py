@@ -11,7 +11,7 @@ import torch
 
 from slipstream.contracts import ObsField, ObsSpec
 from slipstream.policies.distributions import apply_mask, sample
-from slipstream.policies.torch_actor import TorchActing, blocks_of
+from slipstream.policies.torch_actor import TorchActor, blocks_of
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.rng import make_streams
 
@@ -30,7 +30,7 @@ def make_torched(make_policy: Callable[..., Any], make_samples: Callable[..., An
 
     def make(kind: str = "discrete", seen: str = "mixed", count: int = 70, **more: Any) -> Any:
         design, pack = make_policy(kind, SEEN[seen], (16,), **more)
-        acting = TorchActing(design)
+        acting = TorchActor(design)
         acting.load(pack)
         obs, mask, _ = make_samples(design, count)
         return design, pack, acting, obs, mask
@@ -120,7 +120,7 @@ def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torched: Ca
     busy = np.flatnonzero(np.random.default_rng(0).random(200) < 0.8)
     results = []
     for low, high in ((0, 200), (64, 192)):
-        other = TorchActing(design)
+        other = TorchActor(design)
         other.load(pack)
         count, rows = high - low, busy[(busy >= low) & (busy < high)] - low
         action, logp, value = np.zeros((count, 3), np.float32), np.zeros(count, np.float32), np.zeros(count, np.float32)

@@ -13,7 +13,7 @@ from torch import nn
 
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies.design import Design
-from slipstream.policies.torch_policy import ActorCritic, cut, first_weights, state_columns
+from slipstream.policies.torch_policy import ActorCritic, cut, initial_weights, state_columns
 
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
@@ -39,7 +39,7 @@ def test_making_a_policy_leaves_the_global_generator_alone(make_policy: Callable
     expected = torch.rand(3)
     torch.manual_seed(3)
     design, _ = make_policy("discrete", SEEN)
-    first_weights(design, 0)
+    initial_weights(design, 0)
     ActorCritic(design)
     assert torch.equal(torch.rand(3), expected)
 
@@ -48,7 +48,7 @@ def test_making_a_policy_leaves_the_global_generator_alone(make_policy: Callable
 def test_first_weights_of_encoders(image: str, make_policy: Callable[..., Any]) -> None:
     """Convolutions and matrices are orthogonal with gain sqrt(2), tables are small, biases 0, the rest as without."""
     design, _ = make_policy("continuous", SEEN, image=image, memory="lstm", shared=False, features=16)
-    named = first_weights(design, 5)
+    named = initial_weights(design, 5)
     assert {name: array.shape for name, array in named.items()} == {s.name: s.shape for s in design.weights.slots}
     modules = dict(ActorCritic(design).named_modules())
     encoded = [name for name in named if ".encoder." in name]
@@ -65,7 +65,7 @@ def test_first_weights_of_encoders(image: str, make_policy: Callable[..., Any]) 
             assert np.allclose(flat @ flat.T, np.eye(len(flat)), atol=1e-4), name
     assert named["log_std"] == pytest.approx(-0.3)
     assert np.abs(named["policy.head.weight"]).max() < 0.011
-    again, other = first_weights(design, 5), first_weights(design, 6)
+    again, other = initial_weights(design, 5), initial_weights(design, 6)
     assert all(np.array_equal(again[name], named[name]) for name in named)
     assert not np.array_equal(
         other["policy.encoder.readers.0.stages.0.0.weight"], named["policy.encoder.readers.0.stages.0.0.weight"]
@@ -76,7 +76,7 @@ def test_first_weights_of_plain_designs_are_those_of_the_layout(make_policy: Cal
     """Where there is nothing to encode, torch starts from the kernels' weights."""
     design, _ = make_policy("continuous", 6, memory="gru")
     named = design.weights.named(design.first_weights(2))
-    ours = first_weights(design, 2)
+    ours = initial_weights(design, 2)
     assert named.keys() == ours.keys() and all(np.array_equal(named[name], ours[name]) for name in named)
 
 

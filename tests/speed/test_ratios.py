@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import slipstream as ss
-from slipstream.algorithms.engine import SUMS, Batch, Knobs
+from slipstream.algorithms.engine import SUMS, Batch, Coefficients
 from slipstream.contracts import ActionSpec, empty_rows, vector_obs
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.engines.torch_engine import TorchEngine
@@ -49,7 +49,7 @@ def test_the_fused_engine_beats_torch() -> None:
         *numbers[1:], weight=np.ones(4096, np.float32), fresh=np.zeros(4096, np.uint8), state=none, reference=none,
         partner=np.zeros(0, np.int64), rows=32,
     )  # fmt: skip
-    knobs = Knobs(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, 0.0, True)
+    knobs = Coefficients(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, 0.0, True)
     order, totals = random.permutation(4096), np.zeros(SUMS)
     torch, fused = (kind(design, design.first_weights(0), 1) for kind in (TorchEngine, FusedEngine))
     assert ratio(lambda: torch.run(batch, order, knobs, totals), lambda: fused.run(batch, order, knobs, totals)) > 3

@@ -23,7 +23,7 @@ from slipstream.runs.provenance import read_config
 from slipstream.stages.clone import clone, confusion, resume
 from slipstream.stages.record import record
 
-QUICK = {"clone.epochs": 4, "clone.batch": 64, "policy.hidden": [16]}
+QUICK = {"clone.epochs": 4, "clone.batch_size": 64, "policy.hidden": [16]}
 
 
 def cloned(folder: Path, run: Path, env: str = "", **more: Any) -> Any:

@@ -26,7 +26,7 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.envs.soccer.actions import SPECS as SOCCER
 from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
 from slipstream.errors import ConfigError
-from slipstream.stages.human_player import Keyboard, Window, choose, drive, permitted
+from slipstream.stages.human_player import HumanAgent, Window, choose, drive, permitted
 
 MODULE = """
 import gymnasium, numpy as np
@@ -102,11 +102,11 @@ def test_other_games() -> None:
 def test_what_nobody_can_play() -> None:
     """Several choices at a time have no keys, and time must go on."""
     with pytest.raises(ConfigError, match="0 steps per second cannot be played"):
-        Keyboard(EnvChoice("soccer"), 0.0)
+        HumanAgent(EnvChoice("soccer"), 0.0)
     from slipstream.vector.make import make_vector
 
     with pytest.raises(ConfigError) as caught:
-        Keyboard(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))
+        HumanAgent(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))
     assert caught.value.message == "`mixed` has 3 choices at a time: there are no keys for that."
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.games import Fixture, play_fixtures
+from slipstream.play.games import ScheduledGame, play_scheduled
 from slipstream.play.replay_recording import tape
 from slipstream.settings import EnvSettings
 
@@ -23,8 +23,8 @@ from slipstream.settings import EnvSettings
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A replay of a match of eight seconds, with goals."""
     choice = EnvChoice("soccer", EnvSettings(match_seconds=8))
-    fixtures = [Fixture(("scripted:rule", "random"), seed) for seed in range(20)]
-    games = play_fixtures(choice, load_agent, fixtures, keep_actions=True)
+    fixtures = [ScheduledGame(("scripted:rule", "random"), seed) for seed in range(20)]
+    games = play_scheduled(choice, load_agent, fixtures, keep_actions=True)
     scored = next(game for game in games if game.behaviour[0]["goals"] > 0)
     path = tmp_path_factory.mktemp("kept") / "best.replay"
     tape(choice, scored, path, kind="best", steps=1000)

@@ -19,7 +19,7 @@ from slipstream.api import Run
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import CheckpointError
 from slipstream.league.ladder import GamesLog, game_line, write_ladder
-from slipstream.play.games import Fixture, play_fixtures
+from slipstream.play.games import ScheduledGame, play_scheduled
 from slipstream.play.replay_recording import tape
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report
@@ -223,8 +223,8 @@ def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
     """A replay says who played and how it ended; a damaged one says that."""
     run = whole(tmp_path / "league")
     rule = "scripted:rule"
-    (played,) = play_fixtures(
-        EnvChoice("soccer"), load_agent, [Fixture((rule, "scripted:chaser"), 1)], keep_actions=True
+    (played,) = play_scheduled(
+        EnvChoice("soccer"), load_agent, [ScheduledGame((rule, "scripted:chaser"), 1)], keep_actions=True
     )
     tape(EnvChoice("soccer"), played, run.replays / "best-3-0.replay", kind="best")
     report(run)

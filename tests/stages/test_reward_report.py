@@ -58,7 +58,7 @@ def test_demos_are_reported_as_they_were_recorded(tmp_path: Path) -> None:
     own = {"env__match_seconds": 4.0, "rewards__zero_sum": 0.0}
     record("scripted:rule", "soccer", 6, tmp_path / "demos", seed=1, **own)
     demos = Demos.open(tmp_path / "demos")
-    facts = stage.examine(demos, None, 0.99, 0.95)
+    facts = stage.reward_report(demos, None, 0.99, 0.95)
     assert facts["games"] == 6 and facts["episodes"] == 12 and facts["steps"] == demos.steps
     assert sum(one["per_game"] for one in facts["terms"].values()) == pytest.approx(facts["mean_return"], abs=1e-5)
     assert facts["mean_return"] == pytest.approx(float(demos.episodes["return"].mean()), abs=1e-4)
@@ -66,17 +66,17 @@ def test_demos_are_reported_as_they_were_recorded(tmp_path: Path) -> None:
     curve = facts["curves"]["terms"]["touch"]
     assert curve["mean"][0] == 0 and curve["mean"][-1] == pytest.approx(facts["terms"]["touch"]["per_game"])
     assert facts["curves"]["at"][-1] == pytest.approx(max(demos.episodes["steps"]) * demos.schema.step_seconds)
-    assert stage.examine(demos, 2, 0.99, 0.95)["games"] == 2
+    assert stage.reward_report(demos, 2, 0.99, 0.95)["games"] == 2
 
 
 def test_demos_without_terms_have_their_reward(make_demos: Any) -> None:
     """Imported demos are reported on by their reward alone; a folder without episodes is said to be one."""
     demos = Demos.open(make_demos())
-    facts = stage.examine(demos, None, 0.99, 0.95)
+    facts = stage.reward_report(demos, None, 0.99, 0.95)
     assert list(facts["terms"]) == ["reward"] and facts["terms"]["reward"]["kind"] == "dense"
     assert facts["terms"]["reward"]["per_second"] is None and facts["curves"]["unit"] == "steps"
     with pytest.raises(DemoError, match="holds no whole episode"):
-        stage.examine(demos.pick([]), None, 0.99, 0.95)
+        stage.reward_report(demos.pick([]), None, 0.99, 0.95)
 
 
 def test_games_are_played_before_any_training() -> None:
@@ -84,7 +84,7 @@ def test_games_are_played_before_any_training() -> None:
     opponent = stage.opponent_of(SHORT, None)
     assert opponent == "scripted:rule"
     with stage.played(SHORT, "scripted:chaser", opponent, 5) as demos:
-        facts, folder = stage.examine(demos, None, 0.99, 0.95), demos.path
+        facts, folder = stage.reward_report(demos, None, 0.99, 0.95), demos.path
     assert facts["games"] == facts["episodes"] == 5 and not folder.exists()
     assert stage.opponent_of(EnvChoice("kart"), None) is None
     with pytest.raises(ConfigError, match="0 games tell nothing"), stage.played(SHORT, "random", None, 0):
@@ -94,7 +94,7 @@ def test_games_are_played_before_any_training() -> None:
 def test_a_picture_is_drawn_where_matplotlib_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers are written in any case, the picture only with matplotlib."""
     with stage.played(SHORT, "random", "scripted:rule", 3) as demos:
-        facts = stage.examine(demos, None, 0.99, 0.95)
+        facts = stage.reward_report(demos, None, 0.99, 0.95)
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     assert stage.keep(facts, tmp_path / "bare", stage.draw_report, "rewards") is None
     assert json.loads((tmp_path / "bare" / "rewards.json").read_text())["games"] == 3

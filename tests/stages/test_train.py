@@ -19,7 +19,7 @@ from slipstream.runs.checkpoint import find, load, read_best, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
 from slipstream.runs.replays import Replay
-from slipstream.runs.signals import Wishes
+from slipstream.runs.signals import StopRequest
 from slipstream.system import numba_compile
 from slipstream.testing import ToyEnv
 from slipstream.training.runner import _obey_keys
@@ -47,7 +47,7 @@ class Keys:
 )  # fmt: skip
 def test_keys(keys: list[str | None], stop: str, save: bool) -> None:
     """c saves, q saves and ends, p waits for p or q, and others do nothing."""
-    wishes, display = Wishes(), Keys(*keys)
+    wishes, display = StopRequest(), Keys(*keys)
     _obey_keys(display, wishes)  # type: ignore[arg-type]
     assert (wishes.stop, wishes.save) == (stop, save)
     if keys[0] == "p":

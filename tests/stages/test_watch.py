@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.games import Fixture, play_fixtures
+from slipstream.play.games import ScheduledGame, play_scheduled
 from slipstream.settings import EnvSettings
 
 
@@ -44,7 +44,7 @@ def test_as_json() -> None:
     assert (facts["games"], facts["stopped"], facts["agents"]) == (1, "", ["scripted:rule", "random"])
     (result,) = facts["results"]
     choice = EnvChoice("soccer", EnvSettings(match_seconds=5))
-    (game,) = play_fixtures(choice, load_agent, [Fixture(("scripted:rule", "random"), result["seed"])])
+    (game,) = play_scheduled(choice, load_agent, [ScheduledGame(("scripted:rule", "random"), result["seed"])])
     assert (result["outcome"], result["length"]) == (game.outcome, game.length)
     assert result["score"] == [side["goals"] for side in game.behaviour]
     assert "game 1 of 1" in done.stderr

@@ -9,13 +9,13 @@ import pytest
 from slipstream.api import configure
 from slipstream.errors import ConfigError
 from slipstream.system import machine
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.build import TrainingParts, build, choose_env
 
 STEP = 4 / 60
 GPU = configure("recall", preset="gpu", tuned=False).settings
 
 
-def parts(env: str = "soccer", **settings: Any) -> Parts:
+def parts(env: str = "soccer", **settings: Any) -> TrainingParts:
     """The parts of a small run that is not begun."""
     resolved = configure(env, preset="smoke", flags={"plan__collector": "local"} | settings)
     made = build(choose_env(env, resolved.settings), resolved.settings)
@@ -25,24 +25,24 @@ def parts(env: str = "soccer", **settings: Any) -> Parts:
 
 def test_a_half_life_sets_the_discount_of_ppo_and_says_so() -> None:
     """Ten seconds in steps of four ticks are 150 steps, whatever `ppo.gamma` says; a notice tells the number."""
-    made = parts(rewards__half_life=10.0, ppo__gamma=0.5)
+    made = parts(rewards__half_life_s=10.0, ppo__gamma=0.5)
     gamma = made.schedules.now("ppo", 0).gamma
     assert gamma**150 == pytest.approx(0.5) and made.learner.now.gamma == gamma
-    assert made.learner.notices == ["ppo.gamma = 0.99539  (rewards.half_life: 10 s in steps of 0.0667 s)"]
-    assert parts(rewards__half_life=10.0, env__action_repeat=8).learner.now.gamma ** 75 == pytest.approx(0.5)
+    assert made.learner.notices == ["ppo.gamma = 0.99539  (rewards.half_life_s: 10 s in steps of 0.0667 s)"]
+    assert parts(rewards__half_life_s=10.0, env__action_repeat=8).learner.now.gamma ** 75 == pytest.approx(0.5)
     assert parts().learner.notices == []
 
 
 def test_a_half_life_sets_the_discount_of_sac() -> None:
     """SAC learns by it, too."""
-    made = parts("kart", algorithm="sac", env__actions="continuous", rewards__half_life=3.0)
+    made = parts("kart", algorithm="sac", env__actions="continuous", rewards__half_life_s=3.0)
     assert made.learner.now.gamma ** (3 / STEP) == pytest.approx(0.5)
     assert made.learner.notices[0].startswith("sac.gamma = ")
 
 
 def test_a_schedule_starts_at_the_half_life() -> None:
     """A schedule of gamma goes from where the half-life puts it to its end."""
-    made = parts(rewards__half_life=10.0, schedules={"ppo.gamma": "linear to 0.9 over 100"})
+    made = parts(rewards__half_life_s=10.0, schedules={"ppo.gamma": "linear to 0.9 over 100"})
     assert made.schedules.now("ppo", 0).gamma == pytest.approx(0.5 ** (STEP / 10))
     assert made.schedules.now("ppo", 100).gamma == pytest.approx(0.9)
 
@@ -50,7 +50,7 @@ def test_a_schedule_starts_at_the_half_life() -> None:
 def test_an_env_without_time_has_no_half_life() -> None:
     """A Gymnasium env does not say how long a step takes."""
     with pytest.raises(ConfigError, match="`gymnasium:CartPole-v1` does not say how long a step takes"):
-        parts("gymnasium:CartPole-v1", rewards__half_life=10.0)
+        parts("gymnasium:CartPole-v1", rewards__half_life_s=10.0)
 
 
 def test_potentials_are_paid_by_the_learners_discount() -> None:

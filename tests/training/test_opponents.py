@@ -11,10 +11,10 @@ import pytest
 
 from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 from slipstream.errors import ConfigError
-from slipstream.play.assignments import PLAYER, SELF, SIDE, TASK, Match
+from slipstream.play.assignments import PLAYER, SELF, SIDE, TASK, FinishedGame
 from slipstream.settings import CurriculumSettings
 from slipstream.training.curriculum import make_curriculum
-from slipstream.training.opponents import Matches, Still
+from slipstream.training.opponents import FixedOpponent, Matchmaker
 
 SPEC = EnvSpec(
     "game", vector_obs(1), ActionSpec("discrete", (2,)), teams=(0, 1), behaviours=("goals",), tasks=("easy", "hard"),
@@ -22,15 +22,15 @@ SPEC = EnvSpec(
 )  # fmt: skip
 
 
-def make(opponent: str | None = None, envs: int = 400, **curriculum: Any) -> Matches:
+def make(opponent: str | None = None, envs: int = 400, **curriculum: Any) -> Matchmaker:
     """Matches of a small game."""
     wanted = make_curriculum(CurriculumSettings(**curriculum), SPEC.tasks, ()) if curriculum else None
-    return Matches(SPEC, envs, 5, Still(opponent, SPEC, envs), wanted)
+    return Matchmaker(SPEC, envs, 5, FixedOpponent(opponent, SPEC, envs), wanted)
 
 
-def match(task: int, player: int, outcome: int, goals: float = 1.0) -> Match:
+def match(task: int, player: int, outcome: int, goals: float = 1.0) -> FinishedGame:
     """A game that ended."""
-    return Match(0, task, player, 0, outcome, 10, float(outcome), 0.0, 1, (goals,), (0.0,))
+    return FinishedGame(0, task, player, 0, outcome, 10, float(outcome), 0.0, 1, (goals,), (0.0,))
 
 
 def test_without_anything_everybody_plays_itself_at_the_target() -> None:

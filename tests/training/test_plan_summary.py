@@ -7,7 +7,7 @@ from typing import Any
 from slipstream.api import configure
 from slipstream.settings import PlanSettings
 from slipstream.training.build import build, choose_env
-from slipstream.training.plan_summary import plan_rows, table, telling
+from slipstream.training.plan_summary import notable_switches, plan_rows, table
 
 SMALL: dict[str, Any] = {
     "plan__collector": "local", "plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": [16],
@@ -34,16 +34,16 @@ def test_what_speed_depends_on_is_shown_with_the_plan() -> None:
     assert rows("recall", env__action_repeat=3)[-1] == (
         "env.action_repeat", 3, 1, "this game takes every action once"
     )  # fmt: skip
-    sac = rows("gymnasium:Pendulum-v1", algorithm="sac", sac__batch=32)
-    assert sac[-2] == ("sac.batch", 32, 32, "drawn from the replay buffer")
+    sac = rows("gymnasium:Pendulum-v1", algorithm="sac", sac__batch_size=32)
+    assert sac[-2] == ("sac.batch_size", 32, 32, "drawn from the replay buffer")
 
 
 def test_only_what_says_something_is_told() -> None:
     """Where a run starts, what is done in the plainest way and was not asked for is left out."""
-    told = [name for name, *_ in telling(rows("recall", plan__threads=1))]
+    told = [name for name, *_ in notable_switches(rows("recall", plan__threads=1))]
     assert told == ["plan.envs", "plan.collector", "plan.learner", "ppo.minibatch"]
     wished = rows("recall", plan__learner="torch", plan__threads=2, plan__graphs=True, plan__micro_batch=16)
-    told = [name for name, *_ in telling(wished)]
+    told = [name for name, *_ in notable_switches(wished)]
     assert told == [
         "plan.envs", "plan.collector", "plan.learner", "plan.graphs", "plan.threads", "plan.micro_batch",
         "ppo.minibatch",

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from slipstream.api import Run, configure
-from slipstream.engines.torch_backends import LossScale, set_modes
+from slipstream.engines.torch_backends import LossScale, set_backend_flags
 from slipstream.engines.torch_engine import TorchEngine
 from slipstream.errors import MachineError
 from slipstream.plan import Facts, Plan, Switch, make_plan
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.settings import PlanSettings
-from slipstream.system.worker_pool import Crew
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.system.worker_pool import WorkerPool
+from slipstream.training.build import TrainingParts, build, choose_env
 
 SMALL: dict[str, Any] = {
     "plan__envs": 16, "plan__collector": "local", "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 64,
@@ -35,11 +35,11 @@ SMALL: dict[str, Any] = {
 def modes() -> Iterator[None]:
     """Leave torch as it was."""
     yield
-    set_modes(make_plan(PlanSettings(), Facts(cores=1, native=True, minibatch=64)))
+    set_backend_flags(make_plan(PlanSettings(), Facts(cores=1, native=True, minibatch=64)))
     torch.set_num_threads(1)
 
 
-def make(env: str, **more: Any) -> Parts:
+def make(env: str, **more: Any) -> TrainingParts:
     """Build the parts of a small run, ready to collect."""
     settings = configure(env, flags=SMALL | more, tuned=False).settings
     parts = build(choose_env(env, settings), settings)
@@ -48,7 +48,7 @@ def make(env: str, **more: Any) -> Parts:
     return parts
 
 
-def learn(parts: Parts, iterations: int = 1) -> dict[str, Any]:
+def learn(parts: TrainingParts, iterations: int = 1) -> dict[str, Any]:
     """Some iterations; the last row."""
     row: dict[str, Any] = {}
     for version in range(iterations):
@@ -57,7 +57,7 @@ def learn(parts: Parts, iterations: int = 1) -> dict[str, Any]:
     return row
 
 
-def most_rows(parts: Parts) -> int:
+def most_rows(parts: TrainingParts) -> int:
     """The most samples that the network saw at once while it learned."""
     seen: list[int] = []
     policy = parts.learner.engine.policy
@@ -66,12 +66,12 @@ def most_rows(parts: Parts) -> int:
     return max(seen)
 
 
-def copied(parts: Parts) -> bool:
+def copied(parts: TrainingParts) -> bool:
     """Whether the learner gets a copy of the memory that workers write into."""
     return not np.shares_memory(parts.collector.collect(0).obs, parts.collector._rollouts[0].obs)
 
 
-def passes(parts: Parts) -> int:
+def passes(parts: TrainingParts) -> int:
     """How often a hidden layer runs in one gradient step."""
     seen: list[int] = []
     layer = next(iter(parts.learner.engine.policy.hidden().values()))
@@ -82,7 +82,7 @@ def passes(parts: Parts) -> int:
 
 ACTORS = {"plan__collector": "actors", "plan__workers": 2}
 TORCH = {"plan__learner": "torch"}
-CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[Parts], Any], Any, Any]] = {
+CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[TrainingParts], Any], Any, Any]] = {
     "envs": ("recall", {}, 8, lambda p: p.collector.collect(0).reward.shape[1], 16, 8),
     "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "Local", "Actors"),
     "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "Threads"),
@@ -97,7 +97,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[Parts], Any], Any, An
     "learner": ("recall", {}, "torch", lambda p: type(p.learner.engine).__name__, "FusedEngine", "TorchEngine"),
     "threads": ("pixels", {}, 2, lambda p: (learn(p), torch.get_num_threads())[1], 1, 2),
     "micro_batch": ("pixels", {}, 16, most_rows, 64, 16),
-    "checkpointing": ("pixels", {}, True, passes, 8, 16),
+    "activation_checkpointing": ("pixels", {}, True, passes, 8, 16),
     "reproducible": (
         "recall", TORCH, True, lambda p: torch.are_deterministic_algorithms_enabled(), False, True
     ),
@@ -150,7 +150,7 @@ def test_workers_that_cannot_be_started_are_done_without(monkeypatch: pytest.Mon
     def refuse(*_: Any) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(Crew, "_start", refuse)
+    monkeypatch.setattr(WorkerPool, "_start", refuse)
     why = "workers cannot be started: [Errno 11] Resource temporarily unavailable"
     parts = make("recall", plan__collector="actors", plan__workers=2)
     assert parts.plan.collector == Switch("actors", "local", why)
@@ -184,10 +184,10 @@ def test_torch_computes_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"precision": "fp32"}, ("highest", False, True, False, False)),
         ({"cudnn_benchmark": False}, ("highest", False, False, False, False)),
     ):
-        set_modes(gpu_plan(**wanted))
+        set_backend_flags(gpu_plan(**wanted))
         assert told() == expected
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    set_modes(gpu_plan(reproducible=True))
+    set_backend_flags(gpu_plan(reproducible=True))
     assert told() == ("highest", False, False, True, True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
@@ -224,7 +224,7 @@ def test_torch_compiles_in_the_mode_asked_for(mode: str, monkeypatch: pytest.Mon
     assert parts.learner.engine.compiled and set(modes) == {mode} and parts.learner.notices == []
 
 
-def half(parts: Parts, factor: float = 65536.0) -> TorchEngine:
+def half(parts: TrainingParts, factor: float = 65536.0) -> TorchEngine:
     """Give the learner an engine that computes in fp16, on the CPU, with a given factor."""
     params = parts.design.split_pack(parts.learner.pack)[0]
     engine = TorchEngine(parts.design, params, 1, precision="fp16")
@@ -322,7 +322,7 @@ def test_memory_that_is_too_small_for_anything_is_said(small_memory: Callable[[i
         learn(parts)
     assert str(caught.value) == (
         "Memory ran out in the midst of learning, with 1 samples at once: no less can be held.\n"
-        "hint: try plan.checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
+        "hint: try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
     )
 
 

@@ -13,7 +13,7 @@ from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
-from slipstream.system.gpu_kernels import Room, Work
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall
 from slipstream.vector.device import WRITTEN, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {
@@ -31,7 +31,7 @@ GAMES: dict[str, Any] = {
 
 def host(arg: Any, rooms: dict[Any, Array]) -> Any:
     """The argument of a function as it is on the CPU."""
-    return rooms.setdefault(arg, np.zeros(arg.shape, arg.dtype)) if isinstance(arg, Room) else arg
+    return rooms.setdefault(arg, np.zeros(arg.shape, arg.dtype)) if isinstance(arg, EmptyArray) else arg
 
 
 def actions(vector: Any, random: np.random.Generator) -> Array:
@@ -52,7 +52,7 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
     play = other.on_device()
     rooms: dict[Any, Array] = {}
 
-    def do(work: Work | None, *more: Any) -> None:
+    def do(work: KernelCall | None, *more: Any) -> None:
         if work is not None:
             args = [host(arg, rooms) for arg in work.args]
             for index in range(work.count):

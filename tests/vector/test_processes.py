@@ -18,13 +18,13 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.errors import EnvError, EnvFault
 from slipstream.testing import BrokenEnv
 from slipstream.vector.make import make_vector
-from slipstream.vector.processes import Processes
+from slipstream.vector.processes import ProcessVector
 
 
-def split(choice: EnvChoice, envs: int, seed: int = 0, deadline_s: float = 60.0) -> Processes:
+def split(choice: EnvChoice, envs: int, seed: int = 0, deadline_s: float = 60.0) -> ProcessVector:
     """The envs over two processes."""
     spec = make_vector(choice, 1).spec
-    return Processes(partial(make_vector, choice, seed=seed), spec, envs, workers=2, deadline_s=deadline_s)
+    return ProcessVector(partial(make_vector, choice, seed=seed), spec, envs, workers=2, deadline_s=deadline_s)
 
 
 def play(vector: Vector, steps: int) -> list[dict[str, Any]]:

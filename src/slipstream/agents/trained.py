@@ -11,7 +11,7 @@ from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meani
 from slipstream.errors import CheckpointError
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
 
@@ -31,7 +31,7 @@ class TrainedAgent(BatchAgent):
         self.obs, self.action = design.obs, design.action
         self.sampled = sampled
         self.pack = pack
-        self.acting = make_acting(design)
+        self.acting = make_actor(design)
         self.acting.load(pack)
         self._told: Array = np.zeros((2, 0), np.float32)
         """Log-probability and value of each row that acted last."""

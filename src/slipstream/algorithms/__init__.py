@@ -1,1 +1,1 @@
-"""."""
+"""Learning algorithms: PPO, SAC, cloning, and the functions they are made of."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.algorithms.demo_batches import Lessons, Statistics, Window
-from slipstream.algorithms.engine import POLICY, SAMPLES, SUMS, VALUE, Engine, Knobs
+from slipstream.algorithms.demo_batches import DemoBatches, DemoStatistics, Window
+from slipstream.algorithms.engine import POLICY, SAMPLES, SUMS, VALUE, Coefficients, Engine
 from slipstream.algorithms.running_stats import explained_variance
 from slipstream.contracts import Array
 from slipstream.demos.reader import Demos
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import CloneSettings
 
 READ_SHARE = 0.05
@@ -30,7 +30,7 @@ class Cloner:
     """A policy, its engine, and the demos that it learns from and is measured by."""
 
     def __init__(
-        self, settings: CloneSettings, design: Design, pack: Array, engine: Engine, statistics: Statistics,
+        self, settings: CloneSettings, design: Design, pack: Array, engine: Engine, statistics: DemoStatistics,
         train: Demos, held_out: Demos, *, gamma: float, seed: int,
     ) -> None:  # fmt: skip
         self.now = settings
@@ -42,20 +42,20 @@ class Cloner:
             design.write_normaliser(pack, statistics.obs.mean, statistics.obs.scale)
         scale = float(statistics.returns.scale[0])
         self.train, self.held_out = (
-            Lessons(demos, design, scale, gamma, settings.window_mib) for demos in (train, held_out)
+            DemoBatches(demos, design, scale, gamma, settings.window_mib) for demos in (train, held_out)
         )
         self.ahead = False
         """Whether windows are read ahead of their use."""
         self.round = 0
         """How often demos have been added."""
         self._seed, self._gamma = seed, gamma
-        self._acting = make_acting(design)
+        self._acting = make_actor(design)
 
     def add(self, train: Demos, held_out: Demos) -> None:
         """Learn from more demos too; the scale of observations and returns stays."""
         scale, mib = float(self.statistics.returns.scale[0]), self.now.window_mib
         self.train, self.held_out = (
-            Lessons(old.demos.join(more), self.design, scale, self._gamma, mib)
+            DemoBatches(old.demos.join(more), self.design, scale, self._gamma, mib)
             for old, more in ((self.train, train), (self.held_out, held_out))
         )
         self.round += 1
@@ -70,7 +70,7 @@ class Cloner:
         for window in self.train.batches(random, mean.copy(), scale.copy(), self.ahead):
             self._recall(self.train, window)
             order = random.permutation(window.batch.rows).astype(np.int64)
-            share = self.now.batch * 64
+            share = self.now.batch_size * 64
             for first in range(0, len(order), max(1, share // window.batch.sequence)):
                 some = order[first : first + max(1, share // window.batch.sequence)]
                 self.engine.run(window.batch, some, self._knobs(number, (done + first) / max(1, steps)), totals)
@@ -134,7 +134,7 @@ class Cloner:
             row |= {f"clone/error/{part}": float(np.sqrt(right[part] / count)) for part in named}
         return row, confusion
 
-    def _recall(self, lessons: Lessons, window: Window) -> None:
+    def _recall(self, lessons: DemoBatches, window: Window) -> None:
         if self.design.state_size:
             self._acting.load(self.pack)
             lessons.remember(window, self._acting)
@@ -163,13 +163,13 @@ class Cloner:
         bound(np.ascontiguousarray(action), low, high, self.design.squashed, out)
         return out
 
-    def _knobs(self, epoch: int, progress: float) -> Knobs:
+    def _knobs(self, epoch: int, progress: float) -> Coefficients:
         """The rate falls along a cosine over all epochs."""
         s = self.now
         share = min(1.0, (epoch + progress) / s.epochs)
         rate = s.learning_rate * max(0.01, 0.5 * (1.0 + math.cos(math.pi * share)))
-        return Knobs(
-            minibatch=s.batch, clip=1.0, clip_value=0.0, value=s.value, entropy=s.entropy,
+        return Coefficients(
+            minibatch=s.batch_size, clip=1.0, clip_value=0.0, value=s.value_coef, entropy=s.entropy_coef,
             max_grad_norm=s.max_grad_norm, learning_rate=rate, adam_eps=1e-8, weight_decay=s.weight_decay,
             normalise_advantage=False, imitate=True,
         )  # fmt: skip
@@ -179,7 +179,7 @@ class Cloner:
         if self.design.action.kind != "continuous":
             return
         arrays = self.engine.snapshot()
-        arrays["weight/log_std"] = np.maximum(arrays["weight/log_std"], np.float32(math.log(self.now.smallest_std)))
+        arrays["weight/log_std"] = np.maximum(arrays["weight/log_std"], np.float32(math.log(self.now.min_std)))
         self.engine.restore(arrays)
 
     def snapshot(self) -> dict[str, Array]:

@@ -17,7 +17,7 @@ def info_nce(anchors: Tensor, positives: Tensor, temperature: float, first: int 
     return functional.cross_entropy(ours @ theirs.T / temperature, right, reduction="sum")
 
 
-def contrast(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def contrastive_loss(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Mean contrastive loss and its slopes, some anchors at a time so that no matrix of all pairs is held."""
     anchors, positives = anchors.detach().requires_grad_(), positives.detach().requires_grad_()
     total, share = torch.zeros((), device=anchors.device), 1.0 / max(1, len(anchors))

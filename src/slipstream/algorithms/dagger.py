@@ -12,8 +12,8 @@ from slipstream.demos.reader import Demos
 from slipstream.demos.writer import prepare
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
-from slipstream.play.record_worker import Scribe, Share, slab_fields
-from slipstream.play.recorder import Order, spread
+from slipstream.play.record_worker import RecordShare, RecordWorker, slab_fields
+from slipstream.play.recorder import RecordJob, spread
 from slipstream.system.machine import memory_bytes
 from slipstream.vector.make import make_vector
 
@@ -43,13 +43,13 @@ def play_round(
         spec = vector.spec
     finally:
         vector.close()
-    order = Order(
+    order = RecordJob(
         choice, student, expert if spec.competitive else None, games, spread(games, spec), FIRST_SEED + number,
         sampled=False, expert=expert,
     )  # fmt: skip
     prepare(folder, schema)
     origin = {"agent": student, "expert": expert, "round": number, "env": choice.name, "seed": order.seed}
-    share = Share(0, order, 0, order.envs, folder, f"round-{number:03d}", schema, origin, memory_bytes() // 2)
+    share = RecordShare(0, order, 0, order.envs, folder, f"round-{number:03d}", schema, origin, memory_bytes() // 2)
     told = {name: np.zeros(field.shape, field.dtype) for name, field in slab_fields(1).items()}
-    Scribe(share, told).run(lambda: False)
+    RecordWorker(share, told).run(lambda: False)
     return Demos.open(folder)

@@ -12,12 +12,12 @@ from time import perf_counter
 import numpy as np
 
 from slipstream.algorithms.engine import Batch
-from slipstream.algorithms.running_stats import Moments, sum_returns
+from slipstream.algorithms.running_stats import RunningMeanStd, sum_returns
 from slipstream.contracts import Array
 from slipstream.demos.format import Column
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
-from slipstream.policies.design import Acting, Design
+from slipstream.policies.design import Design, PolicyActor
 from slipstream.system.numba_compile import Number, compiled_fused
 
 EDGE = 0.999
@@ -38,21 +38,21 @@ def discount(reward: Array, ends: Array, gamma: Number, out: Array) -> None:
 
 
 @dataclass
-class Statistics:
+class DemoStatistics:
     """What demos say about the scale of observations and returns, as a learner keeps it."""
 
-    obs: Moments
-    returns: Moments
+    obs: RunningMeanStd
+    returns: RunningMeanStd
 
     def arrays(self) -> dict[str, Array]:
         """The state by name, as PPO names it."""
         return self.obs.arrays("obs") | self.returns.arrays("return")
 
 
-def measure(demos: Demos, gamma: float) -> Statistics:
+def measure(demos: Demos, gamma: float) -> DemoStatistics:
     """Go through all episodes once."""
     spec = demos.schema.obs
-    found = Statistics(Moments(spec.floats), Moments(1))
+    found = DemoStatistics(RunningMeanStd(spec.floats), RunningMeanStd(1))
     sums = np.zeros(3, np.float64)
     for number in range(len(demos)):
         episode = demos.episode(number, ("obs", "reward"))
@@ -89,7 +89,7 @@ class Window:
     """Which sequence of its episode each is, those of one episode behind one another; empty without memory."""
 
 
-class Lessons:
+class DemoBatches:
     """Some demos, cut into windows that fit in memory, and each window made a batch."""
 
     def __init__(self, demos: Demos, design: Design, scale: float, gamma: float, window_mib: int) -> None:
@@ -173,7 +173,7 @@ class Lessons:
         self.seconds["read"] += perf_counter() - began
         return Window(batch, ordinal)
 
-    def remember(self, window: Window, acting: Acting) -> None:
+    def remember(self, window: Window, acting: PolicyActor) -> None:
         """Run the memory of this moment along all episodes and keep what it holds before every sequence."""
         began, batch = perf_counter(), window.batch
         states, told = np.zeros_like(batch.state), np.zeros((batch.rows, self.design.outputs), np.float32)

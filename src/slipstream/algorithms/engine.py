@@ -43,7 +43,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Knobs:
+class Coefficients:
     """The settings of an iteration, after schedules."""
 
     minibatch: int
@@ -70,7 +70,7 @@ class Knobs:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class UpdateStats:
     """Means over the gradient steps of an iteration."""
 
     policy_loss: float
@@ -90,7 +90,7 @@ class Outcome:
     """Steps that were left out because fp16 needed a smaller factor."""
 
     @classmethod
-    def of(cls, totals: Array, failed: int, diverged: bool) -> Outcome:
+    def of(cls, totals: Array, failed: int, diverged: bool) -> UpdateStats:
         """Divide sums into means."""
         samples, updates = max(1.0, float(totals[SAMPLES])), max(1.0, float(totals[UPDATES]))
         policy, value, entropy, kl, clipped, reference, contrast = (
@@ -118,7 +118,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Survey:
+class BatchEvaluation:
     """What the network of this moment makes of a batch."""
 
     logp: Array  # [samples]
@@ -135,13 +135,13 @@ class Engine(Protocol):
     counters: Array
     """Optimiser steps, failed steps in a row, failed steps in all."""
 
-    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
+    def run(self, batch: Batch, order: Array, knobs: Coefficients, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`, and add up `totals` [SUMS].
 
         Three failed steps in a row end it.
         """
 
-    def survey(self, batch: Batch) -> Survey:
+    def survey(self, batch: Batch) -> BatchEvaluation:
         """Look at all samples without learning."""
 
     def gradient(self) -> Array:

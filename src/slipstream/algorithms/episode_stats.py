@@ -41,7 +41,7 @@ def follow(
     return count
 
 
-class Episodes:
+class EpisodeStats:
     """The last finished episodes of the learning policy."""
 
     def __init__(self, rows: int, versus: bool) -> None:

@@ -11,7 +11,7 @@ ZERO = np.float32(0)
 
 
 @compiled_fused
-def estimate_row(
+def compute_gae_row(
     row: int, reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array,
     knobs: Array, ratio: Array, advantage: Array,
 ) -> None:  # fmt: skip
@@ -49,10 +49,10 @@ def estimate_row(
 
 
 @compiled_fused
-def estimate_advantages(
+def compute_gae(
     reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array, knobs: Array,
     ratio: Array, advantage: Array,
 ) -> None:  # fmt: skip
     """Write generalised advantages [T, rows], row by row."""
     for row in range(reward.shape[1]):
-        estimate_row(row, reward, value, final_value, terminated, truncated, active, knobs, ratio, advantage)
+        compute_gae_row(row, reward, value, final_value, terminated, truncated, active, knobs, ratio, advantage)

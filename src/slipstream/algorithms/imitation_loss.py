@@ -8,7 +8,7 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.demo_batches import plain_batch, policy_actions
-from slipstream.algorithms.engine import POLICY, SAMPLES, SUMS, Batch, Engine, Knobs
+from slipstream.algorithms.engine import POLICY, SAMPLES, SUMS, Batch, Coefficients, Engine
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Agent, Array, EnvSpec
 from slipstream.demos.reader import Demos
@@ -19,7 +19,7 @@ from slipstream.settings import PPOSettings, Settings
 from slipstream.system.rng import make_streams
 
 
-class Mentor:
+class ImitationLoss:
     """Takes gradient steps of imitation after those of PPO."""
 
     def __init__(self, design: Design, teacher: Agent | None, demos: Demos | None, rows: int, seed: int) -> None:
@@ -32,7 +32,7 @@ class Mentor:
         self._starts = demos.sequences(design.sequence) if demos is not None else np.zeros(0, np.int64)
 
     def teach(
-        self, now: PPOSettings, rollout: Rollout, batch: Batch, engine: Engine, knobs: Knobs, order: Array
+        self, now: PPOSettings, rollout: Rollout, batch: Batch, engine: Engine, knobs: Coefficients, order: Array
     ) -> dict[str, float]:
         """Imitate, and say how unlike teacher and demos the policy is."""
         row = {}
@@ -40,13 +40,13 @@ class Mentor:
             knobs, imitate=True, value=0.0, entropy=0.0, reference_kl=0.0, contrast=0.0, normalise_advantage=False
         )
         ones = np.ones(len(batch.advantage), np.float32)
-        if self._teacher is not None and now.teacher_weight:
+        if self._teacher is not None and now.teacher_coef:
             action = policy_actions(self.design, self._ask(rollout)).reshape(batch.action.shape)
             asked = replace(batch, action=action, advantage=ones)
-            row["ppo/teacher_loss"] = _run(engine, asked, order, replace(knobs, policy=now.teacher_weight))
-            row["ppo/teacher_weight"] = now.teacher_weight
-        if self._demos is not None and now.demo_weight:
-            weight = now.demo_weight * float(self.pull[0])
+            row["ppo/teacher_loss"] = _run(engine, asked, order, replace(knobs, policy=now.teacher_coef))
+            row["ppo/teacher_weight"] = now.teacher_coef
+        if self._demos is not None and now.demo_coef:
+            weight = now.demo_coef * float(self.pull[0])
             shown = self._show(now.demo_batch, batch)
             everything = np.arange(len(shown.weight) // shown.sequence)
             row["ppo/demo_loss"] = _run(engine, shown, everything, replace(knobs, policy=weight))
@@ -79,13 +79,15 @@ class Mentor:
         return plain_batch(self.design, flat, batch.mean, batch.scale, rows=len(starts))
 
 
-def _run(engine: Engine, batch: Batch, order: Array, knobs: Knobs) -> float:
+def _run(engine: Engine, batch: Batch, order: Array, knobs: Coefficients) -> float:
     totals = np.zeros(SUMS, np.float64)
     engine.run(batch, order, knobs, totals)
     return float(totals[POLICY]) / max(1.0, float(totals[SAMPLES]))
 
 
-def make_mentor(settings: Settings, choice: EnvChoice, spec: EnvSpec, design: Design, rows: int) -> Mentor | None:
+def make_imitation_loss(
+    settings: Settings, choice: EnvChoice, spec: EnvSpec, design: Design, rows: int
+) -> ImitationLoss | None:
     """The mentor that the settings ask for, if any."""
     wanted = settings.ppo
     teacher = load_agent(wanted.teacher, spec, choice) if wanted.teacher else None
@@ -95,4 +97,4 @@ def make_mentor(settings: Settings, choice: EnvChoice, spec: EnvSpec, design: De
             f"The demos in {demos.path} see and do other things than the agents of `{spec.name}`.",
             "name demos of the same env with the same env settings",
         )
-    return Mentor(design, teacher, demos, rows, settings.seed) if teacher or demos else None
+    return ImitationLoss(design, teacher, demos, rows, settings.seed) if teacher or demos else None

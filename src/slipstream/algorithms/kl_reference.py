@@ -18,7 +18,7 @@ LEAST = 0.01
 """The share of the weight below which nobody is asked any more, unless a target may raise it again."""
 
 
-class Anchor:
+class KLReference:
     """A trained agent that watches the learner's rollouts, with a memory of its own."""
 
     def __init__(self, agent: TrainedAgent, rows: int) -> None:
@@ -58,7 +58,7 @@ class Anchor:
         return {"anchor.pull": self.pull, "anchor.states": self._states}
 
 
-def make_anchor(text: str, spec: EnvSpec, design: Design, rows: int) -> Anchor:
+def make_kl_reference(text: str, spec: EnvSpec, design: Design, rows: int) -> KLReference:
     """Load the agent that `run:DIR` names; it must play the same game in the same way."""
     agent = load_trained(text)
     agent.check_fits(spec)
@@ -68,4 +68,4 @@ def make_anchor(text: str, spec: EnvSpec, design: Design, rows: int) -> Anchor:
             "compared.",
             f"set policy.squash={str(agent.design.squashed).lower()}",
         )
-    return Anchor(agent, rows)
+    return KLReference(agent, rows)

@@ -8,7 +8,7 @@ from slipstream.contracts import Array
 from slipstream.system.numba_compile import compiled
 
 
-def beginnings(terminated: Array, truncated: Array) -> Array:
+def episode_starts(terminated: Array, truncated: Array) -> Array:
     """1 where an episode begins [T, rows]: at the step after an end; the first step is told by the state itself."""
     fresh = np.zeros(terminated.shape, np.uint8)
     fresh[1:] = terminated[:-1] | truncated[:-1]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from slipstream.algorithms import diagnostics
-from slipstream.algorithms.engine import KL, SAMPLES, SUMS, Batch, Engine, Knobs, Outcome
-from slipstream.algorithms.gae import estimate_advantages
-from slipstream.algorithms.imitation_loss import Mentor
-from slipstream.algorithms.kl_reference import Anchor
-from slipstream.algorithms.minibatches import beginnings, choose_partners, orders, priorities
-from slipstream.algorithms.running_stats import Moments, explained_variance, sum_returns
+from slipstream.algorithms.engine import KL, SAMPLES, SUMS, Batch, Coefficients, Engine, UpdateStats
+from slipstream.algorithms.gae import compute_gae
+from slipstream.algorithms.imitation_loss import ImitationLoss
+from slipstream.algorithms.kl_reference import KLReference
+from slipstream.algorithms.minibatches import choose_partners, episode_starts, orders, priorities
+from slipstream.algorithms.running_stats import RunningMeanStd, explained_variance, sum_returns
 from slipstream.algorithms.schedules import tune_epochs
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array
@@ -32,7 +32,7 @@ class PPO:
 
     def __init__(
         self, settings: Settings, design: Design, pack: Array, engine: Engine, rows: int,
-        anchor: Anchor | None = None, mentor: Mentor | None = None, start: Mapping[str, Array] | None = None,
+        anchor: KLReference | None = None, mentor: ImitationLoss | None = None, start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.now: PPOSettings = settings.ppo
         """The settings of this moment; schedules replace them."""
@@ -42,8 +42,8 @@ class PPO:
         self.anchor, self.mentor = anchor, mentor
         self.notices: list[str] = []
         self._random = np.random.Generator(np.random.PCG64([settings.seed, 0x5A3]))
-        self._obs = Moments(design.obs.floats)
-        self._return = Moments(1)
+        self._obs = RunningMeanStd(design.obs.floats)
+        self._return = RunningMeanStd(1)
         for name, array in (self._obs.arrays("obs") | self._return.arrays("return")).items():
             array[:] = (start or {}).get(name, array)
         self._running = np.zeros(rows, np.float64)
@@ -85,7 +85,7 @@ class PPO:
                 break
             if s.target_kl > 0 and added[SAMPLES] and added[KL] / added[SAMPLES] > s.target_kl:
                 break
-        outcome = Outcome.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
+        outcome = UpdateStats.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
         metrics = outcome.metrics() | {
             "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1)),
             "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
@@ -93,13 +93,13 @@ class PPO:
         if self.mentor is not None and not self._warming[0]:
             metrics |= self.mentor.teach(s, rollout, batch, self.engine, knobs, self._order(rollout, batch))
         self._settle(outcome, metrics)
-        if s.normalise_obs and steps >= s.hold_obs:
+        if s.normalise_obs and steps >= s.freeze_obs_stats_steps:
             self._obs.see(self.design.obs.vectors(rollout.obs), active)
             self._write_normaliser()
         self._iterations += 1
         return samples, metrics
 
-    def _settle(self, outcome: Outcome, metrics: dict[str, Any]) -> None:
+    def _settle(self, outcome: UpdateStats, metrics: dict[str, Any]) -> None:
         """What an iteration's outcome changes for the next."""
         s = self.now
         self._failing = outcome.failed > 0
@@ -111,35 +111,35 @@ class PPO:
             self._epochs[0] = tune_epochs(int(self._epochs[0]), outcome, s)
         if self.anchor is not None:
             metrics["ppo/reference_kl"] = outcome.reference_kl
-            metrics["ppo/reference_weight"] = s.reference_kl * float(self.anchor.pull[0])
+            metrics["ppo/reference_weight"] = s.reference_kl_coef * float(self.anchor.pull[0])
             if not self._warming[0]:
                 self.anchor.move(outcome.reference_kl, s.reference_target, s.reference_decay)
         if self._warming[0]:
-            warm = metrics["ppo/explained_variance"] >= s.warm_variance
+            warm = metrics["ppo/explained_variance"] >= s.value_warmup_explained_variance
             self._warming[0] = 0 if warm else self._warming[0] - 1
-        if s.contrast:
+        if s.contrastive_coef:
             metrics["loss/contrast"] = outcome.contrast
         if s.centre_rewards:
             metrics["ppo/reward_centre"] = float(self._centre[0])
 
-    def _knobs(self) -> Knobs:
+    def _knobs(self) -> Coefficients:
         """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
         s, warming = self.now, self._warming[0] > 0
-        return Knobs(
+        return Coefficients(
             minibatch=s.minibatch,
             clip=s.clip,
             clip_value=s.clip_value,
-            value=s.value,
-            entropy=s.entropy,
+            value=s.value_coef,
+            entropy=s.entropy_coef,
             max_grad_norm=s.max_grad_norm,
             learning_rate=s.learning_rate * float(self._rate_scale[0]),
             adam_eps=s.adam_eps,
             weight_decay=0.0 if s.optimiser == "adam" or warming else s.weight_decay,
             normalise_advantage=s.normalise_advantage,
             policy=0.0 if warming else 1.0,
-            reference_kl=s.reference_kl * float(self.anchor.pull[0]) if self.anchor is not None else 0.0,
-            contrast=s.contrast,
-            contrast_temperature=s.contrast_temperature,
+            reference_kl=s.reference_kl_coef * float(self.anchor.pull[0]) if self.anchor is not None else 0.0,
+            contrast=s.contrastive_coef,
+            contrast_temperature=s.contrastive_temperature,
         )
 
     def gradient_statistics(self) -> dict[str, float]:
@@ -204,7 +204,7 @@ class PPO:
         """Advantages [T, rows], weighed by V-trace where ratios are given."""
         if self._advantage.shape != rollout.reward.shape:
             self._advantage = np.zeros(rollout.reward.shape, np.float32)
-        estimate_advantages(
+        compute_gae(
             rollout.reward, rollout.value if value is None else value, rollout.final_value, rollout.terminated,
             rollout.truncated, rollout.active, self._gae_knobs(scale),
             np.zeros((0, 0), np.float32) if ratio is None else ratio, self._advantage,
@@ -232,7 +232,7 @@ class PPO:
         """Flat views of the rollout, with its value targets."""
         steps, samples = rollout.steps, rollout.reward.size
         _, mean, scale = self.design.split_pack(self.pack)
-        fresh = beginnings(rollout.terminated, rollout.truncated)
+        fresh = episode_starts(rollout.terminated, rollout.truncated)
 
         def flat(array: Array) -> Array:
             return array[:steps].reshape(samples, *array.shape[2:])
@@ -261,10 +261,10 @@ class PPO:
 
     def _choose_partners(self, rollout: Rollout, fresh: Array) -> Array:
         """A later sample for each, at a geometric distance, for the contrastive loss."""
-        if not self.now.contrast:
+        if not self.now.contrastive_coef:
             return np.zeros(0, np.int64)
         partner = np.zeros(fresh.size, np.int64)
-        draws = np.asarray(self._random.geometric(1.0 / self.now.contrast_steps, fresh.shape))
+        draws = np.asarray(self._random.geometric(1.0 / self.now.contrastive_steps, fresh.shape))
         length = self.design.sequence if self.design.state_size else rollout.steps
         choose_partners(draws, fresh, rollout.active[: rollout.steps], length, partner)
         return partner
@@ -279,7 +279,7 @@ class PPO:
             )  # fmt: skip
             batch.weight[:] = weights.reshape(-1)
         return orders(
-            self._random, active, sequence=batch.sequence, segment=segment, order=s.order, minibatch=s.minibatch,
+            self._random, active, sequence=batch.sequence, segment=segment, order=s.shuffle, minibatch=s.minibatch,
             chances=chances,
         )  # fmt: skip
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from slipstream.algorithms.engine import CLIPPED, ENTROPY, KL, NORMS, POLICY, SAMPLES, UPDATES, VALUE
 from slipstream.contracts import Array
-from slipstream.policies.distributions import measure, slopes
-from slipstream.policies.fused_network import place
+from slipstream.policies.distributions import add_log_prob_gradient, log_prob_and_entropy
+from slipstream.policies.fused_network import sample_index
 from slipstream.policies.linear_algebra import ONE, TWO, ZERO, exponential
 from slipstream.system.numba_compile import Number, compiled, compiled_fused
 
@@ -64,12 +64,12 @@ def loss_at(
     if known[n, WEIGHT] == ZERO:
         return
     share, gain = stats[2], (known[n, ADVANTAGE] - stats[0]) * stats[1] * known[n, WEIGHT]
-    measure(policy[i], log_std, head, action[n], probs[i], measured[i])
+    log_prob_and_entropy(policy[i], log_std, head, action[n], probs[i], measured[i])
     by_logp, by_error, gained, missed, moved, clipped = surrogate(
         measured[i, 0], values[i, column], known[n, OLD_LOGP], known[n, OLD_VALUE], gain, known[n, GOAL], knobs[0],
         knobs[1], False,
     )  # fmt: skip
-    slopes(
+    add_log_prob_gradient(
         policy[i], log_std, head, action[n], probs[i], share * knobs[4] * by_logp, -share * knobs[3], by_policy[i],
         by_log_std[i],
     )  # fmt: skip
@@ -153,7 +153,7 @@ def standardise(
         mean = total / max(1, number)
         for s in index:
             for step in range(steps):
-                n = place(s, step, steps, rows)
+                n = sample_index(s, step, steps, rows)
                 if counts[n] > ZERO:
                     if turn == 0:
                         total += values[n]

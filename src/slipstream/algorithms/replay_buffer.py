@@ -205,7 +205,7 @@ def draw(
             sample.noise[1, i, k] = radius * np.float32(math.sin(angle))
 
 
-class Replay:
+class ReplayBuffer:
     """A ring with its cursor."""
 
     def __init__(self, obs: int, action: ActionSpec, capacity: int, rows: int) -> None:
@@ -252,8 +252,8 @@ class Replay:
         total, capacity = arrays["replay/cursor"].tolist()
         if capacity != self.capacity:
             raise CheckpointError(
-                f"The checkpoint's replay buffer has {capacity:,} places, `sac.buffer` is {self.capacity:,}.",
-                f"go on with sac.buffer={capacity}",
+                f"The checkpoint's replay buffer has {capacity:,} places, `sac.buffer_size` is {self.capacity:,}.",
+                f"go on with sac.buffer_size={capacity}",
             )
         self.total = total
         for name, array in self.ring._asdict().items():
@@ -263,11 +263,11 @@ class Replay:
             self._last[:] = arrays["replay/last"]
 
 
-class Feed:
+class ReplaySampler:
     """Where batches come from: the buffer, the demos, and the chance that picks among them."""
 
     def __init__(
-        self, replay: Replay, demos: Replay | None, batch: int, demo_count: int, targets: int, seed: int
+        self, replay: ReplayBuffer, demos: ReplayBuffer | None, batch: int, demo_count: int, targets: int, seed: int
     ) -> None:
         ring = replay.ring
 
@@ -308,13 +308,13 @@ def check_budget(obs: int, action: ActionSpec, capacity: int, limit_mib: int) ->
     if each * capacity > limit_mib * MIB:
         fits, needed = limit_mib * MIB // each, -(-each * capacity // MIB)
         raise ConfigError(
-            f"A replay buffer of `sac.buffer` = {capacity:,} steps of {each:,} bytes takes "
+            f"A replay buffer of `sac.buffer_size` = {capacity:,} steps of {each:,} bytes takes "
             f"{each * capacity / MIB:,.1f} MiB; `sac.buffer_mib` allows {limit_mib:,} MiB.",
-            f"use sac.buffer={fits} at most, or sac.buffer_mib={needed} if the machine has the memory",
+            f"use sac.buffer_size={fits} at most, or sac.buffer_mib={needed} if the machine has the memory",
         )
 
 
-def load_demos(path: str, design: Design) -> Replay:
+def load_demos(path: str, design: Design) -> ReplayBuffer:
     """A full buffer of recorded transitions: of a demos folder, a .safetensors file, or a run's newest checkpoint.
 
     A file holds `obs`, `action` (as the env takes it), `reward`, `next_obs` and `terminated`; it may hold `truncated`,
@@ -330,7 +330,7 @@ def load_demos(path: str, design: Design) -> Replay:
     count = len(arrays["obs"]) if "obs" in arrays and arrays["obs"].ndim else 0
     if not count:
         raise DemoError(f"The demos {path} hold no transition.", "name a file or a run that holds some")
-    replay = Replay(obs, action, count, 0)
+    replay = ReplayBuffer(obs, action, count, 0)
     for name, array in replay.ring._asdict().items():
         if array.size:
             _expect(path, name, arrays, array.shape)

@@ -21,7 +21,7 @@ KINDS = {
 """Where return, win rate and number of games stand in a row; evaluations go before episodes of training."""
 
 
-class Alarm:
+class RewardHackingDetector:
     """Compares the newer half of the last logged points with the older half, and speaks up once.
 
     Evaluation games are looked at where there are any. Those of training count only if they are alike throughout:

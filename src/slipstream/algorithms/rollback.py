@@ -18,7 +18,7 @@ class Restorable(Protocol):
         """Put back what `snapshot` gave."""
 
 
-class Gate:
+class Rollback:
     """Counts evaluations below a floor, and puts back the weights of the last one that was not."""
 
     def __init__(self, limit: int) -> None:

@@ -74,7 +74,7 @@ def explained_variance(goal: Array, value: Array, active: Array) -> float:
     return 1.0 - left / spread if spread > 1e-12 * count else math.nan
 
 
-class Moments:
+class RunningMeanStd:
     """Running mean and variance of a vector, merged batch by batch."""
 
     def __init__(self, size: int) -> None:

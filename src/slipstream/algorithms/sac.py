@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from slipstream.algorithms import diagnostics
-from slipstream.algorithms.replay_buffer import Feed, Replay, check_budget, load_demos
-from slipstream.algorithms.running_stats import Moments
+from slipstream.algorithms.replay_buffer import ReplayBuffer, ReplaySampler, check_budget, load_demos
+from slipstream.algorithms.running_stats import RunningMeanStd
 from slipstream.algorithms.sac_critics import (
     CRITIC,
     LENGTH,
@@ -25,8 +25,8 @@ from slipstream.algorithms.sac_critics import (
     UPDATES,
     Critics,
     Q,
-    SoftEngine,
-    SoftKnobs,
+    SACCoefficients,
+    SACEngine,
 )
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array
@@ -57,16 +57,16 @@ class SAC:
         self.pack = pack
         self.notices: list[str] = []
         floats = design.obs.floats
-        check_budget(floats, design.action, s.buffer, s.buffer_mib)
+        check_budget(floats, design.action, s.buffer_size, s.buffer_mib)
         demos = load_demos(s.demos, design) if s.demos else None
-        demo_count = min(max(1, round(s.batch * s.demo_share)), s.batch - 1) if demos else 0
-        self.replay = Replay(floats, design.action, s.buffer, rows)
-        self.feed = Feed(self.replay, demos, s.batch, demo_count, s.target_critics, settings.seed)
-        self.engine = make_engine(learner, design, Critics(design, s), pack, s.batch, threads, settings.seed)
+        demo_count = min(max(1, round(s.batch_size * s.demo_share)), s.batch_size - 1) if demos else 0
+        self.replay = ReplayBuffer(floats, design.action, s.buffer_size, rows)
+        self.feed = ReplaySampler(self.replay, demos, s.batch_size, demo_count, s.target_critics, settings.seed)
+        self.engine = make_engine(learner, design, Critics(design, s), pack, s.batch_size, threads, settings.seed)
         first = self.engine.snapshot()
-        first["temperature"][0] = math.log(s.first_temperature)
+        first["temperature"][0] = math.log(s.initial_temperature)
         self.engine.restore(first)
-        self._obs = Moments(floats)
+        self._obs = RunningMeanStd(floats)
         for name, array in self._obs.arrays("obs").items():
             array[:] = (start or {}).get(name, array)
         self._owed = np.zeros(1, np.float64)
@@ -90,7 +90,7 @@ class SAC:
         if self.now.normalise_obs:
             self._obs.see(rollout.obs, rollout.active[: rollout.steps])
             self._write_normaliser()
-        fresh = max(0, self.replay.total - max(self.now.warmup, before))
+        fresh = max(0, self.replay.total - max(self.now.learning_starts, before))
         if fresh and not self._warm[0]:
             self._warm_up()
         self._owed += self.now.updates_per_step * fresh
@@ -140,10 +140,10 @@ class SAC:
         self.engine.run(self.feed, self._knobs(frozen=True), self.now.actor_warmup, np.zeros(SUMS, np.float64))
         self._warm[0] = 1
 
-    def _knobs(self, frozen: bool = False) -> SoftKnobs:
+    def _knobs(self, frozen: bool = False) -> SACCoefficients:
         """What the gradient steps of this moment follow: settings, and what a divergence has taken off the rate."""
         s = self.now
-        return SoftKnobs(
+        return SACCoefficients(
             learning_rate=s.learning_rate * float(self._rate_scale[0]),
             gamma=s.gamma,
             tau=s.tau,
@@ -199,15 +199,15 @@ class SAC:
 
 def make_engine(
     learner: str, design: Design, critics: Critics, pack: Array, batch: int, threads: int, seed: int
-) -> SoftEngine:  # fmt: skip
+) -> SACEngine:  # fmt: skip
     """What takes the gradient steps."""
     if learner == "torch":
-        from slipstream.engines.sac_torch import TorchSoft
+        from slipstream.engines.sac_torch import TorchSAC
 
-        return TorchSoft(design, critics, pack, threads, seed)
-    from slipstream.engines.sac_fused import FusedSoft
+        return TorchSAC(design, critics, pack, threads, seed)
+    from slipstream.engines.sac_fused import FusedSAC
 
-    return FusedSoft(design, critics, pack, batch, threads, seed)
+    return FusedSAC(design, critics, pack, batch, threads, seed)
 
 
 def entropy_to_keep(settings: SACSettings, design: Design) -> float:
@@ -244,5 +244,7 @@ def refuse(settings: Settings, design: Design) -> None:
             f"`sac.target_critics` = {s.target_critics} cannot be picked among `sac.critics` = {s.critics}.",
             f"use sac.target_critics={s.critics} at most",
         )
-    if s.demos and s.batch < 2:
-        raise ConfigError("`sac.batch` = 1 has no room for both demos and experience.", "use sac.batch=2 at least")
+    if s.demos and s.batch_size < 2:
+        raise ConfigError(
+            "`sac.batch_size` = 1 has no room for both demos and experience.", "use sac.batch_size=2 at least"
+        )

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slipstream.algorithms.replay_buffer import Feed
+from slipstream.algorithms.replay_buffer import ReplaySampler
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
 from slipstream.policies.parameter_layout import Chain, Stack
@@ -21,7 +21,7 @@ SUMS = 6
 
 
 @dataclass(frozen=True)
-class SoftKnobs:
+class SACCoefficients:
     """The settings of an iteration, after schedules."""
 
     learning_rate: float
@@ -49,7 +49,7 @@ class Critics:
         self.count = settings.critics
         self.outputs = 1 if single else action.outputs
         inputs = design.obs.floats + (action.parts if single else 0)
-        self.chain = Chain("critic", inputs, policy.hidden, self.outputs, policy.activation, settings.critic_norm)
+        self.chain = Chain("critic", inputs, policy.hidden, self.outputs, policy.activation, settings.critic_layer_norm)
         self.stack = Stack((self.chain,))
 
     def first(self, seed: int) -> Array:
@@ -76,7 +76,7 @@ class Critics:
             self.stack.flatten(own, out[number])
 
 
-class SoftEngine(Protocol):
+class SACEngine(Protocol):
     """What takes SAC's gradient steps: the fused kernel, or torch."""
 
     params: Array
@@ -84,7 +84,7 @@ class SoftEngine(Protocol):
     counters: Array
     """Steps of the critics, failed steps in a row, failed steps in all, steps of the actor."""
 
-    def run(self, feed: Feed, knobs: SoftKnobs, updates: int, totals: Array) -> None:
+    def run(self, feed: ReplaySampler, knobs: SACCoefficients, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals` [SUMS]; three failed ones in a row end it."""
 
     def temperature(self) -> float:

@@ -10,17 +10,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slipstream.algorithms.engine import Outcome
+from slipstream.algorithms.engine import UpdateStats
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import PPOSettings, SACSettings, Section, Settings
 
 SECTIONS: dict[str, type[Section]] = {"ppo": PPOSettings, "sac": SACSettings}
 FIXED = {
-    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrast_steps",
+    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrastive_steps",
     "ppo.normalise_advantage", "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
-    "sac.rollout", "sac.batch", "sac.buffer", "sac.buffer_mib", "sac.warmup", "sac.n_step", "sac.critics",
-    "sac.target_critics", "sac.critic_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
-    "sac.actor_warmup", "sac.first_temperature", "ppo.hold_obs", "ppo.warm_variance", "ppo.demo_batch",
+    "sac.rollout", "sac.batch_size", "sac.buffer_size", "sac.buffer_mib", "sac.learning_starts", "sac.n_step", "sac.critics",
+    "sac.target_critics", "sac.critic_layer_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
+    "sac.actor_warmup", "sac.initial_temperature", "ppo.freeze_obs_stats_steps", "ppo.value_warmup_explained_variance", "ppo.demo_batch",
     "ppo.demo_decay",
 }  # fmt: skip
 """Numbers that arrays are sized by, that a run keeps state about, or that switch something on."""
@@ -83,10 +83,12 @@ class Schedules:
                 self.seen[one.metric] = float(row[one.metric])
 
 
-def tune_epochs(epochs: int, outcome: Outcome, settings: PPOSettings) -> int:
+def tune_epochs(epochs: int, outcome: UpdateStats, settings: PPOSettings) -> int:
     """One epoch less where the policy moved too far, one more where it hardly moved."""
-    far = outcome.kl > 1.5 * settings.tuner_kl or outcome.clip_fraction > settings.tuner_clip
-    near = outcome.kl < settings.tuner_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.tuner_clip
+    far = outcome.kl > 1.5 * settings.epochs_target_kl or outcome.clip_fraction > settings.epochs_max_clip_fraction
+    near = (
+        outcome.kl < settings.epochs_target_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.epochs_max_clip_fraction
+    )
     return min(max(epochs - 1 if far else epochs + 1 if near else epochs, 1), settings.epochs_max)
 
 

@@ -16,13 +16,13 @@ from slipstream.runs.layout import RunDir
 
 DEFAULTS: dict[str, Any] = {
     "ppo.value_warmup": 20,
-    "ppo.warm_variance": 0.5,
-    "ppo.reference_kl": 0.05,
+    "ppo.value_warmup_explained_variance": 0.5,
+    "ppo.reference_kl_coef": 0.05,
     "ppo.reference_decay": 0.99,
-    "ppo.hold_obs": 2_000_000,
+    "ppo.freeze_obs_stats_steps": 2_000_000,
     "sac.actor_warmup": 10_000,
-    "sac.first_temperature": 0.01,
-    "evaluation.gate": 3,
+    "sac.initial_temperature": 0.01,
+    "evaluation.rollback_after": 3,
 }
 """What `start` sets, below the presets and your own settings: first the value learns, and the policy stays near."""
 
@@ -30,7 +30,7 @@ FROZEN_COUNT = 1e6
 """Observations that the statistics of a frozen copy are taken to come from."""
 
 
-def adopt(text: str, design: Design, pack: Array, spec: EnvSpec | None = None) -> dict[str, Array]:
+def load_start(text: str, design: Design, pack: Array, spec: EnvSpec | None = None) -> dict[str, Array]:
     """Write the policy that `run:DIR` names into `pack`; return the running moments that came with it, by name.
 
     It must have been trained where numbers mean what they mean in the env with this spec, if there is one.

@@ -92,7 +92,7 @@ def settable(function: F) -> F:
     return function
 
 
-def settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
+def resolve_settings(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
     """The environment and the settings that the flags ask for."""
     from slipstream.api import configure
     from slipstream.config import flag_layer
@@ -108,7 +108,7 @@ def settle(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
     return choose_env(env, resolved.settings, modules=modules), resolved
 
 
-def tell(facts: dict[str, Any], as_json: bool, text: str) -> None:
+def print_result(facts: dict[str, Any], as_json: bool, text: str) -> None:
     """Results for a person, or one JSON object for a script."""
     if as_json:
         from slipstream.runs import layout
@@ -128,7 +128,7 @@ def text(value: Any) -> str:
     return "unset" if value is None else str(plain(value))
 
 
-def leave(facts: dict[str, Any]) -> None:
+def exit_with(facts: dict[str, Any]) -> None:
     """A run that was stopped from outside ends with the code that says so."""
     from slipstream.runs.signals import STOPPED
 

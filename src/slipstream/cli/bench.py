@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import main, shared, tell
+from slipstream.cli.app import main, print_result, shared
 from slipstream.errors import ConfigError
 
 LEAST_ROUNDS = 5
@@ -52,5 +52,5 @@ def bench(
         sides, rounds=repeats, shared=words, modules=modules, out=place, say=lambda line: click.echo(line, err=True),
         **flags,
     )  # fmt: skip
-    tell(facts, as_json, lines(facts))
+    print_result(facts, as_json, lines(facts))
     pass_gate(facts)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import main, settable, settle, shared, tell
+from slipstream.cli.app import main, print_result, resolve_settings, settable, shared
 from slipstream.errors import EnvError
 
 
@@ -26,7 +26,7 @@ def check_env(env: str, steps: int, as_json: bool, modules: tuple[str, ...], **f
     from slipstream.envs.registry import parse
     from slipstream.vector.make import make_one
 
-    choice, resolved = settle(env, modules, flags)
+    choice, resolved = resolve_settings(env, modules, flags)
     if parse(env)[0] is not None:
         raise EnvError(f"`{env}` is one of our own games: its tests check it.", "name one as gymnasium:ID")
     options = {"disable_env_checker": True} | choice.env.options
@@ -39,6 +39,6 @@ def check_env(env: str, steps: int, as_json: bool, modules: tuple[str, ...], **f
     lines += [f" remark: {remark.what}\n   hint: {remark.hint}" for remark in report.remarks]
     told = f"{report.steps} steps, {report.episodes} episodes, {report.steps_per_second:,.0f} steps/s"
     verdict = f"{len(report.problems)} to mend" if report.problems else "fit for training"
-    tell({"env": env} | asdict(report), as_json, "\n".join([*lines, f"{env}: {verdict} ({told})"]))
+    print_result({"env": env} | asdict(report), as_json, "\n".join([*lines, f"{env}: {verdict} ({told})"]))
     if report.problems:
         sys.exit(EnvError.code)

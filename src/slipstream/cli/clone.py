@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, leave, main, preset_option, shared, tell
+from slipstream.cli.app import Bar, exit_with, main, preset_option, print_result, shared
 
 
 @main.command()
@@ -41,11 +41,11 @@ def clone(demos: Path, place: Path | None, as_json: bool, modules: tuple[str, ..
     resolved = configure(env if known(env) else "", preset=preset, config=config, flags=words)
     with Bar("samples") as bar:
         facts = do(resolved, demos, place, lambda line: click.echo(line, err=True), bar.show).facts()
-    tell(facts, as_json, cloned(facts))
-    leave(facts)
+    print_result(facts, as_json, cloned(facts))
+    exit_with(facts)
 
 
-def go_on(run: Path, as_json: bool) -> None:
+def resume_clone(run: Path, as_json: bool) -> None:
     """Go on with a clone after its last whole epoch."""
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import read_config
@@ -54,8 +54,8 @@ def go_on(run: Path, as_json: bool) -> None:
     with Bar("samples") as bar:
         settings = read_config(RunDir.open(run))[0]
         facts = resume(run, settings, lambda line: click.echo(line, err=True), bar.show).facts()
-    tell(facts, as_json, cloned(facts))
-    leave(facts)
+    print_result(facts, as_json, cloned(facts))
+    exit_with(facts)
 
 
 def cloned(facts: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import configurable, leave, main, settle, shared, tell
+from slipstream.cli.app import configurable, exit_with, main, print_result, resolve_settings, shared
 from slipstream.cli.train import trained
 
 
@@ -20,11 +20,11 @@ def compete(env: str, place: Path | None, as_json: bool, modules: tuple[str, ...
     """Train on ENV by self-play in a league of frozen copies, with ratings."""
     from slipstream.stages.compete import compete as do
 
-    choice, resolved = settle(env, modules, flags)
+    choice, resolved = resolve_settings(env, modules, flags)
     _tell(do(choice, resolved, place), as_json)
 
 
-def go_on(run: Path, steps: int | None, modules: tuple[str, ...], as_json: bool) -> None:
+def resume_league(run: Path, steps: int | None, modules: tuple[str, ...], as_json: bool) -> None:
     """Go on with a league."""
     from slipstream.stages.compete import resume
 
@@ -34,5 +34,5 @@ def go_on(run: Path, steps: int | None, modules: tuple[str, ...], as_json: bool)
 def _tell(facts: dict[str, Any], as_json: bool) -> None:
     from slipstream.league.standings import ladder_text
 
-    tell(facts, as_json, "\n".join([ladder_text(facts["ladder"]["tables"]), "", trained(facts)]))
-    leave(facts)
+    print_result(facts, as_json, "\n".join([ladder_text(facts["ladder"]["tables"]), "", trained(facts)]))
+    exit_with(facts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import main, shared, tell
+from slipstream.cli.app import main, print_result, shared
 from slipstream.errors import CheckpointError
 
 
@@ -31,9 +31,9 @@ def convert(
         facts = do(layout, source, out, minimum, reports.append)
     except CheckpointError:
         if as_json and reports:
-            tell(reports[0], as_json, "")
+            print_result(reports[0], as_json, "")
         raise
-    tell(facts, as_json, _converted(facts))
+    print_result(facts, as_json, _converted(facts))
 
 
 def _converted(facts: dict[str, Any]) -> str:

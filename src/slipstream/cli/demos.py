@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipstream.cli.app import Verbs, main, tell
+from slipstream.cli.app import Verbs, main, print_result
 
 if TYPE_CHECKING:
     from slipstream.demos.reader import Demos
@@ -27,10 +27,10 @@ as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object 
 @as_json
 def info(folder: Path, as_json: bool) -> None:
     """What DIR holds, and who recorded it."""
-    from slipstream.stages.demos import describe, told
+    from slipstream.stages.demos import describe, episode_rows
 
     facts = describe(folder)
-    tell(facts, as_json, "\n".join(told(facts)))
+    print_result(facts, as_json, "\n".join(episode_rows(facts)))
 
 
 @demos.command()
@@ -56,7 +56,7 @@ def check(folder: Path, allow: float | None, keep: bool, null: str | None, as_js
     lines = report.lines()
     if report.bad and not keep:
         lines.append(f"they are in {folder / 'quarantine.json'} and are left out from now on")
-    tell(report.facts() | {"limit": limit}, as_json, "\n".join(lines))
+    print_result(report.facts() | {"limit": limit}, as_json, "\n".join(lines))
     quality.judge(report, limit)
 
 
@@ -77,7 +77,7 @@ def split(folder: Path, share: float, outs: tuple[Path, Path], seed: int, as_jso
 
     train, held_out = (_written(part) for part in split_to(folder, share, seed, outs))
     facts = {"train": train, "held_out": held_out, "share": share, "seed": seed}
-    tell(facts, as_json, f"{_words(train)}\n{_words(held_out)}")
+    print_result(facts, as_json, f"{_words(train)}\n{_words(held_out)}")
 
 
 @demos.command()
@@ -89,7 +89,7 @@ def merge(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
     from slipstream.demos.edit import merge as do
 
     facts = _written(do(folders, out)) | {"from": [str(f) for f in folders]}
-    tell(facts, as_json, _words(facts))
+    print_result(facts, as_json, _words(facts))
 
 
 @demos.command()
@@ -110,7 +110,7 @@ def view(folder: Path, episode: str, out: Path | None, as_json: bool) -> None:
     kind = draw(chosen, number, place)
     facts: dict[str, Any] = {"picture": str(place), "kind": kind, "episode": chosen.label(number)}
     facts |= {"steps": int(chosen.episodes["steps"][number]), "return": float(chosen.episodes["return"][number])}
-    tell(facts, as_json, f"{place}: a {kind} of episode {chosen.label(number)}")
+    print_result(facts, as_json, f"{place}: a {kind} of episode {chosen.label(number)}")
 
 
 def _written(made: Demos) -> dict[str, Any]:

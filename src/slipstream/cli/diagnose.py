@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import main, settable, settle, shared, tell
+from slipstream.cli.app import main, print_result, resolve_settings, settable, shared
 from slipstream.errors import ConfigError
 
 PAGE = "diagnosis.html"
@@ -39,13 +39,13 @@ def diagnose(
 
     head, _, folder = (env or "").partition(":")
     name, run = _named(None, Path(folder), flags) if head == "run" else _named(env, place, flags)
-    choice, resolved = settle(name, modules, flags)
+    choice, resolved = resolve_settings(name, modules, flags)
     diagnosis = do(
         choice, resolved.settings, test=test, seconds=seconds, run=run, say=lambda line: click.echo(line, err=True)
     )
     page = out or ((run.path if run is not None else Path()) / PAGE)
     write_page(diagnosis, page)
-    tell(diagnosis.facts() | {"page": str(page)}, as_json, f"{summary(diagnosis)}\npage: {page}")
+    print_result(diagnosis.facts() | {"page": str(page)}, as_json, f"{summary(diagnosis)}\npage: {page}")
 
 
 def _named(env: str | None, place: Path | None, flags: dict[str, Any]) -> tuple[str, Any]:
@@ -80,4 +80,4 @@ def _tell_rules(as_json: bool) -> None:
     lines = []
     for rule in listed:
         lines += [f"{rule['name']} ({rule['verdict'] or 'advice'})", f"  when {rule['when']}", f"  then {rule['do']}"]
-    tell({"rules": listed}, as_json, "\n".join(lines))
+    print_result({"rules": listed}, as_json, "\n".join(lines))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from slipstream.cli.app import Bar, tell
+from slipstream.cli.app import Bar, print_result
 from slipstream.cli.demos import demos
 
 T = TypeVar("T")
@@ -84,13 +84,13 @@ def bring(
 
     SOURCE is a file or a folder; for minari also the name of a dataset on this machine. Nothing is downloaded.
     """
-    from slipstream.stages.import_export import bring_in
+    from slipstream.stages.import_export import import_demos
 
     with Bar("episodes") as bar:
-        facts = bring_in(
+        facts = import_demos(
             form, source, out, workers=workers, allow=allow, max_samples=max_samples, on_progress=bar.show, **options
         )
-    tell(facts, as_json, _brought(facts))
+    print_result(facts, as_json, _brought(facts))
 
 
 @demos.command("export")
@@ -103,12 +103,12 @@ def send(form: str, folder: Path, out: Path, as_json: bool) -> None:
 
     TARGET is a folder named as Minari names datasets (NAME-v0), a file FILE.npz, or a folder of MineRL recordings.
     """
-    from slipstream.stages.import_export import send_out
+    from slipstream.stages.import_export import export_demos
 
     with Bar("episodes") as bar:
-        facts = send_out(form, folder, out, bar.show)
+        facts = export_demos(form, folder, out, bar.show)
     left = f"\nleft out, since {form} has no place for it: {', '.join(facts['left_out'])}" if facts["left_out"] else ""
-    tell(facts, as_json, f"{facts['out']}: {facts['episodes']:,} episodes, {facts['steps']:,} steps{left}")
+    print_result(facts, as_json, f"{facts['out']}: {facts['episodes']:,} episodes, {facts['steps']:,} steps{left}")
 
 
 def _brought(facts: dict[str, Any]) -> str:

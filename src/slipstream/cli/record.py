@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, leave, main, settle, shared, tell
+from slipstream.cli.app import Bar, exit_with, main, print_result, resolve_settings, shared
 from slipstream.errors import ConfigError
 
 
@@ -35,14 +35,14 @@ def record(
     human = agent == "human"
     if fps is not None and not human:
         raise ConfigError("--fps is the pace of a person's game.", "leave it out, or record human")
-    choice, resolved = settle(env, modules, {"words": words, "agent": agent})
+    choice, resolved = resolve_settings(env, modules, {"words": words, "agent": agent})
     plan = resolved.settings.plan
     envs = plan.envs if resolved.origins.get("plan.envs") == "flag" else None
     common: dict[str, Any] = {"opponent": opponent, "expert": expert, "seed": seed, "sampled": sampled}
     if human:
-        from slipstream.stages.human_player import Keyboard
+        from slipstream.stages.human_player import HumanAgent
 
-        with Keyboard(choice, fps) as player:
+        with HumanAgent(choice, fps) as player:
             common |= {"player": player.sit, "wishes": player.wishes}
             facts = do(player.choice, agent, episodes, out, **common)
     else:
@@ -51,8 +51,8 @@ def record(
             facts = do(choice, agent, episodes, out, on_progress=bar.show, **common)
     for fault in facts["faults"]:
         click.echo(fault, err=True)
-    tell(facts, as_json, _recorded(facts))
-    leave(facts)
+    print_result(facts, as_json, _recorded(facts))
+    exit_with(facts)
 
 
 def _recorded(facts: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.app import Bar, main, settle, shared, tell
+from slipstream.cli.app import Bar, main, print_result, resolve_settings, shared
 from slipstream.errors import ConfigError
 
 
@@ -50,7 +50,7 @@ def replay(
         check(kept, modules)
         lines.append(f"{file}: played again, {kept.facts.length:,} states the same, bit for bit")
     facts |= {"verified": verify, "written": [str(path) for path in (mp4, gif, png) if path is not None]}
-    tell(facts, as_json, "\n".join(lines or do.told(kept)))
+    print_result(facts, as_json, "\n".join(lines or do.told(kept)))
 
 
 def _size(text: str | None) -> tuple[int, int] | None:
@@ -82,11 +82,11 @@ def watch(
     from slipstream.stages.watch import watch as do
 
     trained = next((agent for agent in agents if agent.startswith("run:")), agents[0])
-    choice, _ = settle(env, modules, {"words": words, "agent": trained})
+    choice, _ = resolve_settings(env, modules, {"words": words, "agent": trained})
     facts = do(
         choice, agents, games=games, seed=seed, speed=speed, sampled=sampled,
         say=lambda line: click.echo(line, err=as_json),
     )  # fmt: skip
     won = sum(one["outcome"] == (1 if one["players"][0] == agents[0] else -1) for one in facts["results"])
     text = f"{facts['games']} game{'' if facts['games'] == 1 else 's'}"
-    tell(facts, as_json, text + (f", {agents[0]} won {won}" if len(agents) > 1 else ""))
+    print_result(facts, as_json, text + (f", {agents[0]} won {won}" if len(agents) > 1 else ""))

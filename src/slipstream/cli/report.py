@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.app import main, shared, tell
+from slipstream.cli.app import main, print_result, shared
 
 
 @main.command()
@@ -18,4 +18,4 @@ def report(run: Path, as_json: bool, modules: tuple[str, ...]) -> None:
     from slipstream.stages.report import report as do
 
     facts = do(RunDir(run) if (run / "ladder.json").is_file() else RunDir.open(run))
-    tell(facts, as_json, f"{facts['report']}: {', '.join(facts['sections']).lower()}")
+    print_result(facts, as_json, f"{facts['report']}: {', '.join(facts['sections']).lower()}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, Verbs, leave, main, preset_option, settle, shared, tell
+from slipstream.cli.app import Bar, Verbs, exit_with, main, preset_option, print_result, resolve_settings, shared
 from slipstream.errors import ConfigError
 
 ABLATION_STEPS = 1_000_000
@@ -49,20 +49,20 @@ def report(
         facts, place = _of_games(source, env, agent, 100 if games is None else games, words, modules)
     picture = keep(facts, out or place, draw_report, "rewards")
     facts = {key: value for key, value in facts.items() if key != "curves"} | {"picture": picture and str(picture)}
-    tell(facts, as_json, "\n".join([*_report_lines(facts), str(picture or NO_PICTURE)]))
+    print_result(facts, as_json, "\n".join([*_report_lines(facts), str(picture or NO_PICTURE)]))
 
 
 def _of_demos(folder: Path, games: int | None, words: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, Any]:
     from slipstream.demos.reader import Demos
     from slipstream.envs.registry import known
-    from slipstream.stages.reward_report import examine
+    from slipstream.stages.reward_report import reward_report
 
     found = Demos.open(folder)
     env = found.schema.env
-    _, resolved = settle(env if known(env) else "", modules, {"words": words})
+    _, resolved = resolve_settings(env if known(env) else "", modules, {"words": words})
     by = {"source": str(folder), "agent": found.shards[0].origin.get("agent") if found.shards else None}
     gammas = _discounts(resolved.settings, found.schema.step_seconds, env)
-    return by | {"opponent": None} | examine(found, games, *gammas)
+    return by | {"opponent": None} | reward_report(found, games, *gammas)
 
 
 def _of_games(
@@ -75,7 +75,7 @@ def _of_games(
     from slipstream.envs.registry import import_modules
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import read_config
-    from slipstream.stages.reward_report import examine, opponent_of, played
+    from slipstream.stages.reward_report import opponent_of, played, reward_report
     from slipstream.training.build import choose_env
 
     place = Path()
@@ -88,7 +88,7 @@ def _of_games(
         env, agent = env or where, agent or named
         choice = choose_env(env, settings, modules=modules)
     elif env and agent:
-        choice, resolved = settle(env, modules, {"words": words, "agent": agent})
+        choice, resolved = resolve_settings(env, modules, {"words": words, "agent": agent})
         settings = resolved.settings
     else:
         raise ConfigError(
@@ -98,7 +98,9 @@ def _of_games(
     opponent = opponent_of(choice, settings.evaluation.opponent)
     with Bar("games") as bar, played(choice, agent, opponent, games, seed=settings.seed, tell=bar.show) as demos:
         gammas = _discounts(settings, demos.schema.step_seconds, env)
-        return {"source": source or agent, "agent": agent, "opponent": opponent} | examine(demos, None, *gammas), place
+        return {"source": source or agent, "agent": agent, "opponent": opponent} | reward_report(
+            demos, None, *gammas
+        ), place
 
 
 def _discounts(settings: Any, step_seconds: float, env: str) -> tuple[float, float]:
@@ -157,19 +159,19 @@ def ablate(
     from slipstream.stages.reward_report import NO_PICTURE, draw_ablation, keep
     from slipstream.stages.reward_report import ablate as do
 
-    choice, resolved = settle(env, modules, flags)
+    choice, resolved = resolve_settings(env, modules, flags)
     folder = place or Path("runs") / f"ablation-{env.replace(':', '-')}"
     wanted = [word.strip() for word in terms.split(",")] if terms else []
     facts = do(
         choice, resolved, folder, wanted, seeds=seeds, games=games, say=lambda line: click.echo(f"== {line}", err=True)
     )
     if facts["stopped"]:
-        tell(facts, as_json, f"not done; the same command goes on in {folder}")
-        leave(facts)
+        print_result(facts, as_json, f"not done; the same command goes on in {folder}")
+        exit_with(facts)
         return
     picture = keep(facts, folder, draw_ablation, "ablation")
     facts["picture"] = picture and str(picture)
-    tell(facts, as_json, "\n".join([*_ablation_lines(facts), str(picture or NO_PICTURE)]))
+    print_result(facts, as_json, "\n".join([*_ablation_lines(facts), str(picture or NO_PICTURE)]))
 
 
 def _ablation_lines(facts: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, main, settle, shared, tell
+from slipstream.cli.app import Bar, main, print_result, resolve_settings, shared
 from slipstream.errors import CheckpointError
 
 
@@ -44,15 +44,15 @@ def tournament(
             choice, agents, games, format=form, seed=seed, sampled=sampled, run=place, anchor=anchor,
             on_progress=bar.show, on_notice=lambda line: click.echo(line, err=True),
         )  # fmt: skip
-    tell(facts, as_json, _told(facts))
+    print_result(facts, as_json, _told(facts))
 
 
 def _settle(env: str, modules: tuple[str, ...], words: tuple[str, ...], agents: tuple[str, ...]) -> Any:
     """The env, with what the first trained agent that can be read needs it to offer."""
     for agent in (agent for agent in agents if agent.startswith("run:")):
         with contextlib.suppress(CheckpointError):
-            return settle(env, modules, {"words": words, "agent": agent})[0]
-    return settle(env, modules, {"words": words})[0]
+            return resolve_settings(env, modules, {"words": words, "agent": agent})[0]
+    return resolve_settings(env, modules, {"words": words})[0]
 
 
 def _told(facts: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, configurable, leave, main, plain, settle, shared, tell, text
+from slipstream.cli.app import Bar, configurable, exit_with, main, plain, print_result, resolve_settings, shared, text
 from slipstream.errors import SlipstreamError
 from slipstream.stages import STORY
 
@@ -30,16 +30,16 @@ def run(
     """
     from slipstream.stages.run import run as tell_story
 
-    choice, _ = settle(env, modules, dict(flags))
+    choice, _ = resolve_settings(env, modules, dict(flags))
     skip += ("tune",) if flags["no_tuned"] else ()
     with Bar("progress") as bar:
         facts = tell_story(
-            choice, lambda more: settle(env, modules, flags | more)[1], place, skip,
+            choice, lambda more: resolve_settings(env, modules, flags | more)[1], place, skip,
             lambda line: click.echo(f"== {line}" if line.partition(":")[0] in STORY else line, err=True), bar.show,
         )  # fmt: skip
-    tell(facts, as_json, _story(facts))
+    print_result(facts, as_json, _story(facts))
     for name in ("record", "clone", "train", "compete"):
-        leave(facts.get(name, {}))
+        exit_with(facts.get(name, {}))
 
 
 @main.command()
@@ -57,21 +57,21 @@ def train(
     """Train an agent on ENV."""
     if teacher:
         flags["ppo.reference" if teacher.startswith("run:") else "ppo.teacher"] = teacher
-    choice, resolved = settle(env, modules, flags)
+    choice, resolved = resolve_settings(env, modules, flags)
     if show:
         rows = resolved.rows()
         lines = [f"{key} = {text(value)}  ({origin})" for key, value, origin in rows]
         facts = {"settings": {key: {"value": plain(value), "origin": origin} for key, value, origin in rows}}
-        tell(facts, as_json, "\n".join(lines))
+        print_result(facts, as_json, "\n".join(lines))
         return
     if dry_run:
-        tell(*_rehearse(choice, resolved, as_json))
+        print_result(*_rehearse(choice, resolved, as_json))
         return
     from slipstream.stages.train import train as do
 
     facts = do(choice, resolved, place).facts()
-    tell(facts, as_json, trained(facts))
-    leave(facts)
+    print_result(facts, as_json, trained(facts))
+    exit_with(facts)
 
 
 @main.command()
@@ -85,20 +85,20 @@ def resume(run: Path, steps: int | None, as_json: bool, modules: tuple[str, ...]
 
     stage = stage_of(RunDir.open(run))
     if stage == "clone":
-        from slipstream.cli.clone import go_on
+        from slipstream.cli.clone import resume_clone
 
-        go_on(run, as_json)
+        resume_clone(run, as_json)
         return
     if stage == "compete":
-        from slipstream.cli.compete import go_on as compete_on
+        from slipstream.cli.compete import resume_league as compete_on
 
         compete_on(run, steps, modules, as_json)
         return
     from slipstream.stages.train import resume as do
 
     facts = do(run, steps, modules).facts()
-    tell(facts, as_json, trained(facts))
-    leave(facts)
+    print_result(facts, as_json, trained(facts))
+    exit_with(facts)
 
 
 @main.command()
@@ -118,13 +118,13 @@ def evaluate(
     """Measure AGENT in games really played."""
     from slipstream.stages.evaluate import evaluate as do
 
-    choice, resolved = settle(env, modules, {"words": words, "agent": agent})
+    choice, resolved = resolve_settings(env, modules, {"words": words, "agent": agent})
     envs = resolved.settings.evaluation.envs
     with Bar("games") as bar:
         facts = do(
             choice, agent, opponents, games, seed=seed, sampled=sampled, envs=envs, on_progress=bar.show, beside=beside
         )
-    tell(facts, as_json, _evaluated(facts))
+    print_result(facts, as_json, _evaluated(facts))
 
 
 @main.command()
@@ -142,7 +142,7 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     for name, game in games().items():
         lines.append(f"{name:<28}{game.summary} ({', '.join(f'{name}:{variant}' for variant in game.variants)})")
     lines += ["", f"{len(others)} Gymnasium environments:", *_columns(others)]
-    tell({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
+    print_result({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
 
 
 @main.command()
@@ -163,19 +163,19 @@ def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
                 found.append(f"run:{config.parent}")
         except SlipstreamError as error:
             click.echo(f"{config.parent}: {error.message}", err=True)
-    tell({"env": env, "agents": found}, as_json, "\n".join(found))
+    print_result({"env": env, "agents": found}, as_json, "\n".join(found))
 
 
 @main.command()
 @shared
 def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
     """What this machine offers, and whether anything is in the way."""
-    from slipstream.stages.doctor import examine
+    from slipstream.stages.doctor import examine_machine
 
-    facts = examine()
+    facts = examine_machine()
     lines = [f"{'ok  ' if check['ok'] else 'LOOK'} {check['name']:<10} {check['says']}" for check in facts["checks"]]
     lines += [f"     hint: {check['hint']}" for check in facts["checks"] if not check["ok"]]
-    tell(facts, as_json, "\n".join(lines))
+    print_result(facts, as_json, "\n".join(lines))
 
 
 def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:

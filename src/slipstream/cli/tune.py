@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import main, settable, settle, shared, tell
+from slipstream.cli.app import main, print_result, resolve_settings, settable, shared
 
 
 @main.command()
@@ -28,12 +28,12 @@ def tune(
     """
     from slipstream.perf.tune import tune as do
 
-    choice, resolved = settle(env, modules, flags)
+    choice, resolved = resolve_settings(env, modules, flags)
     found = do(
         choice, resolved, seconds=60 * minutes, free=free, exact=exact, tell=lambda line: click.echo(line, err=True)
     )
     facts = found.facts()
-    tell(facts, as_json, tuned(facts))
+    print_result(facts, as_json, tuned(facts))
 
 
 def tuned(facts: dict[str, Any]) -> str:

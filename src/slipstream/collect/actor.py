@@ -9,14 +9,14 @@ from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, Guard, inspect
+from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, NanGuard, check_rows
 from slipstream.collect.rollout import Rollout, sequence_starts
-from slipstream.collect.step_views import Moments
+from slipstream.collect.step_views import StepViews
 from slipstream.contracts import Array, Rows, Vector, empty_rows
-from slipstream.play.assignments import TASK, Match, Roster, Table, act_others
+from slipstream.play.assignments import TASK, Assignments, FinishedGame, OpponentRoster, act_opponents
 from slipstream.policies.action_bounds import bound
-from slipstream.policies.design import Acting, Design
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.design import Design, PolicyActor
+from slipstream.policies.fused_actor import make_actor
 from slipstream.system.rng import make_streams
 
 
@@ -24,18 +24,18 @@ class Actor:
     """Fills rollouts: act, step, guard, again; where a game ends, the next one seats whoever is wanted then."""
 
     def __init__(
-        self, vector: Vector, design: Design, *, seed: int, roster: Roster, memory: int = 0, first: int = 0,
-        progress: Array | None = None, acting: Acting | None = None, now: Rows | None = None,
+        self, vector: Vector, design: Design, *, seed: int, roster: OpponentRoster, memory: int = 0, first: int = 0,
+        progress: Array | None = None, acting: PolicyActor | None = None, now: Rows | None = None,
     ) -> None:  # fmt: skip
         spec = vector.spec
         rows = vector.envs * spec.agents
         self.vector = vector
         self.design = design
-        self.acting = acting or make_acting(design)
-        self.guard = Guard(vector, first)
+        self.acting = acting or make_actor(design)
+        self.guard = NanGuard(vector, first)
         self.roster = roster
-        self.table = Table(spec, vector.envs, first)
-        self.matches: list[tuple[int, Match]] = []
+        self.table = Assignments(spec, vector.envs, first)
+        self.matches: list[tuple[int, FinishedGame]] = []
         """Games that ended, with the step of the rollout."""
         self.seconds = np.zeros(2, np.float64)
         """Time in the environments and in inference."""
@@ -47,7 +47,7 @@ class Actor:
         self._other_memory = np.zeros((rows, memory), np.float32)
         """What the frozen players remember, the widest of them filling a row."""
         self._now = now or empty_rows(spec, vector.envs)
-        self._moments = Moments(spec, self._now)
+        self._moments = StepViews(spec, self._now)
         action = spec.action
         self._continuous = action.kind == "continuous"
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
@@ -97,7 +97,7 @@ class Actor:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
         if table.others:
-            act_others(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
+            act_opponents(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
         if table.follows:
             table.expect(step.value, step.active)
         self.action, self.rows = action, step.rows
@@ -108,7 +108,7 @@ class Actor:
     def settle(self, t: int) -> None:
         """Look at what step t has brought: ends, faults, games."""
         rollout, rows, table, step = self._rollout, self.rows, self.table, self._turns[t]
-        found = self._found = inspect(*step.looked)
+        found = self._found = check_rows(*step.looked)
         truncated = np.flatnonzero(rows.truncated) if self.design.value and found & CUT else self._all[:0]
         broken = self.guard.mend(t, self._steps, rollout, rows) if found & BROKEN else []
         if truncated.size:  # where the guard has cut, it has said the value too
@@ -130,7 +130,7 @@ class Actor:
         self.seconds[0] += self._in_envs
         self.seconds[1] += self._in_policy
 
-    def drain(self) -> list[tuple[int, Match]]:
+    def drain(self) -> list[tuple[int, FinishedGame]]:
         """The games that ended since the last call, each with the step of the rollout."""
         matches, self.matches = self.matches, []
         return matches

@@ -8,7 +8,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import view_rollout
 from slipstream.contracts import Array
-from slipstream.play.assignments import Roster
+from slipstream.play.assignments import OpponentRoster
 from slipstream.system.slab import Slab
 from slipstream.system.worker_main import Answer, Requests, serve
 from slipstream.vector.make import make_vector
@@ -18,7 +18,7 @@ def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:
     """Make the environments, then fill rollouts until the parent is gone."""
     progress = slab["progress"][job.worker]
     vector = make_vector(job.choice, job.envs, seed=job.seed, first=job.first, progress=progress)
-    roster = Roster(lambda name: load_agent(name, vector.spec, job.choice, job.sampled))
+    roster = OpponentRoster(lambda name: load_agent(name, vector.spec, job.choice, job.sampled))
     actor = Actor(
         vector, job.design, seed=job.seed, roster=roster, memory=job.memory, first=job.first, progress=progress
     )

@@ -13,11 +13,11 @@ from typing import Any
 from slipstream.collect.rollout import Rollout, copy_rollout, empty_rollout, rollout_fields, view_rollout
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import Match
+from slipstream.play.assignments import FinishedGame
 from slipstream.policies.design import Design
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
-from slipstream.system.worker_pool import Crew
+from slipstream.system.worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ActorJob:
     """The most that one of them remembers."""
 
 
-class Actors:
+class ActorsCollector:
     """Worker processes and the slab they share with the learner."""
 
     def __init__(
@@ -70,7 +70,9 @@ class Actors:
             ActorJob(w, choice, design, seed, low, high - low, buffers, sampled, memory)
             for w, (low, high) in enumerate(self._envs)
         ]
-        self._crew = Crew("slipstream.collect.actor_worker", jobs, self._slab, deadline_s=deadline_s, where=self._where)
+        self._crew = WorkerPool(
+            "slipstream.collect.actor_worker", jobs, self._slab, deadline_s=deadline_s, where=self._where
+        )
 
     def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
@@ -103,7 +105,7 @@ class Actors:
         """What rollout number `version`, the next one to be trained on, started from."""
         return {name: self._slab[f"start{version % 2}/{name}"].copy() for name in self._state_fields}
 
-    def matches(self, version: int) -> list[Match]:
+    def matches(self, version: int) -> list[FinishedGame]:
         """The games that ended in rollout number `version`, whoever played them, in the order of time."""
         told, self._crew.told = self._crew.told, []
         self._crew.told = [one for one in told if one["rollout"] > version]
@@ -111,7 +113,7 @@ class Actors:
         for one in told:
             self.failed |= {int(player): fault for player, fault in one["failed"].items()}
             found += one["matches"] if one["rollout"] == version else []
-        return [Match.hear(match) for _, match in sorted(found)]
+        return [FinishedGame.hear(match) for _, match in sorted(found)]
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call."""

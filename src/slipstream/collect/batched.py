@@ -18,10 +18,10 @@ import numpy as np
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array, Stepper
-from slipstream.play.assignments import Match, Roster
+from slipstream.play.assignments import FinishedGame, OpponentRoster
 
 if TYPE_CHECKING:
-    from slipstream.policies.gpu_actor import StagedActing
+    from slipstream.policies.gpu_actor import GPUActor
 
 ENDING_S = 2.0
 """How long a rollout that nobody wants any more may take to be given up."""
@@ -31,12 +31,12 @@ class Stopped(Exception):
     """The collector is being closed."""
 
 
-class Batched:
+class BatchedCollector:
     """Groups of environments and the policy that chooses for all of them."""
 
     def __init__(
-        self, groups: Sequence[Actor], roster: Roster, rollouts: Sequence[Rollout], lag: int, close: Callable[[], None],
-        staged: Sequence[StagedActing] = (),
+        self, groups: Sequence[Actor], roster: OpponentRoster, rollouts: Sequence[Rollout], lag: int, close: Callable[[], None],
+        staged: Sequence[GPUActor] = (),
     ) -> None:  # fmt: skip
         self.lag = lag
         self.groups = list(groups)
@@ -51,7 +51,7 @@ class Batched:
         self._parts = [[r.part(low * spec.agents, high * spec.agents) for low, high in self._envs] for r in rollouts]
         self._agents = spec.agents
         self._packs: dict[int, tuple[Array, Array]] = {}
-        self._found: dict[int, list[Match]] = {}
+        self._found: dict[int, list[FinishedGame]] = {}
         self._starts: dict[int, dict[str, Array]] = {}
         """What rollouts start from, where they are made ahead of time."""
         self._asked = 0
@@ -101,7 +101,7 @@ class Batched:
                 raise error
         return self._rollouts[version % len(self._rollouts)]
 
-    def matches(self, version: int) -> list[Match]:
+    def matches(self, version: int) -> list[FinishedGame]:
         """The games that ended in rollout number `version`, in the order of time."""
         return self._found.pop(version, [])
 

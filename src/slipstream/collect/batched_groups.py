@@ -9,30 +9,30 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from slipstream.collect.actor import Actor
-from slipstream.collect.batched import Batched
+from slipstream.collect.batched import BatchedCollector
 from slipstream.collect.rollout import Rollout, now_fields, places, rollout_fields, view_now, view_rollout
 from slipstream.contracts import EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import Roster
-from slipstream.policies.design import Acting, Design
-from slipstream.policies.fused_actor import make_acting
+from slipstream.play.assignments import OpponentRoster
+from slipstream.policies.design import Design, PolicyActor
+from slipstream.policies.fused_actor import make_actor
 from slipstream.policies.linear_algebra import CHUNK
 from slipstream.system.pinned_memory import pin, unpin
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
 from slipstream.vector.make import make_vector
-from slipstream.vector.processes import Hands, Share, one_place, spread, step_fields
-from slipstream.vector.threads import Threads
+from slipstream.vector.processes import StepWorkers, VectorShare, one_place, spread, step_fields
+from slipstream.vector.threads import ThreadVector
 
 if TYPE_CHECKING:
-    from slipstream.policies.gpu_actor import StagedActing
+    from slipstream.policies.gpu_actor import GPUActor
 
 Mend = Callable[[str, Any, str], None]
 """Is told what is done instead of what the plan wants: a switch, its new value, and why."""
 
 
 @dataclass(frozen=True)
-class Grouping:
+class BatchedPlan:
     """How the environments of a run are stepped and asked for."""
 
     envs: int
@@ -67,9 +67,9 @@ def split_envs(design: Design, agents: int, envs: int, groups: int) -> list[tupl
 
 
 def make_batched(
-    choice: EnvChoice, spec: EnvSpec, design: Design, roster: Roster, state: Mapping[str, Field], how: Grouping, *,
+    choice: EnvChoice, spec: EnvSpec, design: Design, roster: OpponentRoster, state: Mapping[str, Field], how: BatchedPlan, *,
     seed: int, memory: int, mend: Mend,
-) -> Batched:  # fmt: skip
+) -> BatchedCollector:  # fmt: skip
     """Make the collector; `state` is what a snapshot of all environments holds, by name."""
     bounds, buffers = split_envs(design, spec.agents, how.envs, min(how.groups, how.envs)), how.lag + 1
     fields = step_fields(spec, how.envs, len(bounds), how.workers) | now_fields(spec, how.envs)
@@ -85,7 +85,7 @@ def make_batched(
     vectors, close = _step_by(how, make, spec, bounds, slab, buffers, where)
     rollouts, release = [view_rollout(slab, f"{b}/") for b in range(buffers)], None
     sizes = [(high - low) * spec.agents for low, high in bounds]
-    acting: list[Acting] = [make_acting(design)] * len(bounds)
+    acting: list[PolicyActor] = [make_actor(design)] * len(bounds)
     try:
         staged = _stage(how, design, sizes, rollouts) if how.inference == "cuda" else []
         if staged and how.pinned and staged[0].device != "cpu":
@@ -104,22 +104,21 @@ def make_batched(
             release()
         close()
 
-    return Batched(groups, roster, rollouts, how.lag, end, staged)
+    return BatchedCollector(groups, roster, rollouts, how.lag, end, staged)
 
 
-def _stage(how: Grouping, design: Design, sizes: list[int], rollouts: list[Rollout]) -> list[StagedActing]:
+def _stage(how: BatchedPlan, design: Design, sizes: list[int], rollouts: list[Rollout]) -> list[GPUActor]:
     """The acting policy of each group on the GPU, and mirrors of the rollouts' observations there."""
     import torch
 
-    from slipstream.policies.gpu_actor import StagedActing
+    from slipstream.policies.gpu_actor import GPUActor
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for rollout in rollouts if how.mirror == device else ():
         empty = torch.from_numpy(rollout.obs[:0])
         rollout.mirror = torch.zeros(how.steps, *rollout.obs.shape[1:], dtype=empty.dtype, device=device)
     return [
-        StagedActing(design, rows, device, graphs=how.graphs, pinned=how.pinned, precision=how.precision)
-        for rows in sizes
+        GPUActor(design, rows, device, graphs=how.graphs, pinned=how.pinned, precision=how.precision) for rows in sizes
     ]
 
 
@@ -132,16 +131,16 @@ def _pin(slab: Slab, mend: Mend) -> Callable[[], None] | None:
 
 
 def _step_by(
-    how: Grouping, make: Callable[..., Vector], spec: EnvSpec, bounds: list[tuple[int, int]], slab: Slab, buffers: int,
+    how: BatchedPlan, make: Callable[..., Vector], spec: EnvSpec, bounds: list[tuple[int, int]], slab: Slab, buffers: int,
     where: Callable[[int, int], str],
 ) -> tuple[list[Vector], Callable[[], None]]:  # fmt: skip
     """The vector of each group, and what ends them all."""
     if how.vector == "processes":
         seen = partial(places, buffers=buffers) if how.zero_copy else one_place
-        hands = Hands(make, spec, bounds, how.workers, how.deadline_s, slab, seen, where)
-        return [Share(hands, group) for group in range(len(bounds))], hands.close
+        hands = StepWorkers(make, spec, bounds, how.workers, how.deadline_s, slab, seen, where)
+        return [VectorShare(hands, group) for group in range(len(bounds))], hands.close
     if spec.own_threads:
         return [make(high - low, first=low) for low, high in bounds], slab.close
     workers = how.workers if how.vector == "threads" else 1
-    made = [Threads(make, spec, high - low, workers, how.deadline_s, low, where) for low, high in bounds]
+    made = [ThreadVector(make, spec, high - low, workers, how.deadline_s, low, where) for low, high in bounds]
     return list(made), slab.close

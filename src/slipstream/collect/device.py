@@ -18,9 +18,9 @@ from torch import Tensor
 
 from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.contracts import Array, empty_rows, sides_of
-from slipstream.play.assignments import SELF, Match, Table, still_seats
+from slipstream.play.assignments import SELF, Assignments, FinishedGame, fixed_assignments
 from slipstream.policies.action_bounds import bound, bound_row
-from slipstream.policies.device_net import Matrices
+from slipstream.policies.device_net import DeviceNet
 from slipstream.policies.distributions import sample
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE
 from slipstream.system.gpu_kernels import capture, launch
@@ -159,12 +159,12 @@ class Later(Mapping[str, Array]):
         return len(self._arrays())
 
 
-class Device:
+class DeviceCollector:
     """Makes rollouts on the device of `net`, whose weights and normaliser are those of the learner."""
 
     lag = 0
 
-    def __init__(self, game: DeviceVector, net: Matrices, *, steps: int, seed: int, graphs: bool) -> None:
+    def __init__(self, game: DeviceVector, net: DeviceNet, *, steps: int, seed: int, graphs: bool) -> None:
         spec, design, device = game.spec, net.design, net.device
         rows = game.envs * spec.agents
         self.game, self.net, self.failed = game, net, dict[int, str]()
@@ -237,14 +237,14 @@ class Device:
             torch.cuda.synchronize()  # the learner waits for it anyway, and so the time is told where it was spent
         return self.rollout
 
-    def matches(self, version: int) -> list[Match]:
+    def matches(self, version: int) -> list[FinishedGame]:
         """Some of the games that ended in the rollout that was made last."""
         names = len(self.game.spec.behaviours)
         found = []
         for row in self._told.cpu().numpy():
             if row[ENDED]:
                 own, theirs = tuple(row[4 : 4 + names].tolist()), tuple(row[4 + names :].tolist())
-                found.append(Match(0, -1, SELF, 0, int(row[OUTCOME]), int(row[LENGTH]), float(row[RETURN]), 0.0, -1,
+                found.append(FinishedGame(0, -1, SELF, 0, int(row[OUTCOME]), int(row[LENGTH]), float(row[RETURN]), 0.0, -1,
                                    own, theirs))  # fmt: skip
         return found
 
@@ -273,8 +273,8 @@ class Device:
         """As an actor's snapshot names it, so that a run can go on with any collector."""
         kept, own = begun or self._kept(), len(self.game.tensors())
         state = {f"env/{name}": array for name, array in self.game.pull(kept[:own]).items()}
-        table = Table(self.game.spec, self.game.envs, 0)
-        table.seat[:] = still_seats(self.game.spec, self.game.envs, False)
+        table = Assignments(self.game.spec, self.game.envs, 0)
+        table.seat[:] = fixed_assignments(self.game.spec, self.game.envs, False)
         table.seed[:] = self.game.vector.seeds()
         state |= {f"seat/{name}": array.copy() for name, array in table.arrays().items()}
         obs, active, streams, memory = (np.ascontiguousarray(tensor.cpu().numpy()) for tensor in kept[own:])
@@ -375,7 +375,7 @@ class Device:
             self._told[:shown, 4 + side * width : 4 + (side + 1) * width] = mean
 
 
-def _empty(game: DeviceVector, net: Matrices, steps: int) -> DeviceRollout:
+def _empty(game: DeviceVector, net: DeviceNet, steps: int) -> DeviceRollout:
     """A rollout on the device; what its inputs are padded by stays zero."""
     fields = rollout_fields(game.spec, net.design, steps, game.envs)
     rows = game.envs * game.spec.agents

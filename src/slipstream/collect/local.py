@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import Array
-from slipstream.play.assignments import Match
+from slipstream.play.assignments import FinishedGame
 
 
-class Local:
+class LocalCollector:
     """One actor with all environments."""
 
     def __init__(self, actor: Actor, steps: int, lag: int) -> None:
@@ -48,7 +48,7 @@ class Local:
         self.actor.fill(self._rollout, seats)
         return self._rollout
 
-    def matches(self, version: int) -> list[Match]:
+    def matches(self, version: int) -> list[FinishedGame]:
         """The games that ended in rollout number `version`, the last one, in the order of time."""
         return [match for _, match in self.actor.drain()]
 

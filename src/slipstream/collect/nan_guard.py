@@ -21,7 +21,7 @@ EXPONENT = np.uint32(0x7F800000)
 
 
 @compiled
-def inspect(
+def check_rows(
     obs: Array, floats: int, reward: Array, terminated: Array, truncated: Array, final_obs: Array, active: Array
 ) -> int:
     """What a step holds, by the bits of its float32 numbers, of which a row of observations begins with so many.
@@ -42,8 +42,8 @@ def inspect(
     return found | BROKEN if odd else found
 
 
-def inspected(spec: EnvSpec, rows: Rows) -> tuple[Array, int, Array, Array, Array, Array, Array]:
-    """What `inspect` looks at, as views."""
+def checked_rows(spec: EnvSpec, rows: Rows) -> tuple[Array, int, Array, Array, Array, Array, Array]:
+    """What `check_rows` looks at, as views."""
     obs, reward, final_obs = (given.view(np.uint32) for given in (rows.obs, rows.reward, rows.final_obs))
     return obs, spec.obs.floats, reward, rows.terminated, rows.truncated, final_obs, rows.active
 
@@ -60,7 +60,7 @@ class Fault:
         return f"{self.what} was not finite in env {self.env} at step {self.step}: masked, and the env was reset."
 
 
-class Guard:
+class NanGuard:
     """Looks at every step of a vector whose first env has the global number `first`."""
 
     def __init__(self, vector: Vector, first: int) -> None:
@@ -70,7 +70,7 @@ class Guard:
 
     def check(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
         """Mend step t of a rollout, the actor's `step` in all, if anything in it is not finite; return those envs."""
-        found = inspect(*inspected(self._vector.spec, rows))
+        found = check_rows(*checked_rows(self._vector.spec, rows))
         return self.mend(t, step, rollout, rows) if found & BROKEN else []
 
     def drain(self) -> list[str]:

@@ -71,16 +71,6 @@ class Rollout:
         )
 
 
-def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
-    """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
-    mask = np.ones((envs, len(teams)), bool)
-    if opponent:
-        sides = sorted(set(teams))
-        for env in range(envs):
-            mask[env] = np.array(teams) == sides[(first + env) % len(sides)]
-    return mask.reshape(-1)
-
-
 def sequence_starts(design: Design, steps: int) -> dict[int, list[int]]:
     """The sequences of a rollout by the step at which their state is kept."""
     starts: dict[int, list[int]] = {}

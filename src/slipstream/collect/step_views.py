@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.collect.nan_guard import inspected
+from slipstream.collect.nan_guard import checked_rows
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array, EnvSpec, Rows
 
@@ -30,7 +30,7 @@ class Moment:
     """What is inspected after the step."""
 
 
-class Moments:
+class StepViews:
     """The steps of the rollouts filled last; without off-policy learning all share `now`'s last observations."""
 
     def __init__(self, spec: EnvSpec, now: Rows) -> None:
@@ -51,5 +51,5 @@ class Moments:
         rows = rollout.at(t, final_obs, self._now.behaviour)
         return Moment(
             rollout.obs[t], rollout.mask[t], rollout.active[t], rollout.action[t], rollout.logp[t], rollout.value[t],
-            rows, inspected(self._spec, rows),
+            rows, checked_rows(self._spec, rows),
         )  # fmt: skip

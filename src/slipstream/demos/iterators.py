@@ -150,7 +150,7 @@ def raw_actions(demos: Demos, episode: int, values: Mapping[str, Array]) -> dict
     return found
 
 
-def told_obs(demos: Demos, episode: int, rows: Array) -> dict[str, Array]:
+def nested_obs(demos: Demos, episode: int, rows: Array) -> dict[str, Array]:
     """The fields of observations by name, in the form that they were recorded in elsewhere: words, whole numbers."""
     origin = demos.shards[int(demos.chosen[episode, 0])].origin
     words, kinds = origin.get("vocabulary", {}), origin.get("kinds", {})
@@ -172,7 +172,7 @@ def _sarsd(demos: Demos, steps: Array) -> Sarsd:
     told = {name: demos.take(name, flat).reshape(*steps.shape, *demos.schema.column(name).shape) for name in names}
     action: Any = raw_actions(demos, int(episode[0]), told) if names else _bare(demos, flat, steps.shape)
     obs, after = (
-        nest(told_obs(demos, int(episode[0]), demos.take("obs", flat, ahead).reshape(*steps.shape, -1)))
+        nest(nested_obs(demos, int(episode[0]), demos.take("obs", flat, ahead).reshape(*steps.shape, -1)))
         for ahead in (0, 1)
     )
     done = (within == demos.episodes["steps"][episode] - 1).reshape(steps.shape)

@@ -196,7 +196,7 @@ class Report:
         return lines
 
 
-def inspect(path: Path, limit: float = LIMIT, verify: bool = True) -> Report:
+def check_quality(path: Path, limit: float = LIMIT, verify: bool = True) -> Report:
     """Check demos, put bad episodes into quarantine, and raise where their share is over the limit.
 
     A limit that somebody accepted with `slipstream demos check --allow` counts where it is higher.

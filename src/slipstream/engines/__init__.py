@@ -1,1 +1,1 @@
-"""."""
+"""How gradient steps are taken: fused kernels, torch, and everything on one device."""

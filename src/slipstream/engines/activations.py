@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.policies.distributions import apply_mask, measure
-from slipstream.policies.fused_network import outputs, place, run_block
+from slipstream.policies.distributions import apply_mask, log_prob_and_entropy
+from slipstream.policies.fused_network import outputs, run_block, sample_index
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS
 from slipstream.system.numba_compile import compiled_fused
 
 
 @compiled_fused
-def look(
+def evaluate_batch(
     params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array,
     state: Array | None, fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array,
     scale: Array, mask: Array, action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
@@ -32,10 +32,10 @@ def look(
         for step in range(steps):
             for lane in range(chosen.size):
                 i = step * lanes + lane
-                n = place(chosen[lane], step, steps, rows)
+                n = sample_index(chosen[lane], step, steps, rows)
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
-                measure(policy[i], log_std, head, action[n], probs, measured)
+                log_prob_and_entropy(policy[i], log_std, head, action[n], probs, measured)
                 logp[n], value[n] = measured[0], values[i, head[HEAD_VALUE]]
                 for layer in range(table.shape[0]):
                     units, column = outputs(scratch, block, table, layer), table[layer, OUT]

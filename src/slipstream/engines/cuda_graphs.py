@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipstream.algorithms.engine import SKIPPED, SUMS, Knobs
+from slipstream.algorithms.engine import SKIPPED, SUMS, Coefficients
 from slipstream.contracts import Array
-from slipstream.engines.tensor_batch import Data
+from slipstream.engines.tensor_batch import TensorBatch
 from slipstream.engines.torch_optimisers import Optimiser
 from slipstream.system.gpu_kernels import capture
 
@@ -28,7 +28,7 @@ HELD = 8
 """Graphs that are kept: more kinds than these mean that something changes all the time."""
 
 
-class Tally:
+class StepStats:
     """What the steps of an epoch add up to, on the device; the host reads it once."""
 
     def __init__(self, device: str) -> None:
@@ -72,12 +72,12 @@ class Captured:
     """Where it leaves the gradient."""
 
 
-class Graphs:
+class StepGraphs:
     """The captured steps of a learner."""
 
     def __init__(
-        self, step: Callable[[Data, Tensor, Knobs], None], optimiser: Optimiser,
-        unfit: Callable[[Data, Knobs], str], mend: Callable[[str, Any, str], None],
+        self, step: Callable[[TensorBatch, Tensor, Coefficients], None], optimiser: Optimiser,
+        unfit: Callable[[TensorBatch, Coefficients], str], mend: Callable[[str, Any, str], None],
     ) -> None:  # fmt: skip
         self._step, self._optimiser, self._unfit, self._mend = step, optimiser, unfit, mend
         device = next(iter(optimiser.named.values())).device
@@ -88,7 +88,7 @@ class Graphs:
         self._last: Captured | None = None
         self._off = ""
 
-    def replay(self, data: Data, index: Tensor, knobs: Knobs) -> bool:
+    def replay(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> bool:
         """Take a step by a graph, if there is one for its kind by now; else whoever asks takes it."""
         if self._off:
             return False
@@ -117,23 +117,23 @@ class Graphs:
                 parameter.grad = slope
             self._last = None
 
-    def _key(self, data: Data, index: Tensor, knobs: Knobs) -> Hashable:
+    def _key(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> Hashable:
         fixed = [value for name, value in vars(knobs).items() if name not in DIALS]
         return (*data.key, len(index), *fixed)
 
-    def _set_dials(self, knobs: Knobs) -> None:
+    def _set_dials(self, knobs: Coefficients) -> None:
         numbers = [float(getattr(knobs, name)) for name in DIALS]
         if numbers != self._numbers:
             self._numbers = numbers
             self._dials.copy_(torch.tensor(numbers))
 
-    def _dialled(self, knobs: Knobs) -> Knobs:
+    def _dialled(self, knobs: Coefficients) -> Coefficients:
         """The same knobs, of which those that move are read from memory."""
         self._set_dials(knobs)
         dials: dict[str, Any] = dict(zip(DIALS, self._dials.unbind(0), strict=True))
         return replace(knobs, **dials)
 
-    def _capture(self, data: Data, index: Tensor, knobs: Knobs, key: Hashable) -> Captured | None:
+    def _capture(self, data: TensorBatch, index: Tensor, knobs: Coefficients, key: Hashable) -> Captured | None:
         """Capture the step of a minibatch; the weights stay as they are."""
         index, dialled = index.clone(), self._dialled(knobs)
         try:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from slipstream.algorithms import diagnostics
-from slipstream.algorithms.engine import SAMPLES, SUMS, Outcome
-from slipstream.algorithms.episode_stats import WINDOW, Episodes
-from slipstream.algorithms.gae import estimate_advantages, estimate_row
+from slipstream.algorithms.engine import SAMPLES, SUMS, UpdateStats
+from slipstream.algorithms.episode_stats import WINDOW, EpisodeStats
+from slipstream.algorithms.gae import compute_gae, compute_gae_row
 from slipstream.algorithms.ppo import GOOD_EVERY, PPO
 from slipstream.algorithms.ppo_loss import (
     ADVANTAGE,
@@ -35,8 +35,8 @@ from slipstream.algorithms.ppo_loss import (
 from slipstream.algorithms.running_stats import sum_returns, sum_row
 from slipstream.collect.device import ENDED, LENGTH, OUTCOME, RETURN, DeviceRollout
 from slipstream.contracts import Array
-from slipstream.engines.weights_io import name_arrays, read_arrays
-from slipstream.policies.device_net import Matrices
+from slipstream.engines.weights_io import arrays_by_name, read_arrays
+from slipstream.policies.device_net import DeviceNet
 from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
 from slipstream.settings import Settings
 from slipstream.system.gpu_kernels import capture, launch
@@ -63,7 +63,7 @@ class DeviceEngine:
     It is an `Engine` but for the batches of the host, which it never sees.
     """
 
-    def __init__(self, net: Matrices, params: Array) -> None:
+    def __init__(self, net: DeviceNet, params: Array) -> None:
         self.net, self.design, self.params = net, net.design, params
         device = net.device
         self.moments = torch.zeros(2, net.flat.numel(), device=device)
@@ -129,7 +129,7 @@ class DeviceEngine:
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name, as the fused engine has them."""
         flat, moments, counters = (part.cpu().numpy() for part in (self.net.flat, self.moments, self.taken))
-        return name_arrays(self.design.weights, flat, moments, counters)
+        return arrays_by_name(self.design.weights, flat, moments, counters)
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""
@@ -147,7 +147,7 @@ class DevicePPO(PPO):
     """
 
     def __init__(
-        self, settings: Settings, net: Matrices, pack: Array, rows: int, *, graphs: bool, absences: bool,
+        self, settings: Settings, net: DeviceNet, pack: Array, rows: int, *, graphs: bool, absences: bool,
         start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self._net, self._on_device = net, DeviceEngine(net, net.design.split_pack(pack)[0])
@@ -177,14 +177,14 @@ class DevicePPO(PPO):
         report = self._learn(rollout, knobs.policy == 0.0)
         engine.params[:] = self._net.flat.cpu().numpy()
         engine.counters[:] = report[SUMS : SUMS + 3]
-        outcome = Outcome.of(report[:SUMS], int(engine.counters[2]) - failed, bool(engine.counters[1] >= 3))
+        outcome = UpdateStats.of(report[:SUMS], int(engine.counters[2]) - failed, bool(engine.counters[1] >= 3))
         spread, missed, seen = report[SUMS + 3 : SUMS + 6]
         metrics = outcome.metrics() | {
             "ppo/explained_variance": 1.0 - missed / spread if spread > 1e-12 else float("nan"),
             "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": s.epochs,
         }  # fmt: skip
         self._settle(outcome, metrics)
-        if s.normalise_obs and steps >= s.hold_obs:
+        if s.normalise_obs and steps >= s.freeze_obs_stats_steps:
             mean, variance = report[SUMS + 6 :].reshape(2, -1)
             self._obs.merge(float(seen), mean, variance)
             self._write_normaliser()
@@ -237,7 +237,7 @@ class DevicePPO(PPO):
     def _prepare_work(self, rollout: DeviceRollout, value_only: bool) -> tuple[Any, Tensor | None]:
         """What to run for these settings, captured once, and where it reads the order of samples from."""
         s, engine = self.now, self._on_device
-        key = (s.minibatch, s.epochs, s.order, s.normalise_advantage, value_only)
+        key = (s.minibatch, s.epochs, s.shuffle, s.normalise_advantage, value_only)
         if key not in self._work:
             random = self._random.bit_generator.state
             order = self._draw(rollout)
@@ -261,7 +261,7 @@ class DevicePPO(PPO):
         engine.totals.zero_()
         advantage = torch.empty_like(rollout.reward)
         launch(
-            estimate_advantages, estimate_row, rows,
+            compute_gae, compute_gae_row, rows,
             (rollout.reward, rollout.value, rollout.final_value, rollout.terminated, rollout.truncated, rollout.active,
              self._gae, torch.zeros(0, 0, device=self._net.device), advantage),
         )  # fmt: skip
@@ -294,16 +294,16 @@ class DevicePPO(PPO):
         tell[SUMS + 6 :] = torch.cat([mean, variance])
 
     def _draw(self, rollout: DeviceRollout) -> Tensor | None:
-        """The sequences of every epoch [epochs, minibatches, sequences], as `ppo.order` asks; None: as they stand."""
+        """The sequences of every epoch [epochs, minibatches, sequences], as `ppo.shuffle` asks; None: as they stand."""
         s, device = self.now, self._net.device
         length, steps, rows = self.design.sequence, rollout.steps, rollout.reward.shape[1]
-        if s.order == "time" and length == 1:
+        if s.shuffle == "time" and length == 1:
             return None
-        segment = self.design.policy.sequence if s.order == "segments" else length
+        segment = self.design.policy.sequence if s.shuffle == "segments" else length
         chance = torch.Generator(device).manual_seed(int(self._random.integers(2**62)))
         drawn = [
             torch.randperm(steps // segment * rows, generator=chance, device=device)
-            if s.order != "time" else torch.arange(steps // segment * rows, device=device)
+            if s.shuffle != "time" else torch.arange(steps // segment * rows, device=device)
             for _ in range(s.epochs)
         ]  # fmt: skip
         if segment != length:
@@ -311,7 +311,7 @@ class DevicePPO(PPO):
         return torch.stack(drawn).view(s.epochs, -1, s.minibatch // length)
 
 
-class DeviceEpisodes(Episodes):
+class DeviceEpisodes(EpisodeStats):
     """The last finished episodes, as the device tells them."""
 
     def __init__(self, rows: int, device: Any) -> None:

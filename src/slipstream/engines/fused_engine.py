@@ -25,18 +25,18 @@ from slipstream.algorithms.engine import (
     UPDATES,
     VALUE,
     Batch,
-    Knobs,
-    Survey,
+    BatchEvaluation,
+    Coefficients,
 )
 from slipstream.algorithms.ppo_loss import standardise, surrogate
 from slipstream.contracts import Array
-from slipstream.engines.activations import look
-from slipstream.engines.weights_io import name_arrays, read_arrays
+from slipstream.engines.activations import evaluate_batch
+from slipstream.engines.weights_io import arrays_by_name, read_arrays
 from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
-from slipstream.policies.distributions import apply_mask, measure, slopes
-from slipstream.policies.fused_network import backward, outputs, place, run_block, transpose_weights
-from slipstream.policies.kl import hold_near
+from slipstream.policies.distributions import add_log_prob_gradient, apply_mask, log_prob_and_entropy
+from slipstream.policies.fused_network import backward, outputs, run_block, sample_index, transpose_weights
+from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.linear_algebra import (
     CHUNK,
     ZERO,
@@ -44,11 +44,11 @@ from slipstream.policies.linear_algebra import (
     add_row,
     copy_row,
     multiply_row,
-    own_part,
     squared_length,
+    thread_slice,
 )
 from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
-from slipstream.policies.token_encoder import AS_IT_IS, Book, empty_book, open_book, samples_of
+from slipstream.policies.token_encoder import AS_IT_IS, TokenCache, build_token_cache, empty_token_cache, samples_of
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 FAILED = 3
@@ -63,7 +63,7 @@ def write_gradient(
     slope_memory: Array, probs: Array, state: Array | None, fresh: Array, carried: Array, gradient: Array, sums: Array,
     index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
     action: Array, old_logp: Array, old_value: Array, advantage: Array, goal: Array, counts: Array, begins: Array,
-    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array, book: Book | None,
+    states: Array, reference: Array, shift: Number, factor: Number, share: Number, knobs: Array, book: TokenCache | None,
     thread: int,
 ) -> None:  # fmt: skip
     """Write the gradient of the sequences in `index`, each sample counted with `share`, and their sums.
@@ -87,7 +87,7 @@ def write_gradient(
         if book is not None:
             for s in chosen:
                 for step in range(steps):
-                    token_encoder.pool_sample(book, place(s, step, steps, rows))
+                    token_encoder.pool_sample(book, sample_index(s, step, steps, rows))
         run_block(
             params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
@@ -97,21 +97,21 @@ def write_gradient(
         for step in range(steps):
             for lane in range(chosen.size):
                 i = step * lanes + lane
-                n = place(chosen[lane], step, steps, rows)
+                n = sample_index(chosen[lane], step, steps, rows)
                 if counts[n] == ZERO:
                     continue
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
-                measure(policy[i], log_std, head, action[n], probs, measured)
+                log_prob_and_entropy(policy[i], log_std, head, action[n], probs, measured)
                 gain = (advantage[n] - shift) * factor * counts[n]
                 by_logp, by_error, gained, missed, moved, clipped = surrogate(
                     measured[0], values[i, value_column], old_logp[n], old_value[n], gain, goal[n], clip, clip_value,
                     imitating,
                 )  # fmt: skip
-                slopes(policy[i], log_std, head, action[n], probs, share * policy_weight * by_logp,
+                add_log_prob_gradient(policy[i], log_std, head, action[n], probs, share * policy_weight * by_logp,
                        -share * entropy_weight, policy_slopes[i], log_std_gradient)  # fmt: skip
                 if reference.shape[1]:
-                    sums[REFERENCE] += hold_near(
+                    sums[REFERENCE] += add_kl_gradient(
                         policy[i], log_std, head, reference[n], probs, share * reference_weight, policy_slopes[i],
                         log_std_gradient,
                     )  # fmt: skip
@@ -127,7 +127,7 @@ def write_gradient(
             below = outputs(slope_memory, block, table, -1)
             for lane in range(chosen.size):
                 for step in range(steps):
-                    n = place(chosen[lane], step, steps, rows)
+                    n = sample_index(chosen[lane], step, steps, rows)
                     copy_row(below[step * lanes + lane], book.slopes[n])
                     token_encoder.unpool_sample(book, n, thread)
 
@@ -138,7 +138,7 @@ def run_epoch(
     carried: Array, gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int,
     burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_logp: Array, old_value: Array,
     advantage: Array, goal: Array, counts: Array, begins: Array, states: Array, reference: Array, of_value: Array,
-    knobs: Array, book: Book | None,
+    knobs: Array, book: TokenCache | None,
 ) -> None:  # fmt: skip
     """Take every gradient step of one epoch; `totals` gets the sums over its minibatches.
 
@@ -162,7 +162,7 @@ def run_epoch(
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
             write_gradient(
                 params, table, head, layers, flipped, scratch[thread], slope_memory[thread], probs[thread],
-                own_part(state, thread), fresh[thread], carried[thread], gradients[thread], sums[thread],
+                thread_slice(state, thread), fresh[thread], carried[thread], gradients[thread], sums[thread],
                 index[low:high], steps, rows, burn_in, obs, mean, scale, mask, action, old_logp, old_value, advantage,
                 goal, counts, begins, states, reference, shift, factor, weight, knobs, book, thread,
             )  # fmt: skip
@@ -219,9 +219,9 @@ class FusedEngine:
         self._gradients: Array = np.zeros((threads, stack.size), np.float32)
         self._sums = np.zeros((threads, SUMS), np.float64)
         self._flipped = np.zeros(max(1, stack.flipped_size), np.float32)
-        self._book = empty_book() if design.tokens is not None else None
+        self._book = empty_token_cache() if design.tokens is not None else None
 
-    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
+    def run(self, batch: Batch, order: Array, knobs: Coefficients, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`."""
         run = run_alone
         if self.threads > 1:
@@ -240,7 +240,7 @@ class FusedEngine:
 
     def _descend(
         self, run: Callable[..., None], batch: Batch, order: Array, size: int, seen: tuple[Array, Array, Array],
-        knobs: Knobs, totals: Array,
+        knobs: Coefficients, totals: Array,
     ) -> None:  # fmt: skip
         """Take the gradient steps of some minibatches, whose tokens the book holds."""
         stack, (obs, mean, scale) = self.design.stack, seen
@@ -259,10 +259,10 @@ class FusedEngine:
             return batch.obs, batch.mean, batch.scale
         offset = self.design.stack.behind
         samples = samples_of(order, batch.sequence, batch.rows)
-        self._book = open_book(self._book, batch.obs, samples, field, 0, self.threads, offset)
+        self._book = build_token_cache(self._book, batch.obs, samples, field, 0, self.threads, offset)
         return self._book.pooled, *AS_IT_IS
 
-    def survey(self, batch: Batch) -> Survey:
+    def survey(self, batch: Batch) -> BatchEvaluation:
         """Look at all samples without learning."""
         stack, samples = self.design.stack, len(batch.logp)
         order = np.arange(samples // batch.sequence)
@@ -271,9 +271,9 @@ class FusedEngine:
             token_encoder.pool_all(self.params, self._book, np.arange(samples))
         logp, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
-        look(
+        evaluate_batch(
             self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0],
-            own_part(self._state, 0), self._fresh[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
+            thread_slice(self._state, 0), self._fresh[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
             scale, batch.mask, batch.action, batch.fresh, batch.state, logp, value, activity,
         )  # fmt: skip
         sizes = {}
@@ -281,7 +281,7 @@ class FusedEngine:
             if number not in stack.heads:
                 column, name = stack.table[number, OUT], layer.name + (".memory" if layer.kind != DENSE else "")
                 sizes[name] = activity[column : column + layer.outputs] / samples
-        return Survey(logp, value, sizes)
+        return BatchEvaluation(logp, value, sizes)
 
     def gradient(self) -> Array:
         """The gradient of the last step taken."""
@@ -290,7 +290,7 @@ class FusedEngine:
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""
-        return name_arrays(self.design.weights, self.params, self.moments, self.counters)
+        return arrays_by_name(self.design.weights, self.params, self.moments, self.counters)
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `snapshot` gave."""

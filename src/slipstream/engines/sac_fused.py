@@ -13,7 +13,7 @@ import time
 import numba
 import numpy as np
 
-from slipstream.algorithms.replay_buffer import Feed, Ring, Sample, draw, pick_some
+from slipstream.algorithms.replay_buffer import ReplaySampler, Ring, Sample, draw, pick_some
 from slipstream.algorithms.sac_critics import (
     ADAM_EPS,
     FROZEN,
@@ -29,20 +29,20 @@ from slipstream.algorithms.sac_critics import (
     UPDATES,
     Critics,
     Q,
-    SoftKnobs,
+    SACCoefficients,
 )
 from slipstream.contracts import Array
 from slipstream.engines.sac_gradients import (
-    Nets,
-    Room,
+    Networks,
     Tables,
+    Workspace,
     add_actor_gradient,
     add_critic_gradient,
     look_ahead,
     rows_of,
     span,
 )
-from slipstream.engines.weights_io import under
+from slipstream.engines.weights_io import strip_prefix
 from slipstream.policies.design import Design
 from slipstream.policies.linear_algebra import (
     CHUNK,
@@ -50,10 +50,10 @@ from slipstream.policies.linear_algebra import (
     ZERO,
     adam,
     add_row,
-    columns_of,
-    flip,
     product,
+    scratch_columns,
     squared_length,
+    transpose_rows,
 )
 from slipstream.policies.parameter_layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
@@ -85,11 +85,11 @@ def flip_layers(params: Array, table: Array, flipped: Array, part: int, parts: i
         matrix = params[row[WEIGHT] : row[BIAS]].reshape(inputs, columns)
         turned = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
         low, high, _, _ = own_rows(table, layer, part, parts, params.size)
-        flip(matrix, turned, low, high)
+        transpose_rows(matrix, turned, low, high)
 
 
 @compiled_fused
-def flip_critic(nets: Nets, tables: Tables, room: Room, obs: int, critic: int, part: int, parts: int) -> None:
+def flip_critic(nets: Networks, tables: Tables, room: Workspace, obs: int, critic: int, part: int, parts: int) -> None:
     """One part of a critic's transposing: its hidden layers, and what the first one does with the action."""
     params, flipped, width = nets.critics[critic], room.critic_flipped[critic], room.by_action.shape[3]
     start, columns = tables.critic[0, WEIGHT], tables.critic[0, COLUMNS]
@@ -103,7 +103,7 @@ def flip_critic(nets: Nets, tables: Tables, room: Room, obs: int, critic: int, p
 
 
 @compiled_fused
-def clear(room: Room, thread: int) -> None:
+def clear(room: Workspace, thread: int) -> None:
     """Forget a thread's gradients and sums of the last step."""
     room.sums[thread] = 0.0
     room.critic_gradients[thread] = ZERO
@@ -133,7 +133,9 @@ def move_layers(
 
 
 @compiled_fused
-def move_critics(nets: Nets, tables: Tables, room: Room, obs: int, count: int, knobs: Array, thread: int) -> None:
+def move_critics(
+    nets: Networks, tables: Tables, room: Workspace, obs: int, count: int, knobs: Array, thread: int
+) -> None:
     """A thread's part of the critics' step; it transposes the weights it moves, so that nobody has to wait."""
     parts, size = room.squares.size, nets.critics.shape[1]
     for c in range(nets.critics.shape[0]):
@@ -146,7 +148,7 @@ def move_critics(nets: Nets, tables: Tables, room: Room, obs: int, count: int, k
 
 
 @compiled_fused
-def move_actor(nets: Nets, tables: Tables, room: Room, count: int, knobs: Array, thread: int) -> None:
+def move_actor(nets: Networks, tables: Tables, room: Workspace, count: int, knobs: Array, thread: int) -> None:
     """A thread's part of the actor's step."""
     room.squares[thread] = move_layers(
         nets.actor, nets.actor_first, nets.actor_second, nets.actor, room.actor_gradients, 0, tables.actor, count,
@@ -161,7 +163,7 @@ def measure(gradients: Array, squares: Array, thread: int) -> None:
 
 
 @compiled_fused
-def settle(phase: int, room: Room, counters: Array) -> bool:
+def settle(phase: int, room: Workspace, counters: Array) -> bool:
     """Count a step that can be taken; false for one whose loss or gradient is not finite."""
     if phase != CRITICISE and phase != ACT:
         return True
@@ -174,7 +176,9 @@ def settle(phase: int, room: Room, counters: Array) -> bool:
 
 
 @compiled_fused
-def conclude(nets: Nets, room: Room, counters: Array, knobs: Array, alpha: Number, batch: int, totals: Array) -> None:
+def conclude(
+    nets: Networks, room: Workspace, counters: Array, knobs: Array, alpha: Number, batch: int, totals: Array
+) -> None:
     """Move the temperature, and add up what is to be told."""
     sums = room.sums.sum(axis=0) / batch
     slope = np.array([-(sums[LOGP] + knobs[TARGET_ENTROPY])], np.float32)
@@ -190,7 +194,7 @@ def conclude(nets: Nets, room: Room, counters: Array, knobs: Array, alpha: Numbe
 
 
 def take_steps(
-    nets: Nets, tables: Tables, room: Room, sample: Sample, ring: Ring, demos: Ring, counts: Array, streams: Array,
+    nets: Networks, tables: Tables, room: Workspace, sample: Sample, ring: Ring, demos: Ring, counts: Array, streams: Array,
     picked: Array, counters: Array, knobs: Array, totals: Array, updates: int,
 ) -> None:  # fmt: skip
     """Take gradient steps; `counts` are the steps in the buffer and in the demos, the demos in a batch, and n-step's n.
@@ -240,14 +244,14 @@ steps_alone = compiled_fused(take_steps)
 steps_together = compiled_threads(take_steps)
 
 
-class FusedSoft:
+class FusedSAC:
     """Weights and Adam state in flat arrays, and the memory that the kernel works in."""
 
     def __init__(self, design: Design, critics: Critics, pack: Array, batch: int, threads: int, seed: int) -> None:
         self.design, self.critics, self.threads = design, critics, threads
         self.params, mean, scale = design.split_pack(pack)
         first, zero = critics.first(seed), np.zeros_like
-        self.nets = Nets(
+        self.nets = Networks(
             self.params, zero(self.params), zero(self.params), first, zero(first), zero(first), first.copy(),
             np.zeros(3, np.float32),
         )  # fmt: skip
@@ -257,7 +261,7 @@ class FusedSoft:
         self._targets = 0
         self._products_s = 0.0
 
-    def run(self, feed: Feed, knobs: SoftKnobs, updates: int, totals: Array) -> None:
+    def run(self, feed: ReplaySampler, knobs: SACCoefficients, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals`; three failed ones in a row end it."""
         self._targets = feed.picked.size
         run = steps_alone
@@ -299,7 +303,7 @@ class FusedSoft:
         for number, layer in enumerate(stack.layers[:-1]):
             column, total = stack.table[number, OUT], np.zeros(layer.outputs)
             for thread, chunk in np.ndindex(self.threads, room.actor.shape[1] - 1):
-                values = columns_of(room.actor[thread, chunk], CHUNK, column, layer.columns)
+                values = scratch_columns(room.actor[thread, chunk], CHUNK, column, layer.columns)
                 total += np.abs(values[: rows_of(room, thread, chunk)[1], : layer.outputs]).sum(axis=0)
             sizes[layer.name] = total / batch
         return sizes
@@ -322,15 +326,15 @@ class FusedSoft:
         """Put back what `snapshot` gave."""
         nets = self.nets
         for kind, flat in (("weight/", nets.actor), ("first/", nets.actor_first), ("second/", nets.actor_second)):
-            self.design.weights.flatten(under(arrays, kind), flat)
+            self.design.weights.flatten(strip_prefix(arrays, kind), flat)
         for kind, flat in (("weight/", nets.critics), ("first/", nets.critics_first), ("second/", nets.critics_second),
                            ("target/", nets.targets)):  # fmt: skip
-            self.critics.flatten(under(arrays, kind), flat)
+            self.critics.flatten(strip_prefix(arrays, kind), flat)
         nets.temperature[:], self.counters[:] = arrays["temperature"], arrays["counters"]
         self._room.stale[0] = 1
 
 
-def make_room(design: Design, critics: Critics, batch: int, threads: int) -> Room:
+def make_room(design: Design, critics: Critics, batch: int, threads: int) -> Workspace:
     """The memory for batches of this size."""
     actor, critic, parts = design.stack, critics.stack, design.action.parts
     share = -(-batch // (4 * threads)) * 4
@@ -341,7 +345,7 @@ def make_room(design: Design, critics: Critics, batch: int, threads: int) -> Roo
     def floats(*shape: int) -> Array:
         return np.zeros(shape, np.float32)
 
-    return Room(
+    return Workspace(
         actor=floats(threads, chunks + 1, CHUNK * actor.scratch_columns),
         actor_slopes=floats(threads, CHUNK * actor.scratch_columns),
         actor_flipped=floats(max(1, actor.flipped_size)),

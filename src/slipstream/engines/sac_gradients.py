@@ -23,18 +23,18 @@ from slipstream.policies.distributions import (
     softmax_part,
 )
 from slipstream.policies.fused_network import backward, forward, load_obs, outputs
-from slipstream.policies.layer_norm import denormalise_row
+from slipstream.policies.layer_norm import layer_norm_backward_row
 from slipstream.policies.linear_algebra import (
     CHUNK,
     HALF,
     ONE,
     TWO,
     ZERO,
-    columns_of,
-    deactivate,
+    activation_gradient,
     exponential,
     hyperbolic_tangent,
     product,
+    scratch_columns,
 )
 from slipstream.policies.parameter_layout import (
     ACTIVATION,
@@ -55,7 +55,7 @@ from slipstream.policies.parameter_layout import (
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_sum
 
 
-class Nets(NamedTuple):
+class Networks(NamedTuple):
     """All that training changes."""
 
     actor: Array  # [size]
@@ -78,7 +78,7 @@ class Tables(NamedTuple):
     scale: Array
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """The memory that the kernels work in, thread by thread; a chunk is some rows of a thread's share."""
 
     actor: Array  # [threads, chunks + 1, floats]: activations on every chunk of obs, and on one of next_obs
@@ -110,7 +110,7 @@ def span(size: int, unit: int, part: int, parts: int) -> tuple[int, int]:
 
 
 @compiled_fused
-def rows_of(room: Room, thread: int, chunk: int) -> tuple[int, int, int]:
+def rows_of(room: Workspace, thread: int, chunk: int) -> tuple[int, int, int]:
     """The first row of a thread's chunk, how many there are, and how many lanes that is in fours."""
     low, high = span(room.goal.size, 4, thread, room.squares.size)
     first = min(low + chunk * CHUNK, high)
@@ -131,7 +131,9 @@ def load_inputs(tables: Tables, scratch: Array, seen: Array, width: int, action:
 
 
 @compiled_fused
-def run_actor(nets: Nets, tables: Tables, room: Room, scratch: Array, obs: Array, first: int, count: int) -> Array:
+def run_actor(
+    nets: Networks, tables: Tables, room: Workspace, scratch: Array, obs: Array, first: int, count: int
+) -> Array:
     """The actor's outputs for some rows of observations."""
     inputs = outputs(scratch, CHUNK, tables.actor, -1)
     for i in range(count):
@@ -160,12 +162,12 @@ def head_weights(params: Array, table: Array) -> Array:
 
 
 @compiled_fused
-def evaluate(params: Array, table: Array, room: Room, scratch: Array, lanes: int, values: Array) -> None:
+def evaluate(params: Array, table: Array, room: Workspace, scratch: Array, lanes: int, values: Array) -> None:
     """Write what a critic with one output says of its inputs."""
     last = table.shape[0] - 1
     forward(params, table[:last], scratch, CHUNK, lanes, 1, None, room.fresh)
     row = table[last]
-    before, weights = columns_of(scratch, CHUNK, row[IN], row[IN_COLUMNS]), head_weights(params, table)
+    before, weights = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS]), head_weights(params, table)
     for i in range(lanes):
         values[i] = params[row[BIAS]] + dot(before[i], weights)
 
@@ -184,7 +186,14 @@ def squash(told: Array, head: Array, noise: Array, action: Array) -> Number:
 
 @compiled_fused
 def look_ahead(
-    nets: Nets, tables: Tables, room: Room, sample: Sample, picked: Array, alpha: Number, thread: int, chunk: int
+    nets: Networks,
+    tables: Tables,
+    room: Workspace,
+    sample: Sample,
+    picked: Array,
+    alpha: Number,
+    thread: int,
+    chunk: int,
 ) -> None:
     """Let the actor act in obs and next_obs, and write what the critics should say of the recorded actions.
 
@@ -239,7 +248,7 @@ def entropy(logits: Array, mask: Array, head: Array, probs: Array) -> Number:
 
 @compiled_fused
 def add_critic_gradient(
-    nets: Nets, tables: Tables, room: Room, sample: Sample, thread: int, chunk: int, critic: int
+    nets: Networks, tables: Tables, room: Workspace, sample: Sample, thread: int, chunk: int, critic: int
 ) -> None:
     """Add the gradient of half the squared error of one critic."""
     first, count, lanes = rows_of(room, thread, chunk)
@@ -277,8 +286,8 @@ def leave_head(
 ) -> None:
     """The way back through a head with one output."""
     row, weights = table[table.shape[0] - 1], head_weights(params, table)
-    before = columns_of(scratch, CHUNK, row[IN], row[IN_COLUMNS])
-    below = columns_of(slopes, CHUNK, row[IN], row[IN_COLUMNS])
+    before = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS])
+    below = scratch_columns(slopes, CHUNK, row[IN], row[IN_COLUMNS])
     by_weights = np.zeros(weights.size, np.float32)
     for i in range(lanes):
         slope, felt, passed = by_told[i, 0], before[i], below[i]
@@ -292,7 +301,15 @@ def leave_head(
 
 @compiled_fused
 def add_action_slopes(
-    nets: Nets, tables: Tables, room: Room, width: int, thread: int, critic: int, slot: int, count: int, weight: Number
+    nets: Networks,
+    tables: Tables,
+    room: Workspace,
+    width: int,
+    thread: int,
+    critic: int,
+    slot: int,
+    count: int,
+    weight: Number,
 ) -> None:
     """Add the slopes of a critic's value, counted with `weight`, by the actions of the first `count` rows in the index.
 
@@ -303,7 +320,7 @@ def add_action_slopes(
     compact, by_action = room.by_action[thread, 0], room.by_action[thread, 1]
     last, weights = table.shape[0] - 1, head_weights(params, table)
     lanes, parts = (count + 3) // 4 * 4, by_action.shape[1]
-    below = columns_of(slopes, CHUNK, table[last, IN], table[last, IN_COLUMNS])
+    below = scratch_columns(slopes, CHUNK, table[last, IN], table[last, IN_COLUMNS])
     for k in range(lanes):
         for j in range(weights.size):
             below[k, j] = weight * weights[j] if k < count else ZERO
@@ -311,16 +328,16 @@ def add_action_slopes(
         row = table[layer]
         values, slope = outputs(scratch, CHUNK, table, layer), outputs(slopes, CHUNK, table, layer)
         for k in range(count):
-            deactivate(slope[k], values[index[k]], row[ACTIVATION])
+            activation_gradient(slope[k], values[index[k]], row[ACTIVATION])
         if row[NORM] >= 0:
-            kept = columns_of(scratch, CHUNK, row[EXTRA], row[COLUMNS])
-            inverse = columns_of(scratch, CHUNK, row[EXTRA] + row[COLUMNS], 1)
+            kept = scratch_columns(scratch, CHUNK, row[EXTRA], row[COLUMNS])
+            inverse = scratch_columns(scratch, CHUNK, row[EXTRA] + row[COLUMNS], 1)
             for k in range(count):
-                denormalise_row(slope[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
+                layer_norm_backward_row(slope[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
         columns = row[COLUMNS]
         if layer > 0:
             matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * row[IN_COLUMNS]].reshape(columns, row[IN_COLUMNS])
-            below = columns_of(slopes, CHUNK, row[IN], row[IN_COLUMNS])
+            below = scratch_columns(slopes, CHUNK, row[IN], row[IN_COLUMNS])
             below[:lanes] = ZERO
             product(slope, matrix, below, lanes, columns)
         else:
@@ -343,7 +360,7 @@ def choose_lesser(own: Array, other: Array, count: int, first: bool, index: Arra
 
 
 @compiled_fused
-def judge_actions(nets: Nets, tables: Tables, room: Room, width: int, thread: int, chunk: int) -> None:
+def judge_actions(nets: Networks, tables: Tables, room: Workspace, width: int, thread: int, chunk: int) -> None:
     """Write the slopes of the actor's loss by its actions: those of the lesser of two values, or of the mean of more.
 
     SAC's two critics hold each other down; of the many that RLPD trains, the mean is what is followed.
@@ -370,7 +387,7 @@ def judge_actions(nets: Nets, tables: Tables, room: Room, width: int, thread: in
 
 
 @compiled_fused
-def judge_choices(nets: Nets, tables: Tables, room: Room, width: int, thread: int, chunk: int) -> None:
+def judge_choices(nets: Networks, tables: Tables, room: Workspace, width: int, thread: int, chunk: int) -> None:
     """Write what each choice is worth: the lesser of two values, or the mean of more."""
     first, count, lanes = rows_of(room, thread, chunk)
     critics, best, scratch = nets.critics.shape[0], room.best[thread], room.critic[thread, 0]
@@ -389,7 +406,7 @@ def judge_choices(nets: Nets, tables: Tables, room: Room, width: int, thread: in
 
 @compiled_fused
 def add_actor_gradient(
-    nets: Nets, tables: Tables, room: Room, sample: Sample, alpha: Number, thread: int, chunk: int
+    nets: Networks, tables: Tables, room: Workspace, sample: Sample, alpha: Number, thread: int, chunk: int
 ) -> None:
     """Add the gradient of alpha log p - Q: of one action in each row, or over all choices."""
     first, count, lanes = rows_of(room, thread, chunk)

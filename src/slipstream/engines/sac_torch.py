@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slipstream.algorithms.replay_buffer import Feed
-from slipstream.algorithms.sac_critics import ADAM_EPS, Critics, SoftKnobs
+from slipstream.algorithms.replay_buffer import ReplaySampler
+from slipstream.algorithms.sac_critics import ADAM_EPS, Critics, SACCoefficients
 from slipstream.contracts import Array
-from slipstream.engines.weights_io import under
+from slipstream.engines.weights_io import strip_prefix
 from slipstream.policies.design import Design
 from slipstream.policies.linear_algebra import OBS_LIMIT
 from slipstream.policies.parameter_layout import Chain
@@ -39,7 +39,7 @@ def run_chain(weights: Mapping[str, Tensor], name: str, chain: Chain, x: Tensor)
     return functional.linear(x, weights[f"{name}.head.weight"], weights[f"{name}.head.bias"]), hidden
 
 
-class TorchSoft:
+class TorchSAC:
     """Tensors by name and three Adams, behind the same door as the fused kernel."""
 
     def __init__(self, design: Design, critics: Critics, pack: Array, threads: int, seed: int) -> None:
@@ -57,7 +57,7 @@ class TorchSoft:
         self._activity: dict[str, Array] = {}
         self._squares = torch.zeros(())
 
-    def run(self, feed: Feed, knobs: SoftKnobs, updates: int, totals: Array) -> None:
+    def run(self, feed: ReplaySampler, knobs: SACCoefficients, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals`; three failed ones in a row end it."""
         for adam in self._adams.values():
             adam.param_groups[0]["lr"] = knobs.learning_rate
@@ -73,7 +73,7 @@ class TorchSoft:
             totals += told
         self.design.weights.flatten(_arrays(self.actor), self.params)
 
-    def _step(self, feed: Feed, knobs: SoftKnobs) -> Array | None:
+    def _step(self, feed: ReplaySampler, knobs: SACCoefficients) -> Array | None:
         """One gradient step: temperature, critics, actor, targets; what it adds up, or None if it was not finite.
 
         The temperature that the losses use is the one from before the step.
@@ -202,7 +202,7 @@ class TorchSoft:
                 tensor.copy_(torch.from_numpy(arrays[f"weight/{name}"]))
                 for kind in MOMENTS:
                     self._moment(tensor, kind).copy_(torch.from_numpy(arrays[f"{kind}/{name}"]))
-            for name, array in under(arrays, "target/").items():
+            for name, array in strip_prefix(arrays, "target/").items():
                 self.targets[name].copy_(torch.from_numpy(array))
             for tensor, value in zip(
                 [self.log_temperature, *(self._moment(self.log_temperature, kind) for kind in MOMENTS)],

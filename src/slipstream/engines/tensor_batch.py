@@ -18,7 +18,7 @@ MOVING = ("advantage", "goal", "weight")
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """Some sequences of a minibatch, brought in."""
 
     obs: Tensor  # [steps * lanes (+ pairs), width]
@@ -29,7 +29,7 @@ class Part:
     positives: Tensor  # and their partners
 
 
-class Data:
+class TensorBatch:
     """A batch as tensors.
 
     On the CPU they are the arrays themselves. Elsewhere they are copies, and the next batch of the same shape is

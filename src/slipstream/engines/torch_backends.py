@@ -15,7 +15,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions that autocast gives to networks."""
 
 
-def set_modes(plan: Plan) -> None:
+def set_backend_flags(plan: Plan) -> None:
     """Let torch compute as the plan says, whatever a run before this one in the same process had asked for."""
     reproducible, tf32 = bool(plan.reproducible.applied), plan.precision.applied == "tf32"
     if reproducible:

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipstream.algorithms.contrastive_loss import contrast
-from slipstream.algorithms.engine import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, Knobs, Survey
+from slipstream.algorithms.contrastive_loss import contrastive_loss
+from slipstream.algorithms.engine import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, BatchEvaluation, Coefficients
 from slipstream.contracts import Array
-from slipstream.engines.cuda_graphs import Graphs, Tally
-from slipstream.engines.tensor_batch import Data, Part
+from slipstream.engines.cuda_graphs import StepGraphs, StepStats
+from slipstream.engines.tensor_batch import MicroBatch, TensorBatch
 from slipstream.engines.torch_backends import HALVES, LossScale, ran_out_of_memory
-from slipstream.engines.torch_optimisers import Optimiser, shorten
-from slipstream.engines.weights_io import under
+from slipstream.engines.torch_optimisers import Optimiser, clip_grad_norm
+from slipstream.engines.weights_io import strip_prefix
 from slipstream.errors import MachineError
 from slipstream.plan import changed
 from slipstream.policies.design import Design
-from slipstream.policies.torch_policy import ActorCritic, Told
+from slipstream.policies.torch_policy import ActorCritic, PolicyOutput
 
 SURVEYED = 4096
 """Samples that `survey` looks at together."""
@@ -31,7 +31,9 @@ WARMED = 256
 """Samples, at most, that a compiled policy is tried with."""
 
 
-def ppo_loss(policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Knobs) -> list[Tensor]:
+def ppo_loss(
+    policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Coefficients
+) -> list[Tensor]:
     """Return, each summed over samples: the loss, then what `batch.POLICY` to `batch.REFERENCE` stand for.
 
     `told` are outputs and values, `sample` the columns of the batch with standardised advantages. Samples of weight 0
@@ -107,8 +109,8 @@ class TorchEngine:
         self.optimiser = Optimiser(self.policy, optimiser)
         self.counters = np.zeros(3, np.int64)
         self._stretch = torch.ones((), device=device)
-        self._tally = Tally(device)
-        self._data: Data | None = None
+        self._tally = StepStats(device)
+        self._data: TensorBatch | None = None
         self._offload = offload
         self._stream: Any = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
         self._marks: dict[str, Tensor] = {}
@@ -120,7 +122,7 @@ class TorchEngine:
         """What gradients are taken of: the policy, or its compiled twin."""
         if compiled:
             self._compile()
-        self._graphs = Graphs(self.step, self.optimiser, self._unfit_for_graphs, mend) if graphs and cuda else None
+        self._graphs = StepGraphs(self.step, self.optimiser, self._unfit_for_graphs, mend) if graphs and cuda else None
         self._wait()
 
     @property
@@ -128,7 +130,7 @@ class TorchEngine:
         """Whether gradients are taken of compiled networks."""
         return self._learning is not self.policy
 
-    def run(self, batch: Batch, order: Array, knobs: Knobs, totals: Array) -> None:
+    def run(self, batch: Batch, order: Array, knobs: Coefficients, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`; only at its end the host waits."""
         with self._own_stream():
             data, tally = self._bring(batch), self._tally
@@ -144,7 +146,7 @@ class TorchEngine:
         totals += sums
         self._publish()
 
-    def step(self, data: Data, index: Tensor, knobs: Knobs) -> None:
+    def step(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> None:
         """Take one gradient step, without waiting for its result."""
         tally = self._tally
         loss, added = self._find_gradient(data, index, knobs)
@@ -152,7 +154,7 @@ class TorchEngine:
             self._scale.divide(self.optimiser.both())
         if knobs.policy == 0:
             self._hold_policy()
-        norm = shorten(list(self.optimiser.named.values()), knobs.max_grad_norm)
+        norm = clip_grad_norm(list(self.optimiser.named.values()), knobs.max_grad_norm)
         self._stretch.copy_(torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0))
         bad, skipped = (~torch.isfinite(norm + loss)).float(), torch.zeros_like(loss)
         if self._scale is not None:
@@ -164,7 +166,7 @@ class TorchEngine:
         added[UPDATES] += 1
         tally.add(added, bad, skipped)
 
-    def survey(self, batch: Batch) -> Survey:
+    def survey(self, batch: Batch) -> BatchEvaluation:
         """Look at all samples without learning, in the precision in which the policy acts."""
         data, samples = self._bring(batch), len(batch.logp)
         logp, value = (torch.zeros(samples, device=self.device) for _ in range(2))
@@ -190,7 +192,9 @@ class TorchEngine:
                 mask = data.columns["mask"][n] if batch.mask.shape[1] else None
                 logp[n] = self.policy.measure(told.outputs, data.columns["action"][n], mask)[0]
                 value[n] = told.value
-        return Survey(logp.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()})
+        return BatchEvaluation(
+            logp.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()}
+        )
 
     def gradient(self) -> Array:
         """The flat gradient of the last step taken, as it was before it was shortened."""
@@ -211,26 +215,26 @@ class TorchEngine:
         weights, moments = self.design.weights, self.optimiser.moments()
         first, second = ({name: pair[number] for name, pair in moments.items()} for number in range(2))
         for kind, into in (("weight/", self.optimiser.named), ("first/", first), ("second/", second)):
-            self._write(into, weights.named(weights.flatten(under(arrays, kind))))
+            self._write(into, weights.named(weights.flatten(strip_prefix(arrays, kind))))
         if self._scale is not None and "loss_scale" in arrays:
             self._scale.restore(arrays["loss_scale"])
         self.counters[:] = arrays["counters"]
         self.optimiser.count(int(self.counters[0]))
         self._publish()
 
-    def _bring(self, batch: Batch) -> Data:
+    def _bring(self, batch: Batch) -> TensorBatch:
         """A batch as tensors; the same one is brought once, but for what has changed since."""
         if self._data is not None and (batch is self._data.batch or self._data.fits(batch)):
             self._data.take(batch)
         else:
-            self._data = Data(batch, self.device, self._offload)
+            self._data = TensorBatch(batch, self.device, self._offload)
         return self._data
 
     def _own_stream(self) -> Any:
         """On a GPU the learner works on its own stream, so that nobody else's work holds it up."""
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def _unfit_for_graphs(self, data: Data, knobs: Knobs) -> str:
+    def _unfit_for_graphs(self, data: TensorBatch, knobs: Coefficients) -> str:
         """Why the steps of a batch cannot be captured; empty: they can."""
         reasons = {
             "sequences are cut where episodes begin": bool(self.design.state_size),
@@ -252,7 +256,7 @@ class TorchEngine:
             if parameter.grad is not None:
                 parameter.grad *= self._marks[name]
 
-    def _find_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
+    def _find_gradient(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> tuple[Tensor, Tensor]:
         """Write a minibatch's gradient; without a compiler that fails, and in smaller parts where memory runs out."""
         while True:
             try:
@@ -278,14 +282,14 @@ class TorchEngine:
         if held == 1:
             raise MachineError(
                 f"Memory ran out in the midst of learning, with {batch.sequence} samples at once: no less can be held.",
-                "try plan.checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy",
+                "try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy",
             )
         if torch.device(self.device).type == "cuda":
             torch.cuda.empty_cache()
         self.micro_batch = held // 2 * batch.sequence
         self._mend("micro_batch", self.micro_batch, f"memory ran out with {held * batch.sequence} samples at once")
 
-    def _add_gradient(self, data: Data, index: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
+    def _add_gradient(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> tuple[Tensor, Tensor]:
         """Write the gradient of a minibatch, part by part; return its loss and what it adds to the totals."""
         self.optimiser.clear()
         shift, factor, share = data.standardise(index, knobs.normalise_advantage)
@@ -306,7 +310,7 @@ class TorchEngine:
             whole = whole + loss.detach()
             if knobs.contrast > 0:
                 ours, theirs = told.features[part.anchors], told.features[part.positives]
-                pulls = pulls or [contrast(ours, theirs, knobs.contrast_temperature)]
+                pulls = pulls or [contrastive_loss(ours, theirs, knobs.contrast_temperature)]
                 mean, by_ours, by_theirs = pulls[number]
                 # The slopes stand for the loss, which ties the samples of all parts together.
                 loss = loss + knobs.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
@@ -316,7 +320,9 @@ class TorchEngine:
             loss.backward()  # type: ignore[no-untyped-call]
         return whole, added
 
-    def _pull_all(self, data: Data, splits: tuple[Tensor, ...], knobs: Knobs) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def _pull_all(
+        self, data: TensorBatch, splits: tuple[Tensor, ...], knobs: Coefficients
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The contrastive loss of all parts together, as each part's share of it and its slopes."""
         ours, theirs = [], []
         with torch.no_grad():
@@ -325,12 +331,12 @@ class TorchEngine:
                 features = self._look(data, part).features
                 ours.append(features[part.anchors])
                 theirs.append(features[part.positives])
-        mean, *slopes = contrast(torch.cat(ours), torch.cat(theirs), knobs.contrast_temperature)
+        mean, *slopes = contrastive_loss(torch.cat(ours), torch.cat(theirs), knobs.contrast_temperature)
         sizes = [len(some) for some in ours]
         by_ours, by_theirs = (torch.split(slope, sizes) for slope in slopes)
         return [(mean / len(splits), one, two) for one, two in zip(by_ours, by_theirs, strict=True)]
 
-    def _load(self, data: Data, index: Tensor, paired: bool = False) -> Part:
+    def _load(self, data: TensorBatch, index: Tensor, paired: bool = False) -> MicroBatch:
         """Bring in some sequences: observations, states, and the columns of the samples that count."""
         samples = data.samples(index)
         n = samples.reshape(-1)
@@ -346,20 +352,20 @@ class TorchEngine:
                 positives = torch.arange(len(n), len(n) + len(partners), device=n.device)
                 n = torch.cat([n, partners])
         fresh = data.fresh[samples] if self.design.state_size else None
-        return Part(data.look_up(n), fresh, self._freshen(data, index), sample, anchors, positives)
+        return MicroBatch(data.look_up(n), fresh, self._freshen(data, index), sample, anchors, positives)
 
-    def _look(self, data: Data, part: Part) -> Told:
+    def _look(self, data: TensorBatch, part: MicroBatch) -> PolicyOutput:
         """Run the policy on the sequences of a part, as it learns."""
         return self._ask(part.obs, data.mean, data.scale, part.state, part.fresh)
 
-    def _ask(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None) -> Told:
+    def _ask(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None) -> PolicyOutput:
         """Run the policy in its precision; all that is made of what it tells is fp32."""
         if self.compiled and self._mode != "default":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         half = HALVES.get(self.precision)
         with torch.autocast(torch.device(self.device).type, half or torch.bfloat16, enabled=half is not None):
             told = self._learning(obs, mean, scale, state, fresh)
-        return Told(*(tensor.float() for tensor in told))
+        return PolicyOutput(*(tensor.float() for tensor in told))
 
     def _compile(self) -> None:
         """Go over to a compiled policy if it stands a trial on samples of the right shape, forward and backward."""
@@ -389,7 +395,7 @@ class TorchEngine:
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
         self._mend("compile", False, f"compiling failed: {(lines or [type(error).__name__])[0]:.200}")
 
-    def _freshen(self, data: Data, index: Tensor) -> Tensor:
+    def _freshen(self, data: TensorBatch, index: Tensor) -> Tensor:
         """The states before some sequences, run through their burn-in by the network of this moment, as it acts."""
         state, batch = data.state[index], data.batch
         with torch.no_grad():

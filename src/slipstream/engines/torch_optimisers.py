@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slipstream.algorithms.engine import Knobs
+from slipstream.algorithms.engine import Coefficients
 from slipstream.errors import ConfigError
 from slipstream.policies.torch_policy import ActorCritic
 
@@ -29,7 +29,7 @@ class Adam:
         """The weights, as torch's loss scaler asks for them."""
         return [{"params": list(self.named.values())}]
 
-    def step(self, knobs: Knobs, left_out: Tensor) -> None:
+    def step(self, knobs: Coefficients, left_out: Tensor) -> None:
         """Move every weight that has a gradient, unless `left_out` is 1."""
         slopes = {name: p.grad for name, p in self.named.items() if p.grad is not None}
         weights, first, second, taken = (
@@ -58,7 +58,7 @@ class Optimiser:
             for name in inner:
                 self.muon.state[self.named[name]] = {"momentum_buffer": torch.zeros_like(self.named[name])}
 
-    def step(self, knobs: Knobs, left_out: Tensor) -> None:
+    def step(self, knobs: Coefficients, left_out: Tensor) -> None:
         """Take a step, unless `left_out` is 1."""
         self.adam.step(knobs, left_out)
         if self.muon is not None and not bool(left_out):
@@ -107,7 +107,7 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw")
 
 
-def shorten(parameters: list[nn.Parameter], limit: float) -> Tensor:
+def clip_grad_norm(parameters: list[nn.Parameter], limit: float) -> Tensor:
     """Scale the gradient down to a length of `limit` if it is longer; return the length that it had."""
     slopes = [p.grad for p in parameters if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))

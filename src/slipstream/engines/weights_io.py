@@ -6,7 +6,7 @@ from slipstream.contracts import Array
 from slipstream.policies.parameter_layout import Weights
 
 
-def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
+def arrays_by_name(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
     """Flat weights, Adam's moments [2, size] and counters, copied out as a checkpoint names them."""
     arrays = {f"weight/{name}": array for name, array in weights.named(params).items()}
     for row, kind in enumerate(("first", "second")):
@@ -15,13 +15,13 @@ def name_arrays(weights: Weights, params: Array, moments: Array, counters: Array
 
 
 def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, moments: Array, counters: Array) -> None:
-    """The inverse of `name_arrays`, into arrays that are there."""
-    weights.flatten(under(arrays, "weight/"), params)
+    """The inverse of `arrays_by_name`, into arrays that are there."""
+    weights.flatten(strip_prefix(arrays, "weight/"), params)
     for row, kind in enumerate(("first/", "second/")):
-        weights.flatten(under(arrays, kind), moments[row])
+        weights.flatten(strip_prefix(arrays, kind), moments[row])
     counters[:] = arrays["counters"]
 
 
-def under(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
+def strip_prefix(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
     """The arrays whose names start so, by what is left of their names."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

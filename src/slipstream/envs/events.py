@@ -17,7 +17,7 @@ Told = list[tuple[str, int]]
 """Kinds of events and the agents they belong to."""
 
 
-def happened(
+def find_events(
     spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
 ) -> Told:
     """The events of a step of one env, from its snapshots before and after; `last_touch` is who touched the ball last.

@@ -73,7 +73,7 @@ class EnvChoice:
     native: bool = False
     """Whether the vector env that is registered for it steps it."""
     gamma: float = 0.99
-    """The learner's discount per step, by which potentials are paid; `rewards.half_life` goes before it."""
+    """The learner's discount per step, by which potentials are paid; `rewards.half_life_s` goes before it."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Scheme:
     """Terms that have a potential."""
 
 
-def weigh(scheme: Scheme, rewards: RewardSettings, extra: Sequence[str] = ()) -> dict[str, float]:
+def weighted_terms(scheme: Scheme, rewards: RewardSettings, extra: Sequence[str] = ()) -> dict[str, float]:
     """The weight of each term, its group's factor included; a user's own terms are behind the game's, and weigh 1."""
     names = (*scheme.terms, *extra)
     taken = [name for name in extra if name in scheme.terms]
@@ -62,15 +62,15 @@ def _check_names(key: str, given: Mapping[str, float], known: Sequence[str] | Ma
 
 
 def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: str) -> float:
-    """The discount per step: by `rewards.half_life` if there is one, else the one that is given."""
-    if rewards.half_life is None:
+    """The discount per step: by `rewards.half_life_s` if there is one, else the one that is given."""
+    if rewards.half_life_s is None:
         return gamma
     if step_seconds <= 0:
         raise ConfigError(
-            f"`rewards.half_life` = {rewards.half_life:g} s, but `{env}` does not say how long a step takes.",
+            f"`rewards.half_life_s` = {rewards.half_life_s:g} s, but `{env}` does not say how long a step takes.",
             "set ppo.gamma or sac.gamma instead",
         )
-    return float(0.5 ** (step_seconds / rewards.half_life))
+    return float(0.5 ** (step_seconds / rewards.half_life_s))
 
 
 class Payout:
@@ -84,7 +84,7 @@ class Payout:
         self, scheme: Scheme, rewards: RewardSettings, *, env: str, envs: int, teams: Sequence[int],
         step_seconds: float, gamma: float, extra: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        weights = weigh(scheme, rewards, extra)
+        weights = weighted_terms(scheme, rewards, extra)
         self.weights = np.array(list(weights.values()), np.float32)  # [terms]
         self.values = np.zeros((envs * len(teams), len(weights)), np.float32)
         self.gamma = np.float32(discount(rewards, step_seconds, gamma, env))

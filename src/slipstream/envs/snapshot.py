@@ -8,7 +8,7 @@ from slipstream.contracts import Array, EnvSpec, check_tasks
 from slipstream.envs.rewards import Payout
 
 
-class Saved:
+class ArraySnapshot:
     """A vector of such games."""
 
     KEPT: ClassVar[tuple[str, ...]]
@@ -29,7 +29,7 @@ class Saved:
         """Nothing is held open."""
 
 
-class Untold:
+class NoSnapshot:
     """A vector of other people's games: all of one kind, and a resumed run begins them anew."""
 
     spec: EnvSpec

@@ -13,7 +13,7 @@ from slipstream.errors import ConfigError
 from slipstream.system.numba_compile import Number, compiled_here
 
 
-def compiled_term(name: str, function: Callable[..., Any], more: tuple[str, ...] = ()) -> Any:
+def compile_term(name: str, function: Callable[..., Any], more: tuple[str, ...] = ()) -> Any:
     """Compile a user's term for the types it will meet: the state before and after, the clock, and `more` integers."""
     term: Any = function if hasattr(function, "py_func") else compiled_here(function)
     row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")

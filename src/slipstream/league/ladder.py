@@ -21,7 +21,7 @@ import numpy as np
 from slipstream.contracts import Array
 from slipstream.errors import MachineError
 from slipstream.league.matchmaking import bounds
-from slipstream.league.nash import circles, nash
+from slipstream.league.nash import cyclic_share, nash
 from slipstream.league.ratings import Ratings, rate
 from slipstream.league.standings import short_names, steps_of
 from slipstream.runs.layout import RunDir, write_bytes, write_json, write_text
@@ -132,7 +132,7 @@ def table(games: Sequence[Line], anchor: str = ANCHOR, anchor_rating: float = AN
     the anchor: `connected` is false), `games`, `wins`, `draws`, `losses`, `score`, `los` (the likelihood of being
     stronger than the next in the table), `nash` (the share in the best mixture of all) and `against_nash` (the payoff,
     -1 to 1, against it). `payoff` has the score and the games of each row's agent against each column's, null where
-    they did not meet, and whether the row's surely beats the column's. `circles` tells how much of strength is not one
+    they did not meet, and whether the row's surely beats the column's. `cyclic_share` tells how much of strength is not one
     number.
     """
     names, wins, draws, pairs, repeats = count(games)
@@ -142,7 +142,7 @@ def table(games: Sequence[Line], anchor: str = ANCHOR, anchor_rating: float = AN
     met = wins + wins.T + draws
     score = np.where(met > 0, (wins + draws / 2) / np.maximum(met, 1), np.nan)
     share, skill = nash(np.where(met > 0, 2 * score - 1, 2 * fit.expected() - 1) * (1 - np.eye(len(names))))
-    found = circles(np.where(met > 0, score, 0.5), np.where(met > 0, fit.effective, 0.0))
+    found = cyclic_share(np.where(met > 0, score, 0.5), np.where(met > 0, fit.effective, 0.0))
     return {
         "anchor": names[pinned], "anchor_rating": anchor_rating, "note": note, "games": int(met.sum() / 2),
         "repeats": repeats, "draw_share": float(draws.sum() / max(met.sum(), 1)),

@@ -19,8 +19,8 @@ from slipstream.league.exploiters import SPARRING, Exploiter
 from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
-from slipstream.play.assignments import SELF, Match
-from slipstream.play.games import Fixture, Played, paired, play_fixtures
+from slipstream.play.assignments import SELF, FinishedGame
+from slipstream.play.games import GameResult, ScheduledGame, paired_games, play_scheduled
 from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir
@@ -34,7 +34,7 @@ LOOK = 64
 """Games of a promotion test between two looks at it."""
 
 
-class Season:
+class League:
     """The opponents of a league's main agent: itself, its frozen copies, those of exploiters, and the anchors.
 
     Players are known by what they are, `main@1000000` or `scripted:rule`; `address` says where to load them from, so
@@ -102,7 +102,7 @@ class Season:
         players = random.choice(ids, count, p=chances)
         return np.where(random.random(count) < alone, SELF, players), sides
 
-    def see(self, matches: Sequence[Match], steps: int) -> None:
+    def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
         """Count the results of the main agent, and log every game."""
         assert self._roll is not None
         for match in matches:
@@ -250,10 +250,10 @@ class Season:
         """Rating games between some players in every mode that counts, greedily and by chance."""
         games = self._settings.league.rating_games
         for play in PLAYS:
-            fixtures: list[Fixture] = []
+            fixtures: list[ScheduledGame] = []
             for number, (one, other) in enumerate(couples):
                 for task in self._spec.target or ("",):
-                    fixtures += paired(one, other, games, steps * 31 + number, task)
+                    fixtures += paired_games(one, other, games, steps * 31 + number, task)
             self._play(fixtures, play, "rating", steps)
 
     def _promote(self, copy: Player, steps: int) -> None:
@@ -267,7 +267,7 @@ class Season:
         while test.verdict == "INCONCLUSIVE" and test.games < league.sprt_games:
             seed = steps * 37 + test.games + 1
             games = min(LOOK, league.sprt_games - test.games)
-            fixtures = paired(copy.name, champion.name, games, seed, tasks[(test.games // LOOK) % len(tasks)])
+            fixtures = paired_games(copy.name, champion.name, games, seed, tasks[(test.games // LOOK) % len(tasks)])
             played = self._play(fixtures, "greedy", "gate", steps)
             if any(game.fault for game in played):
                 return
@@ -284,13 +284,13 @@ class Season:
             self.pool.best = copy.id
             self.promotion = {"agent": copy.name, "over": champion.name} | told
 
-    def _play(self, fixtures: Sequence[Fixture], play: str, kind: str, steps: int) -> list[Played]:
+    def _play(self, fixtures: Sequence[ScheduledGame], play: str, kind: str, steps: int) -> list[GameResult]:
         """Play games between frozen players, log them, and retire whoever fails."""
 
         def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
             return load_agent(self.address(name), spec, choice, PLAYS[play])
 
-        played = play_fixtures(self._choice, seat, fixtures, envs=self._settings.evaluation.envs)
+        played = play_scheduled(self._choice, seat, fixtures, envs=self._settings.evaluation.envs)
         lines = []
         for game in played:
             if game.fault:
@@ -312,7 +312,7 @@ class Season:
                     ends = ("rating", ""), ("low", "_low"), ("high", "_high")
                     self._shown |= {name + end: player[key] for key, end in ends if player[key] is not None}
 
-    def _log_matches(self, matches: Sequence[Match], players: list[str], learner: str, own_steps: int) -> None:
+    def _log_matches(self, matches: Sequence[FinishedGame], players: list[str], learner: str, own_steps: int) -> None:
         """Log games of a learner, whose steps may be others than the main agent's."""
         lines, name = [], f"{learner}@{own_steps}"
         for match in matches:
@@ -338,7 +338,7 @@ class Season:
         self._log.append(lines)
 
 
-def played_line(game: Played, env: str, spec: EnvSpec, play: str, kind: str, steps: int | None) -> dict[str, Any]:
+def played_line(game: GameResult, env: str, spec: EnvSpec, play: str, kind: str, steps: int | None) -> dict[str, Any]:
     """A game of frozen players, as the log holds it."""
     own, theirs = (tuple(side.values()) for side in game.behaviour)
     return game_line(

@@ -95,7 +95,7 @@ class Circles:
     sentence: str
 
 
-def circles(score: Array, games: Array) -> Circles:
+def cyclic_share(score: Array, games: Array) -> Circles:
     """Split log-odds of scores [i, j] into what ratings explain and what goes in circles (Hodge decomposition).
 
     `games` are independent ones; pairs who did not meet (0) say nothing.

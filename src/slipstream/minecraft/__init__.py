@@ -1,1 +1,1 @@
-"""."""
+"""Action maps and image frames of Minecraft-like games."""

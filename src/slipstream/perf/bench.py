@@ -14,9 +14,9 @@ from typing import Any
 
 from slipstream.errors import ConfigError, GateError, MachineError, SlipstreamError
 from slipstream.perf.bench_report import draw, page
-from slipstream.perf.comparison import compare, middle
-from slipstream.perf.timed_run import Heat, Portrait, Work, heat, probe
-from slipstream.perf.variants import Side, read_side
+from slipstream.perf.comparison import compare, median_of
+from slipstream.perf.timed_run import RunDescription, TimedRun, Work, probe, timed_run
+from slipstream.perf.variants import Variant, parse_variant
 from slipstream.runs.layout import plain, read_json, write_json, write_text
 from slipstream.runs.provenance import git_state
 from slipstream.system import machine
@@ -34,22 +34,22 @@ class Measured:
     """A side and all that its runs showed."""
 
     text: str
-    portrait: Portrait
-    heats: tuple[Heat, ...]
+    portrait: RunDescription
+    heats: tuple[TimedRun, ...]
     when: str = ""
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds it, the curves aside."""
-        rates = middle([heat.rate for heat in self.heats])
+        rates = median_of([heat.rate for heat in self.heats])
         scores = [heat.score for heat in self.heats if heat.score is not None]
         memory = [heat.memory_mib for heat in self.heats if heat.memory_mib is not None]
         return {
             "side": self.text,
             "commit": self.portrait.commit,
             "steps_per_second": rates.facts(),
-            "score": middle(scores).facts() if scores else None,
-            "start_s": middle([heat.start_s for heat in self.heats]).median,
-            "warm_s": middle([heat.warm_s for heat in self.heats]).median,
+            "score": median_of(scores).facts() if scores else None,
+            "start_s": median_of([heat.start_s for heat in self.heats]).median,
+            "warm_s": median_of([heat.warm_s for heat in self.heats]).median,
             "cold_s": self.portrait.cold_s,
             "memory_mib": max(memory, default=None),
             "split": dict(self.heats[-1].split),
@@ -79,15 +79,15 @@ class Bench:
         self._raw = out / "runs.jsonl"
         write_text(self._raw, "")
 
-    def measure(self, sides: Sequence[Side], rounds: int) -> list[Measured]:
+    def measure(self, sides: Sequence[Variant], rounds: int) -> list[Measured]:
         """Train every side once untimed, then all of them in each round; who goes first changes from round to round."""
         names = ascii_uppercase[: len(sides)] if len(sides) > 1 else "B"
-        done: list[list[Heat]] = [[] for _ in sides]
+        done: list[list[TimedRun]] = [[] for _ in sides]
         turn = 0
         try:
             portraits = [self._probe(name, side) for name, side in zip(names, sides, strict=True)]
             for turn, number in turns(rounds, len(sides)):
-                one = heat(sides[number], portraits[number], self.work, self.work.seed + turn)
+                one = timed_run(sides[number], portraits[number], self.work, self.work.seed + turn)
                 done[number].append(one)
                 self._keep(names[number], turn, rounds, one)
         except SlipstreamError as error:
@@ -99,7 +99,7 @@ class Bench:
         together = zip(sides, portraits, done, strict=True)
         return [Measured(side.label, portrait, tuple(heats), now) for side, portrait, heats in together]
 
-    def _probe(self, name: str, side: Side) -> Portrait:
+    def _probe(self, name: str, side: Variant) -> RunDescription:
         if side.commit:
             self._say(f"{name}: commit {side.commit[:12]}; its first run compiles, which may take a minute or two")
         portrait = probe(side, self.work)
@@ -109,7 +109,7 @@ class Bench:
         )
         return portrait
 
-    def _keep(self, name: str, turn: int, rounds: int, one: Heat) -> None:
+    def _keep(self, name: str, turn: int, rounds: int, one: TimedRun) -> None:
         with open(self._raw, "a", encoding="utf-8") as file:
             file.write(json.dumps(plain({"side": name, "round": turn, **one.facts()})) + "\n")
         score = "" if one.score is None else f", score {one.score:.4g}"
@@ -141,7 +141,7 @@ def bench(
     if before:
         _check_baseline(before, work, any_machine)
     contest = Bench(work, out, say)
-    measured = contest.measure([read_side(text, shared) for text in texts], rounds)
+    measured = contest.measure([parse_variant(text, shared) for text in texts], rounds)
     facts = _told(work, rounds, shared, measured)
     if save:
         facts["saved"] = str(write_baseline(save, facts, measured[-1]))
@@ -187,7 +187,7 @@ def _check(sides: Sequence[str], against: Path | None, save: Path | None, gate: 
 
 def _told(work: Work, rounds: int, shared: Sequence[str], measured: Sequence[Measured]) -> dict[str, Any]:
     """What is known whether or not there are two."""
-    sure = middle([0.0] * rounds).sure
+    sure = median_of([0.0] * rounds).sure
     notes = [f"{rounds} rounds: intervals of medians hold the truth with {sure:.0%}"]
     return {
         "env": work.env, "seconds": work.seconds, "rounds": rounds, "games": work.games, "shared": list(shared),
@@ -239,9 +239,11 @@ def read_baseline(path: Path) -> dict[str, Any]:
     try:
         if told["kind"] != BASELINE or told["version"] != 1:
             raise KeyError("kind")
-        portrait = Portrait(**told["portrait"])
+        portrait = RunDescription(**told["portrait"])
         curves = [tuple(tuple(point) for point in heat["curve"]) for heat in told["heats"]]
-        heats = tuple(Heat(**heat | {"curve": curve}) for heat, curve in zip(told["heats"], curves, strict=True))
+        heats = tuple(
+            TimedRun(**heat | {"curve": curve}) for heat, curve in zip(told["heats"], curves, strict=True)
+        )
         return told | {"measured": Measured(told["side"], portrait, heats, told["time_utc"])}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a baseline of this version.", "measure it anew with --save") from error

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.demos.charts import Panel, plot
-from slipstream.perf.timed_run import Heat
+from slipstream.perf.timed_run import TimedRun
 
 Facts = Mapping[str, Any]
 POINTS = 60
@@ -133,7 +133,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown)
 
 
-def draw(path: Path, facts: Facts, sides: Sequence[tuple[str, Sequence[Heat]]]) -> None:
+def draw(path: Path, facts: Facts, sides: Sequence[tuple[str, Sequence[TimedRun]]]) -> None:
     """Rates round by round, and scores over the time trained."""
     letters = ("A", "B")[-len(sides) :]
     labels = [f"{letter} {text}" for letter, (text, _) in zip(letters, sides, strict=True)]
@@ -153,7 +153,7 @@ def draw(path: Path, facts: Facts, sides: Sequence[tuple[str, Sequence[Heat]]]) 
     plot(path, panels, f"{facts['env']}: {facts.get('verdict', 'measured alone')}")
 
 
-def _curve(heats: Sequence[Heat], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _curve(heats: Sequence[TimedRun], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Least, median and greatest score over the rounds at each moment; a score holds until the next."""
     rows = []
     for heat in heats:

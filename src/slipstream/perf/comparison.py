@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from slipstream.confidence import median_interval
-from slipstream.perf.timed_run import Heat, Portrait
+from slipstream.perf.timed_run import RunDescription, TimedRun
 
 EQUAL = 0.01
 """Ratios nearer to 1 than this are no difference, however sure: where code lies in memory makes as much."""
@@ -26,7 +26,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Middle:
+class MedianInterval:
     """A median with its interval, and how sure that is."""
 
     median: float
@@ -39,28 +39,28 @@ class Middle:
         return {"median": self.median, "low": self.low, "high": self.high, "sure": self.sure}
 
 
-def middle(values: Sequence[float]) -> Middle:
+def median_of(values: Sequence[float]) -> MedianInterval:
     """The median of some values."""
-    return Middle(*median_interval(values))
+    return MedianInterval(*median_interval(values))
 
 
-def ratio(before: Sequence[float], after: Sequence[float], paired: bool) -> Middle:
+def ratio(before: Sequence[float], after: Sequence[float], paired: bool) -> MedianInterval:
     """How many times as fast: the median over rounds; against a baseline of another day, from interval to interval."""
     if paired:
-        return middle([b / a for a, b in zip(before, after, strict=True)])
-    a, b = middle(before), middle(after)
-    return Middle(b.median / a.median, b.low / a.high, b.high / a.low, min(a.sure, b.sure))
+        return median_of([b / a for a, b in zip(before, after, strict=True)])
+    a, b = median_of(before), median_of(after)
+    return MedianInterval(b.median / a.median, b.low / a.high, b.high / a.low, min(a.sure, b.sure))
 
 
-def gain(before: Sequence[float], after: Sequence[float], paired: bool) -> Middle:
+def gain(before: Sequence[float], after: Sequence[float], paired: bool) -> MedianInterval:
     """How much more: the same for differences."""
     if paired:
-        return middle([b - a for a, b in zip(before, after, strict=True)])
-    a, b = middle(before), middle(after)
-    return Middle(b.median - a.median, b.low - a.high, b.high - a.low, min(a.sure, b.sure))
+        return median_of([b - a for a, b in zip(before, after, strict=True)])
+    a, b = median_of(before), median_of(after)
+    return MedianInterval(b.median - a.median, b.low - a.high, b.high - a.low, min(a.sure, b.sure))
 
 
-def judge(found: Middle, words: tuple[str, str], still: float, equal: float = 0.0) -> str:
+def judge(found: MedianInterval, words: tuple[str, str], still: float, equal: float = 0.0) -> str:
     """The word for more or for less, or `no difference` where the interval holds what no difference would give."""
     sure = found.sure >= SURE and not found.low <= still <= found.high
     if not sure or abs(found.median - still) < equal:
@@ -84,7 +84,7 @@ class Difference:
         return dict(vars(self))
 
 
-def differences(a: Portrait, b: Portrait) -> list[Difference]:
+def differences(a: RunDescription, b: RunDescription) -> list[Difference]:
     """What the sides do not share: settings that both know, and what came out of them."""
     found = []
     for key in a.settings:
@@ -108,7 +108,7 @@ def differences(a: Portrait, b: Portrait) -> list[Difference]:
     return found
 
 
-def bought_with(faster: Portrait, slower: Portrait) -> list[str]:
+def bought_with(faster: RunDescription, slower: RunDescription) -> list[str]:
     """What the faster side leaves out that the slower one does."""
     found = []
     if faster.updates < slower.updates * 0.999:
@@ -125,29 +125,35 @@ def bought_with(faster: Portrait, slower: Portrait) -> list[str]:
     return found
 
 
-def _batch(one: Portrait) -> float:
+def _batch(one: RunDescription) -> float:
     """Steps that are learned from together: an iteration's, or what is drawn from the replay buffer."""
-    return float(one.settings.get("sac.batch", 0)) if one.settings.get("algorithm") == "sac" else one.batch
+    return float(one.settings.get("sac.batch_size", 0)) if one.settings.get("algorithm") == "sac" else one.batch
 
 
-def _samples(one: Portrait) -> float:
+def _samples(one: RunDescription) -> float:
     """How often a step is learned from."""
     replayed = one.settings.get("algorithm") == "sac"
     return one.updates * (_batch(one) if replayed else float(one.settings.get("ppo.minibatch", 0)))
 
 
-def _every(one: Portrait) -> float:
+def _every(one: RunDescription) -> float:
     """Evaluation games per step."""
     every = one.settings.get("every.evaluate", 0)
     return float(one.settings.get("evaluation.games", 0)) / every if every else 0.0
 
 
-def _repeat(one: Portrait) -> int:
+def _repeat(one: RunDescription) -> int:
     return int(one.settings.get("env.action_repeat") or 0)
 
 
 def compare(
-    a: Portrait, b: Portrait, before: Sequence[Heat], after: Sequence[Heat], *, paired: bool, gate: float | None
+    a: RunDescription,
+    b: RunDescription,
+    before: Sequence[TimedRun],
+    after: Sequence[TimedRun],
+    *,
+    paired: bool,
+    gate: float | None,
 ) -> dict[str, Any]:
     """All that can be said about B against A."""
     speed = ratio([heat.rate for heat in before], [heat.rate for heat in after], paired)

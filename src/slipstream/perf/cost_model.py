@@ -29,7 +29,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Model:
+class CostModel:
     """Seconds per step of one process with one thread: cores / (env + inference + learning) is the most there is."""
 
     cores: int
@@ -40,7 +40,7 @@ class Model:
     rest: float
 
     @classmethod
-    def of(cls, trials: Mapping[int, Trial], cores: int) -> Model:
+    def of(cls, trials: Mapping[int, Trial], cores: int) -> CostModel:
         """The model that trials in one process show, by their number of envs."""
         costs = {
             name: {envs: trial.spans[name] / max(1, trial.steps) for envs, trial in trials.items()}

@@ -31,15 +31,15 @@ from slipstream.perf.measurements import (
 )
 from slipstream.perf.memory_budget import plan_memory, rollout_mib
 from slipstream.perf.network_timing import measure_inference, measure_learner
-from slipstream.perf.process_monitor import Watch
-from slipstream.perf.rules import Advice, judge
-from slipstream.perf.trial import Rehearsal, Trial
+from slipstream.perf.process_monitor import ProcessMonitor
+from slipstream.perf.rules import Advice, apply_rules
+from slipstream.perf.trial import Trial, TrialRun
 from slipstream.plan import Plan
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.settings import Settings
 from slipstream.system import machine
-from slipstream.training.build import Parts, look
+from slipstream.training.build import TrainingParts, probe_env
 
 TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0
@@ -72,12 +72,12 @@ def diagnose(
         raise ConfigError(f"There is no test `{test}`.{did_you_mean(test, TESTS)}", f"tests: {', '.join(TESTS)}")
     if not seconds > 0:
         raise ConfigError(f"Nothing can be measured in {seconds:g} s.", f"give --seconds more, such as {SECONDS:g}")
-    look(choice, settings)
+    probe_env(choice, settings)
     python_mib = psutil.Process().memory_info().rss / 2**20
     say("the machine's limits")
     limits = measure_limits(seconds * PARTS["limits"])
     say("training as it would run")
-    with Rehearsal(choice, settings) as rehearsal:
+    with TrialRun(choice, settings) as rehearsal:
         train, watch = _train(rehearsal, settings, seconds * PARTS["train"])
         parts = rehearsal.parts
         gpu = _measure_gpu(parts, settings, train, watch) if test in ("all", "gpu") else None
@@ -93,15 +93,15 @@ def diagnose(
         choice.name, limits, train, env, inference, learn, gpu, memory, past_of(run) if run is not None else None,
         {"sac.critics": settings.sac.critics},
     )  # fmt: skip
-    return Diagnosis(*judge(found), found)
+    return Diagnosis(*apply_rules(found), found)
 
 
-def _train(rehearsal: Rehearsal, settings: Settings, seconds: float) -> tuple[TrainFindings, Watch]:
+def _train(rehearsal: TrialRun, settings: Settings, seconds: float) -> tuple[TrainFindings, ProcessMonitor]:
     """Some seconds of real training, watched."""
     buffered: list[int] = []
     applied = rehearsal.parts.plan.applied()
     on_gpu = "cuda" in (applied["device"], applied["inference"])
-    with Watch(on_gpu) as watch:
+    with ProcessMonitor(on_gpu) as watch:
         trial = rehearsal.measure(seconds, lambda _, row: buffered.append(row.get("sac/buffer", 0)))
     design = rehearsal.parts.design
     filled = (buffered[-1] - buffered[0]) * step_bytes(design.obs.floats, design.action) if buffered[-1] else 0
@@ -142,12 +142,12 @@ def _with_fewer(
         return train
     say("the same with one worker per core")
     fewer = settings.model_copy(update={"plan": settings.plan.model_copy(update={"workers": limits.cores})})
-    with Rehearsal(choice, fewer) as rehearsal:
+    with TrialRun(choice, fewer) as rehearsal:
         return TrainFindings(**(vars(train) | {"fewer_rate": rehearsal.measure(seconds).rate}))
 
 
 def _measure_parts(
-    choice: EnvChoice, settings: Settings, parts: Parts, limits: Limits, test: str, seconds: float, say: Say
+    choice: EnvChoice, settings: Settings, parts: TrainingParts, limits: Limits, test: str, seconds: float, say: Say
 ) -> tuple[EnvFindings | None, InferenceFindings | None, LearnFindings | None]:
     """Environments, policy and learner by themselves, those that the test is about."""
     applied, spec, design = parts.plan.applied(), parts.spec, parts.design
@@ -168,7 +168,9 @@ def _measure_parts(
     return env, inference, learn
 
 
-def _measure_gpu(parts: Parts, settings: Settings, train: TrainFindings, watch: Watch) -> GpuFindings | None:
+def _measure_gpu(
+    parts: TrainingParts, settings: Settings, train: TrainFindings, watch: ProcessMonitor
+) -> GpuFindings | None:
     """Use and memory of the GPU that training used, and what copies cost; None where it used none."""
     plan = parts.plan
     if "cuda" not in (plan.device.applied, plan.inference.applied):
@@ -205,7 +207,7 @@ def copy_rates(device: str, pinned: bool, mib: int = 64) -> tuple[float, float]:
     return mib / 1024 / up, mib / 1024 / best_of(lambda: copy(here, there), 0.05)
 
 
-def transfer_share(parts: Parts, plan: Plan, settings: Settings, train: TrainFindings, gib_s: float) -> float:
+def transfer_share(parts: TrainingParts, plan: Plan, settings: Settings, train: TrainFindings, gib_s: float) -> float:
     """What copying rollouts to the learner would take of an iteration, if nothing overlapped with it."""
     if plan.collector.applied == "device" or plan.device.applied != "cuda":
         return 0.0

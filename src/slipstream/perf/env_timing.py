@@ -23,8 +23,8 @@ from slipstream.perf.machine_limits import item_us
 from slipstream.perf.measurements import EnvFindings, Limits, Times
 from slipstream.perf.tracing import counting_lines, counting_syncs, kept_bytes
 from slipstream.vector.make import make_one, make_vector, steps_in_batches
-from slipstream.vector.processes import Processes
-from slipstream.vector.random_rollout import Walk, draw_actions
+from slipstream.vector.processes import ProcessVector
+from slipstream.vector.random_rollout import RandomRollout, draw_actions
 
 LOOKED = 20
 """Steps, at least, that are looked into."""
@@ -57,7 +57,7 @@ def best_workers(probe: Vector, envs: int, most: int, make: Callable[[int], Vect
 
 def _call_s(vector: Vector) -> float:
     """Seconds of a step of all of them, where it is quick."""
-    walk = Walk(vector)
+    walk = RandomRollout(vector)
     return walk.rows / walk.glance()
 
 
@@ -65,17 +65,17 @@ def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) ->
     """Measure an environment for about so long; `envs` is how many a process steps in training."""
     native = steps_in_batches(choice)
     with contextlib.closing(make_vector(choice, envs if native else 1)) as vector:
-        walk = Walk(vector)
+        walk = RandomRollout(vector)
         found = _native(walk, seconds / 2) if native else _alone(choice, seconds / 3)
         found |= _look_into(walk, found["step"], found["rate"], limits, seconds / 6)
     workers, rate = min(limits.cores, envs), 0.0
     if workers > 1 and seconds >= WORTH_STARTING_S:
-        with contextlib.closing(Processes(partial(make_vector, choice), vector.spec, envs, workers)) as together:
-            rate = Walk(together).rate(seconds / 6)
+        with contextlib.closing(ProcessVector(partial(make_vector, choice), vector.spec, envs, workers)) as together:
+            rate = RandomRollout(together).rate(seconds / 6)
     return EnvFindings(native=native, workers=workers, workers_rate=rate, **found)
 
 
-def _native(walk: Walk, seconds: float) -> dict[str, Any]:
+def _native(walk: RandomRollout, seconds: float) -> dict[str, Any]:
     """A native game: whole batches, of which one row is the mean."""
     walk.step()
     taken: list[float] = []
@@ -149,7 +149,7 @@ def _time(work: Callable[..., Any], *args: Any) -> tuple[float, Any]:
     return perf_counter() - start, result
 
 
-def _look_into(walk: Walk, step: Times, rate: float, limits: Limits, seconds: float) -> dict[str, Any]:
+def _look_into(walk: RandomRollout, step: Times, rate: float, limits: Limits, seconds: float) -> dict[str, Any]:
     """What a step does: lines of Python, numbers out of tensors, memory that it keeps."""
     each_s = walk.rows / rate
     times = int(np.clip(seconds / each_s, LOOKED, 1000))

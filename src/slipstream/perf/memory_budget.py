@@ -46,7 +46,7 @@ def plan_memory(
         "optimiser": weights * OPTIMISER * KEPT,
     }
     if not ppo:
-        parts["replay buffer"] = step_bytes(design.obs.floats, design.action) * settings.sac.buffer / MIB
+        parts["replay buffer"] = step_bytes(design.obs.floats, design.action) * settings.sac.buffer_size / MIB
     told = [Part("train", name, mib) for name, mib in parts.items()]
     told.append(Part("train", "in all", sum(parts.values()), used_mib))
     episode = spec.obs.width * np.dtype(spec.obs.dtype).itemsize * spec.agents

@@ -16,7 +16,7 @@ from slipstream.perf.measurements import InferenceFindings, LearnFindings, Times
 from slipstream.perf.tracing import counting_syncs
 from slipstream.plan import Plan, Switch
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import make_acting
+from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import Settings
 from slipstream.system.rng import make_streams
 from slipstream.training.build import Learner, make_engine, needs_torch
@@ -111,7 +111,7 @@ def _draw_obs(spec: EnvSpec, shape: tuple[int, ...], random: np.random.Generator
 
 def _acting(design: Design, spec: EnvSpec, rows: int) -> Callable[[], Any]:
     """Acting once on so many rows."""
-    acting = make_acting(design)
+    acting = make_actor(design)
     acting.load(design.first_pack(0))
     random = np.random.default_rng(0)
     obs = _draw_obs(spec, (rows, spec.obs.width), random)
@@ -148,7 +148,7 @@ def _learning(
         if settings.algorithm == "ppo":
             return int(row["ppo/updates"]), samples
         updates, taken = row["sac/updates"] - taken, row["sac/updates"]
-        return updates, updates * settings.sac.batch
+        return updates, updates * settings.sac.batch_size
 
     return learn
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slipstream.confidence import mean_interval
-from slipstream.perf.trial import Rehearsal
+from slipstream.perf.trial import TrialRun
 
 HOPELESS, LOSING = 0.7, 0.9
 """A mean below this ends a race after one round, or after two."""
@@ -50,7 +50,7 @@ def compare(rates: list[tuple[float, float]]) -> Ratio:
 
 
 @dataclass
-class Race:
+class PairedTiming:
     """What a race showed."""
 
     ratio: Ratio
@@ -59,13 +59,13 @@ class Race:
     @property
     def rate(self) -> float:
         """Steps per second of the second training, the median of the rounds."""
-        return middle([other for _, other in self.rates])
+        return median([other for _, other in self.rates])
 
 
-def race(
-    one: Rehearsal, other: Rehearsal, *, seconds: float, rounds: int, sure: int = 3,
+def time_pairs(
+    one: TrialRun, other: TrialRun, *, seconds: float, rounds: int, sure: int = 3,
     enough: Callable[[], bool] = lambda: False,
-) -> Race:  # fmt: skip
+) -> PairedTiming:  # fmt: skip
     """Let two trainings take turns of some seconds, each first in every second round.
 
     It ends before its last round when the second has lost already, when after `sure` rounds it is faster for sure or
@@ -83,10 +83,10 @@ def race(
         lost = ratio.mean < (HOPELESS if len(rates) == 1 else LOSING) and sure < rounds
         decided = len(rates) >= sure and (ratio.faster or ratio.high < WORTH)
         if len(rates) >= rounds or lost or decided or enough():
-            return Race(ratio, rates)
+            return PairedTiming(ratio, rates)
 
 
-def middle(values: list[float]) -> float:
+def median(values: list[float]) -> float:
     """The median."""
     ordered = sorted(values)
     half = len(ordered) // 2

@@ -17,7 +17,7 @@ from slipstream.runs.system_metrics import memory_mib
 EVERY_S = 0.1
 
 
-class Watch:
+class ProcessMonitor:
     """Samples in a thread, between `with` and its end."""
 
     def __init__(self, gpu: bool = False) -> None:
@@ -31,7 +31,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProcessMonitor:
         self._began = perf_counter()
         self._before = core_times()
         self._thread.start()

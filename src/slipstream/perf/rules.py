@@ -81,7 +81,7 @@ class Advice:
     command: str
 
 
-def judge(found: Findings) -> tuple[str, list[Advice]]:
+def apply_rules(found: Findings) -> tuple[str, list[Advice]]:
     """The verdict, and all advice, that which gains most first."""
     advice = [
         Advice(rule.name, rule.verdict, rule.told(found), rule.do, max(1.0, rule.gain(found)), rule.command(found))
@@ -447,7 +447,7 @@ RULES = (
         when=f"the parts of the run add up to more than {FULL:.0%} of the memory",
         holds=lambda f: planned_mib(f) > FULL * f.limits.memory_mib,
         told=lambda f: f"the run plans {planned_mib(f):,.0f} MiB of {f.limits.memory_mib:,.0f}",
-        do="fewer envs, shorter rollouts or a smaller sac.buffer",
+        do="fewer envs, shorter rollouts or a smaller sac.buffer_size",
         gain=lambda f: 1.0,
         command=_next("diagnose", test="memory"),
     ),

@@ -35,7 +35,7 @@ COMPILE_S = 90.0
 """Seconds that torch.compile may take, or the kernels of a game that is taken to the GPU or off it."""
 
 
-def lay(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+def apply_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """The settings with some of them replaced."""
     tree = settings.model_dump()
     for key, value in changes.items():
@@ -56,7 +56,7 @@ def rollout_for(settings: Settings, envs: int, wanted: int) -> int | None:
         return None
     if not replay:
         try:
-            check_batch(lay(settings, {"ppo.rollout": steps}), wanted, 1)
+            check_batch(apply_changes(settings, {"ppo.rollout": steps}), wanted, 1)
         except ConfigError as error:
             if "policy.sequence" in error.message or "policy.burn_in" in error.message:
                 return None
@@ -71,7 +71,7 @@ def compiles_s(plan: Mapping[str, Any], changes: Changes) -> float:
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """What may be tried: the machine, what the user has fixed, and how much of learning may change."""
 
     agents: int

@@ -18,7 +18,7 @@ import safetensors
 import yaml
 
 from slipstream.errors import CheckpointError, ConfigError, DemoError, EnvError, MachineError, SlipstreamError
-from slipstream.perf.variants import Side, command, knows, surroundings
+from slipstream.perf.variants import Variant, child_environment, command, knows
 from slipstream.runs.layout import RunDir, read_json
 from slipstream.runs.metrics import read
 
@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Heat:
+class TimedRun:
     """What one timed training showed."""
 
     steps: int
@@ -79,7 +79,7 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Portrait:
+class RunDescription:
     """What a side is, as its first run showed it."""
 
     settings: dict[str, Any]
@@ -105,7 +105,7 @@ class Portrait:
         return asdict(self)
 
 
-def probe(side: Side, work: Work, limit_s: float = START_LIMIT_S) -> Portrait:
+def probe(side: Variant, work: Work, limit_s: float = START_LIMIT_S) -> RunDescription:
     """Train for a moment: compile everything, and see what the side is."""
     tuned = knows(side, "--no-tuned")
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
@@ -117,7 +117,7 @@ def probe(side: Side, work: Work, limit_s: float = START_LIMIT_S) -> Portrait:
         told = read_json(run.provenance) or {}
         timing = clock(rows, facts, 0)
         batch = rows[-1]["steps"] / rows[-1]["iteration"]
-        return Portrait(
+        return RunDescription(
             settings=settings, plan=(read_json(state / "state.json") or {}).get("plan", {}),
             weights=_weights(state / "policy.safetensors"), batch=batch, updates=_updates(settings, rows[-1], batch),
             cold_s=facts["start_seconds"], warm_s=timing.warm_s,
@@ -126,7 +126,9 @@ def probe(side: Side, work: Work, limit_s: float = START_LIMIT_S) -> Portrait:
         )  # fmt: skip
 
 
-def heat(side: Side, portrait: Portrait, work: Work, seed: int, limit_s: float = START_LIMIT_S) -> Heat:
+def timed_run(
+    side: Variant, portrait: RunDescription, work: Work, seed: int, limit_s: float = START_LIMIT_S
+) -> TimedRun:
     """Train for the seconds of the work, after a warm-up as long as the last one, and read off speed and score."""
     load, busy = look_around()
     warm_steps = _warm_steps(portrait.settings)
@@ -150,7 +152,7 @@ def heat(side: Side, portrait: Portrait, work: Work, seed: int, limit_s: float =
     used = [row["system/memory_mib"] for row in rows if row.get("system/memory_mib") is not None]
     last = rows[-1] if rows else {}
     split = {name: last[f"time/{name}"] for name in ("env", "inference", "learn", "other") if f"time/{name}" in last}
-    return Heat(
+    return TimedRun(
         steps=timing.steps, seconds=timing.seconds, rate=timing.rate, start_s=facts["start_seconds"],
         warm_s=timing.warm_s, score=games if work.games else (curve[-1][1] if curve else None), curve=curve,
         memory_mib=max(used, default=None), split=split, busy=busy, load=load,
@@ -201,7 +203,7 @@ def _scores(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 
 def _train(
-    side: Side, work: Work, run: RunDir, seconds: float, log: int, seed: int, tuned: bool, limit_s: float
+    side: Variant, work: Work, run: RunDir, seconds: float, log: int, seed: int, tuned: bool, limit_s: float
 ) -> dict[str, Any]:
     """Train in a process of its own; its closing facts."""
     verb = ["train", work.env, "--run", str(run.path), "--minutes", repr(seconds / 60), "--seed", str(seed), "--json"]
@@ -211,24 +213,24 @@ def _train(
     return _facts(side, _call(side, words, limit_s + 4 * seconds))
 
 
-def _evaluated(side: Side, work: Work, run: RunDir, seed: int, limit_s: float) -> float | None:
+def _evaluated(side: Variant, work: Work, run: RunDir, seed: int, limit_s: float) -> float | None:
     """The result of games after the run: score against the game's reference opponent, or the mean return."""
     from slipstream.envs.registry import parse
 
     game, _ = parse(work.env)
     against = ["--opponent", game.reference] if game is not None and game.reference else []
     verb = ["evaluate", f"run:{run.path}", "--env", work.env, "--games", str(work.games), "--seed", str(seed), "--json"]
-    bare = Side(side.text, commit=side.commit)
+    bare = Variant(side.text, commit=side.commit)
     facts = _facts(side, _call(side, command(bare, [*verb, *against], work.modules), limit_s))
     found = facts["score"] if against else facts["mean_return"]
     return None if found is None else float(found)
 
 
-def _call(side: Side, words: Sequence[str], limit_s: float) -> str:
+def _call(side: Variant, words: Sequence[str], limit_s: float) -> str:
     """Run a command of a side to its end and return what it printed; an error has its own exit code and words."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=surroundings(side))
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=child_environment(side))
         try:
             printed, _ = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -254,7 +256,7 @@ def _call(side: Side, words: Sequence[str], limit_s: float) -> str:
     raise kind(f"{side.label} failed (exit code {child.returncode}): {told}", hint)
 
 
-def _facts(side: Side, printed: str) -> dict[str, Any]:
+def _facts(side: Variant, printed: str) -> dict[str, Any]:
     """The JSON object that a command ends with."""
     try:
         facts = json.loads(printed.splitlines()[-1])
@@ -296,4 +298,4 @@ def _updates(settings: Mapping[str, Any], row: Row, batch: float) -> float:
 
 
 def _warm_steps(settings: Mapping[str, Any]) -> int:
-    return int(settings.get("sac.warmup") or 0) if settings.get("algorithm") == "sac" else 0
+    return int(settings.get("sac.learning_starts") or 0) if settings.get("algorithm") == "sac" else 0

@@ -58,13 +58,13 @@ class Trial:
         return self.steps / self.seconds if self.seconds else 0.0
 
 
-class Rehearsal:
+class TrialRun:
     """A training that stands ready and can be measured again and again; it leaves nothing on disk."""
 
     def __init__(self, choice: EnvChoice, settings: Settings, warm_iterations: int = 2) -> None:
         began = perf_counter()
         self._gpu_before = _gpu_peak_from_here()
-        self._batch = settings.sac.batch
+        self._batch = settings.sac.batch_size
         self.parts = build(choice, settings)
         self._version = self._steps = self._updates = 0
         self._spans = Spans()
@@ -81,7 +81,7 @@ class Rehearsal:
             raise
         self.warm_s = perf_counter() - began - self.build_s
 
-    def __enter__(self) -> Rehearsal:
+    def __enter__(self) -> TrialRun:
         return self
 
     def __exit__(
@@ -206,17 +206,17 @@ def _set_modes(plan: Plan) -> None:
     if "torch" in sys.modules:
         import torch
 
-        from slipstream.engines.torch_backends import set_modes
+        from slipstream.engines.torch_backends import set_backend_flags
 
-        set_modes(plan)
+        set_backend_flags(plan)
         if plan.learner.applied == "torch":
             torch.set_num_threads(plan.threads.applied)
 
 
-def try_out(
+def run_trial(
     choice: EnvChoice, settings: Settings, *, seconds: float, warm_iterations: int = 2,
     on_iteration: OnIteration | None = None,
 ) -> Trial:  # fmt: skip
     """Train for some seconds as a run would, its files aside, and say what that showed."""
-    with Rehearsal(choice, settings, warm_iterations) as rehearsal:
+    with TrialRun(choice, settings, warm_iterations) as rehearsal:
         return rehearsal.measure(seconds, on_iteration)

@@ -13,11 +13,11 @@ from typing import Any, cast
 from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
-from slipstream.perf.cost_model import Model
-from slipstream.perf.paired_timing import Race, Ratio, middle, race
+from slipstream.perf.cost_model import CostModel
+from slipstream.perf.paired_timing import PairedTiming, Ratio, median, time_pairs
 from slipstream.perf.plan_cache import VARIED, save
-from slipstream.perf.search_space import LADDERS, Changes, Space, compiles_s, lay, rollout_for
-from slipstream.perf.trial import Rehearsal, Trial
+from slipstream.perf.search_space import LADDERS, Changes, SearchSpace, apply_changes, compiles_s, rollout_for
+from slipstream.perf.trial import Trial, TrialRun
 from slipstream.runs import system_metrics
 from slipstream.settings import Settings
 from slipstream.system import machine
@@ -127,7 +127,7 @@ class Tuner:
     tell: Tell
     accepted: Changes = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
-    model: Model | None = None
+    model: CostModel | None = None
 
     def run(self) -> Tuned:
         """Measure, search, and compare what was found with the default plan once more."""
@@ -142,7 +142,7 @@ class Tuner:
         self._iteration_s = first.seconds / first.iterations
         self._default = dict(self.best.parts.plan.applied())
         spec = self.best.parts.spec
-        self.space = Space(
+        self.space = SearchSpace(
             spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed, self.free, self.exact
         )  # fmt: skip
         self.tell(f"default plan: about {first.rate:,.0f} steps/s")
@@ -165,15 +165,15 @@ class Tuner:
         """About what a turn of a race takes: its last iteration ends after its time."""
         return max(slice_s, self._iteration_s) + self._iteration_s / 2
 
-    def _open(self, settings: Settings) -> Rehearsal:
+    def _open(self, settings: Settings) -> TrialRun:
         """Make a training ready; how long that took, compiling aside, is what the next one may take."""
         slow = settings.plan.compile or bool(machine.gpu_name())
-        rehearsal = Rehearsal(self.choice, settings, warm_iterations=3 if slow else 1)
+        rehearsal = TrialRun(self.choice, settings, warm_iterations=3 if slow else 1)
         took = min(rehearsal.build_s, MOST_BUILD_S) + min(rehearsal.warm_s, 4 * self._iteration_s)
         self._opening_s = (self._opening_s + took) / 2 if self._opening_s else took
         return rehearsal
 
-    def _measure_model(self) -> Model | None:
+    def _measure_model(self) -> CostModel | None:
         """What a step costs in one process with one thread, with all envs and with a quarter of them."""
         envs, alone = self._default["envs"], {"plan.collector": "local", "plan.workers": 1, "plan.threads": 1}
         if self._default["collector"] == "device":
@@ -185,13 +185,13 @@ class Tuner:
                 continue
             shape = {"plan.envs": count, f"{self.base.algorithm}.rollout": steps}
             try:
-                with Rehearsal(self.choice, lay(self.base, alone | shape), warm_iterations=1) as rehearsal:
+                with TrialRun(self.choice, apply_changes(self.base, alone | shape), warm_iterations=1) as rehearsal:
                     trials[count] = rehearsal.measure(2 * self._slice_s)
             except (SlipstreamError, RuntimeError, MemoryError):
                 return None
         if not trials:
             return None
-        model = Model.of(trials, self.space.cores)
+        model = CostModel.of(trials, self.space.cores)
         facts = model.facts(envs)
         self.tell(
             f"one core: env {facts['env_us']:.2f}, inference {facts['inference_us']:.2f}, learning "
@@ -228,7 +228,7 @@ class Tuner:
         return self.space.step(coordinate, self.best.parts.plan.applied(), self._settings(), up)
 
     def _settings(self, more: Mapping[str, Any] | None = None) -> Settings:
-        return lay(self.base, self.accepted | dict(more or {}))
+        return apply_changes(self.base, self.accepted | dict(more or {}))
 
     def _likeliest(self, found: list[Changes]) -> list[Changes]:
         return sorted(found, key=lambda changes: -(self._expect(changes) or 1.0))
@@ -281,23 +281,23 @@ class Tuner:
         self.best, self.accepted, self._memory_mib = rival, merged, takes
         return judge("kept", "", ratio)
 
-    def _pit(self, changes: Changes) -> tuple[Rehearsal, Ratio, float]:
+    def _pit(self, changes: Changes) -> tuple[TrialRun, Ratio, float]:
         """Make a training ready with some changes, and race it against the best so far; what it takes of the memory."""
         before = system_metrics.memory_mib()
-        settings = lay(self.base, changes)
+        settings = apply_changes(self.base, changes)
         rival = self._open(settings)
         try:
             same = rival.parts.plan.applied() == self.best.parts.plan.applied()
             if same and settings.ppo.minibatch == self._settings().ppo.minibatch:
                 raise ConfigError("the plan makes nothing else of it")
             takes = self._check_memory(rival, before)
-            done = race(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
+            done = time_pairs(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
         except BaseException:
             rival.close()
             raise
         return rival, done.ratio, takes
 
-    def _check_memory(self, rival: Rehearsal, before: float) -> float:
+    def _check_memory(self, rival: TrialRun, before: float) -> float:
         """What a plan takes without the one beside it; refused if it leaves too little memory, here or on the GPU."""
         takes = self._bare_mib + rival.memory_mib - before
         most = MEMORY_SHARE * machine.memory_bytes() / 2**20
@@ -327,11 +327,11 @@ class Tuner:
         if self.accepted:
             _free_gpu()
             with self._open(self.base) as default:
-                final: Race = race(
+                final: PairedTiming = time_pairs(
                     default, self.best, seconds=FINAL_SLICE * self._slice_s, rounds=FINAL_ROUNDS, sure=FINAL_ROUNDS
                 )
             gain = final.ratio
-            default_rate, rate = middle([one for one, _ in final.rates]), final.rate
+            default_rate, rate = median([one for one, _ in final.rates]), final.rate
             if self.model is not None and self.best.parts.plan.applied()["device"] != "cuda":
                 now = self.model.predict(self.best.parts.plan.applied())
                 predicted = now / self.model.predict(self._default)

@@ -23,7 +23,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 @dataclass(frozen=True)
-class Side:
+class Variant:
     """One of the two: the words that named it, and what they stand for."""
 
     text: str
@@ -40,12 +40,12 @@ class Side:
         return self.text or "defaults"
 
 
-def read_side(text: str, shared: Sequence[str] = ()) -> Side:
+def parse_variant(text: str, shared: Sequence[str] = ()) -> Variant:
     """Read words between commas: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both sides.
 
     Settings of this code are checked here, before anything is trained; those of a commit by that commit.
     """
-    side = Side(text)
+    side = Variant(text)
     for word in _split(text):
         head, equals, _ = word.partition("=")
         if word.startswith(COMMIT):
@@ -67,7 +67,7 @@ def read_side(text: str, shared: Sequence[str] = ()) -> Side:
     return side
 
 
-def _once(side: Side, **more: Path | str) -> Side:
+def _once(side: Variant, **more: Path | str) -> Variant:
     """The side with one thing more; two files or commits would hide each other."""
     for name, value in more.items():
         if before := getattr(side, name):
@@ -93,7 +93,7 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def command(side: Side, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
+def command(side: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
     """The command line of a verb with this side's settings."""
     words = [sys.executable, "-m", "slipstream.cli", *verb]
     for preset in side.presets:
@@ -107,17 +107,17 @@ def command(side: Side, verb: Sequence[str], modules: Sequence[str] = ()) -> lis
     return words
 
 
-def knows(side: Side, flag: str) -> bool:
+def knows(side: Variant, flag: str) -> bool:
     """Whether the command line of a side's own code has a flag; commits of before lack newer ones."""
     files = [*(_source(side) / "slipstream").glob("cli.py"), *(_source(side) / "slipstream" / "cli").glob("*.py")]
     return any(f'{flag}"' in file.read_text(encoding="utf-8") for file in files)
 
 
-def _source(side: Side) -> Path:
+def _source(side: Variant) -> Path:
     return sources(side.commit) if side.commit else PACKAGE.parent
 
 
-def surroundings(side: Side) -> dict[str, str]:
+def child_environment(side: Variant) -> dict[str, str]:
     """The variables of its process: its own sources come first."""
     paths = [str(_source(side)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

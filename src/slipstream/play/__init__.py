@@ -1,1 +1,1 @@
-"""."""
+"""Games between agents: played, recorded, and kept as replays."""

@@ -17,8 +17,18 @@ SELF = -1
 """The player that is the learner itself: then both sides learn."""
 
 
+def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
+    """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
+    mask = np.ones((envs, len(teams)), bool)
+    if opponent:
+        sides = sorted(set(teams))
+        for env in range(envs):
+            mask[env] = np.array(teams) == sides[(first + env) % len(sides)]
+    return mask.reshape(-1)
+
+
 @dataclass(frozen=True)
-class Match:
+class FinishedGame:
     """A game that ended in training, told from the side that learns."""
 
     env: int
@@ -41,13 +51,13 @@ class Match:
         return list(astuple(self))
 
     @classmethod
-    def hear(cls, told: Sequence[Any]) -> Match:
+    def hear(cls, told: Sequence[Any]) -> FinishedGame:
         """The inverse of `tell`."""
         parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in told]
         return cls(*parts)
 
 
-def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:
+def fixed_assignments(spec: EnvSpec, envs: int, opponent: bool) -> Array:
     """Seats that never change: plain self-play, or one opponent with the sides alternating."""
     seats = np.full((envs, 3), -1, np.int64)
     seats[:, SIDE] = np.arange(envs) % len(set(spec.teams)) if opponent else 0
@@ -55,7 +65,7 @@ def still_seats(spec: EnvSpec, envs: int, opponent: bool) -> Array:
     return seats
 
 
-class Roster:
+class OpponentRoster:
     """The frozen players by number; each is loaded when it first sits down, and one that fails is not asked again."""
 
     def __init__(self, load: Callable[[str], Agent]) -> None:
@@ -88,7 +98,7 @@ class Roster:
         self.faults[number] = f"{self.names[number]} {fault}"
 
 
-def unfit_action(action: Array, spec: EnvSpec) -> str:
+def invalid_action(action: Array, spec: EnvSpec) -> str:
     """What is wrong with actions [rows, parts]; empty: nothing."""
     if spec.action.kind == "continuous":
         return "" if np.isfinite(action).all() else "gave an action that is not a number"
@@ -97,14 +107,14 @@ def unfit_action(action: Array, spec: EnvSpec) -> str:
     )
 
 
-class Table:
+class Assignments:
     """The seats of a number of envs and the games that are played there."""
 
     def __init__(self, spec: EnvSpec, envs: int, first: int) -> None:
         self.spec, self.envs, self.first = spec, envs, first
         self.follows = spec.competitive or bool(spec.tasks or spec.behaviours)
         """Whether games are told one by one."""
-        self.seat = still_seats(spec, envs, False)
+        self.seat = fixed_assignments(spec, envs, False)
         self.length = np.zeros(envs, np.int64)
         self.gain = np.zeros(envs, np.float64)
         self.value = np.zeros(envs, np.float64)
@@ -151,7 +161,7 @@ class Table:
         self.gain += rewards.sum(axis=1) / present
         self.length += 1
 
-    def result(self, env: int, rows: Rows, active: Array) -> Match:
+    def result(self, env: int, rows: Rows, active: Array) -> FinishedGame:
         """The game of an env that has just ended."""
         agents = self.spec.agents
         rows_of, learning = slice(env * agents, (env + 1) * agents), self.learning[env]
@@ -164,7 +174,7 @@ class Table:
             found = told[chosen & there] if (chosen & there).any() else told[chosen]
             return tuple(float(x) for x in found.mean(axis=0)) if found.size else ()
 
-        return Match(
+        return FinishedGame(
             env=self.first + env, task=task, player=player, side=side,
             outcome=int(rows.outcome[rows_of][mine][0]), length=int(self.length[env]), gain=float(self.gain[env]),
             value=float(self.value[env]), seed=int(self.seed[env]), own=mean(mine), theirs=mean(self._side_of != side),
@@ -178,8 +188,15 @@ class Table:
         }  # fmt: skip
 
 
-def act_others(
-    table: Table, roster: Roster, obs: Array, mask: Array, streams: Array, action: Array, memory: Array, check: bool
+def act_opponents(
+    table: Assignments,
+    roster: OpponentRoster,
+    obs: Array,
+    mask: Array,
+    streams: Array,
+    action: Array,
+    memory: Array,
+    check: bool,
 ) -> None:
     """Let every frozen player choose for all of its rows at once; where one fails, its games do not count.
 
@@ -196,7 +213,7 @@ def act_others(
                 roster.blame(player, f"raised {type(error).__name__}: {error}")
             if states is not memory:
                 memory[:, :size] = states
-            if check and (wrong := unfit_action(action[rows], table.spec)):
+            if check and (wrong := invalid_action(action[rows], table.spec)):
                 roster.blame(player, wrong)
         if player in roster.faults:
             action[rows] = 0

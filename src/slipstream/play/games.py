@@ -13,7 +13,7 @@ from slipstream.confidence import mean_interval, wilson
 from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows, sides_of
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, SlipstreamError, did_you_mean
-from slipstream.play.assignments import unfit_action
+from slipstream.play.assignments import invalid_action
 from slipstream.system.rng import make_streams
 from slipstream.vector.make import make_vector
 
@@ -22,7 +22,7 @@ Seat = Callable[[str, EnvSpec, EnvChoice], Agent]
 
 
 @dataclass(frozen=True)
-class Fixture:
+class ScheduledGame:
     """A game to be played."""
 
     players: tuple[str, ...]
@@ -34,10 +34,10 @@ class Fixture:
 
 
 @dataclass
-class Played:
+class GameResult:
     """A game that was played, or why it was not."""
 
-    fixture: Fixture
+    fixture: ScheduledGame
     outcome: int = 0
     """For the first side: 1 won, 0 drawn, -1 lost."""
     length: int = 0
@@ -54,10 +54,10 @@ class Played:
     """The player at fault."""
 
 
-def paired(one: str, other: str, games: int, seed: int, task: str = "") -> list[Fixture]:
+def paired_games(one: str, other: str, games: int, seed: int, task: str = "") -> list[ScheduledGame]:
     """Games 2k and 2k + 1 begin alike, with the sides swapped."""
     sides = ((one, other), (other, one))
-    return [Fixture(sides[game % 2], game_seed(seed, game // 2), task) for game in range(games)]
+    return [ScheduledGame(sides[game % 2], game_seed(seed, game // 2), task) for game in range(games)]
 
 
 def game_seed(seed: int, number: int) -> int:
@@ -66,10 +66,10 @@ def game_seed(seed: int, number: int) -> int:
     return int(first) << 16 | int(second) & 0xFFFF
 
 
-def play_fixtures(
-    choice: EnvChoice, seat: Seat, fixtures: Sequence[Fixture], *, envs: int = 128, keep_actions: bool = False,
+def play_scheduled(
+    choice: EnvChoice, seat: Seat, fixtures: Sequence[ScheduledGame], *, envs: int = 128, keep_actions: bool = False,
     tolerant: bool = True, on_progress: Callable[[int], None] | None = None,
-) -> list[Played]:  # fmt: skip
+) -> list[GameResult]:  # fmt: skip
     """Play the games side by side in one batch and return them in their order; no game starts at random.
 
     Each env plays a fixed share of the games to their end, so that short games are not favoured. Each agent is asked
@@ -84,7 +84,7 @@ class _Hall:
     """The envs of a batch, the game that each plays and the agents that sit at them."""
 
     def __init__(
-        self, vector: Vector, choice: EnvChoice, seat: Seat, fixtures: Sequence[Fixture], keep_actions: bool,
+        self, vector: Vector, choice: EnvChoice, seat: Seat, fixtures: Sequence[ScheduledGame], keep_actions: bool,
         tolerant: bool,
     ) -> None:  # fmt: skip
         spec = self._spec = vector.spec
@@ -107,12 +107,12 @@ class _Hall:
         self._agents: dict[str, Agent] = {}
         self._memory: dict[str, Array] = {}
         self._places: dict[str, Array] = {}
-        self._results: list[Played | None] = [None] * len(fixtures)
+        self._results: list[GameResult | None] = [None] * len(fixtures)
         self._failed: dict[str, str] = {}
         self._tape: list[Array] | None = [] if keep_actions else None
         self._tape_start = 0
 
-    def play(self, on_progress: Callable[[int], None] | None) -> list[Played]:
+    def play(self, on_progress: Callable[[int], None] | None) -> list[GameResult]:
         """Play every game to its end."""
         self._vector.reset(self._rows)
         self._begin(np.arange(self._vector.envs))
@@ -176,7 +176,7 @@ class _Hall:
                     self._failed[name] = error.message
             if name in self._failed:
                 fixture = self._fixtures[game]
-                self._results[game] = Played(fixture, fault=self._failed[name], culprit=name)
+                self._results[game] = GameResult(fixture, fault=self._failed[name], culprit=name)
                 return True
         return False
 
@@ -216,7 +216,7 @@ class _Hall:
                 self._agents[name].act_rows(
                     acting, rows.obs, rows.mask, self._streams, self._action, self._memory[name]
                 )
-                wrong = unfit_action(self._action[acting], self._spec)
+                wrong = invalid_action(self._action[acting], self._spec)
             except Exception as error:
                 if not self._tolerant:
                     raise
@@ -251,7 +251,7 @@ class _Hall:
             means = rows.behaviour[own][there].mean(axis=0).tolist()
             behaviour.append(dict(zip(spec.behaviours, map(float, means), strict=True)))
         outcome = int(rows.outcome[own][self._rows_of(env, 0)][0]) if spec.competitive else 0
-        result = Played(fixture, outcome, length, tuple(returns), tuple(behaviour))
+        result = GameResult(fixture, outcome, length, tuple(returns), tuple(behaviour))
         if self._tape is not None:
             low = began - self._tape_start
             result.actions = np.stack([step[own] for step in self._tape[low : low + length]])
@@ -266,7 +266,7 @@ class _Hall:
         return there if there.any() else self._side_of == side
 
 
-def task_number(fixture: Fixture, spec: EnvSpec) -> int:
+def task_number(fixture: ScheduledGame, spec: EnvSpec) -> int:
     """The number of a game's task; a pair, which has one seed, has one task."""
     if not fixture.task:
         return spec.tasks.index(spec.target[fixture.seed % len(spec.target)]) if spec.target else -1
@@ -277,7 +277,7 @@ def task_number(fixture: Fixture, spec: EnvSpec) -> int:
 
 
 @dataclass
-class Games:
+class GameSummary:
     """The results of a number of games, from the first agent's side."""
 
     competitive: bool
@@ -309,12 +309,12 @@ class Games:
         result |= {"mean_length": float(np.mean(self.lengths))}
         return result | {"behaviour": _means(self.behaviour), "opponent_behaviour": _means(self.theirs)}
 
-    def extend(self, other: Games) -> None:
+    def extend(self, other: GameSummary) -> None:
         """Take in all of some other games."""
         for name in ("outcomes", "returns", "lengths", "behaviour", "theirs"):
             getattr(self, name).extend(getattr(other, name))
 
-    def add(self, played: Played, agent: str) -> None:
+    def add(self, played: GameResult, agent: str) -> None:
         """Take in a game of the agent of this name."""
         side = played.fixture.players.index(agent)
         self.outcomes.append(played.outcome if side == 0 else -played.outcome)
@@ -338,8 +338,8 @@ def nobody_to_play(spec: EnvSpec) -> ConfigError:
 
 def play(
     choice: EnvChoice, make_agent: Callable[..., Agent], make_opponent: Callable[..., Agent] | None, games: int, *,
-    seed: int, envs: int = 128, keep: list[Played] | None = None, on_progress: Callable[[int], None] | None = None,
-) -> Games:  # fmt: skip
+    seed: int, envs: int = 128, keep: list[GameResult] | None = None, on_progress: Callable[[int], None] | None = None,
+) -> GameSummary:  # fmt: skip
     """Play exactly `games` games, in pairs of the same start with the sides swapped; `keep` gets them with actions."""
     with contextlib.closing(make_vector(choice, 1)) as vector:
         spec = vector.spec
@@ -353,13 +353,13 @@ def play(
         assert make is not None
         return make(spec, choice)
 
-    fixtures = paired("agent", "opponent", games, seed)
+    fixtures = paired_games("agent", "opponent", games, seed)
     if not spec.competitive:
-        fixtures = [Fixture(("agent",), game_seed(seed, game)) for game in range(games)]
-    played = play_fixtures(
+        fixtures = [ScheduledGame(("agent",), game_seed(seed, game)) for game in range(games)]
+    played = play_scheduled(
         choice, seat, fixtures, envs=envs, keep_actions=keep is not None, tolerant=False, on_progress=on_progress
     )
-    result = Games(spec.competitive)
+    result = GameSummary(spec.competitive)
     for one in played:
         result.add(one, "agent")
     if keep is not None:

@@ -18,7 +18,7 @@ from slipstream.demos.format import Schema
 from slipstream.demos.writer import Shard
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import MachineError
-from slipstream.play.recorder import Order, Recorder, make_vectors
+from slipstream.play.recorder import Recorder, RecordJob, make_vectors
 from slipstream.system.rng import make_streams
 from slipstream.system.slab import Field, Slab
 from slipstream.system.worker_main import Answer, Requests, serve
@@ -29,11 +29,11 @@ GAMES, BYTES, DROPPED = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Share:
+class RecordShare:
     """What one process is told to record."""
 
     worker: int
-    order: Order
+    order: RecordJob
     first: int
     envs: int
     out: Path
@@ -65,7 +65,7 @@ def writable(out: Path) -> Iterator[None]:
         ) from error
 
 
-def rehearse(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | None = None) -> None:
+def check_recording(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | None = None) -> None:
     """Let agents act once, and a vector that nobody needs take a step, so that all is compiled and loaded."""
     rows = empty_rows(spec, 1)
     if vector is not None:
@@ -77,11 +77,11 @@ def rehearse(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | None = Non
         vector.step(action, rows)
 
 
-class Scribe:
+class RecordWorker:
     """Makes what a share needs, then records it; `tell` is a slab, or arrays by the same names."""
 
     def __init__(
-        self, share: Share, tell: Slab | Mapping[str, Array], player: Callable[[Vector], Agent] | None = None
+        self, share: RecordShare, tell: Slab | Mapping[str, Array], player: Callable[[Vector], Agent] | None = None
     ) -> None:
         order, choice = share.order, share.order.choice
         self._progress, self._tally, self._seconds = (tell[n][share.worker] for n in ("progress", "tally", "seconds"))
@@ -90,7 +90,9 @@ class Scribe:
         opponent = load_agent(order.opponent, spec, choice, order.sampled) if order.opponent else None
         agent = player(vectors[0]) if player else load_agent(order.agent, spec, choice, order.sampled)
         expert = load_agent(order.expert, spec, choice) if order.expert else None
-        rehearse(spec, [each for each in (None if player else agent, opponent, expert) if each], self._spare(choice))
+        check_recording(
+            spec, [each for each in (None if player else agent, opponent, expert) if each], self._spare(choice)
+        )
         alone = np.arange(share.envs * spec.agents) == 0 if player else None
         with writable(share.out):
             self._shard = Shard(share.out, share.shard, share.schema, share.origin)
@@ -144,11 +146,11 @@ class Scribe:
             raise failed[0]
 
 
-def work(share: Share, slab: Slab, requests: Requests, answer: Answer) -> None:
+def work(share: RecordShare, slab: Slab, requests: Requests, answer: Answer) -> None:
     """Record a share when told to."""
     # A signal to the whole group is the parent's to answer: it says stop, and ends us if it dies.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    scribe, stop = Scribe(share, slab), slab["stop"]
+    scribe, stop = RecordWorker(share, slab), slab["stop"]
     answer({"said": "ready"})
     requests.get()
     answer({"said": "done", "faults": scribe.run(lambda: bool(stop[0]))})

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.collect.rollout import learning_rows
 from slipstream.contracts import Agent, Array, EnvSpec, Rows, Vector
 from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import DemoError, MachineError
+from slipstream.play.assignments import learning_rows
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.system.machine import memory_bytes
 from slipstream.system.rng import env_seeds, make_streams
@@ -35,7 +35,7 @@ ROWS = tuple(field.name for field in fields(Rows))
 
 
 @dataclass(frozen=True)
-class Order:
+class RecordJob:
     """What is to be recorded: all that a process needs to play its share."""
 
     choice: EnvChoice
@@ -58,7 +58,7 @@ def spread(games: int, spec: EnvSpec, most: int | None = None) -> int:
     return -(-games // rounds)
 
 
-def make_vectors(order: Order, first: int, envs: int, progress: Array) -> list[Vector]:
+def make_vectors(order: RecordJob, first: int, envs: int, progress: Array) -> list[Vector]:
     """Make envs [first, first + envs): a native game steps as one, Python envs in groups that can end early."""
     native = parse(order.choice.name)[0] is not None
     size = envs if native else GROUP
@@ -220,7 +220,7 @@ class Recorder:
     """Plays the games of envs [first, first + n) of an order and appends every recorded row's episodes to a shard."""
 
     def __init__(
-        self, order: Order, vectors: Sequence[Vector], agent: Agent, opponent: Agent | None, shard: Shard, *,
+        self, order: RecordJob, vectors: Sequence[Vector], agent: Agent, opponent: Agent | None, shard: Shard, *,
         first: int = 0, recorded: Array | None = None, progress: Array | None = None, limit_bytes: int | None = None,
         expert: Agent | None = None,
     ) -> None:  # fmt: skip

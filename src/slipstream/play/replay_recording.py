@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.contracts import Agent, Array, EnvSpec, empty_rows, sides_of
-from slipstream.envs.events import happened
+from slipstream.envs.events import find_events
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.render.scenes import labels, look, pace
+from slipstream.envs.render.scenes import labels, pace, render_state
 from slipstream.errors import ConfigError, DemoError
-from slipstream.play.games import Fixture, Played, Seat, play_fixtures, task_number
+from slipstream.play.games import GameResult, ScheduledGame, Seat, play_scheduled, task_number
 from slipstream.runs.replays import Event, Facts, Replay, write
 from slipstream.settings import EnvSettings
 from slipstream.system.rng import make_streams
@@ -28,10 +28,10 @@ LIMIT = 8
 """Replays of one kind that a folder keeps."""
 
 
-class Tape:
+class ReplayRecorder:
     """One game of one env, stepped by whoever holds it; what happened is told step by step."""
 
-    def __init__(self, choice: EnvChoice, fixture: Fixture) -> None:
+    def __init__(self, choice: EnvChoice, fixture: ScheduledGame) -> None:
         choice = replace(choice, env=choice.env.model_copy(update={"random_starts": 0.0}))
         self.choice, self.fixture = choice, fixture
         self.vector = make_vector(choice, 1)
@@ -41,7 +41,7 @@ class Tape:
         if self.spec.tasks:
             self.vector.assign(np.array([task_number(fixture, self.spec)]))
         self.vector.reset_envs([0], self.rows, [fixture.seed])
-        self.state = look(self.vector)
+        self.state = render_state(self.vector)
         """The game as it stands, if the env can tell; where it ended, that of the next one."""
         self.steps, self.over, self.last_touch = 0, False, -1
         self.score = [0] * len(set(self.spec.teams))
@@ -58,8 +58,8 @@ class Tape:
         before = self.state
         self.rows.terms[:] = 0
         self.vector.step(action, self.rows)
-        self.state = look(self.vector)
-        told = happened(self.spec, before, self.state, self.rows, self.last_touch) if before else []
+        self.state = render_state(self.vector)
+        told = find_events(self.spec, before, self.state, self.rows, self.last_touch) if before else []
         events = [Event(self.steps, kind, agent) for kind, agent in told]
         for event in events:
             if event.kind == "touch":
@@ -75,10 +75,10 @@ class Tape:
         self.vector.close()
 
 
-class Table:
+class ReplayedActions:
     """The agents at one game: asks each for its side, and for what it expects."""
 
-    def __init__(self, tape: Tape, seat: Seat) -> None:
+    def __init__(self, tape: ReplayRecorder, seat: Seat) -> None:
         spec = tape.spec
         sides = sorted(set(spec.teams))
         if len(tape.fixture.players) != len(sides):
@@ -105,25 +105,25 @@ class Table:
 
 
 def tape(
-    choice: EnvChoice, played: Played, path: Path, *, seat: Seat | None = None, names: Mapping[str, str] | None = None,
+    choice: EnvChoice, played: GameResult, path: Path, *, seat: Seat | None = None, names: Mapping[str, str] | None = None,
     kind: str = "", steps: int | None = None,
-) -> Played:  # fmt: skip
+) -> GameResult:  # fmt: skip
     """Play a game again and write it as a replay; `seat` asks the players for values too, `names` are for people.
 
     A game that ends otherwise when it is played again is an error, except where the env itself is not exact and
     `seat` brings the players: then they play a new one of the same seed, and that is written. Returns what was.
     """
     assert played.actions is not None
-    with contextlib.closing(Tape(choice, played.fixture)) as game:
-        columns, events, again = _play(game, Table(game, seat) if seat is not None else None, played.actions)
+    with contextlib.closing(ReplayRecorder(choice, played.fixture)) as game:
+        columns, events, again = _play(game, ReplayedActions(game, seat) if seat is not None else None, played.actions)
     if (again.outcome, again.length, again.behaviour) != (played.outcome, played.length, played.behaviour):
         if game.spec.exact or seat is None:
             raise DemoError(
                 f"The game of seed {played.fixture.seed} did not end as it did when it was first played.",
                 "an env that draws chance of its own cannot be replayed",
             )
-        with contextlib.closing(Tape(choice, played.fixture)) as game:
-            columns, events, played = _play(game, Table(game, seat), None)
+        with contextlib.closing(ReplayRecorder(choice, played.fixture)) as game:
+            columns, events, played = _play(game, ReplayedActions(game, seat), None)
     told = labels(game.spec.name, game.state) if game.state else {}
     arrays = {name: np.stack(rows) for name, rows in columns.items()}
     if "value" in arrays and np.isnan(arrays["value"]).all():
@@ -135,8 +135,8 @@ def tape(
 
 
 def _play(
-    game: Tape, table: Table | None, actions: Array | None
-) -> tuple[dict[str, list[Array]], list[Event], Played]:  # fmt: skip
+    game: ReplayRecorder, table: ReplayedActions | None, actions: Array | None
+) -> tuple[dict[str, list[Array]], list[Event], GameResult]:  # fmt: skip
     """Play a game by its actions, or, without any, as the table says; what was seen, what happened, how it ended."""
     columns, events, returns = dict[str, list[Array]](), list[Event](), np.zeros(game.spec.agents)
     present = np.zeros(game.spec.agents, bool)
@@ -163,10 +163,10 @@ def _play(
         behaviour.append(dict(zip(spec.behaviours, map(float, means), strict=True)))
     outcome = int(rows.outcome[present & (sides == 0)][0]) if spec.competitive and game.over else 0
     length = game.steps if game.over else 0
-    return columns, events, Played(game.fixture, outcome, length, tuple(totals), tuple(behaviour))
+    return columns, events, GameResult(game.fixture, outcome, length, tuple(totals), tuple(behaviour))
 
 
-def _facts(game: Tape, played: Played, arrays: Mapping[str, Array], names: Mapping[str, str]) -> Facts:
+def _facts(game: ReplayRecorder, played: GameResult, arrays: Mapping[str, Array], names: Mapping[str, str]) -> Facts:
     """Who played what, and how it ended."""
     spec, choice, fixture = game.spec, game.choice, played.fixture
     counted = tuple(map(float, game.score)) if "goals" in spec.behaviours else None
@@ -195,7 +195,7 @@ def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
     settings = EnvSettings.model_validate(facts.settings.get("env", {}))
     choice = EnvChoice(facts.env, settings, modules=modules)
     actions = replay.read("action")
-    with contextlib.closing(Tape(choice, Fixture(facts.players, facts.seed, facts.task))) as game:
+    with contextlib.closing(ReplayRecorder(choice, ScheduledGame(facts.players, facts.seed, facts.task))) as game:
         missing = set(game.seen()) - set(replay.names)
         if missing:
             raise DemoError(f"{replay.path} does not hold {', '.join(sorted(missing))}.", _older(facts))
@@ -226,13 +226,13 @@ def _place(replay: Replay, name: str, kept: Array, array: Array) -> str:
     return f"{name} {named} is {other[column]}, and was {one[column]},"
 
 
-def goals(played: Played) -> tuple[float, ...] | None:
+def goals(played: GameResult) -> tuple[float, ...] | None:
     """Goals of each side, where they are counted."""
     told = [one["goals"] for one in played.behaviour if "goals" in one]
     return tuple(told) if told and len(told) == len(played.fixture.players) else None
 
 
-def margin(played: Played, agent: str) -> float:
+def margin(played: GameResult, agent: str) -> float:
     """By how much an agent won: goals where they are counted, else 1, 0 or -1; in games of one side its return."""
     side, scored = played.fixture.players.index(agent), goals(played)
     if len(played.fixture.players) < 2:
@@ -242,7 +242,7 @@ def margin(played: Played, agent: str) -> float:
     return float(played.outcome if side == 0 else -played.outcome)
 
 
-def choose(played: Sequence[Played], agent: str, lost: int = 2) -> dict[str, Played]:
+def choose(played: Sequence[GameResult], agent: str, lost: int = 2) -> dict[str, GameResult]:
     """The games of an agent that are worth a look, by kind; none is chosen twice.
 
     best: the largest win, the quickest of those; worst: the largest loss; closest: the one with the least between the
@@ -251,7 +251,7 @@ def choose(played: Sequence[Played], agent: str, lost: int = 2) -> dict[str, Pla
     """
     games = [one for one in played if agent in one.fixture.players and not one.fault]
     sized = [(margin(one, agent), one.length, one) for one in games]
-    found: dict[str, Played] = {}
+    found: dict[str, GameResult] = {}
 
     def take(kind: str, order: Callable[[float, int], tuple[float, int]], below: float = inf) -> None:
         taken = {id(one) for one in found.values()}
@@ -268,8 +268,8 @@ def choose(played: Sequence[Played], agent: str, lost: int = 2) -> dict[str, Pla
     return found
 
 
-def keep(
-    choice: EnvChoice, played: Sequence[Played], agent: str, folder: Path, *, steps: int | None = None,
+def record_replay(
+    choice: EnvChoice, played: Sequence[GameResult], agent: str, folder: Path, *, steps: int | None = None,
     seat: Seat | None = None, names: Mapping[str, str] | None = None, limit: int = LIMIT,
 ) -> list[Path]:  # fmt: skip
     """Write the games worth a look into a folder, and remove the oldest of a kind beyond the limit.
@@ -280,7 +280,7 @@ def keep(
     for kind, one in choose(played, agent).items():
         if one.actions is None:
             assert seat is not None
-            (one,) = play_fixtures(choice, seat, [one.fixture], keep_actions=True, tolerant=False)
+            (one,) = play_scheduled(choice, seat, [one.fixture], keep_actions=True, tolerant=False)
         path = folder / f"{file_name(one, agent, kind, steps, names or {})}.replay"
         told = tape(choice, one, path, seat=seat, names=names, kind=kind, steps=steps)
         if told is not one:
@@ -293,7 +293,7 @@ def keep(
     return written
 
 
-def file_name(played: Played, agent: str, kind: str, steps: int | None, names: Mapping[str, str]) -> str:
+def file_name(played: GameResult, agent: str, kind: str, steps: int | None, names: Mapping[str, str]) -> str:
     """A telling name: when, why, how it ended, against whom."""
     sides, scored = played.fixture.players, goals(played)
     side = sides.index(agent)

@@ -250,7 +250,7 @@ def compare(shape: VptShape, tensors: Mapping[str, Tensor]) -> Report:
     )
 
 
-def take_over(shape: VptShape, tensors: Mapping[str, Tensor], report: Report) -> dict[str, Tensor]:
+def copy_matching(shape: VptShape, tensors: Mapping[str, Tensor], report: Report) -> dict[str, Tensor]:
     """The weights of our own network: those that matched, and for the rest what a new network starts from."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

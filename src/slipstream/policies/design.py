@@ -105,13 +105,13 @@ class Design:
         """Steps of a sequence; 1 without memory."""
         return self.policy.sequence if self.state_size else 1
 
-    def first_weights(self, seed: int) -> Array:
+    def initial_weights(self, seed: int) -> Array:
         """The flat weights that a run starts from."""
         if self.obs.plain:
             return self.stack.first(seed, self.policy.init, self.policy.log_std)
-        from slipstream.policies.torch_policy import first_weights
+        from slipstream.policies.torch_policy import initial_weights
 
-        return self.weights.flatten(first_weights(self, seed))
+        return self.weights.flatten(initial_weights(self, seed))
 
     def of_value(self) -> Array:
         """1 for every weight that only the value depends on, 0 for the rest, in the flat layout."""
@@ -179,7 +179,7 @@ class Design:
         return design
 
 
-class Acting(Protocol):
+class PolicyActor(Protocol):
     """The acting copy of a policy: a pack of weights and normaliser, and the memory to run it in."""
 
     design: Design

@@ -143,7 +143,7 @@ class Parts:
     """A memory's, which plain layers lack."""
 
 
-class Matrices:
+class DeviceNet:
     """Networks of one design on one device."""
 
     def __init__(self, design: Design, device: str, precision: str = "fp32") -> None:

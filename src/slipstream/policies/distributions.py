@@ -155,8 +155,10 @@ def greedy(outputs: Array, head: Array, action: Array) -> None:
 
 
 @compiled_fused
-def measure(outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, result: Array) -> None:
-    """Write log-probability and entropy of an action; `probs` keeps what `slopes` needs.
+def log_prob_and_entropy(
+    outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, result: Array
+) -> None:
+    """Write log-probability and entropy of an action; `probs` keeps what `add_log_prob_gradient` needs.
 
     The entropy of a squashed Gaussian is its Gaussian's plus the mean of `log_squash`, by five points of quadrature.
     """
@@ -196,11 +198,11 @@ def measure(outputs: Array, log_std: Array, head: Array, action: Array, probs: A
 
 
 @compiled_fused
-def slopes(
+def add_log_prob_gradient(
     outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, by_logp: Number, by_entropy: Number,
     result: Array, log_std_result: Array,
 ) -> None:  # fmt: skip
-    """Write d(loss)/d(outputs), given d(loss)/d(logp) and d(loss)/d(entropy), after `measure` of the same row."""
+    """Write d(loss)/d(outputs), given d(loss)/d(logp) and d(loss)/d(entropy), after `log_prob_and_entropy` of the same row."""
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
             noise, log_dev = probs[k], log_deviation(outputs, log_std, head, k)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.policies.design import Acting, Design
+from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.distributions import apply_mask, greedy, sample
 from slipstream.policies.fused_network import forward, load_lanes, outputs
-from slipstream.policies.kl import tell_rows
+from slipstream.policies.kl import policy_outputs
 from slipstream.policies.linear_algebra import CHUNK
 from slipstream.policies.parameter_layout import HEAD_VALUE
 from slipstream.policies.recurrent import keep_state
@@ -97,7 +97,9 @@ class FusedActing:
 
     def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
         """Write the policy's outputs of `rows`."""
-        tell_rows(*self._network(), self._scratch, self._state, self._fresh, rows, self._see(rows, obs), states, told)
+        policy_outputs(
+            *self._network(), self._scratch, self._state, self._fresh, rows, self._see(rows, obs), states, told
+        )
 
     def _see(self, rows: Array, obs: Array) -> Array:
         """What the network reads of the rows: observations, or their pooled tokens."""
@@ -108,10 +110,10 @@ class FusedActing:
         return self._params, stack.table, stack.head, self._layers, self._mean, self._scale
 
 
-def make_acting(design: Design) -> Acting:
+def make_actor(design: Design) -> PolicyActor:
     """The acting copy of a policy: by the compiled kernels where they can, by torch where not."""
     if design.fused:
         return FusedActing(design)
-    from slipstream.policies.torch_actor import TorchActing
+    from slipstream.policies.torch_actor import TorchActor
 
-    return TorchActing(design)
+    return TorchActor(design)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.policies.layer_norm import denormalise, normalise
+from slipstream.policies.layer_norm import layer_norm, layer_norm_backward
 from slipstream.policies.linear_algebra import (
     OBS_LIMIT,
     ONE,
     ZERO,
     activate,
+    activation_gradient,
     add_products,
-    columns_of,
-    deactivate,
     dense,
-    flip,
     product,
+    scratch_columns,
+    transpose_rows,
 )
 from slipstream.policies.parameter_layout import (
     ACTIVATION,
@@ -34,7 +34,7 @@ from slipstream.policies.parameter_layout import (
     RECURRENT_BIAS,
     WEIGHT,
 )
-from slipstream.policies.recurrent import gates_of, keep_state, recall, remember
+from slipstream.policies.recurrent import gates_of, keep_state, recurrent_backward, recurrent_forward
 from slipstream.system.numba_compile import compiled_fused
 
 
@@ -53,8 +53,8 @@ def load_obs(obs: Array, row: int, mean: Array, scale: Array, into: Array) -> No
 def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
     """The outputs [block, columns] of a layer in the scratch memory; layer -1 is the input."""
     if layer < 0:
-        return columns_of(scratch, block, 0, table[0, IN_COLUMNS])
-    return columns_of(scratch, block, table[layer, OUT], table[layer, COLUMNS])
+        return scratch_columns(scratch, block, 0, table[0, IN_COLUMNS])
+    return scratch_columns(scratch, block, table[layer, OUT], table[layer, COLUMNS])
 
 
 @compiled_fused
@@ -71,15 +71,15 @@ def forward(
     for layer in range(table.shape[0]):
         weight, bias = table[layer, WEIGHT], table[layer, BIAS]
         terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
-        before = columns_of(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
+        before = scratch_columns(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
         if state is not None and table[layer, KIND] != DENSE:
-            remember(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
+            recurrent_forward(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
             continue
         after = outputs(scratch, block, table, layer)
         matrix = params[weight:bias].reshape(terms, columns)
         dense(before, matrix, params[bias : bias + columns], after, rows, terms)
         if table[layer, NORM] >= 0:
-            normalise(params, table[layer], after, scratch, block, rows)
+            layer_norm(params, table[layer], after, scratch, block, rows)
         activate(after[:rows].reshape(rows * columns), table[layer, ACTIVATION])
 
 
@@ -97,23 +97,27 @@ def backward(
     for layer in range(table.shape[0] - 1, -1, -1):
         row = table[layer]
         terms, columns = row[INPUTS], row[COLUMNS]
-        before = columns_of(scratch, block, row[IN], row[IN_COLUMNS])
+        before = scratch_columns(scratch, block, row[IN], row[IN_COLUMNS])
         slope = outputs(slopes, block, table, layer)
         if state is None or row[KIND] == DENSE:
             values = outputs(scratch, block, table, layer)
-            deactivate(slope[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION])
+            activation_gradient(
+                slope[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION]
+            )
             if row[NORM] >= 0:
-                denormalise(params, row, slope, scratch, gradient, block, rows)
+                layer_norm_backward(params, row, slope, scratch, gradient, block, rows)
         else:
-            recall(table[layer], flipped, scratch, slopes, gradient, block, lanes, steps, state, fresh, carried)
+            recurrent_backward(
+                table[layer], flipped, scratch, slopes, gradient, block, lanes, steps, state, fresh, carried
+            )
             columns *= gates_of(row[KIND])
-            slope = columns_of(slopes, block, row[EXTRA], columns)
+            slope = scratch_columns(slopes, block, row[EXTRA], columns)
         weight, bias = row[WEIGHT], row[BIAS]
         add_products(before, slope, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
         if row[FLIPPED] >= 0:
             width = row[IN_COLUMNS]
             matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
-            below = columns_of(slopes, block, row[IN], width)
+            below = scratch_columns(slopes, block, row[IN], width)
             below[:rows] = ZERO
             product(slope, matrix, below, rows, columns)
 
@@ -127,12 +131,12 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
         if row[FLIPPED] >= 0:
             matrix, width = params[row[WEIGHT] : row[BIAS]].reshape(row[INPUTS], columns), row[IN_COLUMNS]
             turned = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
-            flip(matrix, turned, 0, row[INPUTS])
+            transpose_rows(matrix, turned, 0, row[INPUTS])
         if row[KIND] != DENSE:
             matrix = params[row[RECURRENT] : row[RECURRENT_BIAS]].reshape(row[COLUMNS], columns)
             start, width = row[FLIPPED_RECURRENT], row[COLUMNS]
             turned = flipped[start : start + columns * width].reshape(columns, width)
-            flip(matrix, turned, 0, row[COLUMNS])
+            transpose_rows(matrix, turned, 0, row[COLUMNS])
 
 
 @compiled_fused
@@ -150,7 +154,7 @@ def load_lanes(
 
 
 @compiled_fused
-def place(sequence: int, step: int, steps: int, rows: int) -> int:
+def sample_index(sequence: int, step: int, steps: int, rows: int) -> int:
     """Where a step of a sequence stands in a batch of `rows` rows, cut into sequences of `steps`."""
     if steps == 1:  # most networks have no memory, and a division takes longer than all else here
         return sequence + step * rows
@@ -170,7 +174,7 @@ def run_block(
                 state[lane, k] = states[index[lane], k]
         for ahead in range(burn_in, 0, -1):
             for lane in range(index.size):
-                n = place(index[lane], -ahead, steps, rows)
+                n = sample_index(index[lane], -ahead, steps, rows)
                 fresh[0, lane] = 0 if n < 0 else begins[n]
                 load_obs(obs, max(n, 0), mean, scale, inputs[lane])
             forward(params, table, scratch, block, lanes, 1, state, fresh)
@@ -179,7 +183,7 @@ def run_block(
                     keep_state(table, scratch, block, 0, lane, state[lane])
     for lane in range(index.size):
         for step in range(steps):
-            n = place(index[lane], step, steps, rows)
+            n = sample_index(index[lane], step, steps, rows)
             load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
             fresh[step, lane] = begins[n]
     forward(params, table, scratch, block, lanes, steps, state, fresh)

@@ -93,7 +93,7 @@ class Block:
         self._outward[0].copy_(self._outward[1], non_blocking=True)
 
 
-class StagedActing:
+class GPUActor:
     """Acts for a fixed number of rows, on a device."""
 
     def __init__(

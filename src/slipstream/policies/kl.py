@@ -23,7 +23,7 @@ def apply_masks(logits: Array, masks: Array, head: Array) -> None:
 
 
 @compiled_fused
-def tell_rows(
+def policy_outputs(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
     state: Array | None, fresh: Array, rows: Array, obs: Array, states: Array, told: Array,
 ) -> None:  # fmt: skip
@@ -45,7 +45,7 @@ def tell_rows(
 
 
 @compiled_fused
-def hold_near(
+def add_kl_gradient(
     outputs: Array, log_std: Array, head: Array, other: Array, probs: Array, weight: Number, result: Array,
     log_std_result: Array,
 ) -> Number:  # fmt: skip

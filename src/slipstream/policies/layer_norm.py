@@ -7,17 +7,17 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.policies.linear_algebra import NORM_EPS, ONE, ZERO, columns_of
+from slipstream.policies.linear_algebra import NORM_EPS, ONE, ZERO, scratch_columns
 from slipstream.policies.parameter_layout import COLUMNS, EXTRA, NORM, UNITS
 from slipstream.system.numba_compile import Number, compiled_fused
 
 
 @compiled_fused
-def normalise(params: Array, row: Array, values: Array, scratch: Array, block: int, rows: int) -> None:
-    """To mean 0 and deviation 1 over the units, then gain and shift, in place; keeps what `denormalise` needs."""
+def layer_norm(params: Array, row: Array, values: Array, scratch: Array, block: int, rows: int) -> None:
+    """To mean 0 and deviation 1 over the units, then gain and shift, in place; keeps what `layer_norm_backward` needs."""
     columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
-    kept = columns_of(scratch, block, row[EXTRA], columns)
-    inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
+    kept = scratch_columns(scratch, block, row[EXTRA], columns)
+    inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
     for i in range(rows):
         mean = ZERO
         for j in range(units):
@@ -34,22 +34,22 @@ def normalise(params: Array, row: Array, values: Array, scratch: Array, block: i
 
 
 @compiled_fused
-def denormalise(
+def layer_norm_backward(
     params: Array, row: Array, slope: Array, scratch: Array, gradient: Array, block: int, rows: int
 ) -> None:
-    """The way back through `normalise`, in place."""
+    """The way back through `layer_norm`, in place."""
     columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
-    kept = columns_of(scratch, block, row[EXTRA], columns)
-    inverse = columns_of(scratch, block, row[EXTRA] + columns, 1)
+    kept = scratch_columns(scratch, block, row[EXTRA], columns)
+    inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
     for i in range(rows):
         for j in range(units):
             gradient[gain + j] += slope[i, j] * kept[i, j]
             gradient[gain + columns + j] += slope[i, j]
-        denormalise_row(slope[i], params[gain:], kept[i], inverse[i, 0], units)
+        layer_norm_backward_row(slope[i], params[gain:], kept[i], inverse[i, 0], units)
 
 
 @compiled_fused
-def denormalise_row(slope: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
+def layer_norm_backward_row(slope: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
     """One row of the way back, without the gradient of gain and shift."""
     mean, along, share = ZERO, ZERO, ONE / np.float32(units)
     for j in range(units):

@@ -78,7 +78,7 @@ def activate(values: Array, kind: int) -> None:
 
 
 @compiled_fused
-def deactivate(slopes: Array, values: Array, kind: int) -> None:
+def activation_gradient(slopes: Array, values: Array, kind: int) -> None:
     """Turn slopes of an activation's outputs into those of its inputs, in place; `values` are its outputs."""
     if kind == 1:
         for i in range(slopes.size):
@@ -126,7 +126,7 @@ def add_products(before: Array, slope: Array, weights: Array, bias: Array, rows:
 
 
 @compiled_fused
-def flip(matrix: Array, turned: Array, low: int, high: int) -> None:
+def transpose_rows(matrix: Array, turned: Array, low: int, high: int) -> None:
     """Copy rows [low, high) of a matrix, both multiples of 4, as columns of another, four at a time."""
     for i in range(low, high // 4 * 4, 4):
         r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
@@ -136,7 +136,7 @@ def flip(matrix: Array, turned: Array, low: int, high: int) -> None:
 
 
 @compiled_fused
-def columns_of(scratch: Array, block: int, column: int, width: int) -> Array:
+def scratch_columns(scratch: Array, block: int, column: int, width: int) -> Array:
     """The array [block, width] that stands at a column of the scratch memory."""
     return scratch[column * block : (column + width) * block].reshape(block, width)
 
@@ -170,7 +170,7 @@ def multiply_row(values: Array, out: Array) -> None:
 
 
 @compiled_fused
-def own_part(arrays: Array | None, thread: int) -> Array | None:
+def thread_slice(arrays: Array | None, thread: int) -> Array | None:
     """What is a thread's own of some memory, if there is any."""
     if arrays is None:
         return None

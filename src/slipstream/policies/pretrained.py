@@ -188,7 +188,7 @@ def _carry(design: Design, pack: Array, other: Design) -> Array:
     return moved
 
 
-def make_sight(design: Design) -> Sight | None:
+def make_image_reader(design: Design) -> Sight | None:
     """What stands between a design's observations and its head; None: nothing."""
     return Sight(design.obs, _trunk_of(design)) if design.frozen else None
 

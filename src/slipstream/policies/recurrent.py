@@ -9,13 +9,13 @@ from slipstream.policies.linear_algebra import (
     activate,
     add_products,
     add_row,
-    columns_of,
     copy_row,
     dense,
     hyperbolic_tangent,
     logistic,
     product,
     scale_into,
+    scratch_columns,
 )
 from slipstream.policies.parameter_layout import (
     BIAS,
@@ -43,7 +43,7 @@ def gates_of(kind: int) -> int:
 
 
 @compiled_fused
-def remember(
+def recurrent_forward(
     params: Array,
     row: Array,
     before: Array,
@@ -62,12 +62,12 @@ def remember(
     kind, units, rows = row[KIND], row[COLUMNS], lanes * steps
     count = gates_of(kind) * units
     weight, bias, own, own_bias = row[WEIGHT], row[BIAS], row[RECURRENT], row[RECURRENT_BIAS]
-    h = columns_of(scratch, block, row[OUT], units)
-    gates = columns_of(scratch, block, row[EXTRA], count)
-    inner = gates if kind == LSTM else columns_of(scratch, block, row[EXTRA] + count, count)
+    h = scratch_columns(scratch, block, row[OUT], units)
+    gates = scratch_columns(scratch, block, row[EXTRA], count)
+    inner = gates if kind == LSTM else scratch_columns(scratch, block, row[EXTRA] + count, count)
     last = row[EXTRA] + (count if kind == LSTM else 2 * count)
-    c = columns_of(scratch, block, last, units)
-    past = columns_of(scratch, block, last + (units if kind == LSTM else 0), units)
+    c = scratch_columns(scratch, block, last, units)
+    past = scratch_columns(scratch, block, last + (units if kind == LSTM else 0), units)
     below = params[weight:bias].reshape(row[INPUTS], count)
     dense(before, below, params[bias : bias + count], gates, rows, row[INPUTS])
     matrix = params[own : own + units * count].reshape(units, count)
@@ -127,21 +127,21 @@ def gru_row(gates: Array, inner: Array, past: Array, units: int, h: Array) -> No
 
 
 @compiled_fused
-def recall(
+def recurrent_backward(
     row: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int, steps: int,
     state: Array, fresh: Array, carried: Array,
 ) -> None:  # fmt: skip
-    """The way back through `remember`: writes the gates' slopes and adds the gradient of the recurrent weights."""
+    """The way back through `recurrent_forward`: writes the gates' slopes and adds the gradient of the recurrent weights."""
     kind, units = row[KIND], row[COLUMNS]
     count = gates_of(kind) * units
-    gates = columns_of(scratch, block, row[EXTRA], count)
+    gates = scratch_columns(scratch, block, row[EXTRA], count)
     last = row[EXTRA] + (count if kind == LSTM else 2 * count)
-    c = columns_of(scratch, block, last, units)
-    past = columns_of(scratch, block, last + (units if kind == LSTM else 0), units)
-    inner = columns_of(scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
-    by_h = columns_of(slopes, block, row[OUT], units)
-    by_gates = columns_of(slopes, block, row[EXTRA], count)
-    by_inner = columns_of(slopes, block, row[EXTRA] + (0 if kind == LSTM else count), count)
+    c = scratch_columns(scratch, block, last, units)
+    past = scratch_columns(scratch, block, last + (units if kind == LSTM else 0), units)
+    inner = scratch_columns(scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
+    by_h = scratch_columns(slopes, block, row[OUT], units)
+    by_gates = scratch_columns(slopes, block, row[EXTRA], count)
+    by_inner = scratch_columns(slopes, block, row[EXTRA] + (0 if kind == LSTM else count), count)
     place = row[FLIPPED_RECURRENT]
     matrix = flipped[place : place + count * units].reshape(count, units)
     from_h = carried[0, : lanes * units].reshape(lanes, units)
@@ -220,10 +220,10 @@ def keep_state(table: Array, scratch: Array, block: int, first: int, lane: int, 
         if row[KIND] == DENSE:
             continue
         units, place, i = row[COLUMNS], row[STATE], first + lane
-        h = columns_of(scratch, block, row[OUT], units)
+        h = scratch_columns(scratch, block, row[OUT], units)
         for j in range(units):
             state[place + j] = h[i, j]
         if row[KIND] == LSTM:
-            c = columns_of(scratch, block, row[EXTRA] + 4 * units, units)
+            c = scratch_columns(scratch, block, row[EXTRA] + 4 * units, units)
             for j in range(units):
                 state[place + units + j] = c[i, j]

@@ -224,7 +224,7 @@ def _grown(array: Array, size: int) -> Array:
     return grown
 
 
-class Book(NamedTuple):
+class TokenCache(NamedTuple):
     """The tokens of a batch for the learner, and the memory that its kernels work in; empty without tokens."""
 
     where: Array  # [every token there can be]: 1 + its kind
@@ -243,12 +243,12 @@ class Book(NamedTuple):
     """Where the reader's weights stand among all."""
 
 
-def empty_book() -> Book:
+def empty_token_cache() -> TokenCache:
     """No tokens at all."""
     ids, floats = np.zeros(0, np.int32), np.zeros((0, TOKEN_SIZE), np.float32)
     which, pooled = np.zeros((0, 0), np.int32), np.zeros((0, POOLED), np.float32)
     by_kind = np.zeros((0, 0, TOKEN_SIZE), np.float32)
-    return Book(
+    return TokenCache(
         ids, ids, which, ids, floats, floats, floats, floats, by_kind, floats, pooled, pooled, 0
     )  # fmt: skip
 
@@ -278,7 +278,9 @@ def samples_of(order: Array, steps: int, rows: int) -> Array:
     return places
 
 
-def open_book(book: Book, obs: Array, some: Array, field: ObsField, start: int, threads: int, offset: int) -> Book:
+def build_token_cache(
+    book: TokenCache, obs: Array, some: Array, field: ObsField, start: int, threads: int, offset: int
+) -> TokenCache:
     """Look through the tokens of some of a batch's samples; memory of the book before is used where it suffices."""
     samples, tokens = len(obs), field.shape[0]
     where = book.where if book.where.size else np.zeros(PLACES, np.int32)
@@ -299,7 +301,7 @@ def open_book(book: Book, obs: Array, some: Array, field: ObsField, start: int, 
     table, by_table = book.table, book.by_table
     if not table.size:
         table, by_table = np.zeros((2, TABLE, TOKEN_SIZE), np.float32)
-    return Book(
+    return TokenCache(
         where, keys[:known].copy(), which, counts, table, by_table, hidden, told, by_kind, below, pooled, slopes, offset
     )
 
@@ -312,26 +314,26 @@ def spans(size: int, part: int, count: int) -> tuple[int, int]:
 
 
 @compiled_fused
-def read_book(params: Array, book: Book, part: int, count: int) -> None:
+def read_book(params: Array, book: TokenCache, part: int, count: int) -> None:
     """What some of the batch's kinds say of themselves, by a table that is there."""
     low, high = spans(book.keys.size, part, count)
     tell_kinds(book.keys, low, high, params[book.offset :], book.table, book.hidden, book.told)
 
 
 @compiled_fused
-def clear_kinds(book: Book, part: int) -> None:
+def clear_kinds(book: TokenCache, part: int) -> None:
     """Forget the slopes that one thread has added up."""
     book.by_kind[part, : book.keys.size] = ZERO
 
 
 @compiled_fused
-def pool_sample(book: Book, sample: int) -> None:
+def pool_sample(book: TokenCache, sample: int) -> None:
     """Pool the tokens of one sample."""
     pool(book.told, book.which[sample], book.counts[sample], book.pooled[sample])
 
 
 @compiled_fused
-def pool_all(params: Array, book: Book, samples: Array) -> None:
+def pool_all(params: Array, book: TokenCache, samples: Array) -> None:
     """Pool the tokens of these samples."""
     tabulate(params[book.offset :], book.table)
     read_book(params, book, 0, 1)
@@ -340,7 +342,7 @@ def pool_all(params: Array, book: Book, samples: Array) -> None:
 
 
 @compiled_fused
-def unpool_sample(book: Book, sample: int, part: int) -> None:
+def unpool_sample(book: TokenCache, sample: int, part: int) -> None:
     """Add one sample's slopes to those of its kinds."""
     unpool(
         book.told, book.which[sample], book.counts[sample], book.pooled[sample], book.slopes[sample], book.by_kind[part]
@@ -348,7 +350,7 @@ def unpool_sample(book: Book, sample: int, part: int) -> None:
 
 
 @compiled_fused
-def learn_kinds(params: Array, book: Book, gradient: Array) -> None:
+def learn_kinds(params: Array, book: TokenCache, gradient: Array) -> None:
     """Add the gradient of the reader's weights, given the slopes of what kinds said."""
     flat, by_flat, kinds = params[book.offset :], gradient[book.offset :], book.keys.size
     rows = (kinds + 3) // 4 * 4

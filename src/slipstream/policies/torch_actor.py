@@ -40,7 +40,7 @@ def blocks_of(rows: Array) -> list[Array]:
     return np.split(rows, np.flatnonzero(np.diff(rows // CHUNK)) + 1) if rows.size else []
 
 
-class TorchActing:
+class TorchActor:
     """Acts by torch, with the weights where they stand in the pack."""
 
     def __init__(self, design: Design, threads: int | None = 1) -> None:

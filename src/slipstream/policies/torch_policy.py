@@ -21,7 +21,7 @@ from slipstream.policies.design import MEMORIES, Design
 from slipstream.policies.distributions import HALF_LOG_2PI, LOG_STD_HIGH, LOG_STD_LOW, MASKED, NODES, SHARES
 from slipstream.policies.encoders import Encoder
 from slipstream.policies.parameter_layout import COLUMNS, DENSE, KIND, STATE, STATES
-from slipstream.policies.pretrained import head_design, make_sight
+from slipstream.policies.pretrained import head_design, make_image_reader
 from slipstream.settings import PolicySettings
 
 LOWEST = float(MASKED)
@@ -32,7 +32,7 @@ MEMORY_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 EMBEDDING_SPREAD = 0.1
 
 
-class Told(NamedTuple):
+class PolicyOutput(NamedTuple):
     """What a policy says of observations."""
 
     outputs: Tensor  # [samples, outputs]
@@ -150,7 +150,7 @@ class ActorCritic(nn.Module):
         self.design = design
         self.checkpointing = False
         """Whether activations are computed again on the way back instead of being kept."""
-        self.sight = make_sight(design)
+        self.sight = make_image_reader(design)
         """What reads images by a frozen trunk, which is no part of this module: its weights are not the policy's."""
         head, outputs, action = head_design(design), design.outputs, design.action
         widths = {"policy": outputs, "value": 1} if design.value else {"policy": outputs}
@@ -164,7 +164,9 @@ class ActorCritic(nn.Module):
             self.log_std = nn.Parameter(torch.zeros(action.outputs))
         self.register_buffer("columns", torch.from_numpy(state_columns(design, len(widths))), persistent=False)
 
-    def forward(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None = None) -> Told:
+    def forward(
+        self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None = None
+    ) -> PolicyOutput:
         """Run steps of several lanes: row step * lanes + lane of `obs` is one step of one lane.
 
         `state` [lanes, size] is what the memory held before, and `fresh` [steps, lanes] is 1 where an episode begins,
@@ -188,7 +190,7 @@ class ActorCritic(nn.Module):
         left[:, self.columns] = torch.stack(after, 1)
         outputs = told[0][:, : self.design.outputs]
         value = told[-1][:, -1] if self.design.value else torch.zeros_like(outputs[:, 0])
-        return Told(outputs, value, features[0], left)
+        return PolicyOutput(outputs, value, features[0], left)
 
     def measure(self, outputs: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy of actions [samples, parts]; continuous ones as they were before tanh."""
@@ -311,7 +313,7 @@ def torch_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def first_weights(design: Design, seed: int) -> dict[str, Array]:
+def initial_weights(design: Design, seed: int) -> dict[str, Array]:
     """The named arrays that a run starts from.
 
     Behind the encoders they are those of a design that sees the features as one vector; in them, convolutions and

@@ -19,7 +19,7 @@ KINDS = ("curriculum", "snapshot", "promotion", "retired", "alarm", "replay", "n
 
 
 @dataclass(frozen=True)
-class Material:
+class RunData:
     """What a run directory holds that a report shows; what is not there is empty."""
 
     run: RunDir
@@ -53,7 +53,7 @@ class Material:
         return [Line(name.removeprefix(prefix), self.points(name)) for name in names]
 
 
-def gather(run: RunDir) -> Material:
+def read_run(run: RunDir) -> RunData:
     """Read all that there is."""
     rows, path = read(run), run.path
     steps = max([*steps_of(run), *(row["steps"] for row in rows[-1:])], default=0)
@@ -63,7 +63,7 @@ def gather(run: RunDir) -> Material:
     }
     origin = files.pop("provenance")
     ratings = _ratings(path / "league") or _ratings(path)
-    return Material(run, steps, rows, origin=origin, events=_events(run), ratings=ratings, **files)
+    return RunData(run, steps, rows, origin=origin, events=_events(run), ratings=ratings, **files)
 
 
 def _events(run: RunDir) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ STOPPED = {"SIGTERM": 143, "Ctrl-C": 130}
 
 
 @dataclass
-class Wishes:
+class StopRequest:
     """What the outside may ask of a loop at any moment; it looks at every boundary."""
 
     stop: str = ""
@@ -23,7 +23,7 @@ class Wishes:
 
 
 @contextlib.contextmanager
-def heeded(wishes: Wishes) -> Iterator[None]:
+def handle_signals(wishes: StopRequest) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the loop at its next boundary; a second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -49,7 +49,7 @@ def half_blocks(frame: Array, columns: int, rows: int) -> list[str]:
     return lines
 
 
-def at_hand() -> bool:
+def is_terminal() -> bool:
     """Whether there is a terminal to draw in and to read keys from."""
     return sys.platform != "win32" and sys.stdin.isatty() and sys.stderr.isatty()
 
@@ -58,7 +58,7 @@ class Terminal:
     """A terminal, drawn on stderr."""
 
     def __init__(self) -> None:
-        if not at_hand():
+        if not is_terminal():
             raise MachineError(
                 "There is no terminal here to play in.", "run it in one, or install pygame where there is a display"
             )

@@ -16,12 +16,12 @@ from slipstream.agents.trained import policy_arrays
 from slipstream.algorithms.cloning import Cloner, facts_of
 from slipstream.algorithms.dagger import expert_of, play_round
 from slipstream.algorithms.demo_batches import measure
-from slipstream.algorithms.warm_start import adopt
+from slipstream.algorithms.warm_start import load_start
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Array
 from slipstream.demos.charts import Panel, plot
 from slipstream.demos.edit import split
-from slipstream.demos.quality import inspect
+from slipstream.demos.quality import check_quality
 from slipstream.demos.reader import Demos
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, DemoError
@@ -31,7 +31,7 @@ from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, find, load, load_latest
 from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, read, rewind
-from slipstream.runs.signals import Wishes, heeded
+from slipstream.runs.signals import StopRequest, handle_signals
 from slipstream.settings import Settings
 from slipstream.system import machine, numba_compile
 from slipstream.training.build import choose_env, machine_facts, make_engine, needs_torch
@@ -96,7 +96,7 @@ def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Ca
     """Start a new clone of the demos in `folder`."""
     began, settings = time.perf_counter(), resolved.settings
     numba_compile.announce(say)
-    report = inspect(folder, limit=settings.clone.quality)
+    report = check_quality(folder, limit=settings.clone.quality)
     for line in report.lines():
         say(line)
     demos = Demos.open(folder)
@@ -148,7 +148,7 @@ def _make(
     wanted, design = settings.clone, _design(settings, demos)
     pack = design.first_pack(settings.seed)
     if settings.start:
-        adopt(settings.start, design, pack)
+        load_start(settings.start, design, pack)
     if wanted.max_samples:
         demos = _first(demos, wanted.max_samples, settings.seed)
     demos = _seen(settings, demos, tell)
@@ -158,7 +158,7 @@ def _make(
         design, pack = head_design(design), head_of(design, pack)
     train, held_out = split(demos, wanted.held_out, settings.seed)
     facts = Facts(
-        cores=machine.cores(), native=True, minibatch=wanted.batch, weights=design.weights.size,
+        cores=machine.cores(), native=True, minibatch=wanted.batch_size, weights=design.weights.size,
         needs_torch=needs_torch(settings, design), images=not design.obs.plain, **machine_facts(settings.plan),
     )  # fmt: skip
     nobody_plays = {"collector": "auto", "inference": "auto"}
@@ -199,7 +199,7 @@ def _drive(
     tell: Callable[[int, int], None], began: float,
 ) -> Cloned:  # fmt: skip
     """Learn, then as often as asked for let the clone play, its expert comment, and learn again."""
-    wishes, spent, before = Wishes(), {"read": 0.0, "learn": 0.0, "validate": 0.0, "log": 0.0}, state.seconds
+    wishes, spent, before = StopRequest(), {"read": 0.0, "learn": 0.0, "validate": 0.0, "log": 0.0}, state.seconds
     saver, metrics = Saver(place, settings.keep), Metrics(place)
 
     def save(best: dict[str, Any] | None = None) -> None:
@@ -207,7 +207,7 @@ def _drive(
         saver.submit(_capture(cloner, state, plan, settings, demos), best, must=True)
 
     try:
-        with heeded(wishes):
+        with handle_signals(wishes):
             while True:
                 _learn(cloner, settings, place, state, metrics, save, wishes, spent, say, tell)
                 if wishes.stop or state.round >= settings.clone.dagger:
@@ -228,7 +228,7 @@ def _drive(
 
 def _learn(
     cloner: Cloner, settings: Settings, place: RunDir, state: State, metrics: Metrics,
-    save: Callable[..., None], wishes: Wishes, spent: dict[str, float], say: Say, tell: Callable[[int, int], None],
+    save: Callable[..., None], wishes: StopRequest, spent: dict[str, float], say: Say, tell: Callable[[int, int], None],
 ) -> None:  # fmt: skip
     """Epoch after epoch, each followed by validation, a row of metrics and a checkpoint; the best weights win."""
     wanted, best = settings.clone, dict[str, Array]()
@@ -282,7 +282,7 @@ class _Stop(Exception):
     """Ends an epoch in its midst."""
 
 
-def _go_on(done: int, total: int, tell: Callable[[int, int], None], wishes: Wishes) -> None:
+def _go_on(done: int, total: int, tell: Callable[[int, int], None], wishes: StopRequest) -> None:
     tell(done, total)
     if wishes.stop:
         raise _Stop

@@ -10,9 +10,10 @@ from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
 from slipstream.league.ladder import write_ladder
-from slipstream.league.league import Season
+from slipstream.league.league import League
 from slipstream.runs.layout import RunDir
-from slipstream.training.runner import Trained, begin, go_on
+from slipstream.training import runner
+from slipstream.training.runner import Trained
 
 
 def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> d
             f"A league chooses its own opponents: `opponent` = {resolved.settings.opponent} has no place in it.",
             f"let it be an anchor: --set 'league.anchors=[{resolved.settings.opponent}]'",
         )
-    return _facts(begin(choice, resolved, run, stage="compete", opponents=Season))
+    return _facts(runner.begin(choice, resolved, run, stage="compete", opponents=League))
 
 
 def resume(
@@ -32,7 +33,7 @@ def resume(
     terms: dict[str, Callable[..., float]] | None = None,
 ) -> dict[str, Any]:
     """Go on with a league from its newest valid checkpoint; `steps` is the total."""
-    return _facts(go_on(run, steps, modules, terms=terms, opponents=Season))
+    return _facts(runner.resume(run, steps, modules, terms=terms, opponents=League))
 
 
 def _facts(trained: Trained) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import CheckpointError, ConfigError, did_you_mean
-from slipstream.policies.convert_weights import KIND, compare, read_tensors, take_over, vpt_shape, write_trunk
+from slipstream.policies.convert_weights import KIND, compare, copy_matching, read_tensors, vpt_shape, write_trunk
 from slipstream.policies.pretrained import load_trunk
 
 LAYOUTS = ("vpt",)
@@ -40,7 +40,7 @@ def convert(
             f"the keys, and at least {minimum:.0%} are asked for.",
             "name another file, or take over what matches with a lower --minimum (the rest starts from chance)",
         )
-    write_trunk(out, shape, take_over(shape, tensors, report), facts)
+    write_trunk(out, shape, copy_matching(shape, tensors, report), facts)
     trunk = load_trunk(str(out))
     made = {"out": str(out), "kind": KIND, "features": trunk.features, "side": shape.side, "hash": trunk.hash}
     return facts | made

@@ -60,10 +60,10 @@ def _recordings(demos: Demos) -> list[dict[str, Any]]:
     """Who recorded how much: shards with the same origin are one recording."""
     found: dict[str, dict[str, Any]] = {}
     for number, shard in enumerate(demos.shards):
-        told = {key: value for key, value in shard.origin.items() if key != "worker"}
+        episode_rows = {key: value for key, value in shard.origin.items() if key != "worker"}
         mine = demos.episodes[demos.chosen[:, 0] == number]
         entry = found.setdefault(
-            json.dumps(told, sort_keys=True), {"origin": told, "shards": 0, "episodes": 0, "steps": 0}
+            json.dumps(episode_rows, sort_keys=True), {"origin": episode_rows, "shards": 0, "episodes": 0, "steps": 0}
         )
         entry["shards"] += 1
         entry["episodes"] += len(mine)
@@ -71,7 +71,7 @@ def _recordings(demos: Demos) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def told(facts: dict[str, Any]) -> list[str]:
+def episode_rows(facts: dict[str, Any]) -> list[str]:
     """The facts in words."""
     mib = facts["bytes"] / 2**20
     lines = [f"{facts['path']}: {facts['env'] or 'no env'}, {facts['episodes']:,} episodes, {mib:,.1f} MiB"]

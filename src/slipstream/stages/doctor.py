@@ -14,7 +14,7 @@ from slipstream.system import machine
 LIBRARIES = ("slipstream", "torch", "numpy", "numba", "gymnasium", "pydantic", "safetensors", "rich", "tensorboard")
 
 
-def examine(folder: Path = Path()) -> dict[str, Any]:
+def examine_machine(folder: Path = Path()) -> dict[str, Any]:
     """Facts about the machine, and checks that say what to do where something is wrong."""
     quota = machine.cgroup_cores()
     facts: dict[str, Any] = {

@@ -9,7 +9,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.confidence import mean_interval
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError
-from slipstream.play.games import Games, play
+from slipstream.play.games import GameSummary, play
 
 
 def evaluate(
@@ -34,7 +34,7 @@ def evaluate(
 
     rounds: list[str | None] = list(opponents) or [None]
     turns = len(rounds) + bool(beside)
-    whole, each = Games(competitive=bool(opponents)), {}
+    whole, each = GameSummary(competitive=bool(opponents)), {}
     for number, opponent in enumerate(rounds):
 
         def tell(done: int, before: int = number * games) -> None:
@@ -59,7 +59,7 @@ def evaluate(
     return facts
 
 
-def _between(one: Games, other: Games) -> dict[str, Any]:
+def _between(one: GameSummary, other: GameSummary) -> dict[str, Any]:
     """Mean differences of return and length over the same starts, with 95 % intervals."""
     found: dict[str, Any] = {}
     for name, ours, theirs in (("return", one.returns, other.returns), ("length", one.lengths, other.lengths)):

@@ -22,9 +22,9 @@ from slipstream.agents.simple import BatchAgent
 from slipstream.contracts import ActionSpec, Array, Vector
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.registry import EnvChoice, parse
-from slipstream.envs.render.scenes import draw, look
+from slipstream.envs.render.scenes import draw, render_state
 from slipstream.errors import ConfigError, EnvError
-from slipstream.runs.signals import Wishes
+from slipstream.runs.signals import StopRequest
 from slipstream.runs.terminal import LETTERS, Terminal
 
 FPS = 15.0
@@ -120,7 +120,7 @@ def open_screen() -> Terminal | Window:
     return Terminal()
 
 
-class Keyboard(BatchAgent):
+class HumanAgent(BatchAgent):
     """The person: shows the game before every step and acts by the keys that are held when its time has come."""
 
     def __init__(self, choice: EnvChoice, fps: float | None = None) -> None:
@@ -129,19 +129,19 @@ class Keyboard(BatchAgent):
         game, variant = parse(choice.name)
         self.name = "human"
         self.choice = choice if game is not None or choice.factory else replace(choice, factory=self._make)
-        self.wishes = Wishes()
+        self.wishes = StopRequest()
         self._game, self._variant, self._fps = choice.name.partition(":")[0], variant, fps
         self._made: list[Any] = []
         self._step = self._episode = 0
 
-    def __enter__(self) -> Keyboard:
+    def __enter__(self) -> HumanAgent:
         self._screen = open_screen()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._screen.close()
 
-    def sit(self, vector: Vector) -> Keyboard:
+    def sit(self, vector: Vector) -> HumanAgent:
         """Take the first seat of a game."""
         spec = vector.spec
         self._vector, self.obs, self.action = vector, spec.obs, spec.action
@@ -188,7 +188,7 @@ class Keyboard(BatchAgent):
 
     def _frame(self) -> Array | None:
         """A picture of the game now, if there is one."""
-        state = look(self._vector)
+        state = render_state(self._vector)
         if state:
             return draw(self._game, state)
         if self._made:

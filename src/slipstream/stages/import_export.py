@@ -12,7 +12,7 @@ from slipstream.demos.exporters.minerl import export_minerl
 from slipstream.demos.importers.arrays import npz_source, trajectories_source
 from slipstream.demos.importers.flat_tables import Bounds
 from slipstream.demos.importers.hdf5 import hdf5_source
-from slipstream.demos.importers.ingest import Source, take_in
+from slipstream.demos.importers.ingest import Source, ingest
 from slipstream.demos.importers.minari import minari_data, minari_source
 from slipstream.demos.importers.minerl import minerl_source
 from slipstream.demos.importers.space_values import Space, SpaceRules
@@ -45,7 +45,7 @@ WRITERS: dict[str, Callable[[Demos, Path, Callable[[int, int], None] | None], di
 Progress = Callable[[int, int], None]
 
 
-def bring_in(
+def import_demos(
     form: str, place: str | Path, out: Path | str, *, workers: int | None = None, allow: float = LIMIT,
     max_samples: int | None = None, on_progress: Progress | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
@@ -69,7 +69,7 @@ def bring_in(
     if form != "minari" and not Path(place).exists():
         raise DemoError(f"There is nothing at {place}.", "name a file or folder that is there")
     source = _open(form, place, given)
-    return take_in(source, Path(out), workers=workers, allow=allow, max_samples=max_samples, on_progress=on_progress)
+    return ingest(source, Path(out), workers=workers, allow=allow, max_samples=max_samples, on_progress=on_progress)
 
 
 def import_trajectories(
@@ -83,10 +83,10 @@ def import_trajectories(
     source = trajectories_source(
         trajectories, env, RULES, spaces_of(env), Bounds(tuple(sizes), tuple(low), tuple(high))
     )
-    return take_in(source, Path(out), allow=0.0)
+    return ingest(source, Path(out), allow=0.0)
 
 
-def send_out(form: str, folder: Path | str, out: Path | str, on_progress: Progress | None = None) -> dict[str, Any]:
+def export_demos(form: str, folder: Path | str, out: Path | str, on_progress: Progress | None = None) -> dict[str, Any]:
     """Export a demos folder to `out`; episodes in quarantine are left out."""
     if form not in WRITERS:
         near = did_you_mean(form, WRITERS)

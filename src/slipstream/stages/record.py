@@ -20,15 +20,24 @@ from slipstream.demos.reader import Demos, ShardView
 from slipstream.demos.writer import prepare, recording_name
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
-from slipstream.play.games import Games, nobody_to_play
-from slipstream.play.record_worker import BYTES, DROPPED, GAMES, Scribe, Share, rehearse, slab_fields, writable
-from slipstream.play.recorder import Order, spread
+from slipstream.play.games import GameSummary, nobody_to_play
+from slipstream.play.record_worker import (
+    BYTES,
+    DROPPED,
+    GAMES,
+    RecordShare,
+    RecordWorker,
+    check_recording,
+    slab_fields,
+    writable,
+)
+from slipstream.play.recorder import RecordJob, spread
 from slipstream.runs import provenance
-from slipstream.runs.signals import Wishes, heeded
+from slipstream.runs.signals import StopRequest, handle_signals
 from slipstream.system import machine, numba_compile
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Slab
-from slipstream.system.worker_pool import Crew
+from slipstream.system.worker_pool import WorkerPool
 from slipstream.vector.make import make_vector
 
 Tell = Callable[[int, int], None]
@@ -41,7 +50,7 @@ POLL_S = 0.1
 def record(
     choice: EnvChoice, agent: str, games: int, out: Path, *, opponent: str | None = None, seed: int | None = None,
     sampled: bool = False, workers: int | None = None, envs: int | None = None, deadline_s: float = 60.0,
-    on_progress: Tell | None = None, player: Callable[[Vector], Agent] | None = None, wishes: Wishes | None = None,
+    on_progress: Tell | None = None, player: Callable[[Vector], Agent] | None = None, wishes: StopRequest | None = None,
     expert: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Play `games` games and append every agent's episode to the demos in `out`; return the facts.
@@ -58,12 +67,12 @@ def record(
         prepare(out, schema)
     _check_space(out, schema, games * spec.agents)
     seed = _unused_seed(out) if seed is None else seed
-    order = Order(choice, agent, opponent, games, 1 if player else spread(games, spec, envs), seed, sampled, expert)
+    order = RecordJob(choice, agent, opponent, games, 1 if player else spread(games, spec, envs), seed, sampled, expert)
     count = 1 if player else min(workers or machine.cores(), order.envs)
     name = recording_name()
     shares = _shares(order, count, out, name, schema)
-    wishes = wishes or Wishes()
-    with heeded(wishes), _blamed(out, shares):
+    wishes = wishes or StopRequest()
+    with handle_signals(wishes), _blamed(out, shares):
         if count == 1:
             scribes: _Here | _Crewed = _Here(shares[0], player, wishes)
         else:
@@ -121,7 +130,7 @@ def _rehearse(
             raise nobody_to_play(spec)
         players = [load_agent(text, spec, choice, sampled) for text in (agent, opponent, expert) if text is not None]
         schema = Schema.of(choice.name, spec, vector.snapshot() if spec.exact else None)
-        rehearse(spec, players, vector)
+        check_recording(spec, players, vector)
     return spec, schema, opponent
 
 
@@ -143,7 +152,7 @@ def _unused_seed(out: Path) -> int:
     return next(seed for seed in range(len(used) + 1) if seed not in used)
 
 
-def _shares(order: Order, count: int, out: Path, name: str, schema: Schema) -> list[Share]:
+def _shares(order: RecordJob, count: int, out: Path, name: str, schema: Schema) -> list[RecordShare]:
     """One share of the envs for each worker."""
     choice = order.choice
     made = {name: value for name, value in provenance.collect(sys.argv).items() if name != "hostname"}
@@ -158,7 +167,9 @@ def _shares(order: Order, count: int, out: Path, name: str, schema: Schema) -> l
     limit = machine.memory_bytes() // 2 // count
     edges = [worker * order.envs // count for worker in range(count + 1)]
     return [
-        Share(worker, order, low, high - low, out, f"{name}-{worker:03d}", schema, origin | {"worker": worker}, limit)
+        RecordShare(
+            worker, order, low, high - low, out, f"{name}-{worker:03d}", schema, origin | {"worker": worker}, limit
+        )
         for worker, (low, high) in enumerate(pairwise(edges))
     ]
 
@@ -166,11 +177,11 @@ def _shares(order: Order, count: int, out: Path, name: str, schema: Schema) -> l
 class _Here:
     """One share, recorded by this process."""
 
-    def __init__(self, share: Share, player: Callable[[Vector], Agent] | None, wishes: Wishes) -> None:
+    def __init__(self, share: RecordShare, player: Callable[[Vector], Agent] | None, wishes: StopRequest) -> None:
         arrays = {name: np.zeros(field.shape, field.dtype) for name, field in slab_fields(1).items()}
         self.tally, self.seconds = arrays["tally"], arrays["seconds"]
         self._games, self._wishes = share.order.games, wishes
-        self._scribe = Scribe(share, arrays, player)
+        self._scribe = RecordWorker(share, arrays, player)
 
     def run(self, tell: Tell) -> list[str]:
         """Record it all; return what was left out."""
@@ -189,13 +200,13 @@ class _Here:
 class _Crewed:
     """Shares recorded by worker processes, one each."""
 
-    def __init__(self, shares: list[Share], deadline_s: float, wishes: Wishes) -> None:
+    def __init__(self, shares: list[RecordShare], deadline_s: float, wishes: StopRequest) -> None:
         self._shares, self._wishes = shares, wishes
         self._slab = Slab(slab_fields(len(shares)))
         self.tally: Array = self._slab["tally"]
         self.seconds: Array = self._slab["seconds"]
         try:
-            self._crew = Crew(
+            self._crew = WorkerPool(
                 "slipstream.play.record_worker", shares, self._slab, deadline_s=deadline_s, where=self._where
             )
         except BaseException:
@@ -238,7 +249,7 @@ class _Crewed:
 
 
 @contextlib.contextmanager
-def _blamed(out: Path, shares: list[Share]) -> Iterator[None]:
+def _blamed(out: Path, shares: list[RecordShare]) -> Iterator[None]:
     """Add to an error what this recording has saved, and how to look closer."""
     try:
         yield
@@ -249,7 +260,7 @@ def _blamed(out: Path, shares: list[Share]) -> Iterator[None]:
         raise
 
 
-def _records(shares: list[Share]) -> Array:
+def _records(shares: list[RecordShare]) -> Array:
     """The records of the whole episodes that some shares have written."""
     found = [np.zeros(0, EPISODE)]
     for share in shares:
@@ -259,16 +270,16 @@ def _records(shares: list[Share]) -> Array:
     return np.concatenate(found)
 
 
-def _summed(shares: list[Share], sided: bool) -> dict[str, Any]:
+def _summed(shares: list[RecordShare], sided: bool) -> dict[str, Any]:
     """What the episodes on disk amount to: each game counts once, with the mean of its recorded agents."""
     records = _records(shares)
-    result = Games(competitive=sided)
+    result = GameSummary(competitive=sided)
     _, first, place = np.unique(records["game"], return_index=True, return_inverse=True)
     agents = np.bincount(place)
     result.returns = (np.bincount(place, records["return"]) / agents).tolist()
     result.lengths = (np.bincount(place, records["steps"]) / agents).tolist()
     result.outcomes = records["outcome"][first].tolist()
-    blank = dict.fromkeys(Games(sided, [0], [0.0], [0]).summary()) | {"games": 0}
+    blank = dict.fromkeys(GameSummary(sided, [0], [0.0], [0]).summary()) | {"games": 0}
     summary = result.summary() if len(records) else blank
     kept = {name: value for name, value in summary.items() if not name.startswith("score") and "behaviour" not in name}
     return {"episodes": len(records), "steps": int(records["steps"].sum())} | kept

@@ -17,7 +17,7 @@ from slipstream.runs.figures import Line, Player, Point
 from slipstream.runs.html_pages import figure, grid, page, table, tiles
 from slipstream.runs.layout import RunDir, write_text
 from slipstream.runs.replays import Replay
-from slipstream.runs.run_data import Material, gather, number
+from slipstream.runs.run_data import RunData, number, read_run
 
 CURVES = (
     ("Win rate in evaluation", "evaluate/win_rate", "%"),
@@ -41,7 +41,7 @@ PICTURES = {"best.gif": "image/gif", "best.png": "image/png"}
 
 def report(run: RunDir) -> dict[str, Any]:
     """Write report.html and return the facts it shows."""
-    seen = gather(run)
+    seen = read_run(run)
     sections = [(title, make(seen)) for title, make in SECTIONS]
     write_text(run.report, page(run.path.name, _head(seen), sections))
     return {
@@ -53,7 +53,7 @@ def report(run: RunDir) -> dict[str, Any]:
     }
 
 
-def _head(seen: Material) -> str:
+def _head(seen: RunData) -> str:
     name = str(seen.origin.get("env", seen.run.path.name))
     parts = [f"<h1>{html.escape(name)}</h1>", f'<p class="dim">{html.escape(str(seen.run.path))}</p>']
     said = " ".join(sentence for sentence in (_rated(seen), _scored(seen)) if sentence)
@@ -77,11 +77,11 @@ def _sum(rows: Sequence[Sequence[float | None]]) -> float:
     return math.fsum(value or 0.0 for row in rows for value in row)
 
 
-def _tables(seen: Material) -> list[dict[str, Any]]:
+def _tables(seen: RunData) -> list[dict[str, Any]]:
     return [table for table in seen.ladder.get("tables", ()) if table.get("players")]
 
 
-def _is_own(seen: Material, agent: str) -> bool:
+def _is_own(seen: RunData, agent: str) -> bool:
     """Whether an agent is of this run: a copy in its own league, or named by its folder or that of its league."""
     if agent.startswith("main@"):
         return True
@@ -93,7 +93,7 @@ def _ranked(told: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(told["players"], key=lambda player: -float(player["rating"]))
 
 
-def _rated(seen: Material) -> str:
+def _rated(seen: RunData) -> str:
     """The headline of the ladder: the best of this run's agents in its first table."""
     for told in _tables(seen):
         ranked = _ranked(told)
@@ -107,7 +107,7 @@ def _rated(seen: Material) -> str:
     return ""
 
 
-def _scored(seen: Material) -> str:
+def _scored(seen: RunData) -> str:
     """The headline of the evaluation."""
     told = seen.evaluation
     if not told:
@@ -129,7 +129,7 @@ def _range(told: Mapping[str, Any], key: str, scale: float, digits: int) -> str:
     return "" if low is None or high is None else f" [{low * scale:.{digits}f}, {high * scale:.{digits}f}]"
 
 
-def _result(seen: Material) -> str:
+def _result(seen: RunData) -> str:
     told = seen.evaluation
     rows = []
     for name, one in (told.get("opponents") or {}).items():
@@ -153,7 +153,7 @@ def _result(seen: Material) -> str:
     return table(("agent", "episodes", "mean return (95 %)"), lines, 2) + said
 
 
-def _ladder(seen: Material) -> str:
+def _ladder(seen: RunData) -> str:
     parts = []
     for told in _tables(seen):
         players = [_player(seen, one) for one in _ranked(told)]
@@ -175,7 +175,7 @@ def _ladder(seen: Material) -> str:
     return "".join(parts) + note if any(parts) else ""
 
 
-def _player(seen: Material, one: Mapping[str, Any]) -> Player:
+def _player(seen: RunData, one: Mapping[str, Any]) -> Player:
     low, high, score, nash, los = (number(one.get(key)) for key in ("low", "high", "score", "nash", "los"))
     words = (
         f"{one['rating']:.0f}{_range(one, '', 1, 0) if low != high else ' fixed'}",
@@ -196,7 +196,7 @@ def _short(told: Mapping[str, Any]) -> dict[str, str]:
     return {player["agent"]: str(player.get("short") or player["agent"]) for player in told["players"]}
 
 
-def _rating_lines(seen: Material) -> list[Line]:
+def _rating_lines(seen: RunData) -> list[Line]:
     """Ratings of versions over steps, one line for each kind, mode and way of playing."""
     found: dict[str, list[Point]] = {}
     for row in seen.ratings:
@@ -208,7 +208,7 @@ def _rating_lines(seen: Material) -> list[Line]:
     return [Line(name, sorted(points, key=lambda point: point[0])) for name, points in found.items()]
 
 
-def _payoff(seen: Material) -> str:
+def _payoff(seen: RunData) -> str:
     parts = []
     for told in _tables(seen):
         payoff = told.get("payoff") or {}
@@ -228,7 +228,7 @@ def _payoff(seen: Material) -> str:
     return f'<p class="dim">{said}</p>{"".join(parts)}'
 
 
-def _curves(seen: Material) -> str:
+def _curves(seen: RunData) -> str:
     drawn = [
         figure(title, figures.lines([Line(key, seen.points(key))], seen.marks, unit)) for title, key, unit in CURVES
     ]
@@ -237,7 +237,7 @@ def _curves(seen: Material) -> str:
     return grid(drawn) + (f'<ul class="key">{key}</ul>' if key and any(drawn) else "")
 
 
-def _curriculum(seen: Material) -> str:
+def _curriculum(seen: RunData) -> str:
     marks = [mark for mark in seen.marks if mark.kind == "curriculum"]
     drawn = [
         figure("Stage", figures.lines([Line("stage", seen.points("curriculum/stage"))], marks, held=True)),
@@ -247,7 +247,7 @@ def _curriculum(seen: Material) -> str:
     return grid(drawn)
 
 
-def _aligned(seen: Material, prefix: str) -> list[Line]:
+def _aligned(seen: RunData, prefix: str) -> list[Line]:
     """Every metric under a prefix at the same places, 0 where it is missing; the smallest of many as one line."""
     rows = [row for row in seen.rows if any(key.startswith(prefix) for key in row)]
     names = list(dict.fromkeys(key for row in rows for key in row if key.startswith(prefix)))
@@ -263,7 +263,7 @@ def _aligned(seen: Material, prefix: str) -> list[Line]:
     return [line for line in lines if line in kept] + [Line("others", others)]
 
 
-def _rewards(seen: Material) -> str:
+def _rewards(seen: RunData) -> str:
     """What the terms pay: from `rewards report` where that was made, and in training."""
     terms, drawn = seen.rewards.get("terms") or {}, []
     paid = {name: math.copysign(one["return_share"], one["per_game"]) for name, one in terms.items()}
@@ -298,7 +298,7 @@ def _share_bars(shares: Mapping[str, float]) -> str:
     return figures.bars([(name, value, f"{100 * value:+.1f} %") for name, value in rows if value])
 
 
-def _behaviour(seen: Material) -> str:
+def _behaviour(seen: RunData) -> str:
     """Behaviours of the agents in the evaluation side by side, and of the learner over time."""
     agents = _behaving(seen)
     names = list(dict.fromkeys(name for means in agents.values() for name in means))
@@ -313,7 +313,7 @@ def _behaviour(seen: Material) -> str:
     return compared + (f"<h3>Over time</h3>{grid(curves, small=True)}" if any(curves) else "")
 
 
-def _behaving(seen: Material) -> dict[str, Mapping[str, Any]]:
+def _behaving(seen: RunData) -> dict[str, Mapping[str, Any]]:
     """The behaviours of every agent that the evaluation or the ladder tells of."""
     told, found = seen.evaluation, dict[str, Mapping[str, Any]]()
     if told.get("behaviour"):
@@ -337,7 +337,7 @@ def _spread(value: Any) -> str:
     return figures.number(number(mean)) + ends
 
 
-def _replays(seen: Material) -> str:
+def _replays(seen: RunData) -> str:
     folder = seen.run.replays
     if not folder.is_dir():
         return ""
@@ -375,7 +375,7 @@ def _game(path: Path) -> str:
     return ", ".join(word for word in (" - ".join(names), score, facts.task, when, size) if word)
 
 
-def _time(seen: Material) -> str:
+def _time(seen: RunData) -> str:
     told = [(name, number(value)) for name, value in (seen.story.get("seconds") or {}).items()]
     stages = figures.strip([(name, value, human_time(value)) for name, value in told if value is not None])
     wanted = seen.story.get("expected") or {}
@@ -391,7 +391,7 @@ def _time(seen: Material) -> str:
     return figure("The stages", stages) + grid(drawn)
 
 
-def _happened(seen: Material) -> str:
+def _happened(seen: RunData) -> str:
     """Decisions, snapshots, faults: what the run said of itself."""
     events = seen.events[-MOST_EVENTS:]
     rows = [[f"{event['steps']:,}", event["kind"], event["text"]] for event in events]
@@ -403,7 +403,7 @@ def _happened(seen: Material) -> str:
     return listed if len(rows) <= 30 else f"<details><summary>{len(rows)} events</summary>{listed}</details>"
 
 
-def _made(seen: Material) -> str:
+def _made(seen: RunData) -> str:
     def words(value: Any) -> str:
         if isinstance(value, Mapping):
             return ", ".join(f"{key} {one}" for key, one in value.items())
@@ -412,7 +412,7 @@ def _made(seen: Material) -> str:
     return table((), [[key, words(seen.origin[key])] for key in SHOWN if seen.origin.get(key) is not None])
 
 
-SECTIONS: tuple[tuple[str, Callable[[Material], str]], ...] = (
+SECTIONS: tuple[tuple[str, Callable[[RunData], str]], ...] = (
     ("Result", _result),
     ("Ladder", _ladder),
     ("Who beats whom", _payoff),

@@ -22,14 +22,14 @@ from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice, known, parse
-from slipstream.envs.rewards import Scheme, weigh
+from slipstream.envs.rewards import Scheme, weighted_terms
 from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.play.games import play
-from slipstream.play.recorder import Order, Recorder, make_vectors, spread
+from slipstream.play.recorder import Recorder, RecordJob, make_vectors, spread
 from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir, read_json, write_bytes, write_json
 from slipstream.settings import RewardSettings, Settings
-from slipstream.training.runner import begin, go_on
+from slipstream.training.runner import begin, resume
 from slipstream.vector.make import make_vector
 
 SPARSE, DENSE = 0.02, 0.5
@@ -68,7 +68,7 @@ def played(
             schema = Schema.of(choice.name, spec, probe.snapshot() if spec.exact else None)
         folder = Path(place) / "demos"
         prepare(folder, schema)
-        order = Order(choice, agent, opponent, games, spread(games, spec), seed, sampled=True)
+        order = RecordJob(choice, agent, opponent, games, spread(games, spec), seed, sampled=True)
         player = load_agent(agent, spec, choice, True)
         other = load_agent(opponent, spec, choice, True) if opponent else None
         shard = Shard(folder, "played", schema, {"agent": agent, "opponent": opponent})
@@ -92,7 +92,7 @@ def _check_games(games: int) -> None:
         raise ConfigError(f"{games} games tell nothing.", "give --games a positive number")
 
 
-def examine(demos: Demos, games: int | None, gamma: float, gae_lambda: float) -> dict[str, Any]:
+def reward_report(demos: Demos, games: int | None, gamma: float, gae_lambda: float) -> dict[str, Any]:
     """What each term contributes to the first `games` games (see `measure`), and its sum in the course of a game.
 
     Where an env has no terms its reward is the only one. Episodes are those of single agents.
@@ -243,7 +243,7 @@ def choose_terms(choice: EnvChoice, wanted: Sequence[str]) -> list[str]:
     scheme = _scheme(choice.name)
     if scheme is None:
         raise ConfigError(f"`{choice.name}` has no reward terms to drop.", "soccer and kart have some")
-    weights = weigh(scheme, choice.rewards, tuple(choice.terms))
+    weights = weighted_terms(scheme, choice.rewards, tuple(choice.terms))
     live = [name for name, weight in weights.items() if weight]
     for name in wanted:
         if name not in live:
@@ -325,7 +325,7 @@ def _result(choice: EnvChoice, resolved: Resolved, folder: Path, games: int, opp
         shutil.rmtree(folder, ignore_errors=True)  # cut off before its first checkpoint
         stopped = begin(choice, resolved, folder).stopped
     elif reached < (settings.steps or 0):
-        stopped = go_on(folder, modules=choice.modules, terms=dict(choice.terms)).stopped
+        stopped = resume(folder, modules=choice.modules, terms=dict(choice.terms)).stopped
     else:
         stopped = ""
     if stopped:

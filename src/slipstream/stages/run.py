@@ -18,7 +18,7 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.perf import plan_cache
-from slipstream.perf.trial import try_out
+from slipstream.perf.trial import run_trial
 from slipstream.perf.tune import tune
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
@@ -141,7 +141,7 @@ class Story:
         if found is not None:
             self.tell("tuned before on this machine")
             return {key: found.get(key) for key in ("settings", "steps_per_second", "gain", "exact")}
-        trial = try_out(self.choice, self._untuned, seconds=0.3, warm_iterations=1)
+        trial = run_trial(self.choice, self._untuned, seconds=0.3, warm_iterations=1)
         seconds = (self._work("train") + self._work("compete") * ("compete" in self.stages)) / trial.rate
         seconds = max(seconds, 60 * (self._settings.minutes or 0))
         if seconds < WORTH_TUNING_S:

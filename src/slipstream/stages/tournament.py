@@ -18,8 +18,8 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
 from slipstream.league.league import played_line
-from slipstream.play.games import Fixture, Played, game_seed, play_fixtures
-from slipstream.play.replay_recording import keep
+from slipstream.play.games import GameResult, ScheduledGame, game_seed, play_scheduled
+from slipstream.play.replay_recording import record_replay
 from slipstream.runs.layout import RunDir, default_path, lock
 from slipstream.system.machine import cores
 from slipstream.vector.make import make_vector
@@ -147,7 +147,7 @@ class _Hall:
     ) -> None:  # fmt: skip
         self.entry, self.log, self.played = entry, GamesLog(folder), 0
         self.play = "sampled" if sampled else "greedy"
-        self._results: list[Played] = []
+        self._results: list[GameResult] = []
         self._folder, self._choice, self._spec, self._seed = folder, choice, spec, seed
         self._sampled, self._envs = sampled, envs
         self._on_progress = on_progress
@@ -176,21 +176,23 @@ class _Hall:
                 self.entry.retire(name, why.removeprefix(f"{name} "))
         return lines
 
-    def _fixtures(self, one: str, other: str, games: int, task: str) -> list[Fixture]:
+    def _fixtures(self, one: str, other: str, games: int, task: str) -> list[ScheduledGame]:
         """Games from starts that these two have not played yet."""
-        found: list[Fixture] = []
+        found: list[ScheduledGame] = []
         number = 0
         while len(found) < games:
             seed = game_seed(self._seed, number)
             both = ((one, other), (other, one))
-            found += [Fixture(sides, seed, task) for sides in both if (*sides, task, self.play, seed) not in self._done]
+            found += [
+                ScheduledGame(sides, seed, task) for sides in both if (*sides, task, self.play, seed) not in self._done
+            ]
             number += 1
         return found
 
-    def _play_all(self, chunks: list[list[Fixture]]) -> Iterator[list[Played]]:
+    def _play_all(self, chunks: list[list[ScheduledGame]]) -> Iterator[list[GameResult]]:
         """Play the chunks in threads; the games of somebody who was retired meanwhile are not begun."""
         waiting = list(reversed(chunks))
-        running: set[Future[list[Played]]] = set()
+        running: set[Future[list[GameResult]]] = set()
         with ThreadPoolExecutor(max(1, cores())) as pool:
             while waiting or running:
                 while waiting and len(running) < cores():
@@ -201,7 +203,7 @@ class _Hall:
                 for future in ended:
                     yield future.result()
 
-    def _play(self, chunk: list[Fixture]) -> list[Played]:
+    def _play(self, chunk: list[ScheduledGame]) -> list[GameResult]:
         before = 0
 
         def tell(done: int) -> None:
@@ -212,14 +214,14 @@ class _Hall:
                 if self._on_progress is not None:
                     self._on_progress(self._ended, self._total)
 
-        return play_fixtures(self._choice, self._seat, chunk, envs=self._envs, on_progress=tell)
+        return play_scheduled(self._choice, self._seat, chunk, envs=self._envs, on_progress=tell)
 
     def _seat(self, name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return load_agent(name, spec, choice, self._sampled)
 
     def replays(self, agent: str) -> list[Path]:
         """Keep the best, worst, closest and lost games of an agent."""
-        return keep(self._choice, self._results, agent, self._folder.replays, seat=self._seat)
+        return record_replay(self._choice, self._results, agent, self._folder.replays, seat=self._seat)
 
 
 def _key(line: Line) -> tuple[Any, ...]:

@@ -8,12 +8,13 @@ from typing import Any
 
 from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
-from slipstream.training.runner import Trained, begin, go_on
+from slipstream.training import runner
+from slipstream.training.runner import Trained
 
 
 def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> Trained:
     """Start a new run."""
-    return begin(choice, resolved, run)
+    return runner.begin(choice, resolved, run)
 
 
 def resume(
@@ -21,4 +22,4 @@ def resume(
     terms: dict[str, Any] | None = None,
 ) -> Trained:  # fmt: skip
     """Go on with a run from its newest valid checkpoint; `steps` is the total."""
-    return go_on(run, steps, modules, factory, terms)
+    return runner.resume(run, steps, modules, factory, terms)

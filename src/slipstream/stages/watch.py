@@ -16,10 +16,10 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.scenes import SIZE, Scene, make_scene
 from slipstream.envs.render.video import TELL_S, short_name
 from slipstream.errors import ConfigError
-from slipstream.play.games import Fixture, game_seed
-from slipstream.play.replay_recording import STATE, Table, Tape
+from slipstream.play.games import ScheduledGame, game_seed
+from slipstream.play.replay_recording import STATE, ReplayedActions, ReplayRecorder
 from slipstream.runs.replays import Event
-from slipstream.runs.terminal import Terminal, at_hand
+from slipstream.runs.terminal import Terminal, is_terminal
 
 PACE_S = 1 / 15
 """Time of a step in games that have none of their own."""
@@ -45,15 +45,15 @@ def watch(
     def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return load_agent(name, spec, choice, sampled)
 
-    screen = Terminal() if at_hand() else None
+    screen = Terminal() if is_terminal() else None
     results: list[dict[str, Any]] = []
     show = Show(screen, speed, say)
     try:
         for game in range(games):
             players = names[::-1] if game % 2 else names
-            fixture = Fixture(players, game_seed(seed, game // max(1, len(names))))
-            with contextlib.closing(Tape(choice, fixture)) as tape:
-                result = show.play(tape, Table(tape, seat), f"game {game + 1} of {games}")
+            fixture = ScheduledGame(players, game_seed(seed, game // max(1, len(names))))
+            with contextlib.closing(ReplayRecorder(choice, fixture)) as tape:
+                result = show.play(tape, ReplayedActions(tape, seat), f"game {game + 1} of {games}")
             if result is None:
                 break
             results.append(result)
@@ -72,7 +72,7 @@ class Show:
         self._paused = False
         self._due = time.monotonic()
 
-    def play(self, tape: Tape, table: Table, title: str) -> dict[str, Any] | None:
+    def play(self, tape: ReplayRecorder, table: ReplayedActions, title: str) -> dict[str, Any] | None:
         """Play one game to its end; None if the watcher left."""
         spec, names = tape.spec, [short_name(name) for name in tape.fixture.players]
         past: deque[dict[str, Array]] = deque(maxlen=MEMORY)
@@ -100,7 +100,13 @@ class Show:
         }  # fmt: skip
 
     def _show(
-        self, tape: Tape, past: deque[dict[str, Array]], events: list[Event], names: list[str], title: str, total: Array
+        self,
+        tape: ReplayRecorder,
+        past: deque[dict[str, Array]],
+        events: list[Event],
+        names: list[str],
+        title: str,
+        total: Array,
     ) -> bool:
         """Draw, and wait for the next step's time; False if the watcher leaves."""
         if self._screen is None:
@@ -128,14 +134,14 @@ class Show:
                 return True
 
 
-def _scene(tape: Tape, past: deque[dict[str, Array]]) -> Scene | None:
+def _scene(tape: ReplayRecorder, past: deque[dict[str, Array]]) -> Scene | None:
     """What draws the last steps, if the game has a drawing."""
     names = [name for name in past[-1] if name.startswith(STATE)]
     arrays = {name.removeprefix(STATE): np.stack([frame[name] for frame in past]) for name in names}
     return make_scene(tape.spec.name, SIZE, arrays, tape.spec.step_seconds) if names else None
 
 
-def _header(tape: Tape, scene: Scene | None, step: int, names: list[str]) -> str:
+def _header(tape: ReplayRecorder, scene: Scene | None, step: int, names: list[str]) -> str:
     """Names, score and clock."""
     told = f"{tape.steps * tape.spec.step_seconds:.1f} s" if tape.spec.step_seconds else f"step {tape.steps:,}"
     if len(names) < 2:
@@ -145,26 +151,26 @@ def _header(tape: Tape, scene: Scene | None, step: int, names: list[str]) -> str
     return f"{COLOURS[0]}{names[0]}\x1b[0m  {score}  {COLOURS[1]}{names[1]}\x1b[0m   {clock}"
 
 
-def _recent(tape: Tape, events: list[Event], names: list[str], seconds: float) -> str:
+def _recent(tape: ReplayRecorder, events: list[Event], names: list[str], seconds: float) -> str:
     """What happened a moment ago."""
     found = [e for e in events if e.kind != "touch" and (tape.steps - e.step) * seconds < 2 * TELL_S]
     return _line(tape, found[-1], names, seconds) if found else ""
 
 
-def _line(tape: Tape, event: Event, names: list[str], seconds: float) -> str:
+def _line(tape: ReplayRecorder, event: Event, names: list[str], seconds: float) -> str:
     """An event in words."""
     side = sides_of(tape.spec.teams)[event.agent] if event.agent >= 0 else 0
     score = "  " + " : ".join(map(str, tape.score)) if event.kind == "goal" else ""
     return f"{event.step * seconds:6.1f} s  {event.kind}  {names[side]}{score}"
 
 
-def _numbers(tape: Tape, total: Array) -> list[str]:
+def _numbers(tape: ReplayRecorder, total: Array) -> list[str]:
     """The facts of a game that has no drawing."""
     seen = np.array2string(tape.spec.obs.vectors(tape.rows.obs)[0], precision=2, threshold=60)
     return [f"return {total.mean():.4g}", *seen.splitlines()]
 
 
-def _ending(tape: Tape, names: list[str], outcome: int, total: float) -> str:
+def _ending(tape: ReplayRecorder, names: list[str], outcome: int, total: float) -> str:
     if len(names) < 2:
         return f"{names[0]}, {tape.steps:,} steps, return {total:.4g}"
     won = {1: f"{names[0]} won", 0: "a draw", -1: f"{names[1]} won"}[outcome]

@@ -1,1 +1,1 @@
-"""."""
+"""Processes, shared memory, compiled kernels, random streams and the machine."""

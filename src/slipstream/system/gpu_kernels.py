@@ -26,7 +26,7 @@ _capturing = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
+class EmptyArray:
     """Memory that functions work in, zero at first. Whatever it holds, the results are the same: nobody saves it."""
 
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelCall:
     """A function `one(index, *args)` for every index below `count`; arrays and rooms are shared with other work."""
 
     one: Callable[..., Any]
@@ -46,10 +46,10 @@ class Work:
 class OnDevice:
     """How a game is played on a GPU: a step of every env, and what is done before a rollout and after each step."""
 
-    step: Work
+    step: KernelCall
     """Its arguments are followed by the action and what is written."""
-    before: Work | None = None
-    after: Work | None = None
+    before: KernelCall | None = None
+    after: KernelCall | None = None
 
 
 def launch(

@@ -34,7 +34,7 @@ Number = Any
 def _compiled_sources(package: Path) -> dict[Path, bytes]:
     """The text of every source that compiles something, and of those whose constants such a one compiles in."""
     texts = {source: source.read_bytes() for source in package.rglob("*.py")}
-    found = [source for source, text in texts.items() if b"numba" in text or b"core.compile" in text]
+    found = [source for source, text in texts.items() if b"numba" in text or b"numba_compile" in text]
     for source in found:  # grows
         for module, names in _IMPORTS.findall(texts[source]):
             origin = package.joinpath(*module.decode().split("."))

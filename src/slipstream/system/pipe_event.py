@@ -7,7 +7,7 @@ import os
 import select
 
 
-class Bell:
+class PipeEvent:
     """A pipe with one end in each of two processes; POSIX only."""
 
     def __init__(self, ear: int | None = None, cord: int | None = None) -> None:

@@ -34,7 +34,7 @@ News = tuple[int, dict[str, Any]]
 """A worker, and what it said."""
 
 
-class Crew:
+class WorkerPool:
     """Processes that each run one job; `progress` [workers, n] in the slab shows the watcher that they live."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""."""
+"""A training run: built from settings, looped, saved and resumed."""

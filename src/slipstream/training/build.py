@@ -12,25 +12,25 @@ from typing import Any, Protocol
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.engine import Engine
-from slipstream.algorithms.episode_stats import Episodes
-from slipstream.algorithms.imitation_loss import make_mentor
-from slipstream.algorithms.kl_reference import make_anchor
+from slipstream.algorithms.episode_stats import EpisodeStats
+from slipstream.algorithms.imitation_loss import make_imitation_loss
+from slipstream.algorithms.kl_reference import make_kl_reference
 from slipstream.algorithms.ppo import PPO
-from slipstream.algorithms.reward_hacking import Alarm
-from slipstream.algorithms.rollback import Gate
+from slipstream.algorithms.reward_hacking import RewardHackingDetector
+from slipstream.algorithms.rollback import Rollback
 from slipstream.algorithms.schedules import Schedules
-from slipstream.algorithms.warm_start import adopt
+from slipstream.algorithms.warm_start import load_start
 from slipstream.collect.actor import Actor
-from slipstream.collect.actors import Actors
-from slipstream.collect.batched_groups import Grouping, make_batched
-from slipstream.collect.local import Local
+from slipstream.collect.actors import ActorsCollector
+from slipstream.collect.batched_groups import BatchedPlan, make_batched
+from slipstream.collect.local import LocalCollector
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, MachineError
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
-from slipstream.play.assignments import Match, Roster, still_seats
+from slipstream.play.assignments import FinishedGame, OpponentRoster, fixed_assignments
 from slipstream.play.games import nobody_to_play
 from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
@@ -38,8 +38,8 @@ from slipstream.system import machine
 from slipstream.system.slab import Field
 from slipstream.training.curriculum import make_curriculum
 from slipstream.training.device_support import off_device
-from slipstream.training.opponents import Matches, Opponents, Still
-from slipstream.vector.make import consider_native, make_vector, spread_vector
+from slipstream.training.opponents import FixedOpponent, Matchmaker, Opponents
+from slipstream.vector.make import choose_native, make_vector, spread_vector
 
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
@@ -95,7 +95,7 @@ class Collector(Protocol):
     def collect(self, version: int) -> Any:
         """Return rollout number `version`, made with weights number `version - lag`."""
 
-    def matches(self, version: int) -> list[Match]:
+    def matches(self, version: int) -> list[FinishedGame]:
         """The games that ended in rollout number `version`."""
 
     def snapshot(self, version: int) -> Mapping[str, Array]:
@@ -112,7 +112,7 @@ class Collector(Protocol):
 
 
 @dataclass
-class Parts:
+class TrainingParts:
     """What a run is made of."""
 
     choice: EnvChoice
@@ -121,12 +121,12 @@ class Parts:
     design: Design
     learner: Learner
     schedules: Schedules
-    episodes: Episodes
-    matches: Matches
+    episodes: EpisodeStats
+    matches: Matchmaker
     collector: Collector
     batch: int
-    alarm: Alarm
-    gate: Gate | None = None
+    alarm: RewardHackingDetector
+    gate: Rollback | None = None
 
     def publish(self, version: int) -> None:
         """Hand the newest weights over as this version, with the seats of the games that begin under it."""
@@ -145,14 +145,14 @@ def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
 
 
 def settle_discount(settings: Settings, step_seconds: float, env: str) -> Settings:
-    """The settings with the discounts that `rewards.half_life` stands for, where it is given."""
+    """The settings with the discounts that `rewards.half_life_s` stands for, where it is given."""
     rewards = settings.rewards
     if rewards.potential and f"{settings.algorithm}.gamma" in settings.schedules:
         raise ConfigError(
             f"`rewards.potential` pays by one discount, and `{settings.algorithm}.gamma` has a schedule.",
             "drop one of the two",
         )
-    if rewards.half_life is None:
+    if rewards.half_life_s is None:
         return settings
     gamma = {"gamma": discount(rewards, step_seconds, 0.0, env)}
     return settings.model_copy(
@@ -161,20 +161,20 @@ def settle_discount(settings: Settings, step_seconds: float, env: str) -> Settin
 
 
 def told_discount(settings: Settings, step_seconds: float) -> str:
-    """What `rewards.half_life` makes of the discount, in words; empty without one."""
-    half_life, gamma = settings.rewards.half_life, getattr(settings, settings.algorithm).gamma
+    """What `rewards.half_life_s` makes of the discount, in words; empty without one."""
+    half_life, gamma = settings.rewards.half_life_s, getattr(settings, settings.algorithm).gamma
     if half_life is None:
         return ""
-    why = f"rewards.half_life: {half_life:g} s in steps of {step_seconds:.3g} s"
+    why = f"rewards.half_life_s: {half_life:g} s in steps of {step_seconds:.3g} s"
     return f"{settings.algorithm}.gamma = {gamma:.6g}  ({why})"
 
 
 def build(
     choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None,
     opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
-) -> Parts:  # fmt: skip
+) -> TrainingParts:  # fmt: skip
     """Make the parts of a run; `before` is the applied plan of a run that goes on."""
-    spec, design, memory, fields, native = look(choice, settings)
+    spec, design, memory, fields, native = probe_env(choice, settings)
     settings = settle_discount(settings, spec.step_seconds, choice.name)
     schedules = Schedules(settings)
     if (settings.opponent or opponents) and not spec.competitive:
@@ -182,7 +182,7 @@ def build(
     replay = settings.algorithm == "sac"
     facts = Facts(
         cores=machine.cores(), native=parse(choice.name)[0] is not None,
-        minibatch=settings.sac.batch if replay else settings.ppo.minibatch,
+        minibatch=settings.sac.batch_size if replay else settings.ppo.minibatch,
         weights=design.weights.size * (PASSES if replay else 1), replay=replay,
         needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
         **_native_facts(choice, settings, spec, resumed=before is not None), off_device=off_device(
@@ -200,40 +200,46 @@ def build(
         learner.notices.append(said)
     game, _ = parse(choice.name)
     curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
-    rivals = opponents(spec, design) if opponents else Still(settings.opponent, spec, envs)
-    matches = Matches(spec, envs, settings.seed, rivals, curriculum)
+    rivals = opponents(spec, design) if opponents else FixedOpponent(settings.opponent, spec, envs)
+    matches = Matchmaker(spec, envs, settings.seed, rivals, curriculum)
     stepped = replace(choice, native=plan.native.applied)
     collector = _collector(
         stepped, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append
     )
-    episodes = Episodes(envs * spec.agents, versus=settings.opponent is not None)
-    alarm = Alarm(steady=curriculum is None)
-    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
-    return Parts(choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate)
+    episodes = EpisodeStats(envs * spec.agents, versus=settings.opponent is not None)
+    alarm = RewardHackingDetector(steady=curriculum is None)
+    gate = (
+        Rollback(settings.evaluation.rollback_after)
+        if settings.evaluation.rollback_after and settings.every.evaluate
+        else None
+    )
+    return TrainingParts(
+        choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate
+    )
 
 
 def _on_device(
     choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, schedules: Schedules, batch: int,
     fresh: bool,
-) -> Parts:  # fmt: skip
+) -> TrainingParts:  # fmt: skip
     """The parts of a run that lives on one device."""
-    from slipstream.collect.device import Device
+    from slipstream.collect.device import DeviceCollector
     from slipstream.engines.device_engine import DeviceEpisodes, DevicePPO
-    from slipstream.engines.torch_backends import set_modes
-    from slipstream.policies.device_net import Matrices
+    from slipstream.engines.torch_backends import set_backend_flags
+    from slipstream.policies.device_net import DeviceNet
     from slipstream.vector.device import DeviceVector
 
-    set_modes(plan)
+    set_backend_flags(plan)
     envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
     pack = design.first_pack(settings.seed)
-    start = adopt(settings.start, design, pack, spec) if settings.start and fresh else {}
-    net = Matrices(design, device, plan.precision.applied)
+    start = load_start(settings.start, design, pack, spec) if settings.start and fresh else {}
+    net = DeviceNet(design, device, plan.precision.applied)
     began, graphs = time.perf_counter(), plan.graphs.applied
     learner = DevicePPO(settings, net, pack, rows, graphs=graphs, absences=spec.absences, start=start)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
-    collector = Device(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
+    collector = DeviceCollector(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
     if graphs:
         try:
             collector.prepare()
@@ -244,15 +250,19 @@ def _on_device(
                 "lower plan.envs or ppo.rollout if memory ran out; plan.graphs=false runs without graphs",
             ) from error
         learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
-    matches = Matches(spec, envs, settings.seed, Still(None, spec, envs), None)
-    gate = Gate(settings.evaluation.gate) if settings.evaluation.gate and settings.every.evaluate else None
-    return Parts(
+    matches = Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None)
+    gate = (
+        Rollback(settings.evaluation.rollback_after)
+        if settings.evaluation.rollback_after and settings.every.evaluate
+        else None
+    )
+    return TrainingParts(
         choice, spec, plan, design, learner, schedules, DeviceEpisodes(rows, collector), matches, collector, batch,
-        Alarm(steady=True), gate,
+        RewardHackingDetector(steady=True), gate,
     )  # fmt: skip
 
 
-def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field], bool]:
+def probe_env(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field], bool]:
     """Make one environment, play one step of it, and read off its facts, the design of its policy and what is kept.
 
     The last of them is whether the game can be played on a GPU.
@@ -263,13 +273,13 @@ def look(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, d
     try:
         spec = vector.spec
         design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
-        roster = Roster(lambda name: load_agent(name, spec, choice))
+        roster = OpponentRoster(lambda name: load_agent(name, spec, choice))
         rivals = [settings.opponent] if settings.opponent else []
         remembered = [load_agent(name, spec, choice).memory(0).shape[1] for name in rivals]
         memory = max([design.state_size, *remembered]) if spec.competitive else 0
         actor = Actor(vector, design, seed=settings.seed, roster=roster, memory=memory)
         roster.add(rivals)
-        seats = still_seats(spec, 1, bool(rivals))
+        seats = fixed_assignments(spec, 1, bool(rivals))
         actor.reset(seats)
         fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
         actor.fill(empty_rollout(spec, design, 1, 1), seats)
@@ -283,7 +293,7 @@ def _native_facts(choice: EnvChoice, settings: Settings, spec: EnvSpec, resumed:
     if resumed or settings.plan.native is False:
         return {}
     share = max(1, (settings.plan.envs or PYTHON_ENVS) // machine.cores())
-    why, gain = consider_native(choice, spec, share, late=settings.policy.memory == "none")
+    why, gain = choose_native(choice, spec, share, late=settings.policy.memory == "none")
     return {"no_native": why, "native_gain": gain}
 
 
@@ -301,7 +311,7 @@ def needs_torch(settings: Settings, design: Design) -> str:
         "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
         "the contrastive loss": settings.algorithm == "ppo"
-        and (settings.ppo.contrast > 0 or "ppo.contrast" in settings.schedules),
+        and (settings.ppo.contrastive_coef > 0 or "ppo.contrastive_coef" in settings.schedules),
     }
     return next((what for what, wanted in wants.items() if wanted), "")
 
@@ -310,7 +320,7 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
     """What learns; a fresh one begins as `start`, one that goes on gets its weights from a checkpoint."""
     rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
     pack = design.first_pack(settings.seed)
-    start = adopt(settings.start, design, pack, spec) if settings.start and fresh else {}
+    start = load_start(settings.start, design, pack, spec) if settings.start and fresh else {}
     if settings.algorithm == "sac":
         if settings.ppo.teacher or settings.ppo.demos:
             raise ConfigError(
@@ -320,14 +330,16 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
         from slipstream.algorithms.sac import SAC
 
         if plan.learner.applied == "torch":
-            from slipstream.engines.torch_backends import set_modes
+            from slipstream.engines.torch_backends import set_backend_flags
 
-            set_modes(plan)
+            set_backend_flags(plan)
         return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
     wanted, said = settings.ppo, list[str]()
     engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
-    anchor = make_anchor(wanted.reference, spec, design, rows) if wanted.reference else None
-    ppo = PPO(settings, design, pack, engine, rows, anchor, make_mentor(settings, choice, spec, design, rows), start)
+    anchor = make_kl_reference(wanted.reference, spec, design, rows) if wanted.reference else None
+    ppo = PPO(
+        settings, design, pack, engine, rows, anchor, make_imitation_loss(settings, choice, spec, design, rows), start
+    )
     ppo.notices = said  # one list, so that what the engine says in the midst of training is heard too
     return ppo
 
@@ -344,13 +356,13 @@ def make_engine(
 ) -> Engine:
     """What takes the gradient steps, as the plan says; where it cannot, the plan is mended and `say` told."""
     if plan.learner.applied == "torch":
-        from slipstream.engines.torch_backends import set_modes
+        from slipstream.engines.torch_backends import set_backend_flags
         from slipstream.engines.torch_engine import TorchEngine
 
-        set_modes(plan)
+        set_backend_flags(plan)
         return TorchEngine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
-            checkpointing=plan.checkpointing.applied, optimiser=settings.ppo.optimiser,
+            checkpointing=plan.activation_checkpointing.applied, optimiser=settings.ppo.optimiser,
             device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
             compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
             offload=plan.storage.applied == "host",
@@ -366,10 +378,10 @@ def _collector(
 ) -> Collector:  # fmt: skip
     envs, lag = plan.envs.applied, plan.lag.applied
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
-    roster = Roster(lambda name: load_agent(name, spec, choice, sampled))
+    roster = OpponentRoster(lambda name: load_agent(name, spec, choice, sampled))
     if plan.collector.applied == "local":
         vector = _vector(choice, settings, plan, say)
-        return Local(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
+        return LocalCollector(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
 
     def sized(name: str, field: Field) -> Field:
         first = envs * spec.agents if name.startswith("row/") else envs
@@ -378,7 +390,7 @@ def _collector(
     state = {name: sized(name, field) for name, field in fields.items()}
     if plan.collector.applied == "batched":
         kept = plan.storage.applied == "device" and plan.learner.applied == "torch"
-        how = Grouping(
+        how = BatchedPlan(
             envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
             settings.plan.deadline_s, plan.inference.applied, plan.precision.applied, plan.graphs.applied,
             plan.pinned.applied, plan.device.applied if kept else "",
@@ -387,7 +399,7 @@ def _collector(
             choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=partial(mend, plan, say)
         )  # fmt: skip
     try:
-        return Actors(
+        return ActorsCollector(
             choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
             seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
             zero_copy=plan.zero_copy.applied,

@@ -10,10 +10,10 @@ from typing import Any
 from slipstream.runs import system_metrics
 from slipstream.runs.checkpoint import Saver
 from slipstream.runs.metrics import Metrics
-from slipstream.runs.signals import Wishes
+from slipstream.runs.signals import StopRequest
 from slipstream.runs.spans import Spans
 from slipstream.settings import Settings
-from slipstream.training.build import Parts
+from slipstream.training.build import TrainingParts
 from slipstream.training.opponents import Event
 from slipstream.training.run_state import Position, capture
 
@@ -37,7 +37,7 @@ Profile = Callable[[int], Any]
 
 
 def iterate(
-    parts: Parts, settings: Settings, position: Position, metrics: Metrics, saver: Saver, wishes: Wishes,
+    parts: TrainingParts, settings: Settings, position: Position, metrics: Metrics, saver: Saver, wishes: StopRequest,
     evaluate: Evaluate, profile: Profile,
 ) -> Iterator[Progress]:  # fmt: skip
     """Train until the steps or minutes are used up or somebody wishes to stop; yields after every iteration.
@@ -78,7 +78,7 @@ def iterate(
         row |= parts.episodes.metrics() | _terms(parts, rollout, samples)
         if due(every.gradients, before, position.steps):
             row |= learner.gradient_statistics()
-        if due(every.dormant, before, position.steps):
+        if due(every.dormant_units, before, position.steps):
             row |= learner.dormant()
         best, evaluating = matches.opponents.promotion, due(every.evaluate, before, position.steps)
         if evaluating:
@@ -118,7 +118,7 @@ def iterate(
         yield progress
 
 
-def _go_ahead(parts: Parts, settings: Settings, position: Position, seconds: float) -> None:
+def _go_ahead(parts: TrainingParts, settings: Settings, position: Position, seconds: float) -> None:
     """Weights are final: where none are awaited, the next rollout need not wait for what is still to be told."""
     if not parts.collector.lag and not _finished(settings, position, seconds):
         parts.collector.ahead(position.version)
@@ -135,7 +135,7 @@ def due(every: int, before: int, now: int) -> bool:
     return every > 0 and now // every > before // every
 
 
-def _terms(parts: Parts, rollout: Any, samples: int) -> dict[str, float]:
+def _terms(parts: TrainingParts, rollout: Any, samples: int) -> dict[str, float]:
     """The mean of each reward term per step of the learning policy."""
     if not parts.spec.terms:
         return {}

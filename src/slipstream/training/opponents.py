@@ -13,7 +13,7 @@ import numpy as np
 from slipstream.confidence import mean_interval
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError
-from slipstream.play.assignments import PLAYER, SELF, SIDE, TASK, Match, still_seats
+from slipstream.play.assignments import PLAYER, SELF, SIDE, TASK, FinishedGame, fixed_assignments
 from slipstream.training.curriculum import Curriculum
 from slipstream.training.tasks import Result, Scores
 
@@ -53,7 +53,7 @@ class Opponents(Protocol):
     def draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
         """The player and the learning side of each of a number of games to come."""
 
-    def see(self, matches: Sequence[Match], steps: int) -> None:
+    def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
         """Take in games that ended."""
 
     def retire(self, player: int, why: str) -> None:
@@ -72,7 +72,7 @@ class Opponents(Protocol):
         """End everything that was started."""
 
 
-class Still:
+class FixedOpponent:
     """Always the same: the learner itself, or one agent with the sides alternating from env to env."""
 
     sampled = promotes = False
@@ -81,7 +81,7 @@ class Still:
     def __init__(self, opponent: str | None, spec: EnvSpec, envs: int) -> None:
         self.events: list[Event] = []
         self._opponent = opponent
-        self._seats = still_seats(spec, envs, opponent is not None)
+        self._seats = fixed_assignments(spec, envs, opponent is not None)
 
     def join(self, roll: Roll) -> None:
         """Enter the one agent, if there is one."""
@@ -96,7 +96,7 @@ class Still:
         """The same seats as ever."""
         return self._seats[:, PLAYER], self._seats[:, SIDE]
 
-    def see(self, matches: Sequence[Match], steps: int) -> None:
+    def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
         """Nothing depends on it."""
 
     def retire(self, player: int, why: str) -> None:
@@ -118,7 +118,7 @@ class Still:
         """Nothing is held open."""
 
 
-class Matches:
+class Matchmaker:
     """Draws the seats of the games to come; the roll of players only ever grows."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Matches:
         self.seats = seats
         return seats
 
-    def see(self, matches: Sequence[Match], failed: Mapping[int, str], steps: int) -> None:
+    def see(self, matches: Sequence[FinishedGame], failed: Mapping[int, str], steps: int) -> None:
         """Take in games that ended and players that failed."""
         for player, why in failed.items():
             if player not in self._retired:
@@ -220,7 +220,7 @@ class Matches:
             self._scores.restore(state["scores"])
 
     def _first(self) -> Array:
-        seats = still_seats(self._spec, self._envs, False)
+        seats = fixed_assignments(self._spec, self._envs, False)
         self.seats = seats
         return self.draw()
 
@@ -231,7 +231,7 @@ class Matches:
         rivals = [self.enlist(task.opponent) if task.opponent else SELF for task in tasks]
         return np.array(numbers, np.int64), np.array(rivals, np.int64)
 
-    def _result(self, match: Match, steps: int) -> Result | None:
+    def _result(self, match: FinishedGame, steps: int) -> Result | None:
         """A game as the curriculum sees it; none of its own where the task is not among its."""
         same = self._tasks == match.task
         fits = same & (self._rivals == match.player)

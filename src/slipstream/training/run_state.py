@@ -10,7 +10,7 @@ from slipstream.agents.trained import policy_arrays
 from slipstream.contracts import Array
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.checkpoint import Checkpoint
-from slipstream.training.build import Parts
+from slipstream.training.build import TrainingParts
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Position:
     """Whether everything belongs to the same moment; false in the midst of an update."""
 
 
-def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
+def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpoint:
     """Copy everything; nothing in the result changes when training goes on."""
     learner, state = parts.learner.snapshot()
     learner |= {name: array.copy() for name, array in parts.episodes.arrays().items()}
@@ -67,7 +67,7 @@ def capture(parts: Parts, position: Position, seconds: float) -> Checkpoint:
     )
 
 
-def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
+def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     """Put a checkpoint's state into freshly built parts and start collecting where it stopped."""
     state: dict[str, Any] = checkpoint.state
     world = dict(parts.spec.world)

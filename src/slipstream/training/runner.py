@@ -20,21 +20,21 @@ from slipstream.config import Resolved, dump
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, EnvError
-from slipstream.play.games import Games, Played, play
-from slipstream.play.replay_recording import keep
+from slipstream.play.games import GameResult, GameSummary, play
+from slipstream.play.replay_recording import record_replay
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
 from slipstream.runs.display import Display
 from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
 from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
-from slipstream.runs.signals import Wishes, heeded
+from slipstream.runs.signals import StopRequest, handle_signals
 from slipstream.settings import Settings
 from slipstream.system import numba_compile
-from slipstream.training.build import Parts, build, choose_env
+from slipstream.training.build import TrainingParts, build, choose_env
 from slipstream.training.loop import Progress, due, iterate
 from slipstream.training.opponents import Opponents
-from slipstream.training.plan_summary import plan_rows, table, telling
+from slipstream.training.plan_summary import notable_switches, plan_rows, table
 from slipstream.training.run_state import Position, capture, restore
 
 NEED_BYTES = 256 * 2**20
@@ -105,7 +105,7 @@ def begin(
         parts.close()
 
 
-def go_on(
+def resume(
     run: Path, steps: int | None = None, modules: tuple[str, ...] = (), factory: Callable[[], Any] | None = None,
     terms: dict[str, Any] | None = None, opponents: Against | None = None,
 ) -> Trained:  # fmt: skip
@@ -167,16 +167,16 @@ def _check_unfinished(settings: Settings, checkpoint: Checkpoint, run: Path) -> 
         )
 
 
-def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, began: float) -> Trained:
+def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> Trained:
     """Run the loop with a display, signals and keys around it, and save at the end whatever ended it."""
-    wishes, saver, metrics = Wishes(), Saver(run, settings.keep), Metrics(run)
+    wishes, saver, metrics = StopRequest(), Saver(run, settings.keep), Metrics(run)
     progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
     display = Display(f"train {parts.choice.name}")
     evaluate, rows = _evaluator(parts, settings), parts.plan.rows()
     loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
     try:
-        with heeded(wishes), display:
-            for line in table(telling(plan_rows(parts, settings))):
+        with handle_signals(wishes), display:
+            for line in table(notable_switches(plan_rows(parts, settings))):
                 display.message(line)
             try:
                 before = position.steps
@@ -223,25 +223,27 @@ def _drive(parts: Parts, settings: Settings, run: RunDir, position: Position, be
     )
 
 
-def _measure(parts: Parts, settings: Settings, games: int, steps: int, keep: list[Played] | None = None) -> Games:
+def _measure(
+    parts: TrainingParts, settings: Settings, games: int, steps: int, record_replay: list[GameResult] | None = None
+) -> GameSummary:
     """Games of the policy as it is against the reference, on seeds of their own, so that they disturb nothing."""
     against = _reference(parts, settings)
     agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
     versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
     seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
     envs = settings.evaluation.envs
-    return play(parts.choice, lambda *_: agent, versus, games, seed=seed, envs=envs, keep=keep)
+    return play(parts.choice, lambda *_: agent, versus, games, seed=seed, envs=envs, keep=record_replay)
 
 
-def _reference(parts: Parts, settings: Settings) -> str:
+def _reference(parts: TrainingParts, settings: Settings) -> str:
     game, _ = parse(parts.choice.name)
     own = game.reference if game is not None else "random" if parts.spec.competitive else ""
     return settings.evaluation.opponent or own
 
 
-def _keep_replays(parts: Parts, settings: Settings, run: RunDir, steps: int) -> str:
+def _keep_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps: int) -> str:
     """Keep the games worth a look of some that are played now."""
-    played: list[Played] = []
+    played: list[GameResult] = []
     _measure(parts, settings, REPLAY_GAMES, steps, played)
     agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
     against = _reference(parts, settings)
@@ -250,11 +252,11 @@ def _keep_replays(parts: Parts, settings: Settings, run: RunDir, steps: int) -> 
         return agent if name == "agent" else load_agent(against, spec, choice)
 
     names = {"agent": f"run:{run.path}@{steps}", "opponent": against}
-    kept = keep(parts.choice, played, "agent", run.replays, steps=steps, seat=seat, names=names)
+    kept = record_replay(parts.choice, played, "agent", run.replays, steps=steps, seat=seat, names=names)
     return f"Replays kept: {', '.join(path.name for path in kept)}."
 
 
-def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
+def _evaluator(parts: TrainingParts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
     """What evaluates the policy as it is after so many steps."""
     against = _reference(parts, settings)
 
@@ -271,7 +273,7 @@ def _evaluator(parts: Parts, settings: Settings) -> Callable[[int], tuple[float,
 
 
 def _view(
-    progress: Progress, parts: Parts, settings: Settings, run: RunDir, saver: Saver, evaluated: dict[str, Any]
+    progress: Progress, parts: TrainingParts, settings: Settings, run: RunDir, saver: Saver, evaluated: dict[str, Any]
 ) -> dict[str, Any]:
     """What the display shows of an iteration; `evaluated` keeps the last evaluation."""
     row, position = progress.row, progress.position
@@ -312,7 +314,7 @@ def _view(
     }
 
 
-def _obey_keys(display: Display, wishes: Wishes) -> None:
+def _obey_keys(display: Display, wishes: StopRequest) -> None:
     """p pauses until p again, c saves, q saves and ends."""
     key = display.poll_key()
     if key == "p":

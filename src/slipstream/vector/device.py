@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slipstream.contracts import Array, EnvSpec, Rows, Vector
-from slipstream.system.gpu_kernels import OnDevice, Room, Work, launch
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice, launch
 
 WRITTEN = (
     "obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour",
@@ -54,7 +54,7 @@ class DeviceVector:
         self.spec: EnvSpec = vector.spec
         self.envs = vector.envs
         self._shared: list[tuple[Array, Tensor]] = []
-        self._works: dict[str, Work] = {}
+        self._works: dict[str, KernelCall] = {}
         if device != "cpu":
             self._place(vector.on_device())
 
@@ -67,14 +67,14 @@ class DeviceVector:
             if id(arg) not in made and isinstance(arg, np.ndarray):
                 made[id(arg)] = side_by_side(torch.from_numpy(arg).to(self.device), rows)
                 self._shared.append((arg, made[id(arg)]))
-            elif id(arg) not in made and isinstance(arg, Room):
+            elif id(arg) not in made and isinstance(arg, EmptyArray):
                 empty = torch.zeros(arg.shape, dtype=getattr(torch, arg.dtype), device=self.device)
                 made[id(arg)] = side_by_side(empty, rows)
             return made.get(id(arg), arg)
 
         for name, work in vars(play).items():
             if work is not None:
-                self._works[name] = Work(work.one, work.count, tuple(placed(arg) for arg in work.args))
+                self._works[name] = KernelCall(work.one, work.count, tuple(placed(arg) for arg in work.args))
 
     def begin(self) -> None:
         """Do what the game does before a rollout."""

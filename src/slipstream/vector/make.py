@@ -19,10 +19,10 @@ from slipstream.envs.registry import LIVE, EnvChoice, import_modules, parse
 from slipstream.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field
-from slipstream.vector.processes import Processes
-from slipstream.vector.random_rollout import Walk
-from slipstream.vector.serial import Bridge, Serial
-from slipstream.vector.threads import Threads
+from slipstream.vector.processes import ProcessVector
+from slipstream.vector.random_rollout import RandomRollout
+from slipstream.vector.serial import EnvAdapter, SerialVector
+from slipstream.vector.threads import ThreadVector
 
 LATE = "it resets in the step after an episode's end, which is no step of the next"
 
@@ -42,7 +42,7 @@ def make_vector(
         made = choice.factory() if choice.factory else _make_named(choice, variant)
         if choice.factory is not None and rlgym.recognise(made):
             return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
-        spec, bridge = _bridge(choice, variant, adapter.adopt(made))
+        spec, bridge = _bridge(choice, variant, adapter.make_env(made))
     except SlipstreamError:
         raise
     except Exception as error:
@@ -50,7 +50,7 @@ def make_vector(
         raise lacking or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
     spec = replace(spec, action_repeat=repeat)
-    return Serial(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
+    return SerialVector(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
 
 
 def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> vector_env.Native:
@@ -68,7 +68,7 @@ def steps_in_batches(choice: EnvChoice) -> bool:
     return choice.native or parse(choice.name)[0] is not None
 
 
-def consider_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True) -> tuple[str, float]:
+def choose_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True) -> tuple[str, float]:
     """Why an environment cannot be stepped by a vector env of its own, or how many times faster that is.
 
     `late` says that it may reset in the step after an end.
@@ -95,7 +95,7 @@ def consider_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = Tr
         with contextlib.closing(vector):
             if vector.spec.late_resets and not late:
                 return LATE, 0.0
-            rates.append(Walk(vector).glance())
+            rates.append(RandomRollout(vector).glance())
     return "", rates[0] / rates[1]
 
 
@@ -115,9 +115,9 @@ def spread_vector(
         return make_vector(choice, envs, seed=seed)
     make, workers = partial(make_vector, choice, seed=seed), min(workers, envs)
     if how == "threads":
-        return Threads(make, spec, envs, workers, deadline_s)
+        return ThreadVector(make, spec, envs, workers, deadline_s)
     state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in kept.items()}
-    return Processes(make, spec, envs, workers, deadline_s, state, mends)
+    return ProcessVector(make, spec, envs, workers, deadline_s, state, mends)
 
 
 def spaces_of(vector: Vector) -> tuple[Space[Any], Space[Any]]:
@@ -132,7 +132,7 @@ def make_one(choice: EnvChoice) -> adapter.Env:
 
 
 def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
-    return adapter.adopt(choice.factory()) if choice.factory else _make_named(choice, variant)
+    return adapter.make_env(choice.factory()) if choice.factory else _make_named(choice, variant)
 
 
 def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
@@ -140,7 +140,7 @@ def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
     return minerl.make(variant, choice.env.options) if live else adapter.make(variant, choice.env.options)
 
 
-def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, Bridge]:
+def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, EnvAdapter]:
     """Look at one environment with all its checks, then take them off; it is the first that is stepped."""
     bare, limit = adapter.strip(plain)
     looked_at = [adapter.wrap(bare, choice.env.wrappers)]
@@ -153,7 +153,7 @@ def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpe
     env = looked_at[0]
     try:
         spec = adapter.spec_of(env, choice.name, choice.env.target)
-        bridge = Bridge(
+        bridge = EnvAdapter(
             make=make_bare,
             time_limit=limit,
             encode_obs=obs_encoder(env.observation_space),

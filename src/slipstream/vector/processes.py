@@ -16,10 +16,10 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, Vector, check_tasks, empty_rows
 from slipstream.errors import EnvError, EnvFault, MachineError
-from slipstream.system.pipe_event import Bell
+from slipstream.system.pipe_event import PipeEvent
 from slipstream.system.slab import Field, Slab
 from slipstream.system.worker_main import Answer, Requests, serve
-from slipstream.system.worker_pool import Crew
+from slipstream.system.worker_pool import WorkerPool
 
 RESET, STEP, RESET_SOME, SEEDS, ASSIGN, SAVE, LOAD = range(7)
 STEPS, ENV, FIRST = range(3)
@@ -72,7 +72,7 @@ class VectorJob:
     """Where it says that it is done."""
 
 
-class Hands:
+class StepWorkers:
     """Worker processes that step the environments of one or more groups."""
 
     def __init__(
@@ -95,11 +95,11 @@ class Hands:
         self._busy = [[w for w, own in enumerate(shares) if own[g][0] < own[g][1]] for g in range(len(groups))]
         self._heard = np.zeros((workers, len(groups)), np.int64)
         """Answers that came while another group's were waited for."""
-        self._calls, self._replies = [Bell() for _ in shares], [Bell() for _ in shares]
+        self._calls, self._replies = [PipeEvent() for _ in shares], [PipeEvent() for _ in shares]
         ends = [(call.ear or 0, reply.cord or 0) for call, reply in zip(self._calls, self._replies, strict=True)]
         self._jobs = [VectorJob(w, make, own, places, *ends[w]) for w, own in enumerate(shares)]
         try:
-            self._crew = Crew(
+            self._crew = WorkerPool(
                 "slipstream.vector.processes", self._jobs, self.slab, deadline_s=deadline_s, where=self._where,
                 inherit=ends,
             )  # fmt: skip
@@ -151,7 +151,7 @@ class Hands:
         self._mended.append(now)
         for bell in (self._calls[worker], self._replies[worker]):
             bell.drop(ear=True, cord=True)
-        call, reply = self._calls[worker], self._replies[worker] = Bell(), Bell()
+        call, reply = self._calls[worker], self._replies[worker] = PipeEvent(), PipeEvent()
         job = self._jobs[worker] = replace(self._jobs[worker], ear=call.ear or 0, cord=reply.cord or 0)
         self._crew.replace(worker, job, (job.ear, job.cord))
         call.drop(ear=True)
@@ -183,10 +183,10 @@ class Hands:
         return self._named(first + env, steps)
 
 
-class Share:
+class VectorShare:
     """One group of environments that worker processes step; a step can be begun and waited for."""
 
-    def __init__(self, hands: Hands, group: int) -> None:
+    def __init__(self, hands: StepWorkers, group: int) -> None:
         self.spec, self._hands, self._group = hands.spec, hands, group
         low, high = hands.groups[group]
         self.envs, self._low, self._last = high - low, low, RESET
@@ -282,7 +282,7 @@ class Share:
         self._hands.wait(self._group)
 
 
-class Processes(Share):
+class ProcessVector(VectorShare):
     """A vector whose environments live in worker processes of its own."""
 
     def __init__(
@@ -292,7 +292,7 @@ class Processes(Share):
         """`state` is what a snapshot of all environments holds, by name; without it none is given."""
         room = {f"state/{name}": field for name, field in (state or {}).items()}
         slab = Slab(step_fields(spec, envs, 1, workers) | room)
-        super().__init__(Hands(make, spec, [(0, envs)], workers, deadline_s, slab, mends=mends), 0)
+        super().__init__(StepWorkers(make, spec, [(0, envs)], workers, deadline_s, slab, mends=mends), 0)
 
     def close(self) -> None:
         """End the workers; may be called twice."""
@@ -341,7 +341,7 @@ def work(job: VectorJob, slab: Slab, requests: Requests, answer: Answer) -> None
     _stay_on_a_core(job.worker)
     slab["progress"][job.worker, FIRST] = next((low for low, high in job.shares if low < high), 0)
     teams = [Team(job, slab, group) if low < high else None for group, (low, high) in enumerate(job.shares)]
-    call, reply = Bell(ear=job.ear), Bell(cord=job.cord)
+    call, reply = PipeEvent(ear=job.ear), PipeEvent(cord=job.cord)
     answer({"said": "ready"})
     while call.wait():
         team = teams[call.word]

@@ -28,7 +28,7 @@ def draw_actions(spec: EnvSpec, mask: Array, random: np.random.Generator) -> Arr
     return drawn
 
 
-class Walk:
+class RandomRollout:
     """A vector that is stepped with random actions."""
 
     def __init__(self, vector: Vector, seed: int = 0) -> None:

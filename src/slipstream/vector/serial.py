@@ -15,7 +15,7 @@ from slipstream.system.rng import Seeds
 
 
 @dataclass(frozen=True)
-class Bridge:
+class EnvAdapter:
     """How rows meet one kind of Python environment: encoders made once, not looked up per step."""
 
     make: Callable[[], Any]
@@ -55,11 +55,11 @@ class Repeated:
         return obs, total, terminated, truncated, info
 
 
-class Serial:
+class SerialVector:
     """Environments with Gymnasium's `reset` and `step`, same-step autoreset, one agent each."""
 
     def __init__(
-        self, spec: EnvSpec, bridge: Bridge, seeds: Sequence[int], *, first: int = 0, repeat: int = 1,
+        self, spec: EnvSpec, bridge: EnvAdapter, seeds: Sequence[int], *, first: int = 0, repeat: int = 1,
         progress: Array | None = None,
     ) -> None:  # fmt: skip
         self.spec = spec

@@ -19,7 +19,7 @@ from slipstream.errors import EnvError
 Task = Callable[[], None]
 
 
-class Threads:
+class ThreadVector:
     """A vector whose environments are shared out over threads; a step can be begun and waited for."""
 
     def __init__(

@@ -17,7 +17,7 @@ from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.importers.flat_tables import BLOCK, Table
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError
-from slipstream.stages.import_export import bring_in, import_trajectories
+from slipstream.stages.import_export import import_demos, import_trajectories
 
 LENGTHS = (5, 3, 7)
 ROWS = sum(LENGTHS)
@@ -59,7 +59,7 @@ Save = Callable[[Path, dict[str, Array]], Path]
 
 def brought(file: Path, out: Path, **options: Any) -> Demos:
     """Import a file and open what came out."""
-    bring_in("auto", str(file), out, **options)
+    import_demos("auto", str(file), out, **options)
     return Demos.open(out)
 
 
@@ -150,7 +150,7 @@ def test_pickled_observations_are_refused(tmp_path: Path) -> None:
     """What is needed and pickled is an error that names it and says how to save it again."""
     file = save_npz(tmp_path, imitation() | {"obs": np.array([[1.0]] * (ROWS + 3) + [None], object)})
     with pytest.raises(DemoError, match=r"`obs` in .* holds pickled Python objects") as caught:
-        bring_in("npz", str(file), tmp_path / "out")
+        import_demos("npz", str(file), tmp_path / "out")
     assert caught.value.hint == (
         "save it again with plain numbers or text: np.savez(..., obs=np.array(values.tolist()))"
     )
@@ -163,7 +163,7 @@ def test_choices_and_bounds_are_those_of_the_data_or_given(tmp_path: Path) -> No
     assert brought(file, tmp_path / "a").schema.action.sizes == (3, 5)
     assert brought(file, tmp_path / "b", sizes=(4, 6)).schema.action.sizes == (4, 6)
     with pytest.raises(ConfigError, match="Actions have 2 parts, --sizes is for 3"):
-        bring_in("npz", str(file), tmp_path / "c", sizes=(1, 2, 3))
+        import_demos("npz", str(file), tmp_path / "c", sizes=(1, 2, 3))
     told = flat()
     told["actions"][:, 1] = 0.25
     file = save_npz(tmp_path, told)
@@ -175,7 +175,7 @@ def test_choices_and_bounds_are_those_of_the_data_or_given(tmp_path: Path) -> No
     assert brought(file, tmp_path / "f").schema.action.binary == (True, True)
     file = save_npz(tmp_path, flat(actions=parts - 1))
     with pytest.raises(DemoError, match="A choice of -1 is negative"):
-        bring_in("npz", str(file), tmp_path / "g")
+        import_demos("npz", str(file), tmp_path / "g")
 
 
 def test_an_environment_tells_what_the_data_cannot(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_environment_tells_what_the_data_cannot(tmp_path: Path) -> None:
     assert demos.episode(3)["obs"].argmax(axis=1).tolist() == [3, 3]
     bad = save_npz(tmp_path, flat(observations=np.arange(ROWS) + 16, actions=np.zeros(ROWS, np.int64)))
     with pytest.raises(DemoError, match="An observation does not fit its space: the observation 16 is not one of 16"):
-        bring_in("npz", str(bad), tmp_path / "bad", env="gymnasium:FrozenLake-v1")
+        import_demos("npz", str(bad), tmp_path / "bad", env="gymnasium:FrozenLake-v1")
 
 
 @SAVES
@@ -223,7 +223,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path, spoil: dict[str, Any], why: 
     """What is missing or does not match is said before anything is written."""
     file = save_npz(tmp_path, flat(**spoil))
     with pytest.raises(DemoError, match=why):
-        bring_in("npz", str(file), tmp_path / "out")
+        import_demos("npz", str(file), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -231,14 +231,14 @@ def test_a_damaged_hdf5_file(tmp_path: Path) -> None:
     """A file that is none is an error about that file."""
     (tmp_path / "x.hdf5").write_bytes(b"nothing")
     with pytest.raises(DemoError, match=r"x\.hdf5 cannot be read"):
-        bring_in("auto", str(tmp_path / "x.hdf5"), tmp_path / "out")
+        import_demos("auto", str(tmp_path / "x.hdf5"), tmp_path / "out")
 
 
 def test_a_single_step_without_an_end_is_no_episode(tmp_path: Path) -> None:
     """An episode of which no whole step is known is left out and named."""
     starts = np.isin(np.arange(ROWS), [0, 5, 6])
     file = save_npz(tmp_path, flat(terminals=None, timeouts=None, episode_starts=starts))
-    facts = bring_in("npz", str(file), tmp_path / "out", allow=0.5)
+    facts = import_demos("npz", str(file), tmp_path / "out", allow=0.5)
     assert facts["episodes"] == 2
     assert facts["skipped"] == [
         {"episode": "episode 1", "why": "has no whole step: what came after its only observation is not in the data"}

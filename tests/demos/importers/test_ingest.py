@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
-from slipstream.demos.importers.ingest import Episode, Part, Source, optional, take_in
+from slipstream.demos.importers.ingest import Episode, Part, Source, ingest, optional
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError, MachineError
 
@@ -42,7 +42,7 @@ def source(count: int = 20, bad: tuple[int, ...] = (), fail: Exception | None = 
 def test_workers_change_nothing_but_the_shards(tmp_path: Path) -> None:
     """The order of episodes is that of the source, however many read them."""
     for workers in (1, 3, 7):
-        facts = take_in(source(), tmp_path / str(workers), workers=workers)
+        facts = ingest(source(), tmp_path / str(workers), workers=workers)
         assert facts["workers"] == workers and len(facts["shards"]) == workers and facts["episodes"] == 20
     one, three, seven = (Demos.open(tmp_path / str(workers)) for workers in (1, 3, 7))
     assert one.checksum == three.checksum == seven.checksum
@@ -53,13 +53,13 @@ def test_workers_change_nothing_but_the_shards(tmp_path: Path) -> None:
 
 def test_a_source_that_is_read_in_order_has_one_worker(tmp_path: Path) -> None:
     """Where episodes lie in one file they are read one after the other."""
-    assert take_in(source(parallel=False), tmp_path / "out", workers=4)["workers"] == 1
+    assert ingest(source(parallel=False), tmp_path / "out", workers=4)["workers"] == 1
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, [1]), (5, [5]), (13, [5, 6, 2]), (10_000, None)])
 def test_max_samples_cuts_the_last_episode(tmp_path: Path, limit: int, steps: list[int] | None) -> None:
     """No more steps are taken than asked for; an episode that is cut just stops."""
-    take_in(source(), tmp_path / "out", max_samples=limit, workers=2)
+    ingest(source(), tmp_path / "out", max_samples=limit, workers=2)
     demos = Demos.open(tmp_path / "out")
     if steps is None:
         assert len(demos) == 20
@@ -72,12 +72,12 @@ def test_max_samples_cuts_the_last_episode(tmp_path: Path, limit: int, steps: li
 def test_max_samples_must_be_positive(tmp_path: Path) -> None:
     """Nought is no limit."""
     with pytest.raises(ConfigError, match="0 samples cannot be imported"):
-        take_in(source(), tmp_path / "out", max_samples=0)
+        ingest(source(), tmp_path / "out", max_samples=0)
 
 
 def test_a_few_bad_episodes_are_left_out(tmp_path: Path) -> None:
     """Up to 1 % may be unreadable; they are listed with the reason."""
-    facts = take_in(source(200, bad=(7, 100)), tmp_path / "out", workers=2)
+    facts = ingest(source(200, bad=(7, 100)), tmp_path / "out", workers=2)
     assert facts["episodes"] == 198
     assert facts["skipped"] == [
         {"episode": "e100", "why": "number 100 is odd"}, {"episode": "e7", "why": "number 7 is odd"},
@@ -87,10 +87,10 @@ def test_a_few_bad_episodes_are_left_out(tmp_path: Path) -> None:
 def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
     """More than that is an error that names the first, and leaves nothing behind."""
     with pytest.raises(DemoError, match=r"3 of 200 episodes of nowhere cannot be used, more than 1 %:\n  e7: number 7"):
-        take_in(source(200, bad=(7, 8, 9, 10)), tmp_path / "out")
+        ingest(source(200, bad=(7, 8, 9, 10)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
     with pytest.raises(DemoError, match="nowhere holds no episode that can be used"):
-        take_in(source(2, bad=(0, 1)), tmp_path / "out", allow=1.0)
+        ingest(source(2, bad=(0, 1)), tmp_path / "out", allow=1.0)
     assert not list(tmp_path.iterdir())
 
 
@@ -98,11 +98,11 @@ def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
 def test_any_other_failure_leaves_nothing_behind(tmp_path: Path, error: BaseException) -> None:
     """A full disk, a bug or Ctrl-C end the import, close the source, and what was there stays as it was."""
     closed: list[bool] = []
-    take_in(source(3), tmp_path / "out")
+    ingest(source(3), tmp_path / "out")
     before = Demos.open(tmp_path / "out").checksum
     failing = source(40, bad=(20,), fail=error, close=lambda: closed.append(True))  # type: ignore[arg-type]
     with pytest.raises(type(error)):
-        take_in(failing, tmp_path / "out", workers=2)
+        ingest(failing, tmp_path / "out", workers=2)
     assert [file.name for file in tmp_path.iterdir()] == ["out"] and closed == [True]
     assert Demos.open(tmp_path / "out").checksum == before
     assert not any(thread.name.startswith("ThreadPoolExecutor") for thread in threading.enumerate())
@@ -110,27 +110,27 @@ def test_any_other_failure_leaves_nothing_behind(tmp_path: Path, error: BaseExce
 
 def test_a_folder_grows_by_imports_of_the_same_kind(tmp_path: Path) -> None:
     """A second import is added; another kind of data, or a folder of something else, is refused at once."""
-    take_in(source(3), tmp_path / "out")
-    take_in(source(4), tmp_path / "out")
+    ingest(source(3), tmp_path / "out")
+    ingest(source(4), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 7
     other = Schema("toy", vector_obs(5), ActionSpec("discrete", (3,)))
     read: list[Part] = []
     strange = Source("toy", "x", other, [Part("a")], lambda part: read.append(part), lambda part: 1)  # type: ignore[arg-type, return-value]
     with pytest.raises(DemoError, match="holds demos with another `obs`"):
-        take_in(strange, tmp_path / "out")
+        ingest(strange, tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(DemoError, match="is not empty and holds no demos"):
-        take_in(source(3), tmp_path / "full")
+        ingest(source(3), tmp_path / "full")
     with pytest.raises(DemoError, match=r"notes\.txt is a file, not a folder"):
-        take_in(source(3), tmp_path / "full" / "notes.txt")
+        ingest(source(3), tmp_path / "full" / "notes.txt")
     assert not read and len(list(tmp_path.iterdir())) == 2
 
 
 def test_progress_counts_episodes(tmp_path: Path) -> None:
     """Every episode is told once, bad ones too."""
     told: list[tuple[int, int]] = []
-    take_in(source(20, bad=(3,)), tmp_path / "out", workers=2, allow=0.1, on_progress=lambda *now: told.append(now))
+    ingest(source(20, bad=(3,)), tmp_path / "out", workers=2, allow=0.1, on_progress=lambda *now: told.append(now))
     assert told == [(n, 20) for n in range(1, 21)]
 
 

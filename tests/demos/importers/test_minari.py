@@ -21,7 +21,7 @@ from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.errors import ConfigError, DemoError, MachineError
-from slipstream.stages.import_export import bring_in, send_out
+from slipstream.stages.import_export import export_demos, import_demos
 
 IMAGE = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("in/eye", "image", (40, 36, 3))))
 KINDS = {
@@ -71,7 +71,7 @@ def test_there_and_back_is_the_same_bit_by_bit(tmp_path: Path, kind: str) -> Non
     demos = write(tmp_path / "one", KINDS[kind])
     facts = export_minari(demos, tmp_path / "out" / "demos-v0")
     assert facts["dataset"] == "demos-v0" and facts["episodes"] == 3
-    bring_in("minari", str(tmp_path / "out" / "demos-v0"), tmp_path / "two", env="e")
+    import_demos("minari", str(tmp_path / "out" / "demos-v0"), tmp_path / "two", env="e")
     again = Demos.open(tmp_path / "two")
     assert again.schema == demos.schema
     assert again.checksum == demos.checksum
@@ -83,7 +83,7 @@ def test_minari_reads_what_was_exported(tmp_path: Path, home: Path) -> None:
     """Below Minari's folder the dataset has a name, T + 1 observations, flags at the end, and an environment."""
     schema = Schema("gymnasium:CartPole-v1", vector_obs(4), ActionSpec("discrete", (2,)))
     demos = write(tmp_path / "one", schema)
-    facts = send_out("minari", tmp_path / "one", home / "cartpole" / "expert-v3")
+    facts = export_demos("minari", tmp_path / "one", home / "cartpole" / "expert-v3")
     assert facts["dataset"] == "cartpole/expert-v3"
     dataset = minari.load_dataset("cartpole/expert-v3")
     assert dataset.total_steps == 16 and dataset.spec.dataset_id == "cartpole/expert-v3"
@@ -95,7 +95,7 @@ def test_minari_reads_what_was_exported(tmp_path: Path, home: Path) -> None:
         assert not episode.terminations[:-1].any() and not episode.truncations[:-1].any()
         ended = demos.episodes["ended"][number]
         assert (episode.terminations[-1], episode.truncations[-1]) == (ended == TERMINATED, ended == TRUNCATED)
-    bring_in("auto", "cartpole/expert-v3", tmp_path / "two")
+    import_demos("auto", "cartpole/expert-v3", tmp_path / "two")
     assert Demos.open(tmp_path / "two").schema == schema
 
 
@@ -123,7 +123,7 @@ def test_what_minari_wrote_is_read(tmp_path: Path) -> None:
         observations=values, actions=acts, rewards=np.arange(4.0), terminations=flags, truncations=~flags, seed=5
     )
     made("mixed-v0", obs, action, [buffer])
-    bring_in("minari", "mixed-v0", tmp_path / "out")
+    import_demos("minari", "mixed-v0", tmp_path / "out")
     demos = Demos.open(tmp_path / "out")
     found = demos.schema.obs.split(np.array(demos.episode(0)["obs"]))
     np.testing.assert_array_equal(found["eye"], eye.transpose(0, 2, 3, 1))
@@ -151,7 +151,7 @@ def test_max_samples_and_jpeg(tmp_path: Path) -> None:
     ]
     box = spaces.Box(0, 255, (40, 36, 3), np.uint8)
     dataset = made("lossy-v0", box, spaces.Discrete(2), buffers, jpeg_encoding=True)
-    facts = bring_in("minari", "lossy-v0", tmp_path / "out", max_samples=11)
+    facts = import_demos("minari", "lossy-v0", tmp_path / "out", max_samples=11)
     demos = Demos.open(tmp_path / "out")
     assert facts["steps"] == 11 and demos.episodes["steps"].tolist() == [8, 3]
     assert demos.episodes["ended"].tolist() == [TERMINATED, 0]
@@ -164,11 +164,11 @@ def test_max_samples_and_jpeg(tmp_path: Path) -> None:
 def test_datasets_that_are_not_there(tmp_path: Path, home: Path) -> None:
     """A name that is not here is not fetched; near names are offered."""
     with pytest.raises(DemoError, match="There is no Minari dataset `D4RL/door/human-v2`") as caught:
-        bring_in("minari", "D4RL/door/human-v2", tmp_path / "out")
+        import_demos("minari", "D4RL/door/human-v2", tmp_path / "out")
     assert caught.value.hint == "get it first: minari download NAME"
     export_minari(write(tmp_path / "one", KINDS["plain"]), home / "demos-v0")
     with pytest.raises(DemoError, match="Did you mean `demos-v0`") as caught:
-        bring_in("minari", "demo-v0", tmp_path / "out")
+        import_demos("minari", "demo-v0", tmp_path / "out")
     assert caught.value.hint == "there are: demos-v0"
 
 
@@ -206,6 +206,6 @@ def test_imported_demos_are_those_of_the_environment(tmp_path: Path, home: Path)
         truncations=flags,
     )  # fmt: skip
     made("pendulum-v0", None, None, [buffer], env="Pendulum-v1")
-    bring_in("minari", "pendulum-v0", tmp_path / "out")
+    import_demos("minari", "pendulum-v0", tmp_path / "out")
     schema, spec = Demos.open(tmp_path / "out").schema, spec_of(env, "gymnasium:Pendulum-v1")
     assert (schema.env, schema.obs, schema.action) == (spec.name, spec.obs, spec.action)

@@ -14,7 +14,7 @@ import pytest
 from slipstream.contracts import Array
 from slipstream.demos.exporters.minerl import export_minerl, write_recording
 from slipstream.demos.format import TERMINATED
-from slipstream.demos.importers.ingest import take_in
+from slipstream.demos.importers.ingest import ingest
 from slipstream.demos.importers.minerl import minerl_source, recordings
 from slipstream.demos.iterators import sarsd_iter
 from slipstream.demos.reader import Demos
@@ -29,7 +29,7 @@ NAME = "v3_absolute_grape_changeling-6_3774-4098"
 
 def brought(game: Path, out: Path, allow: float = 0.01, **options: Any) -> Demos:
     """Import a game and open what came out."""
-    take_in(minerl_source(game, **options), out, allow=allow)
+    ingest(minerl_source(game, **options), out, allow=allow)
     return Demos.open(out)
 
 
@@ -199,9 +199,9 @@ def test_bad_recordings_are_left_out_and_named(
     with pytest.raises(
         DemoError, match=r"1 of 3 episodes of .* cannot be used, more than 1 %:\n  v3_b-1_0-20: .*" + why
     ):
-        take_in(minerl_source(game), tmp_path / "out")
+        ingest(minerl_source(game), tmp_path / "out")
     assert [file.name for file in tmp_path.iterdir()] == ["data"]
-    facts = take_in(minerl_source(game), tmp_path / "out", allow=0.5)
+    facts = ingest(minerl_source(game), tmp_path / "out", allow=0.5)
     assert facts["episodes"] == 2 and [one["episode"] for one in facts["skipped"]] == ["v3_b-1_0-20"]
     assert len(Demos.open(tmp_path / "out")) == 2
 
@@ -213,7 +213,7 @@ def test_a_damaged_video_is_left_out(recording: Write, tmp_path: Path, keep: flo
     game = recording("v3_b-1_0-20")
     file = game / "v3_b-1_0-20" / "recording.mp4"
     file.write_bytes(file.read_bytes()[: int(keep * file.stat().st_size)])
-    facts = take_in(minerl_source(game), tmp_path / "out", allow=1.0)
+    facts = ingest(minerl_source(game), tmp_path / "out", allow=1.0)
     assert facts["episodes"] == 1 and "recording.mp4 cannot be decoded" in facts["skipped"][0]["why"]
 
 
@@ -227,7 +227,7 @@ def test_a_damaged_archive_is_left_out(recording: Write, tmp_path: Path) -> None
     data = bytearray(flipped.read_bytes())
     data[600:640] = bytes(40)
     flipped.write_bytes(data)
-    facts = take_in(minerl_source(game), tmp_path / "out", allow=1.0)
+    facts = ingest(minerl_source(game), tmp_path / "out", allow=1.0)
     assert facts["episodes"] == 1
     assert [one["episode"] for one in facts["skipped"]] == ["v3_b-1_0-20", "v3_c-1_0-20"]
 
@@ -235,7 +235,7 @@ def test_a_damaged_archive_is_left_out(recording: Write, tmp_path: Path) -> None
 def test_doubts_about_metadata_are_notes(recording: Write, tmp_path: Path) -> None:
     """Where metadata.json and the data differ the data are believed, and it is said."""
     game = recording(meta={"total_reward": 64.0, "duration_steps": 99, "success": False})
-    facts = take_in(minerl_source(game), tmp_path / "out")
+    facts = ingest(minerl_source(game), tmp_path / "out")
     total = members(game)["reward"].sum()
     assert facts["notes"] == [
         f"{NAME}: metadata.json says duration_steps 99, the data have 20",
@@ -262,9 +262,9 @@ def test_other_words_do_not_mix(recording: Write, tmp_path: Path) -> None:
     first = recording("v3_a-1_0-20", action__craft=np.full(20, "none"))
     second = recording("v3_b-1_0-20", game="MineRLOther-v0", action__craft=np.full(20, "planks"))
     brought(first, tmp_path / "out")
-    take_in(minerl_source(first), tmp_path / "out")
+    ingest(minerl_source(first), tmp_path / "out")
     with pytest.raises(DemoError, match="holds demos with other words behind their numbers"):
-        take_in(minerl_source(second, env="MineRLTreechop-v0"), tmp_path / "out")
+        ingest(minerl_source(second, env="MineRLTreechop-v0"), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 2
 
 

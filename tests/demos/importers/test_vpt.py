@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import Array
-from slipstream.demos.importers.ingest import take_in
+from slipstream.demos.importers.ingest import ingest
 from slipstream.demos.importers.vpt import CURSOR, draw_cursor, null_steps, read_actions, read_lines, vpt_source
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
@@ -25,7 +25,7 @@ SMALL = FrameAdapter((36, 64))
 
 def brought(place: Path, out: Path, allow: float = 0.01, **options: Any) -> Demos:
     """Import recordings and open what came out."""
-    take_in(vpt_source(place, **({"adapter": SMALL} | options)), out, allow=allow)
+    ingest(vpt_source(place, **({"adapter": SMALL} | options)), out, allow=allow)
     return Demos.open(out)
 
 
@@ -118,7 +118,7 @@ def test_lines_and_frames_that_do_not_match(segment: Write, vpt_line: Line, tmp_
     segment(lines, "b", tail='{"mouse": {"x": 3.0, "y"')
     segment(lines, "c", frames=6)
     segment(lines, "d", frames=20)
-    facts = take_in(vpt_source(place, adapter=SMALL), tmp_path / "out")
+    facts = ingest(vpt_source(place, adapter=SMALL), tmp_path / "out")
     assert Demos.open(tmp_path / "out").episodes["steps"].tolist() == [10, 11, 5, 11]
     assert facts["notes"] == ["c: 6 lines have no frame"]
 
@@ -133,7 +133,7 @@ def test_bad_recordings_are_named(segment: Write, vpt_line: Line, tmp_path: Path
     (place / "alone.jsonl").unlink()
     segment(lines, "film")
     (place / "film.mp4").write_bytes(b"no video")
-    facts = take_in(vpt_source(place, adapter=SMALL), tmp_path / "out", allow=1.0)
+    facts = ingest(vpt_source(place, adapter=SMALL), tmp_path / "out", allow=1.0)
     assert facts["episodes"] == 1
     told = {one["episode"]: one["why"] for one in facts["skipped"]}
     assert told["alone"] == "has no .jsonl beside its video"
@@ -158,7 +158,7 @@ def test_an_index_names_recordings(segment: Write, vpt_line: Line, tmp_path: Pat
     index.write_text(
         json.dumps({"basedir": "https://example.org/", "relpaths": ["8.0/one", "9.0/two.mp4", "8.0/gone"]})
     )
-    facts = take_in(vpt_source(index, adapter=SMALL), tmp_path / "out")
+    facts = ingest(vpt_source(index, adapter=SMALL), tmp_path / "out")
     assert facts["episodes"] == 2
     assert facts["notes"] == [f"1 of 3 recordings that {index} names are not here"]
     assert Demos.open(tmp_path / "out").shards[0].origin["worker"]["episodes"][0] == "8.0/one"
@@ -183,7 +183,7 @@ def test_the_cursor_is_drawn_where_a_window_is_open(segment: Write, vpt_line: Li
 
 def test_the_usual_size_is_what_vpt_sees(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
     """Frames become 128x128 unless another size is said."""
-    take_in(vpt_source(segment([vpt_line(n) for n in range(3)])), tmp_path / "out")
+    ingest(vpt_source(segment([vpt_line(n) for n in range(3)])), tmp_path / "out")
     assert Demos.open(tmp_path / "out").schema.obs.fields[0].shape == (128, 128, 3)
 
 

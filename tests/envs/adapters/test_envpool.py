@@ -116,10 +116,10 @@ class TestGames:
     @pytest.mark.parametrize("name", ["Pendulum-v1", "MiniGrid-Empty-5x5-v0", "Pong-v5"])
     def test_other_kinds_of_games(self, name: str) -> None:
         """Numbers, dicts with images and frames can be stepped."""
-        from slipstream.vector.random_rollout import Walk
+        from slipstream.vector.random_rollout import RandomRollout
 
         vector = self.made(name, 2)
-        walk = Walk(vector)
+        walk = RandomRollout(vector)
         walk.steps(20)
         assert np.isfinite(vector.spec.obs.vectors(walk._out.obs)).all()
 

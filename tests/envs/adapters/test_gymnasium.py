@@ -148,7 +148,7 @@ class Old:
 
 def test_environments_of_old_are_adopted() -> None:
     """Four things become five, a seed goes where it went, and spaces are told by what they have."""
-    env = adapter.adopt(Old())
+    env = adapter.make_env(Old())
     assert env.observation_space == spaces.Box(0, 255, (9, 9, 3), np.uint8) and env.action_space == spaces.Discrete(3)
     obs, info = env.reset(seed=4)
     assert obs.shape == (9, 9, 3) and info == {} and env.seeded == [4]

@@ -23,7 +23,7 @@ from slipstream.plan import Facts, make_plan
 from slipstream.settings import EnvSettings, PlanSettings
 from slipstream.testing import ToyEnv
 from slipstream.training.build import build, choose_env
-from slipstream.vector.make import LATE, consider_native, make_vector
+from slipstream.vector.make import LATE, choose_native, make_vector
 
 ENVS, LENGTH = 3, 4
 SEEN = spaces.Dict({"cue": spaces.Box(-1, 1, (4,), np.float32), "left": spaces.Discrete(9, start=-4)})
@@ -245,10 +245,10 @@ def test_where_it_is_used_and_why_not() -> None:
     """Reasons against it, and the gain where there is none."""
     cart = EnvChoice("gymnasium:CartPole-v1")
     spec = make_vector(cart, 1).spec
-    why, gain = consider_native(cart, spec, 32)
+    why, gain = choose_native(cart, spec, 32)
     assert not why and gain > 1.5
-    assert not consider_native(cart, spec, 2, late=False)[0]
-    assert consider_native(EnvChoice("gymnasium:Toy/NextStep-v0"), spec, 2, late=False) == (LATE, 0.0)
+    assert not choose_native(cart, spec, 2, late=False)[0]
+    assert choose_native(EnvChoice("gymnasium:Toy/NextStep-v0"), spec, 2, late=False) == (LATE, 0.0)
     for choice, reason in (
         (EnvChoice("soccer"), "the game steps in batches by itself"),
         (EnvChoice("gymnasium:Acrobot-v1"), "no vector env is registered for it"),
@@ -256,10 +256,10 @@ def test_where_it_is_used_and_why_not() -> None:
         (replace(cart, env=EnvSettings(wrappers=("FlattenObservation",))), "env.wrappers are for one env"),
         (replace(cart, env=EnvSettings(action_repeat=2)), "env.action_repeat is for one env"),
     ):
-        assert consider_native(choice, spec, 2) == (reason, 0.0)
-    assert consider_native(cart, replace(spec, tasks=("a",)), 2)[0] == "it has tasks"
+        assert choose_native(choice, spec, 2) == (reason, 0.0)
+    assert choose_native(cart, replace(spec, tasks=("a",)), 2)[0] == "it has tasks"
     assert (
-        consider_native(cart, replace(spec, action=replace(spec.action, masked=True)), 2)[0] == "its actions are masked"
+        choose_native(cart, replace(spec, action=replace(spec.action, masked=True)), 2)[0] == "its actions are masked"
     )
 
 

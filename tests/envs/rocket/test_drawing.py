@@ -15,8 +15,8 @@ from slipstream.envs.render.scenes import draw, make_scene
 from slipstream.envs.render.video import Film, sheet
 from slipstream.envs.rocket import layout as at
 from slipstream.errors import DemoError
-from slipstream.play.games import Fixture, play_fixtures
-from slipstream.play.replay_recording import keep, tape, verify
+from slipstream.play.games import ScheduledGame, play_scheduled
+from slipstream.play.replay_recording import record_replay, tape, verify
 from slipstream.runs.replays import Replay
 from slipstream.settings import EnvSettings
 
@@ -117,8 +117,8 @@ def test_the_picture_of_a_match_as_it_stands() -> None:
 def test_a_replay_holds_the_match(tmp_path: Path) -> None:
     """Goals, touches and score are told, every state is the same when it is played again, and it can be drawn."""
     choice = EnvChoice("rocket", env=SHORT)
-    fixture = Fixture(("scripted:driver", "scripted:idle"), 5)
-    (played,) = play_fixtures(choice, seat, [fixture], keep_actions=True)
+    fixture = ScheduledGame(("scripted:driver", "scripted:idle"), 5)
+    (played,) = play_scheduled(choice, seat, [fixture], keep_actions=True)
     path = tmp_path / "one.replay"
     assert tape(choice, played, path, seat=seat) is played
     replay = Replay.open(path)
@@ -133,11 +133,11 @@ def test_a_replay_holds_the_match(tmp_path: Path) -> None:
 def test_matches_of_teams_are_kept_whatever_happens(tmp_path: Path) -> None:
     """Where a match ends otherwise when it is played again, the players play a new one, and that is what is told."""
     choice = EnvChoice("rocket:2v2", env=SHORT)
-    fixture = Fixture(("scripted:driver", "scripted:idle"), 6)
-    (played,) = play_fixtures(choice, seat, [fixture], keep_actions=True)
+    fixture = ScheduledGame(("scripted:driver", "scripted:idle"), 6)
+    (played,) = play_scheduled(choice, seat, [fixture], keep_actions=True)
     assert played.actions is not None
     played.behaviour[0]["touches"] += 1.0  # as if it had gone another way
-    (path,) = keep(choice, [played], "scripted:driver", tmp_path, seat=seat)[:1]
+    (path,) = record_replay(choice, [played], "scripted:driver", tmp_path, seat=seat)[:1]
     facts = Replay.open(path).facts
     assert facts.behaviour[0]["touches"] != played.behaviour[0]["touches"]
     assert facts.score is not None and f"{facts.score[0]:g}-{facts.score[1]:g}" in path.name

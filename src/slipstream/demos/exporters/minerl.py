@@ -12,7 +12,7 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.demos.importers import video
-from slipstream.demos.iterators import raw_actions, told_obs
+from slipstream.demos.iterators import nested_obs, raw_actions
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 from slipstream.minecraft.action_maps import FULL, NAMES, ActionMap, action_map
@@ -86,7 +86,7 @@ def export_minerl(demos: Demos, out: Path, on_progress: Callable[[int, int], Non
         actions = raw_actions(demos, number, values)
         if not actions:
             actions = _map(demos, number).decode(np.array(values["action"]))
-        seen = told_obs(demos, number, np.array(values["obs"]))
+        seen = nested_obs(demos, number, np.array(values["obs"]))
         frames = seen.pop("pov")
         name = f"v4_{demos.schema.env.replace(':', '_').replace('/', '_')}-{number}_0-{steps}"
         write_recording(

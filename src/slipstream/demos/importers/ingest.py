@@ -111,7 +111,7 @@ def readable(path: Path) -> Iterator[None]:
         raise DemoError(f"{path} {what}.", "get it again, or leave it out") from error
 
 
-def take_in(
+def ingest(
     source: Source, out: Path, *, workers: int | None = None, allow: float = LIMIT, max_samples: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip

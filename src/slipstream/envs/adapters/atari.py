@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows
-from slipstream.envs.snapshot import Untold
+from slipstream.envs.snapshot import NoSnapshot
 from slipstream.errors import ConfigError, EnvError
 from slipstream.system import machine
 
@@ -17,7 +17,7 @@ SIDE, STACK, FRAMES = 84, 4, 4
 TICK_S = 1 / 60
 
 
-class Atari(Untold):
+class Atari(NoSnapshot):
     """`envs` games of one kind, 84 x 84 grey, the last 4 frames stacked; a step can be begun and waited for.
 
     ALE resets a game in the step that ends it and tells its last observation, as rows want it.

@@ -10,9 +10,9 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.action_spaces import action_spec, batch_decoder
-from slipstream.envs.adapters.multi_agent import judge
+from slipstream.envs.adapters.multi_agent import game_outcome
 from slipstream.envs.adapters.observation_spaces import batch_encoder, obs_spec
-from slipstream.envs.snapshot import Untold
+from slipstream.envs.snapshot import NoSnapshot
 from slipstream.errors import ConfigError, EnvError, did_you_mean, guarded
 from slipstream.system import machine
 from slipstream.system.rng import env_seeds
@@ -44,7 +44,7 @@ def open_pool(name: str, seeds: Sequence[int], options: Mapping[str, Any]) -> An
         ) from error
 
 
-class EnvPool(Untold):
+class EnvPool(NoSnapshot):
     """`envs` games of one kind; where players take turns, only the row whose turn it is is active.
 
     EnvPool would reset a game in the step after its end: it is told to at once instead, so that no step is lost. A pool
@@ -170,7 +170,7 @@ class EnvPool(Untold):
         out.final_obs[over] = out.obs[over]
         if self.spec.competitive:
             for env in ended.tolist():
-                out.outcome[env * agents : (env + 1) * agents] = judge(self._earned[env], self.spec.teams)
+                out.outcome[env * agents : (env + 1) * agents] = game_outcome(self._earned[env], self.spec.teams)
         return ended
 
     def _show(self, obs: Any, infos: Mapping[str, Any], envs: Array, out: Rows) -> None:

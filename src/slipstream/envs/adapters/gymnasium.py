@@ -68,7 +68,7 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Mapping[str, Any]]]) ->
     return env
 
 
-def adopt(env: Any) -> Env:
+def make_env(env: Any) -> Env:
     """An environment as it is, or, where it is none of Gymnasium's, one that has its API."""
     return env if isinstance(env, gymnasium.Env) else Adopted(env)
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from slipstream.contracts import Array
 from slipstream.envs.adapters.action_spaces import action_space_of
-from slipstream.envs.adapters.gymnasium import adopt
+from slipstream.envs.adapters.gymnasium import make_env
 from slipstream.envs.options import check_options
 from slipstream.errors import EnvError
 from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map
@@ -46,7 +46,7 @@ class Live(gymnasium.Env[Any, Any]):
                 f"{', '.join(taken) or 'nothing by name'}.",
                 "give an env whose observations have `pov` and whose actions have `camera`",
             )
-        self.inner = adopt(_Plain(env))
+        self.inner = make_env(_Plain(env))
         self._words = {name: tuple(space.values) for name, space in seen.items() if hasattr(space, "values")}
         self._words |= dict(words or {})
         self._frames = adapter or FrameAdapter()

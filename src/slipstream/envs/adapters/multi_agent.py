@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
-from slipstream.envs.snapshot import Untold
+from slipstream.envs.snapshot import NoSnapshot
 from slipstream.errors import guarded
 from slipstream.system.rng import Seeds, env_seeds
 
@@ -49,7 +49,7 @@ class Decoder(Protocol):
         """A list of one."""
 
 
-def judge(earned: Array, sides: Sequence[int]) -> Array:
+def game_outcome(earned: Array, sides: Sequence[int]) -> Array:
     """Who won, by what each player earned in a game: the team that earned more on average."""
     teams = np.array(sides)
     means = np.array([earned[teams == team].mean() for team in range(teams.max() + 1)])
@@ -59,7 +59,7 @@ def judge(earned: Array, sides: Sequence[int]) -> Array:
     return np.where(best, 1, -1).astype(np.int8)
 
 
-class Tables(Untold):
+class MultiAgentEnvs(NoSnapshot):
     """Games of one kind, stepped one after another; an episode is a game, for all its players."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Tables(Untold):
         teams, winner = np.array(self.spec.teams), self._tables[index].winner()
         if winner is not None:
             return np.where(teams == winner, 1, -1).astype(np.int8) if winner >= 0 else np.zeros(len(teams), np.int8)
-        return judge(self._earned[index], self.spec.teams)
+        return game_outcome(self._earned[index], self.spec.teams)
 
     def _show(self, index: int, out: Rows) -> None:
         """Who acts next, and on what."""

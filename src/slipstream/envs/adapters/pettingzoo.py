@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.adapters.action_spaces import action_decoder, action_spec
-from slipstream.envs.adapters.multi_agent import Tables
+from slipstream.envs.adapters.multi_agent import MultiAgentEnvs
 from slipstream.envs.adapters.observation_spaces import obs_encoder, obs_spec
 from slipstream.errors import ConfigError, EnvError, did_you_mean
 
@@ -137,7 +137,7 @@ def _is_masked(space: Any) -> bool:
     return isinstance(space, spaces.Dict) and "action_mask" in space.spaces and "observation" in space.spaces
 
 
-class PettingZoo(Tables):
+class PettingZoo(MultiAgentEnvs):
     """`envs` games of one kind, stepped one after another; an episode is a game, for all its players."""
 
     def __init__(

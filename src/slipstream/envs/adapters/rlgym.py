@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.adapters.action_spaces import action_spec
-from slipstream.envs.adapters.multi_agent import Tables
+from slipstream.envs.adapters.multi_agent import MultiAgentEnvs
 from slipstream.errors import EnvError
 
 INSTALL = "pip install --no-deps rlgym==2.0.1 rlgym-api==2.0.0 rlgym-rocket-league==2.0.1"
@@ -93,7 +93,7 @@ def team_of(env: Any, agent: Any) -> int:
     return int(cars[agent].team_num) if agent in cars else 0
 
 
-class RLGymRows(Tables):
+class RLGymRows(MultiAgentEnvs):
     """`envs` games of one RLGym env, of which one is there already; an episode is over for all agents at once."""
 
     def __init__(

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.action_spaces import batch_decoder
 from slipstream.envs.adapters.observation_spaces import batch_encoder, obs_encoder
-from slipstream.envs.snapshot import Untold
+from slipstream.envs.snapshot import NoSnapshot
 from slipstream.errors import EnvError, guarded
 from slipstream.system.rng import Seeds
 
@@ -23,7 +23,7 @@ Some = Callable[[Array, Any], Any]
 """(which [envs] bool, seeds) -> observations of a batch, those of all or of these envs alone."""
 
 
-class Native(Untold):
+class Native(NoSnapshot):
     """`envs` environments behind one vector env of Gymnasium's API, whatever its mode of autoreset.
 
     Where it resets in the step that ends an episode, or can be told to, rows are as everywhere. Where it resets in the

@@ -28,11 +28,11 @@ from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
-from slipstream.envs.snapshot import Saved
-from slipstream.envs.user_rewards import compiled_term, value_user_term
+from slipstream.envs.snapshot import ArraySnapshot
+from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
-from slipstream.system.gpu_kernels import OnDevice, Room, Work
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
@@ -54,7 +54,7 @@ def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float
     return (only, only) if only is not None else (numbers.get(_KEYS[1], low), numbers.get(_KEYS[2], high))
 
 
-class Kart(Saved):
+class Kart(ArraySnapshot):
     """`envs` laps against the clock; see `layout` for what a state holds.
 
     The chance of a lap comes from its own seed only: that of env i's first lap follows from `seed` and `first + i`, and
@@ -113,7 +113,7 @@ class Kart(Saved):
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
         self._scratch = np.zeros((1, *SCRATCH))
-        self._terms = [compiled_term(name, function) for name, function in extra.items()]
+        self._terms = [compile_term(name, function) for name, function in extra.items()]
         self._seed, self._first = seed, first
         self._kind = KINDS.index(actions)
         self._repeat = action_repeat
@@ -188,8 +188,8 @@ class Kart(Saved):
     def on_device(self) -> OnDevice:
         """One decision of one env; the next tracks are drawn before a rollout, and moved where they were taken."""
         envs, payout, targets = self.envs, self.payout, self._rules[0]
-        scratch, roads = Room((envs, *SCRATCH), "float64"), Room((envs, POINTS, TRACK_SIZE), "float32")
-        facts, drawn = Room((envs, STATE_SIZE), "float32"), Room((envs, CLOCK_SIZE), "int64")
+        scratch, roads = EmptyArray((envs, *SCRATCH), "float64"), EmptyArray((envs, POINTS, TRACK_SIZE), "float32")
+        facts, drawn = EmptyArray((envs, STATE_SIZE), "float32"), EmptyArray((envs, CLOCK_SIZE), "int64")
         step = (
             self.state, self._before, self.clock, self.tasks, self.tracks, scratch, roads, facts, drawn,
             self.behaviour, *self._rules, self._kind, TABLE, self._repeat, self._acted, payout.shaped, payout.gamma,
@@ -197,7 +197,7 @@ class Kart(Saved):
         )  # fmt: skip
         draw = self.state, self.clock, self.tasks, targets, scratch, roads, facts, drawn
         return OnDevice(
-            Work(batch.step_env, envs, step),
-            before=Work(draw_ahead, envs, draw),
-            after=Work(move_point, envs * POINTS, (self.tracks, roads, drawn)),
+            KernelCall(batch.step_env, envs, step),
+            before=KernelCall(draw_ahead, envs, draw),
+            after=KernelCall(move_point, envs * POINTS, (self.tracks, roads, drawn)),
         )

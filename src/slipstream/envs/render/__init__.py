@@ -1,1 +1,1 @@
-"""."""
+"""Drawing games: shapes, scenes, and replays as video."""

@@ -35,7 +35,7 @@ class Scene(Protocol):
         """The picture at a time; `beyond` steps further if what moves went on as it did, through kick-offs and ends."""
 
 
-def look(vector: Vector) -> dict[str, Array]:
+def render_state(vector: Vector) -> dict[str, Array]:
     """What there is to draw and to tell of games as they stand; nothing where an env does not tell."""
     if isinstance(vector, Viewed):
         return vector.view()

@@ -22,7 +22,7 @@ from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
-from slipstream.envs.snapshot import Saved
+from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
@@ -36,7 +36,7 @@ CAR_NUMBERS = 36
 """What the simulator tells of a car, seen from each side."""
 
 
-class Rocket(Saved):
+class Rocket(ArraySnapshot):
     """`envs` matches of two teams of `team_size` cars; with `mixed` of one to three, as the task says."""
 
     KEPT = ("games", "tasks", "count", "history", "behaviour")

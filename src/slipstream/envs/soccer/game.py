@@ -10,20 +10,20 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.options import check_choice, check_game, check_range
 from slipstream.envs.rewards import Payout
-from slipstream.envs.snapshot import Saved
+from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
 from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
-from slipstream.envs.user_rewards import compiled_term
+from slipstream.envs.user_rewards import compile_term
 from slipstream.settings import RewardSettings
-from slipstream.system.gpu_kernels import OnDevice, Work
+from slipstream.system.gpu_kernels import KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
 
-class Soccer(Saved):
+class Soccer(ArraySnapshot):
     """`envs` matches of two teams of `team_size` cars; see `layout` for what a state holds.
 
     The chance of a match comes from its own seed only: that of env i's first match follows from `seed` and `first + i`,
@@ -75,7 +75,7 @@ class Soccer(Saved):
         self._before = np.zeros_like(self.state)
         self._more = bool(self.payout.weights[T_MORE : len(TERMS)].any())
         self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
-        self._terms = [compiled_term(name, function, ("car", "team_size")) for name, function in extra.items()]
+        self._terms = [compile_term(name, function, ("car", "team_size")) for name, function in extra.items()]
         self._seed, self._first, self._slots = seed, first, slots
         self._kind = KINDS.index(actions)
         self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
@@ -147,7 +147,7 @@ class Soccer(Saved):
             self.state, self._before, self.clock, self.tasks, self.behaviour, *self._rules, self._kind, TABLE,
             self._overtime_ticks, self._sizes, self._acted, self._more, payout.shaped, payout.gamma, *payout.rules,
         )  # fmt: skip
-        return OnDevice(Work(batch.step_env, self.envs, own))
+        return OnDevice(KernelCall(batch.step_env, self.envs, own))
 
 
 def _spec(

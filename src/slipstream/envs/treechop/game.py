@@ -14,13 +14,13 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target, target_tasks
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
-from slipstream.envs.snapshot import Saved
+from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviours import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
 from slipstream.envs.treechop.rendering import ROOM
 from slipstream.envs.treechop.rewards import SCHEME, TERMS
-from slipstream.envs.user_rewards import compiled_term, value_user_term
+from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.minecraft.action_maps import BUTTONS, ActionMap, action_map
 from slipstream.settings import RewardSettings
@@ -33,7 +33,7 @@ SCALARS = ("compass/angle", "inventory/log")
 OPTIONS = ("scalars", "look")
 
 
-class Treechop(Saved):
+class Treechop(ArraySnapshot):
     """`envs` games of gathering logs; see `layout` for what a state holds.
 
     The chance of a game comes from its own seed only: that of env i's first game follows from `seed` and `first + i`,
@@ -89,7 +89,7 @@ class Treechop(Saved):
             SCHEME, rewards or RewardSettings(), env=name, envs=envs, teams=self.spec.teams,
             step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
         )  # fmt: skip
-        self._terms = [compiled_term(key, function) for key, function in extra.items()]
+        self._terms = [compile_term(key, function) for key, function in extra.items()]
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
         self._buttons, self._camera = np.zeros((envs, len(BUTTONS)), np.uint8), np.zeros((envs, 2), np.float32)

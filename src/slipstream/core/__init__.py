@@ -1,1 +1,0 @@
-"""The ground floor: contracts, errors, memory, machine, statistics."""

@@ -1,1 +1,0 @@
-"""Learning: advantages, losses, optimisers, and the loop that ties collecting to them."""

@@ -1,1 +1,0 @@
-"""Policies: shapes, weights, kernels and their torch reference."""
