@@ -183,13 +183,13 @@ def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[flo
     if way != "fused":
         return times(_lean(parts.design, rollout.obs[0], way == "compiled"), rollout.reward.shape[1], seconds)
     rows, acting = np.arange(rollout.reward.shape[1]), make_actor(parts.design)
-    acting.load(parts.learner.pack)
+    acting.load(parts.learner.params_and_stats)
     streams, states = make_streams(0, "act", 0, len(rows)), np.zeros((len(rows), parts.design.state_size), np.float32)
-    action, logp, value = rollout.action[0].copy(), rollout.logp[0].copy(), rollout.value[0].copy()
+    action, log_prob, value = rollout.action[0].copy(), rollout.log_prob[0].copy(), rollout.value[0].copy()
     obs, mask = rollout.obs[0], rollout.mask[0]
 
     def act() -> None:
-        acting.act(rows, obs, mask, streams, True, action, logp, value, states)
+        acting.act(rows, obs, mask, streams, True, action, log_prob, value, states)
 
     return times(act, len(rows), seconds)
 
@@ -217,9 +217,9 @@ def _lean(design: Any, obs: Any, compiled: bool) -> Callable[[], object]:
         hidden = acts(given)
         told, value = choose(hidden), judge(hidden if policy.shared else judges(given))
         if discrete:
-            logp = torch.log_softmax(told, 1)
-            action = (logp.exp() / torch.empty_like(logp).exponential_()).argmax(1, keepdim=True)
-            return action, logp.gather(1, action), value
+            log_prob = torch.log_softmax(told, 1)
+            action = (log_prob.exp() / torch.empty_like(log_prob).exponential_()).argmax(1, keepdim=True)
+            return action, log_prob.gather(1, action), value
         noise = torch.randn_like(told)
         return told + noise * log_std.exp(), -(0.5 * noise * noise + log_std + 0.9189385).sum(1), value
 

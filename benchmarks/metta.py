@@ -43,12 +43,12 @@ WARMED = 3
 """Iterations before training is measured."""
 
 
-def step_ours(chance: np.random.Generator) -> Callable[[float], tuple[int, float]]:
+def step_ours(rng: np.random.Generator) -> Callable[[float], tuple[int, float]]:
     """Random play by rows; CPU seconds."""
     vector = make_vector(EnvChoice(ENV, EnvSettings(options=OPTIONS)), ENVS, seed=0)
     rows = empty_rows(vector.spec, ENVS)
     vector.reset(rows)
-    actions = chance.integers(0, 5, (64, len(rows.reward), 1)).astype(np.int32)
+    actions = rng.integers(0, 5, (64, len(rows.reward), 1)).astype(np.int32)
 
     def run(seconds: float) -> tuple[int, float]:
         began, steps = time.process_time(), 0
@@ -61,13 +61,13 @@ def step_ours(chance: np.random.Generator) -> Callable[[float], tuple[int, float
     return run
 
 
-def step_core(chance: np.random.Generator) -> Callable[[float], tuple[int, float]]:
+def step_core(rng: np.random.Generator) -> Callable[[float], tuple[int, float]]:
     """Random play by the simulator's core and nothing else; CPU seconds."""
     made = Stage(choose("arena", OPTIONS | {"steps": 65535}))
     agents, shape = made.world.agents, (made.world.agents, made.world.room, 3)
     game, action = made.play(0), np.zeros(agents, np.int32)
     game.set_buffers(np.zeros(shape, np.uint8), *np.zeros((2, agents), np.bool_), np.zeros(agents, np.float32), action)
-    actions = chance.integers(0, 5, (64, agents)).astype(np.int32)
+    actions = rng.integers(0, 5, (64, agents)).astype(np.int32)
 
     def run(seconds: float) -> tuple[int, float]:
         began, steps = time.process_time(), 0
@@ -81,7 +81,7 @@ def step_core(chance: np.random.Generator) -> Callable[[float], tuple[int, float
     return run
 
 
-def step_theirs(chance: np.random.Generator) -> Callable[[float], tuple[int, float]]:
+def step_theirs(rng: np.random.Generator) -> Callable[[float], tuple[int, float]]:
     """Random play by the package's PettingZoo env, as its users write it; CPU seconds."""
     from mettagrid.config.mettagrid_config import MettaGridConfig
     from mettagrid.envs.pettingzoo_env import MettaGridPettingZooEnv
@@ -97,7 +97,7 @@ def step_theirs(chance: np.random.Generator) -> Callable[[float], tuple[int, flo
     game.obs.num_tokens = world.tokens
     env = MettaGridPettingZooEnv(Simulator(), MettaGridConfig(game=game))
     env.reset(seed=0)
-    actions = [dict(enumerate(row.tolist())) for row in chance.integers(0, 5, (64, world.agents))]
+    actions = [dict(enumerate(row.tolist())) for row in rng.integers(0, 5, (64, world.agents))]
     played = [0]
 
     def run(seconds: float) -> tuple[int, float]:

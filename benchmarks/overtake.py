@@ -72,16 +72,16 @@ def train_until(run: Path, words: list[str], most_s: float) -> tuple[float | Non
 
 def soccer(seed: int, folder: Path, record: Record) -> dict[str, Any]:
     """One seed: from scratch, from a clone, and from the clone without guards for as many steps as the former took."""
-    chance, demos, clone = ["--seed", str(seed)], folder / "demos", folder / "clone"
+    rng, demos, clone = ["--seed", str(seed)], folder / "demos", folder / "clone"
     record.load()
-    scratch_s, scratch = train_until(folder / "scratch", [*chance, "--steps", "1000000000"], CAP_S)
+    scratch_s, scratch = train_until(folder / "scratch", [*rng, "--steps", "1000000000"], CAP_S)
     record.add({"work": "soccer", "contestant": "scratch", "seed": seed, "seconds": scratch_s or CAP_S, "way": scratch})
     record.load()
     recorded, record_s = call(
-        "record", "scripted:rule", "--env", "soccer", "--episodes", "2000", "--out", str(demos), *chance
+        "record", "scripted:rule", "--env", "soccer", "--episodes", "2000", "--out", str(demos), *rng
     )
-    cloned, clone_s = call("clone", str(demos), "--run", str(clone), *chance)
-    start = [*chance, "--start", f"run:{clone}", "--steps", "1000000000"]
+    cloned, clone_s = call("clone", str(demos), "--run", str(clone), *rng)
+    start = [*rng, "--start", f"run:{clone}", "--steps", "1000000000"]
     train_s, way = train_until(folder / "handed", start, CAP_S)
     measured, _ = call(
         "evaluate", f"run:{clone}", "--env", "soccer", "--opponent", "scripted:rule", "--games", "1000", "--seed", "9"
@@ -97,7 +97,7 @@ def soccer(seed: int, folder: Path, record: Record) -> dict[str, Any]:
     record.load()
     steps = max(3_000_000, way[-1]["steps"])
     _, plain = train_until(
-        folder / "plain", [*chance, "--start", f"run:{clone}", "--steps", str(steps), *pairs(UNGUARDED)], CAP_S
+        folder / "plain", [*rng, "--start", f"run:{clone}", "--steps", str(steps), *pairs(UNGUARDED)], CAP_S
     )
     record.add({"work": "soccer", "contestant": "without guards", "seed": seed, "way": plain})
     return {"seed": seed, "scratch_s": scratch_s or CAP_S, "reached": scratch_s is not None, "plain": plain, **handed}
@@ -141,16 +141,16 @@ def lap(agent: str) -> dict[str, Any]:
 
 def kart(seed: int, folder: Path, record: Record, minutes: float) -> dict[str, Any]:
     """One seed: record, clone, then each algorithm from its clone until it beats the expert."""
-    chance, demos = ["--seed", str(seed)], folder / "demos"
+    rng, demos = ["--seed", str(seed)], folder / "demos"
     record.load()
-    _, record_s = call("record", "scripted:expert", "--env", "kart", "--episodes", "500", "--out", str(demos), *chance)
+    _, record_s = call("record", "scripted:expert", "--env", "kart", "--episodes", "500", "--out", str(demos), *rng)
     found: dict[str, Any] = {"seed": seed, "record_s": record_s}
     for name, extra in (("ppo", ()), ("sac", ("algorithm=sac", f"sac.demos={demos}"))):
         clone = folder / f"clone-{name}"
-        _, clone_s = call("clone", str(demos), "--run", str(clone), *chance, *pairs(extra[:1]))
+        _, clone_s = call("clone", str(demos), "--run", str(clone), *rng, *pairs(extra[:1]))
         copied = lap(f"run:{clone}")
         record.load()
-        train_s, beaten, way = beat(folder / name, clone, chance, extra, minutes)
+        train_s, beaten, way = beat(folder / name, clone, rng, extra, minutes)
         row = {"record_s": record_s, "clone_s": clone_s, "train_s": train_s, "seconds": record_s + clone_s + train_s,
                "beaten": beaten, "clone": copied, "way": way, **(way[-1] if way else {})}  # fmt: skip
         record.add({"work": "kart", "contestant": name, **row})
@@ -159,7 +159,7 @@ def kart(seed: int, folder: Path, record: Record, minutes: float) -> dict[str, A
 
 
 def beat(
-    run: Path, clone: Path, chance: list[str], extra: tuple[str, ...], minutes: float
+    run: Path, clone: Path, rng: list[str], extra: tuple[str, ...], minutes: float
 ) -> tuple[float, bool, list[dict[str, Any]]]:
     """Train in stretches, and after each drive the held-out tracks; only training counts as time."""
     stretch = 20_000 if extra else 1_000_000
@@ -167,7 +167,7 @@ def beat(
     while spent < 60 * minutes:
         steps += stretch
         if steps == stretch:
-            words = ["train", "kart", "--start", f"run:{clone}", "--run", str(run), *chance, *pairs(extra)]
+            words = ["train", "kart", "--start", f"run:{clone}", "--run", str(run), *rng, *pairs(extra)]
             _, seconds = call(*words, "--steps", str(steps), *pairs(("every.evaluate=0",)))
         else:
             _, seconds = call("resume", str(run), "--steps", str(steps))

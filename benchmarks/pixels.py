@@ -107,10 +107,15 @@ def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
         needs_torch=needs_torch(settings, design),
     )  # fmt: skip
     plan = make_plan(settings.plan, facts)
-    pack, (train, held_out) = design.first_pack(settings.seed), split(demos, settings.clone.held_out, settings.seed)
-    engine = make_engine(settings, design, design.split_pack(pack)[0], plan)
+    params_and_stats, (train, held_out) = (
+        design.initial_params_and_stats(settings.seed),
+        split(demos, settings.clone.held_out, settings.seed),
+    )
+    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan)
     statistics, gamma = measure(train, settings.ppo.gamma), settings.ppo.gamma
-    return Cloner(settings.clone, design, pack, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed)
+    return Cloner(
+        settings.clone, design, params_and_stats, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed
+    )
 
 
 def learn(folder: Path, options: argparse.Namespace) -> dict[str, Any]:

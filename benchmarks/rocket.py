@@ -73,7 +73,7 @@ def step(size: int, seconds: float, seed: int, envs: int, gate: Any = None) -> d
     from slipstream.vector.make import make_vector
 
     vector = make_vector(EnvChoice("rocket" if size == 1 else f"rocket:{size}v{size}"), envs, seed=seed)
-    rows, chance, agents = empty_rows(vector.spec, envs), np.random.default_rng(seed), 2 * size * envs
+    rows, rng, agents = empty_rows(vector.spec, envs), np.random.default_rng(seed), 2 * size * envs
     vector.reset(rows)
     steps, began, cpu = -WARM_STEPS, 0.0, 0.0
     while steps <= 0 or time.perf_counter() - began < seconds:
@@ -81,7 +81,7 @@ def step(size: int, seconds: float, seed: int, envs: int, gate: Any = None) -> d
             if gate is not None:
                 gate.wait()
             began, cpu = time.perf_counter(), time.process_time()
-        vector.step(chance.integers(0, 90, (agents, 1)).astype(np.int32), rows)
+        vector.step(rng.integers(0, 90, (agents, 1)).astype(np.int32), rows)
         steps += 1
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     vector.close()
@@ -106,11 +106,11 @@ def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]
     from slipstream.envs.rocket.actions import Controls
 
     arena.load()
-    sim, chance = arena.require(), np.random.default_rng(seed)
+    sim, rng = arena.require(), np.random.default_rng(seed)
     controls, fields = Controls(sim, "discrete"), [arena.make(sim) for _ in range(envs)]
     cars = [[field.add_car(team) for team in (sim.Team.BLUE, sim.Team.ORANGE) for _ in range(size)] for field in fields]
     agents = 2 * size * envs
-    drawn = [controls.of(chance.integers(0, 90, (agents, 1)).astype(np.int32)) for _ in range(64)]
+    drawn = [controls.of(rng.integers(0, 90, (agents, 1)).astype(np.int32)) for _ in range(64)]
     steps, began, cpu = -WARM_STEPS, 0.0, 0.0
     while steps <= 0 or time.perf_counter() - began < seconds:
         if steps == 0:
@@ -118,7 +118,7 @@ def step_bare(size: int, seconds: float, seed: int, envs: int) -> dict[str, Any]
         chosen = iter(drawn[steps % 64])
         for field, playing in zip(fields, cars, strict=True):
             if steps % MATCH_STEPS == 0 or steps == -WARM_STEPS:
-                field.reset_kickoff(int(chance.integers(2**31)))
+                field.reset_kickoff(int(rng.integers(2**31)))
             for car in playing:
                 car.set_controls(next(chosen))
             field.step(8)
@@ -197,8 +197,8 @@ def spread(options: argparse.Namespace) -> None:
     hows = ("serial", "threads", "processes")
     vectors = {how: spread_vector(EnvChoice("rocket"), envs, how, cores()) for how in hows}
     rows = {how: empty_rows(vector.spec, envs) for how, vector in vectors.items()}
-    chance = np.random.default_rng(0)
-    acts = [chance.integers(0, 90, (2 * envs, 1)).astype(np.int32) for _ in range(50)]
+    rng = np.random.default_rng(0)
+    acts = [rng.integers(0, 90, (2 * envs, 1)).astype(np.int32) for _ in range(50)]
     for how, vector in vectors.items():
         vector.reset(rows[how])
     for number in range(-1, options.rounds):

@@ -38,13 +38,13 @@ GRAPH = "one CUDA graph, both copies"
 def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Callable[[], None]:
     """What the batched collector does for a group: streams of chance, log-probabilities and values included."""
     acting = GPUActor(design, rows, device, graphs=graphs, pinned=True)
-    acting.load(design.first_pack(0))
+    acting.load(design.initial_params_and_stats(0))
     everyone, streams = np.arange(rows), make_streams(0, "act", 0, rows)
     mask, states = np.ones((rows, 0), np.uint8), np.zeros((rows, 0), np.float32)
-    action, (logp, value) = np.zeros((rows, len(SIZES)), np.int32), np.zeros((2, rows), np.float32)
+    action, (log_prob, value) = np.zeros((rows, len(SIZES)), np.int32), np.zeros((2, rows), np.float32)
 
     def run() -> None:
-        acting.act(everyone, obs, mask, streams, True, action, logp, value, states)
+        acting.act(everyone, obs, mask, streams, True, action, log_prob, value, states)
         if acting.trouble:
             raise SystemExit(acting.trouble)
 

@@ -35,20 +35,20 @@ ENVS, STEPS, ROUNDS = 64, 200, 5
 
 def path(options: argparse.Namespace, folder: Path, record: Record) -> tuple[dict[str, Any], str]:
     """The whole path with its times, and the held-out games."""
-    chance, shown = ["--seed", str(options.seed)], pairs(NUMBERS)
+    rng, shown = ["--seed", str(options.seed)], pairs(NUMBERS)
     demos, games, taken = folder / "recorded", folder / "MineRLTreechop-v0", folder / "imported"
     eyes, clone, agent = folder / "eyes", folder / "clone", folder / "agent"
     stages: dict[str, list[str]] = {
         "record": ["record", "scripted:lumberjack", "--env", "treechop", "--episodes", str(options.episodes), "--out",
-                   str(demos), *chance, *shown],
+                   str(demos), *rng, *shown],
         "folders": ["demos", "export", "minerl", str(demos), "--out", str(games)],
         "import": ["demos", "import", "minerl", str(games), "--env", "treechop", "--out", str(taken)],
-        "eyes": ["clone", str(taken), "--run", str(eyes), "--epochs", "2", *chance,
+        "eyes": ["clone", str(taken), "--run", str(eyes), "--epochs", "2", *rng,
                  *pairs(("policy.memory=none", "policy.features=128"))],
-        "clone": ["clone", str(taken), "--run", str(clone), *chance,
+        "clone": ["clone", str(taken), "--run", str(clone), *rng,
                   *pairs(("policy.image=frozen", f"policy.trunk=run:{eyes}"))],
         "train": ["train", "treechop", "--start", f"run:{clone}", "--run", str(agent), "--minutes",
-                  str(options.minutes), *chance, *shown, *pairs(("every.evaluate=0",))],
+                  str(options.minutes), *rng, *shown, *pairs(("every.evaluate=0",))],
     }  # fmt: skip
     seconds: dict[str, float] = {}
     for name, words in stages.items():

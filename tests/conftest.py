@@ -99,8 +99,8 @@ def make_policy() -> Callable[..., tuple[Design, Array]]:
         seen = vector_obs(obs) if isinstance(obs, int) else obs
         design = Design(seen, ACTIONS[kind], policy, value)
         random = np.random.default_rng(seed)
-        pack = design.first_pack(seed)
-        params, mean, scale = design.split_pack(pack)
+        params_and_stats = design.initial_params_and_stats(seed)
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
         named = design.weights.named(params)
         spread = 0.3 if seen.plain else 0.03
         drawn = {
@@ -108,7 +108,7 @@ def make_policy() -> Callable[..., tuple[Design, Array]]:
         }
         design.weights.flatten(drawn, params)
         mean[:], scale[:] = random.normal(0, 0.5, seen.floats), random.uniform(0.5, 1.5, seen.floats)
-        return design, pack
+        return design, params_and_stats
 
     return make
 
@@ -149,17 +149,19 @@ def make_samples() -> Callable[..., tuple[Array, Array, Array]]:
 def kernel_measure() -> Callable[..., tuple[Array, Array, Array, Array]]:
     """Run the compiled network over samples, from an empty memory: outputs, values, log-probabilities, entropies."""
 
-    def run(design: Design, pack: Array, obs: Array, mask: Array, action: Array) -> tuple[Array, Array, Array, Array]:
-        params, mean, scale = design.split_pack(pack)
+    def run(
+        design: Design, params_and_stats: Array, obs: Array, mask: Array, action: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
         stack = design.stack
         scratch = np.zeros(CHUNK * stack.scratch_columns, np.float32)
         inputs = outputs(scratch, CHUNK, stack.table, -1)
-        state, fresh = np.zeros((4, stack.state_size), np.float32), np.zeros((1, 4), np.uint8)
+        state, episode_start = np.zeros((4, stack.state_size), np.float32), np.zeros((1, 4), np.uint8)
         probs, measured = np.zeros(max(1, design.outputs), np.float32), np.zeros(2, np.float32)
         rows = []
         for i in range(len(obs)):
             load_obs(obs, i, mean, scale, inputs[0])
-            forward(params, stack.table, scratch, CHUNK, 4, 1, state, fresh)
+            forward(params, stack.table, scratch, CHUNK, 4, 1, state, episode_start)
             policy = outputs(scratch, CHUNK, stack.table, stack.policy_layer)[0]
             value = outputs(scratch, CHUNK, stack.table, stack.value_layer)[0, stack.head[2]]
             raw = policy[: design.outputs].copy()

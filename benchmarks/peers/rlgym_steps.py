@@ -41,13 +41,13 @@ def make(size: int) -> Any:
 def main() -> None:
     """Step until the time is up."""
     size, seconds, seed = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    env, chance = make(size), np.random.default_rng(seed)
+    env, rng = make(size), np.random.default_rng(seed)
     env.reset()
     steps, began, cpu = -WARM_STEPS, 0.0, 0.0
     while steps <= 0 or time.perf_counter() - began < seconds:
         if steps == 0:
             began, cpu = time.perf_counter(), time.process_time()
-        acts = {agent: chance.integers(0, 90, 1) for agent in env.agents}
+        acts = {agent: rng.integers(0, 90, 1) for agent in env.agents}
         _, _, over, cut = env.step(acts)
         if any(over.values()) or any(cut.values()):
             env.reset()

@@ -103,7 +103,7 @@ def start_layer(start: str) -> Layer:
     """The policy of a trained agent, which a run that starts from it is held near."""
     agent = load_trained(start)
     policy = agent.design.policy.model_dump()
-    normalised = bool((agent.design.split_pack(agent.pack)[2] != 1).any())
+    normalised = bool((agent.design.split_params_and_stats(agent.params_and_stats)[2] != 1).any())
     values = {f"policy.{name}": value for name, value in policy.items()} | {"ppo.reference": start}
     return Layer(f"start {start}", values | {"ppo.normalise_obs": normalised, "sac.normalise_obs": normalised})
 

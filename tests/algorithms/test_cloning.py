@@ -25,11 +25,11 @@ def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None
     demos = Demos.open(folder)
     wanted = CloneSettings(**({"batch": 64, "epochs": 30, "learning_rate": 1e-2} | settings))
     design = Design(demos.schema.obs, demos.schema.action, PolicySettings(**({"hidden": (32,)} | (policy or {}))))
-    pack = design.first_pack(0)
+    params_and_stats = design.initial_params_and_stats(0)
     train, held_out = split(demos, 0.2, 0)
     kind = FusedEngine if engine == "fused" else TorchEngine
-    made: Any = kind(design, design.split_pack(pack)[0], 1)
-    return Cloner(wanted, design, pack, made, measure(train, 0.9), train, held_out, gamma=0.9, seed=0)
+    made: Any = kind(design, design.split_params_and_stats(params_and_stats)[0], 1)
+    return Cloner(wanted, design, params_and_stats, made, measure(train, 0.9), train, held_out, gamma=0.9, seed=0)
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
@@ -47,7 +47,7 @@ def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Call
     if kind in ("continuous", "squashed"):
         assert after["clone/error"] < 0.1 < before["clone/error"]
         assert len([key for key in after if key.startswith("clone/error/")]) == 3
-        named = cloner.design.weights.named(cloner.design.split_pack(cloner.pack)[0])
+        named = cloner.design.weights.named(cloner.design.split_params_and_stats(cloner.params_and_stats)[0])
         assert named["log_std"].min() >= np.log(0.05) - 1e-6
     else:
         assert after["clone/accuracy"] > 0.85 > before["clone/accuracy"]
@@ -63,7 +63,7 @@ def test_the_value_learns_returns_in_the_units_of_ppo(make_demos: Callable[..., 
     deviation = float(np.sqrt(cloner.statistics.returns.variance[0]))
     (window,) = cloner.held_out.batches(None, np.zeros(6), np.ones(6), False)
     steps = int(cloner.held_out.demos.episodes["steps"][0])
-    assert window.batch.goal[0] == pytest.approx((1 - 0.9**steps) / 0.1 / deviation, rel=1e-4)
+    assert window.batch.value_target[0] == pytest.approx((1 - 0.9**steps) / 0.1 / deviation, rel=1e-4)
     first = cloner.epoch(0)["clone/value_loss"]
     for epoch in range(1, 6):
         last = cloner.epoch(epoch)["clone/value_loss"]
@@ -88,7 +88,7 @@ def weights_after(cloner: Cloner, first: int, last: int) -> Array:
     """Learn some epochs."""
     for epoch in range(first, last):
         cloner.epoch(epoch)
-    return cloner.pack.copy()
+    return cloner.params_and_stats.copy()
 
 
 @pytest.mark.parametrize("policy", [{}, {"memory": "gru", "memory_size": 8}])

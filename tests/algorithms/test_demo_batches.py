@@ -83,7 +83,7 @@ def test_batches_are_the_demos(ahead: bool, make_demos: Callable[..., Path], mak
         assert np.array_equal(batch.action, want["action"])
         assert np.array_equal(batch.mask, want["mask"])
         first = int(lessons.demos.episodes["steps"][episodes[0]])
-        assert batch.goal[0] == pytest.approx((1 - 0.9**first) / 0.1, rel=1e-5)
+        assert batch.value_target[0] == pytest.approx((1 - 0.9**first) / 0.1, rel=1e-5)
 
 
 def test_an_error_while_reading_ahead_arrives(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
@@ -128,12 +128,12 @@ def test_the_memory_runs_along_episodes(
     memory: str, make_demos: Callable[..., Path], make_policy: Callable[..., Any]
 ) -> None:
     """The state before every sequence is what stepping through its episode from the start leaves."""
-    design, pack = make_policy(obs=6, memory=memory, sequence=4)
+    design, params_and_stats = make_policy(obs=6, memory=memory, sequence=4)
     lessons = lessons_of(make_demos(episodes=5), design)
-    _, mean, scale = design.split_pack(pack)
+    _, mean, scale = design.split_params_and_stats(params_and_stats)
     (window,) = lessons.batches(None, mean, scale, False)
     acting = make_actor(design)
-    acting.load(pack)
+    acting.load(params_and_stats)
     lessons.remember(window, acting)
     told, column = np.zeros((1, design.outputs), np.float32), 0
     for episode in range(5):

@@ -22,7 +22,7 @@ def rollout(reward: Any, terminated: Any, truncated: Any = None, active: Any = N
     acting = np.concatenate([column(active, np.uint8, 1), np.ones((1, rows), np.uint8)])
     zeros = np.zeros((steps, rows), np.float32)
     return Rollout(
-        obs=zeros, action=zeros, logp=zeros, value=zeros, reward=rewards, terminated=column(terminated, np.uint8, 0),
+        obs=zeros, action=zeros, log_prob=zeros, value=zeros, reward=rewards, terminated=column(terminated, np.uint8, 0),
         truncated=column(truncated, np.uint8, 0), outcome=column(outcome, np.int8, 0), final_value=zeros,
         active=acting, mask=zeros, state=zeros, final_obs=zeros, terms=zeros,
     )  # fmt: skip

@@ -54,8 +54,8 @@ def test_priorities_by_hand() -> None:
     """Chances are |advantage| to the power alpha; weights are (segments * chance) to the power -beta."""
     advantage = np.array([[1.0, -2.0], [1.0, 2.0], [0.0, 0.0], [0.0, 4.0]], np.float32)
     active = np.ones((4, 2), np.uint8)
-    chances, weights = priorities(advantage, active, 2, alpha=1.0, beta=1.0)
-    assert chances == pytest.approx([0.2, 0.4, 0.0, 0.4])
+    probabilities, weights = priorities(advantage, active, 2, alpha=1.0, beta=1.0)
+    assert probabilities == pytest.approx([0.2, 0.4, 0.0, 0.4])
     assert weights[0].tolist() == pytest.approx([1 / 0.8, 1 / 1.6]) and weights[2, 0] == 0
     root, _ = priorities(advantage, active, 2, alpha=0.5, beta=1.0)
     assert root[1] / root[0] == pytest.approx(2**0.5)
@@ -69,25 +69,25 @@ def test_drawing_follows_the_chances_and_weights_make_up_for_it() -> None:
     """Segments come as often as their chance says, and the weighted mean is that of all segments alike."""
     advantage = np.random.default_rng(1).normal(0, 1, (16, 8)).astype(np.float32)
     active = np.ones((16, 8), np.uint8)
-    chances, weights = priorities(advantage, active, 4, alpha=0.8, beta=1.0)
+    probabilities, weights = priorities(advantage, active, 4, alpha=0.8, beta=1.0)
     random, flat, total, count = np.random.default_rng(0), weights.reshape(-1), 0.0, np.zeros(32)
     for _ in range(400):
-        order = orders(random, active, sequence=1, segment=4, order="samples", minibatch=4, chances=chances)
+        order = orders(random, active, sequence=1, segment=4, order="samples", minibatch=4, probabilities=probabilities)
         count += np.bincount(order.reshape(-1, 4)[:, 0] // 32 * 8 + order.reshape(-1, 4)[:, 0] % 8, minlength=32)
         total += float((flat[order] * advantage.reshape(-1)[order]).mean())
-    assert count / count.sum() == pytest.approx(chances, abs=0.01)
+    assert count / count.sum() == pytest.approx(probabilities, abs=0.01)
     assert total / 400 == pytest.approx(float(advantage.mean()), abs=0.02)
 
 
 def test_partners_stay_in_the_episode_and_the_segment() -> None:
     """A partner lies as far ahead as drawn, but never behind an end, a cut, or where nobody acted."""
-    fresh = np.array([[0], [0], [1], [0], [0], [0]], np.uint8)
+    episode_start = np.array([[0], [0], [1], [0], [0], [0]], np.uint8)
     active = np.array([[1], [1], [1], [1], [1], [0]], np.uint8)
     partner = np.zeros(6, np.int64)
-    choose_partners(np.full((6, 1), 9), fresh, active, 6, partner)
+    choose_partners(np.full((6, 1), 9), episode_start, active, 6, partner)
     assert partner.tolist() == [1, -1, -1, -1, -1, -1], "the last step did not act"
     active[5] = 1
-    choose_partners(np.full((6, 1), 9), fresh, active, 6, partner)
+    choose_partners(np.full((6, 1), 9), episode_start, active, 6, partner)
     assert partner.tolist() == [1, -1, 5, 5, 5, -1]
-    choose_partners(np.full((6, 1), 1), fresh, active, 3, partner)
+    choose_partners(np.full((6, 1), 1), episode_start, active, 3, partner)
     assert partner.tolist() == [1, -1, -1, 4, 5, -1]

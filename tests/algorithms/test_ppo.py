@@ -62,7 +62,7 @@ def test_truncation_every_ten_steps_stores_no_fake_rows_and_bootstraps_each_end(
     assert np.allclose(rollout.obs[:, :, 0], clock[:, None] / 10)
     assert np.array_equal(rollout.reward, np.repeat(clock[:40, None] + 1, 4, axis=1))
     acting, last = make_actor(parts.design), np.zeros(1, np.float32)
-    acting.load(parts.learner.pack)
+    acting.load(parts.learner.params_and_stats)
     acting.value(np.arange(1), np.ones((1, 1), np.float32), last, np.zeros((1, 0), np.float32))
     assert (rollout.final_value[ends] == last[0]).all()
     assert last[0] != rollout.value[0, 0]
@@ -96,16 +96,16 @@ def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -
     steps = 0
     for version in range(3):
         rollout, learner = parts.collector.collect(version), parts.learner
-        before = rollout.logp.copy(), rollout.value[:-1].copy()
+        before = rollout.log_prob.copy(), rollout.value[:-1].copy()
         samples, row = learner.update(rollout, steps)
         seen = learner.engine.survey(learner._batch)
-        assert np.abs(np.exp(seen.logp - before[0].reshape(-1)) - 1).max() < 1e-5
+        assert np.abs(np.exp(seen.log_prob - before[0].reshape(-1)) - 1).max() < 1e-5
         assert np.allclose(seen.value, before[1].reshape(-1), atol=1e-5)
         if memory != "none":
             assert rollout.state.shape == (2, 4, parts.design.state_size)
             inside = [bool(state.any()) for state in rollout.state]
             assert inside == [[False, True], [True, True], [True, False]][version], "80 steps are whole episodes"
-            assert parts.learner._batch.fresh.any()
+            assert parts.learner._batch.episode_start.any()
         steps += samples
         assert abs(row["ppo/kl"]) < 1e-6
         assert row["ppo/clip_fraction"] == 0
@@ -119,10 +119,10 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
     """What is not finite is left out and said; three in a row bring the last good weights back, and that is said."""
     parts = make(ToyEnv, plan__learner=engine, ppo__epochs=1)
     learner = parts.learner
-    start = learner.pack[: parts.design.weights.size].copy()
+    start = learner.params_and_stats[: parts.design.weights.size].copy()
     rollout = parts.collector.collect(0)
     learner.update(rollout, 0)
-    moved = learner.pack[: parts.design.weights.size].copy()
+    moved = learner.params_and_stats[: parts.design.weights.size].copy()
     assert not np.array_equal(start, moved)
     assert learner.notices == []
     rollout.value[:] = np.nan
@@ -133,8 +133,8 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
         "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
         "halved (now 0.5 of its setting).",
     ]
-    assert np.array_equal(learner.pack[: parts.design.weights.size], start)
-    assert np.isfinite(learner.pack).all()
+    assert np.array_equal(learner.params_and_stats[: parts.design.weights.size], start)
+    assert np.isfinite(learner.params_and_stats).all()
     assert learner._knobs().learning_rate == pytest.approx(0.5 * parts.learner.now.learning_rate)
     arrays, state = learner.snapshot()
     other = make(ToyEnv, plan__learner=engine).learner
@@ -145,14 +145,14 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
 def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
     """A single step left out is a notice, and the rest of the iteration is learned from."""
     parts = make(ToyEnv, ppo__epochs=1, ppo__normalise_return=False)
-    start = parts.learner.pack.copy()
+    start = parts.learner.params_and_stats.copy()
     rollout = parts.collector.collect(0)
     rollout.value[-2, 0] = np.nan
     rollout.terminated[-2, 0] = 1
     _, row = parts.learner.update(rollout, 0)
     assert row["ppo/failed_updates"] == 1
     assert parts.learner.notices == ["1 gradient steps were not finite and were left out."]
-    assert not np.array_equal(start, parts.learner.pack)
+    assert not np.array_equal(start, parts.learner.params_and_stats)
 
 
 def test_normalisers_live_in_the_snapshot() -> None:
@@ -167,13 +167,13 @@ def test_normalisers_live_in_the_snapshot() -> None:
     arrays, state = learner.snapshot()
     assert {"obs.count", "obs.mean", "obs.variance", "return.count", "return.mean", "return.variance"} <= arrays.keys()
     assert arrays["obs.count"][0] == steps
-    fresh = make(ToyEnv).learner
-    fresh.restore(arrays, state)
-    assert np.array_equal(fresh.pack, learner.pack)
+    episode_start = make(ToyEnv).learner
+    episode_start.restore(arrays, state)
+    assert np.array_equal(episode_start.params_and_stats, learner.params_and_stats)
     rollout = parts.collector.collect(3)
     copy = Rollout(**{name: value.copy() for name, value in vars(rollout).items()})
-    assert fresh.update(copy, steps) == learner.update(rollout, steps)
-    assert np.array_equal(fresh.pack, learner.pack)
+    assert episode_start.update(copy, steps) == learner.update(rollout, steps)
+    assert np.array_equal(episode_start.params_and_stats, learner.params_and_stats)
 
 
 def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
@@ -185,7 +185,7 @@ def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
         seen.append(rollout.obs[:-1].reshape(-1, 4).copy())
         parts.learner.update(rollout, 0)
         parts.publish(version + 1)
-    _, mean, scale = parts.design.split_pack(parts.learner.pack)
+    _, mean, scale = parts.design.split_params_and_stats(parts.learner.params_and_stats)
     assert np.allclose(mean, np.concatenate(seen).mean(axis=0), atol=1e-5)
     assert np.allclose(scale, 1 / np.concatenate(seen).std(axis=0), atol=1e-4)
 
@@ -194,7 +194,7 @@ def test_normalisation_can_be_turned_off() -> None:
     """Without it observations pass as they are and rewards keep their size."""
     parts = make(ToyEnv, ppo__normalise_obs=False, ppo__normalise_return=False)
     _, row = parts.learner.update(parts.collector.collect(0), 0)
-    _, mean, scale = parts.design.split_pack(parts.learner.pack)
+    _, mean, scale = parts.design.split_params_and_stats(parts.learner.params_and_stats)
     assert not mean.any() and (scale == 1).all()
     assert row["ppo/reward_scale"] == 1.0
 

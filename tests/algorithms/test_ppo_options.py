@@ -55,9 +55,9 @@ def orders_taken(parts: TrainingParts, monkeypatch: pytest.MonkeyPatch) -> list[
     heard: list[Array] = []
     run = parts.learner.engine.run
 
-    def listen(batch: Any, order: Array, knobs: Any, totals: Array) -> None:
+    def listen(batch: Any, order: Array, coefficients: Any, totals: Array) -> None:
         heard.append(order.copy())
-        run(batch, order, knobs, totals)
+        run(batch, order, coefficients, totals)
 
     monkeypatch.setattr(parts.learner.engine, "run", listen)
     return heard
@@ -105,7 +105,7 @@ def test_vtrace_weighs_by_what_the_policy_has_become(memory: str) -> None:
     still = make(policy__memory=memory, ppo__vtrace_rho=1.0, ppo__epochs=1)
     still.learner.update(still.collector.collect(0), 0)
     assert np.allclose(still.learner._batch.advantage, one.advantage, atol=1e-5)
-    assert np.allclose(still.learner._batch.goal, one.goal, atol=1e-5)
+    assert np.allclose(still.learner._batch.value_target, one.value_target, atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
@@ -226,7 +226,7 @@ def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
         ppo__normalise_obs=False, ppo__learning_rate=1e-12,
     )  # fmt: skip
     agent = parts.learner.anchor.agent
-    parts.learner.pack[:] = agent.pack
+    parts.learner.params_and_stats[:] = agent.params_and_stats
     parts.publish(0)
     assert [row["ppo/reference_kl"] for row in train(parts, 3)] == pytest.approx([0, 0, 0], abs=1e-7)
 
@@ -284,13 +284,13 @@ def test_burn_in_freshens_stale_states(engine: str, memory: str) -> None:
         )  # fmt: skip
         rollout = parts.collector.collect(0)
         parts.learner.update(rollout, 0)
-        found[burn_in] = parts.learner.engine.survey(parts.learner._batch).logp.reshape(32, 4)
+        found[burn_in] = parts.learner.engine.survey(parts.learner._batch).log_prob.reshape(32, 4)
     acting, states = make_actor(parts.design), np.zeros((4, parts.design.state_size), np.float32)
-    acting.load(parts.learner.pack)
-    fresh, exact = parts.learner._batch.fresh.reshape(32, 4), np.zeros((32, 4), np.float32)
+    acting.load(parts.learner.params_and_stats)
+    episode_start, exact = parts.learner._batch.episode_start.reshape(32, 4), np.zeros((32, 4), np.float32)
     told = np.zeros((4, 4), np.float32)
     for t in range(32):
-        states[fresh[t] > 0] = 0
+        states[episode_start[t] > 0] = 0
         acting.tell(np.arange(4), rollout.obs[t], states, told)
         logs = told - np.log(np.exp(told).sum(axis=1, keepdims=True))
         exact[t] = logs[np.arange(4), rollout.action[t, :, 0]]

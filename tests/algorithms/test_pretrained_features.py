@@ -225,14 +225,14 @@ def lessons(seen: Demos) -> Batch:
     deviation = columns["obs"].std(axis=0) + np.float32(1e-3)
     return Batch(
         obs=columns["obs"], mean=columns["obs"].mean(axis=0), scale=(1 / deviation).astype(np.float32),
-        mask=np.zeros((count, 0), np.uint8), action=columns["action"], logp=zeros, value=zeros.copy(), advantage=ones,
-        goal=zeros.copy(), weight=ones.copy(), fresh=np.zeros(count, np.uint8), state=np.zeros((count, 0), np.float32),
+        mask=np.zeros((count, 0), np.uint8), action=columns["action"], log_prob=zeros, value=zeros.copy(), advantage=ones,
+        value_target=zeros.copy(), weight=ones.copy(), episode_start=np.zeros(count, np.uint8), state=np.zeros((count, 0), np.float32),
         reference=np.zeros((count, 0), np.float32), partner=np.zeros(0, np.int64), rows=count,
     )  # fmt: skip
 
 
 @pytest.fixture
-def knobs() -> Callable[[], Coefficients]:
+def coefficients() -> Callable[[], Coefficients]:
     """Gradient steps that follow the policy's loss alone, without a clip."""
 
     def make() -> Coefficients:
@@ -245,25 +245,25 @@ def knobs() -> Callable[[], Coefficients]:
 
 
 def test_a_head_trained_on_the_cache_plays_on_pixels(
-    trunk: Trunk, tmp_path: Path, knobs: Callable[[], Coefficients], counted: list[int]
+    trunk: Trunk, tmp_path: Path, coefficients: Callable[[], Coefficients], counted: list[int]
 ) -> None:
     """Trained by the kernels on features alone, put behind the trunk, it names the quarter in images never seen."""
     demos = record(tmp_path / "demos", EYE, (400,) * 10)
     design = Design(EYE, QUARTERS, PolicySettings(hidden=(64,), image="frozen", trunk=trunk.name))
     head, batch = head_design(design), lessons(replaced(demos, trunk))
-    pack = head.first_pack(0)
-    head.write_normaliser(pack, batch.mean, batch.scale)
-    engine = FusedEngine(head, head.split_pack(pack)[0], 1)
+    params_and_stats = head.initial_params_and_stats(0)
+    head.write_normaliser(params_and_stats, batch.mean, batch.scale)
+    engine = FusedEngine(head, head.split_params_and_stats(params_and_stats)[0], 1)
     random, totals = np.random.default_rng(0), np.zeros(SUMS)
     counted.clear()
     for _ in range(30):
-        batch.logp[:] = engine.survey(batch).logp
-        engine.run(batch, random.permutation(len(batch.logp)), knobs(), totals)
+        batch.log_prob[:] = engine.survey(batch).log_prob
+        engine.run(batch, random.permutation(len(batch.log_prob)), coefficients(), totals)
     assert not counted
-    fresh = record(tmp_path / "fresh", EYE, (500,), seed=11).load(["obs", "action"])
-    agent = TrainedAgent("clone", design, with_head(design, pack))
-    acted = np.concatenate([agent.act(part) for part in np.array_split(fresh["obs"], 5)])
-    assert (acted == fresh["action"][:, 0]).mean() > 0.9
-    alone = TrainedAgent("head", head, pack)
-    seen = replaced(Demos.open(tmp_path / "fresh"), trunk).load(["obs"])["obs"]
+    episode_start = record(tmp_path / "episode_start", EYE, (500,), seed=11).load(["obs", "action"])
+    agent = TrainedAgent("clone", design, with_head(design, params_and_stats))
+    acted = np.concatenate([agent.act(part) for part in np.array_split(episode_start["obs"], 5)])
+    assert (acted == episode_start["action"][:, 0]).mean() > 0.9
+    alone = TrainedAgent("head", head, params_and_stats)
+    seen = replaced(Demos.open(tmp_path / "episode_start"), trunk).load(["obs"])["obs"]
     assert (alone.act(seen) == acted).mean() > 0.99

@@ -28,14 +28,16 @@ def noisy(seed: int, count: int, gain: float = 0.0, fall: float = 0.0) -> list[d
     rows = []
     for k in range(count):
         rate = random.binomial(100, min(max(0.6 - fall * k, 0.0), 1.0)) / 100
-        rows.append(evaluated(1000 * k, 2.0 + gain * k + random.normal(0, 0.3), rate, touch=0.01 * k, goal=0.0))
+        rows.append(evaluated(1000 * k, 2.0 + gain * k + random.normal(0, 0.3), rate, touch=0.01 * k, value_target=0.0))
     return rows
 
 
 def test_gamed_rewards_are_named_once_with_numbers_and_terms() -> None:
     """What rose, what fell, by how much, which terms grew and what to do: said once."""
     rows = [
-        evaluated(1000 * k, 1.0 + 0.5 * (k >= 3) + 0.01 * (k % 2), 0.8 - 0.5 * (k >= 3), touch=0.1 * k, goal=-0.1 * k)
+        evaluated(
+            1000 * k, 1.0 + 0.5 * (k >= 3) + 0.01 * (k % 2), 0.8 - 0.5 * (k >= 3), touch=0.1 * k, value_target=-0.1 * k
+        )
         for k in range(20)
     ]
     assert heard(RewardHackingDetector(), rows) == [
@@ -92,9 +94,9 @@ def test_an_alarm_goes_on_where_it_was() -> None:
     expected = [whole.see(row) for row in rows]
     said, alarm = [], RewardHackingDetector()
     for row in rows:
-        fresh = RewardHackingDetector()
-        fresh.restore(json.loads(json.dumps(alarm.describe())))
-        alarm = fresh
+        episode_start = RewardHackingDetector()
+        episode_start.restore(json.loads(json.dumps(alarm.describe())))
+        alarm = episode_start
         said.append(alarm.see(row))
     assert said == expected and sum(bool(line) for line in said) == 1
 

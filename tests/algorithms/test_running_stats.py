@@ -18,10 +18,10 @@ def floats(*values: float) -> np.ndarray:
 def test_explained_variance_by_hand() -> None:
     """Goals 1, 3, 5 vary by 8/3; errors 1, 0, -1 by 2/3, whatever is added to all of them: three quarters foreseen."""
     active = np.array([1, 1, 0, 1], np.uint8)
-    goal = floats(1, 3, 1000, 5)
-    assert explained_variance(goal, floats(0, 3, 7, 6), active) == pytest.approx(0.75)
-    assert explained_variance(goal, floats(10, 13, 7, 16), active) == pytest.approx(0.75)
-    assert explained_variance(goal, goal, active) == 1.0
+    value_target = floats(1, 3, 1000, 5)
+    assert explained_variance(value_target, floats(0, 3, 7, 6), active) == pytest.approx(0.75)
+    assert explained_variance(value_target, floats(10, 13, 7, 16), active) == pytest.approx(0.75)
+    assert explained_variance(value_target, value_target, active) == 1.0
 
 
 def test_nothing_varies_or_nobody_acts() -> None:

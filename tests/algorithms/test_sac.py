@@ -34,7 +34,7 @@ def make(
         {"algorithm": "sac", "seed": seed, "policy": {"hidden": [16]} | (policy or {}), "sac": SMALL | sac}
     )
     design = Design(obs or vector_obs(2), action, settings.policy, value=False)
-    return SAC(settings, design, design.first_pack(seed), rows, threads, learner)
+    return SAC(settings, design, design.initial_params_and_stats(seed), rows, threads, learner)
 
 
 class Game:
@@ -43,7 +43,7 @@ class Game:
     def __init__(self, sac: SAC, rows: int, pay: Any, ended: str = "terminated", seed: int = 0) -> None:
         self.sac, self.rows, self.pay, self.ended = sac, rows, pay, ended
         self.acting = FusedActing(sac.design)
-        self.acting.load(sac.pack)
+        self.acting.load(sac.params_and_stats)
         self.random = np.random.default_rng(seed)
         self.streams = np.stack([self.random.integers(0, 2**31, rows), np.zeros(rows, np.int64)], axis=1)
 
@@ -56,7 +56,7 @@ class Game:
         rollout.mask[..., -1:] = 0
         for t in range(steps):
             self.acting.act(np.arange(rows), rollout.obs[t], rollout.mask[t], self.streams, True, rollout.action[t],
-                            rollout.logp[t], rollout.value[t], np.zeros((rows, 0), np.float32))  # fmt: skip
+                            rollout.log_prob[t], rollout.value[t], np.zeros((rows, 0), np.float32))  # fmt: skip
             rollout.reward[t] = self.pay(rollout.obs[t], rollout.action[t])
         getattr(rollout, self.ended)[:] = 1
         rollout.final_obs[:] = rollout.obs[1:]
@@ -173,9 +173,9 @@ def test_what_acts_is_what_is_trained() -> None:
     """The pack's weights move with every update, and its normaliser stays out of the way unless it is asked for."""
     sac = make(warmup=0)
     game = Game(sac, 1, near)
-    before = sac.pack.copy()
+    before = sac.params_and_stats.copy()
     game.learn(3)
-    params, mean, scale = sac.design.split_pack(sac.pack)
+    params, mean, scale = sac.design.split_params_and_stats(sac.params_and_stats)
     assert not np.array_equal(params, before[: params.size])
     assert np.array_equal(params, sac.engine.params)
     assert (mean == 0).all() and (scale == 1).all()
@@ -192,7 +192,7 @@ def test_observations_can_be_normalised() -> None:
         seen.append(rollout.obs[0, 0].copy())
         for learner in (sac, plain):
             learner.update(rollout, 0)
-    _, mean, scale = sac.design.split_pack(sac.pack)
+    _, mean, scale = sac.design.split_params_and_stats(sac.params_and_stats)
     assert np.allclose(mean, np.mean(seen, axis=0), atol=1e-4)
     assert np.allclose(1 / scale, np.std(seen, axis=0), atol=1e-3)
     assert not np.array_equal(sac.engine.params, plain.engine.params)
@@ -212,13 +212,13 @@ def test_a_resumed_learner_goes_on_bit_for_bit(learner: str, action: ActionSpec)
     game.learn(30)
     arrays, state = one.snapshot()
     other.restore({name: array.copy() for name, array in arrays.items()}, state)
-    assert np.array_equal(one.pack, other.pack)
+    assert np.array_equal(one.params_and_stats, other.params_and_stats)
     for _ in range(24):
         rollout = game.play()
         ours, theirs = (sac.update(rollout, 0)[1] for sac in (one, other))
         assert {**ours, "time/products": 0} == {**theirs, "time/products": 0}
     assert one.engine.counters[0] >= 50 + 30
-    assert np.array_equal(one.pack, other.pack)
+    assert np.array_equal(one.params_and_stats, other.params_and_stats)
     again = other.snapshot()[0]
     assert all(np.array_equal(array, again[name]) for name, array in one.snapshot()[0].items())
 
@@ -243,7 +243,7 @@ def test_three_failures_in_a_row_bring_the_last_good_weights_back(monkeypatch: p
     assert np.array_equal(sac.engine.snapshot()["weight/policy.head.weight"], good)
     sac.replay.ring.reward[:] = 0.0
     row = game.learn(3)
-    assert row["sac/failed_updates"] == 0 and np.isfinite(sac.pack).all()
+    assert row["sac/failed_updates"] == 0 and np.isfinite(sac.params_and_stats).all()
 
 
 def test_an_env_that_never_gives_a_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,10 +327,10 @@ def test_settings_of_the_moment_are_used() -> None:
     game = Game(sac, 1, near)
     assert game.learn(1)["sac/updates"] == 1
     sac.now = sac.now.model_copy(update={"learning_rate": 1e-9, "updates_per_step": 4.0})
-    before = sac.pack.copy()
+    before = sac.params_and_stats.copy()
     row = game.learn(1)
     assert row["sac/updates"] == 5 and row["sac/learning_rate"] == 1e-9
-    assert np.allclose(sac.pack, before, atol=1e-7)
+    assert np.allclose(sac.params_and_stats, before, atol=1e-7)
 
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
@@ -338,7 +338,7 @@ def test_gradients_and_dormant_units_are_told_by_layer(learner: str) -> None:
     """Nothing before the first update; then length, largest part, zeros and relative length of each of its layers."""
     sac = make(learner=learner, policy={"hidden": [16, 8], "activation": "relu"}, warmup=0)
     assert sac.gradient_statistics() == sac.dormant() == {}
-    params = sac.design.split_pack(sac.pack)[0]
+    params = sac.design.split_params_and_stats(sac.params_and_stats)[0]
     named = sac.design.weights.named(params)
     named["policy.layers.0.bias"][:4] = -100.0
     sac.design.weights.flatten(named, params)

@@ -51,8 +51,8 @@ def test_the_policy_is_the_clone_before_the_first_update(memory: str, tmp_path: 
     assert settings.policy.memory == memory
     parts = build(choose_env("soccer", settings), settings)
     obs = Demos.open(tmp_path / "demos").load(["obs"])["obs"][:500]
-    one, two = TrainedAgent.from_run(run), TrainedAgent("learner", parts.design, parts.learner.pack)
-    assert np.array_equal(one.pack, two.pack)
+    one, two = TrainedAgent.from_run(run), TrainedAgent("learner", parts.design, parts.learner.params_and_stats)
+    assert np.array_equal(one.params_and_stats, two.params_and_stats)
     assert np.array_equal(one.act(obs), two.act(obs))
     parts.collector.close()
 
@@ -143,7 +143,7 @@ def test_a_clone_becomes_sacs_actor(tmp_path: Path) -> None:
     ).settings
     parts = build(choose_env(PENDULUM, settings), settings)
     obs = Demos.open(tmp_path / "demos").load(["obs"])["obs"][:200]
-    one, two = TrainedAgent.from_run(run), TrainedAgent("actor", parts.design, parts.learner.pack)
+    one, two = TrainedAgent.from_run(run), TrainedAgent("actor", parts.design, parts.learner.params_and_stats)
     assert np.allclose(one.act(obs), two.act(obs), atol=1e-6)
     parts.collector.close()
     given = {
@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_said(soccer_clone: Path) -> None:
     donor = TrainedAgent.from_run(soccer_clone).design
     other = Design(donor.obs, donor.action, PolicySettings(hidden=(9,)))
     with pytest.raises(ConfigError, match="has another network than this run asks for"):
-        load_start(f"run:{soccer_clone}", other, other.first_pack(0))
+        load_start(f"run:{soccer_clone}", other, other.initial_params_and_stats(0))
     with pytest.raises(ConfigError, match="sees and does other things"):
         settings = configure("soccer:2v2", flags={"start": f"run:{soccer_clone}"}).settings
         build(choose_env("soccer:2v2", settings), settings)

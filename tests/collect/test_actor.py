@@ -30,7 +30,7 @@ def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     spec = vector.spec
     design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
     actor = Actor(vector, design, seed=0, roster=OpponentRoster(no_player), first=first)
-    actor.acting.load(design.first_pack(0))
+    actor.acting.load(design.initial_params_and_stats(0))
     seats = fixed_assignments(spec, vector.envs, False)
     actor.reset(seats)
     rollout = empty_rollout(spec, design, steps, vector.envs)
@@ -109,7 +109,7 @@ def test_many_faults_of_one_kind_are_told_in_few_lines() -> None:
 class Terms:
     """Two agents per env and two named reward terms; on demand one of them turns NaN."""
 
-    spec = EnvSpec("terms", vector_obs(2), ActionSpec("discrete", (2,)), teams=(0, 1), terms=("goal", "touch"))
+    spec = EnvSpec("terms", vector_obs(2), ActionSpec("discrete", (2,)), teams=(0, 1), terms=("value_target", "touch"))
 
     def __init__(self, envs: int, bad_step: int, bad_row: int) -> None:
         self.envs, self._bad_step, self._bad_row, self._t = envs, bad_step, bad_row, 0

@@ -54,7 +54,7 @@ def test_rollouts_filled_in_turn_hold_what_one_alone_does() -> None:
         vector = make_vector(EnvChoice("gymnasium:CartPole-v1"), 2)
         drawn, seats = design(vector.spec), fixed_assignments(vector.spec, 2, False)
         actor = Actor(vector, drawn, seed=0, roster=OpponentRoster(no_player))
-        actor.acting.load(drawn.first_pack(0))
+        actor.acting.load(drawn.initial_params_and_stats(0))
         actor.reset(seats)
         rollouts = [empty_rollout(vector.spec, drawn, 30, 2) for _ in range(buffers)]
         seen = []

@@ -44,15 +44,15 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
     """Make a policy and a batch of 200 samples in 10 rows, of which some do not count."""
 
     def make(kind: str = "discrete", count: int = 200, **more: Any) -> tuple[Design, Array, Batch]:
-        design, pack = make_policy(kind, **more)
-        params, mean, scale = design.split_pack(pack)
+        design, params_and_stats = make_policy(kind, **more)
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
         obs, mask, action = make_samples(design, count)
         random = np.random.default_rng(7)
         columns = [random.normal(0, spread, count).astype(np.float32) for spread in (0.1, 1, 1, 1)]
-        weight, fresh = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
+        weight, episode_start = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
         state = np.zeros((count // design.sequence, design.state_size), np.float32)
         batch = Batch(
-            obs, mean, scale, mask, action, columns[0] - 1.5, *columns[1:], weight, fresh, state,
+            obs, mean, scale, mask, action, columns[0] - 1.5, *columns[1:], weight, episode_start, state,
             np.zeros((count, 0), np.float32), np.zeros(0, np.int64), 10, design.sequence,
         )  # fmt: skip
         return design, params.copy(), batch
@@ -60,11 +60,13 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
     return make
 
 
-def learn(engine: TorchEngine, batch: Batch, knobs: Coefficients = KNOBS, epochs: int = 3) -> tuple[Array, Array]:
+def learn(
+    engine: TorchEngine, batch: Batch, coefficients: Coefficients = KNOBS, epochs: int = 3
+) -> tuple[Array, Array]:
     """Take some epochs; return the weights and the totals."""
     random, totals = np.random.default_rng(1), np.zeros(SUMS)
     for _ in range(epochs):
-        engine.run(batch, random.permutation(len(batch.logp) // batch.sequence), knobs, totals)
+        engine.run(batch, random.permutation(len(batch.log_prob) // batch.sequence), coefficients, totals)
     return engine.params.copy(), totals
 
 
@@ -132,7 +134,7 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
 
 
 @pytest.mark.parametrize(
-    ("case", "how", "knobs"),
+    ("case", "how", "coefficients"),
     [
         ({}, {}, {}),
         ({"kind": "continuous"}, {}, {"clip_value": 0.2}),
@@ -146,17 +148,17 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     ],
 )
 def test_a_graph_can_hold_a_step(
-    case: dict[str, Any], how: dict[str, Any], knobs: dict[str, Any], make_case: Make,
+    case: dict[str, Any], how: dict[str, Any], coefficients: dict[str, Any], make_case: Make,
     refused: Callable[..., list[str]],
 ) -> None:  # fmt: skip
     """A gradient step copies nothing from the host, and never asks for a result: on a GPU it can be captured."""
     compared = case.pop("reference", False)
     design, params, batch = make_case(**case)
     if compared:
-        batch = replace(batch, reference=np.zeros((len(batch.logp), design.outputs), np.float32))
+        batch = replace(batch, reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
     engine = TorchEngine(design, params, 1, device="cpu:0", **how)
     graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
-    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **knobs)
+    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **coefficients)
     assert engine._unfit_for_graphs(data, chosen) == ""
     engine.step(data, index, chosen)
     dialled, before = graphs._dialled(chosen), engine.gradient()
@@ -230,12 +232,12 @@ def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make
         weights, totals = learn(engine, second, replace(KNOBS, learning_rate=5e-4))
         made.append((weights, totals, engine.gradient()))
         assert engine.counters[0] == 30
-    for who, ((one, sums, slope), (other, more, steep)) in zip(
+    for who, ((one, sums, grad), (other, more, steep)) in zip(
         ("cpu, eager", "eager, graphs"), pairwise(made), strict=True
     ):
         near(one, other, atol=5e-4, err_msg=f"weights of {who}")
         near(sums[: KL + 1], more[: KL + 1], rtol=1e-2, atol=1e-2, err_msg=f"totals of {who}")
-        near(slope, steep, atol=1e-2, err_msg=f"gradients of {who}")
+        near(grad, steep, atol=1e-2, err_msg=f"gradients of {who}")
     assert not np.allclose(made[0][0], params, atol=1e-4)
 
 
@@ -254,7 +256,7 @@ def test_halves_learn_nearly_the_same(device: str, make_case: Make) -> None:
 def test_memories_learn_as_on_the_cpu(memory: str, device: str, make_case: Make) -> None:
     """Sequences with a reset inside and two layers of memory leave the weights that the CPU's leave."""
     design, params, batch = make_case(memory=memory, sequence=5, memory_layers=2)
-    batch.fresh[::7] = 1
+    batch.episode_start[::7] = 1
     one, other = (learn(TorchEngine(design, params.copy(), 1, device=where), batch) for where in ("cpu", device))
     near(one[0], other[0], atol=5e-4)
     near(one[1][: KL + 1], other[1][: KL + 1], rtol=1e-2, atol=1e-2)

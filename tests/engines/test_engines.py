@@ -67,10 +67,10 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
     def make(kind: str = "discrete", length: int = 20, rows: int = 10, **more: Any) -> Case:
         memory = more.get("memory", "none") != "none"
         sequence = more.setdefault("sequence", 5) if memory else 1
-        design, pack = make_policy(kind, **more)
+        design, params_and_stats = make_policy(kind, **more)
         count, random = length * rows, np.random.default_rng(5)
         obs, mask, action = make_samples(design, count)
-        params, mean, scale = design.split_pack(pack)
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
 
         def drawn(spread: float, about: Array | float = 0.0) -> Array:
             return (about + random.normal(0, spread, count)).astype(np.float32)
@@ -80,51 +80,55 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
             columns = state_columns(design, 1 if design.policy.shared else 2).reshape(-1)
             state[:, columns] = random.normal(0, 0.5, (len(state), len(columns)))
         weight = (random.random(count) > 0.1).astype(np.float32) if memory else np.ones(count, np.float32)
-        fresh = (random.random(count) < 0.1).astype(np.uint8) if memory else np.zeros(count, np.uint8)
+        episode_start = (random.random(count) < 0.1).astype(np.uint8) if memory else np.zeros(count, np.uint8)
         none = np.zeros((count, 0), np.float32)
         batch = Batch(
-            obs, mean, scale, mask, action, drawn(0), drawn(0), drawn(1), drawn(1), weight, fresh, state, none,
+            obs, mean, scale, mask, action, drawn(0), drawn(0), drawn(1), drawn(1), weight, episode_start, state, none,
             np.zeros(0, np.int64), rows, sequence, design.policy.burn_in if memory else 0,
         )  # fmt: skip
         seen = TorchEngine(design, params.copy(), 1).survey(batch)
-        near = {"logp": drawn(0.2, seen.logp), "value": drawn(0.3, seen.value), "goal": drawn(1.0, seen.value)}
+        near = {
+            "log_prob": drawn(0.2, seen.log_prob),
+            "value": drawn(0.3, seen.value),
+            "value_target": drawn(1.0, seen.value),
+        }
         return design, params.copy(), replace(batch, **near)
 
     return make
 
 
-def outcome_of(engine: Engine, batch: Batch, knobs: Coefficients, orders: Array) -> UpdateStats:
+def outcome_of(engine: Engine, batch: Batch, coefficients: Coefficients, orders: Array) -> UpdateStats:
     """Run one epoch for each row of `orders`."""
     totals, before = np.zeros(SUMS), engine.counters[2]
     for order in orders:
-        engine.run(batch, order, knobs, totals)
+        engine.run(batch, order, coefficients, totals)
     return UpdateStats.of(totals, int(engine.counters[2] - before), bool(engine.counters[1] >= 3))
 
 
 def orders_of(batch: Batch, epochs: int, seed: int = 0) -> Array:
     """A fresh order of all sequences for each epoch."""
     random = np.random.default_rng(seed)
-    return np.stack([random.permutation(len(batch.logp) // batch.sequence) for _ in range(epochs)])
+    return np.stack([random.permutation(len(batch.log_prob) // batch.sequence) for _ in range(epochs)])
 
 
-def both(case: Case, orders: Array, knobs: Coefficients, threads: int = 1) -> list[Any]:
+def both(case: Case, orders: Array, coefficients: Coefficients, threads: int = 1) -> list[Any]:
     """Run each engine from the same start: (engine, outcome)."""
     design, params, batch = case
     made = []
     for kind in (FusedEngine, TorchEngine):
         engine: Engine = kind(design, params.copy(), threads)
-        made.append((engine, outcome_of(engine, batch, knobs, orders)))
+        made.append((engine, outcome_of(engine, batch, coefficients, orders)))
     return made
 
 
-def compare(case: Case, knobs: Coefficients, threads: int = 1) -> None:
+def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
     """One gradient, and the weights, moments and log after some updates, are the same for both engines."""
     batch = case[2]
-    free = replace(knobs, max_grad_norm=1e9, minibatch=len(batch.logp))
+    free = replace(coefficients, max_grad_norm=1e9, minibatch=len(batch.log_prob))
     (fused, one), (other, two) = both(case, orders_of(batch, 1), free, threads)
     assert np.allclose(fused.gradient(), other.gradient(), atol=1e-5, rtol=1e-4)
     assert np.abs(other.gradient()).max() > 1e-3
-    (fused, one), (other, two) = both(case, orders_of(batch, 3), knobs, threads)
+    (fused, one), (other, two) = both(case, orders_of(batch, 3), coefficients, threads)
     assert one.updates == two.updates >= 15
     assert np.abs(fused.params - other.params).max() < 1e-5
     assert np.abs(fused.params - case[1]).max() > 1e-3
@@ -141,7 +145,7 @@ def reference_of(design: Design, batch: Batch) -> Array:
     """Masked outputs of some other policy, with log deviations behind means."""
     random = np.random.default_rng(8)
     count = design.outputs * (2 if design.action.kind == "continuous" else 1)
-    told = random.normal(0, 0.5, (len(batch.logp), count)).astype(np.float32)
+    told = random.normal(0, 0.5, (len(batch.log_prob), count)).astype(np.float32)
     if batch.mask.shape[1]:
         for row, mask in zip(told, batch.mask, strict=True):
             apply_mask(row, mask, design.head)
@@ -185,9 +189,9 @@ def test_tokens_are_learned_from_as_by_torch(
     outcome_of(parts, batch, KNOBS, orders_of(batch, 2))
     assert np.abs(whole.params - parts.params).max() < 1e-6 and np.array_equal(whole.counters, parts.counters)
     again = replace(batch, obs=batch.obs[::-1].copy())  # another batch in the memory of the first
-    engine, fresh = FusedEngine(design, params.copy(), threads), FusedEngine(design, params.copy(), threads)
+    engine, episode_start = FusedEngine(design, params.copy(), threads), FusedEngine(design, params.copy(), threads)
     engine.survey(batch)
-    assert np.array_equal(engine.survey(again).logp, fresh.survey(again).logp)
+    assert np.array_equal(engine.survey(again).log_prob, episode_start.survey(again).log_prob)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -195,20 +199,20 @@ def test_tokens_are_learned_from_as_by_torch(
 def test_imitation_is_that_of_torch(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
     """Raising the log-probability of given actions takes the same steps in both engines, whatever was likely before."""
     design, params, batch = make_case(kind, memory=memory)
-    knobs = replace(KNOBS, imitate=True, normalise_advantage=False)
-    weights = np.random.default_rng(2).uniform(0.5, 1.5, len(batch.logp)).astype(np.float32)
+    coefficients = replace(KNOBS, imitate=True, normalise_advantage=False)
+    weights = np.random.default_rng(2).uniform(0.5, 1.5, len(batch.log_prob)).astype(np.float32)
     case = design, params, replace(batch, advantage=weights)
-    compare(case, knobs)
+    compare(case, coefficients)
     engine = FusedEngine(design, params.copy(), 1)
-    before = engine.survey(case[2]).logp[batch.weight > 0].mean()
-    still = replace(knobs, learning_rate=1e-9, minibatch=len(batch.logp))
+    before = engine.survey(case[2]).log_prob[batch.weight > 0].mean()
+    still = replace(coefficients, learning_rate=1e-9, minibatch=len(batch.log_prob))
     told = outcome_of(engine, case[2], still, orders_of(batch, 1))
     counted = batch.weight > 0
-    mean = float((engine.survey(case[2]).logp * weights)[counted].mean())
+    mean = float((engine.survey(case[2]).log_prob * weights)[counted].mean())
     assert told.policy_loss == pytest.approx(-mean, abs=1e-4)
     assert told.kl == told.clip_fraction == 0
-    outcome_of(engine, case[2], knobs, orders_of(batch, 10))
-    assert engine.survey(case[2]).logp[counted].mean() > before + 0.01
+    outcome_of(engine, case[2], coefficients, orders_of(batch, 10))
+    assert engine.survey(case[2]).log_prob[counted].mean() > before + 0.01
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -239,7 +243,7 @@ def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[
     design, params, batch = make_case(memory=memory)
     random = np.random.default_rng(2)
     weight = batch.weight * random.uniform(0.2, 3, len(batch.weight)).astype(np.float32)
-    count = len(batch.logp) // batch.sequence
+    count = len(batch.log_prob) // batch.sequence
     drawn = random.integers(0, count // 3, (3, count))
     (fused, one), (other, two) = both((design, params, replace(batch, weight=weight)), drawn, KNOBS)
     assert one.updates == two.updates == 15
@@ -253,7 +257,7 @@ def test_surveys_are_the_same(kind: str, memory: str, make_case: Callable[..., C
     """Log-probabilities, values and the activity of every hidden layer are those of torch, under the same names."""
     design, params, batch = make_case(kind, memory=memory, memory_layers=2, shared=False, burn_in=3, layer_norm=True)
     one, two = (make(design, params.copy(), 1).survey(batch) for make in ENGINES.values())
-    assert np.allclose(one.logp, two.logp, atol=2e-5)
+    assert np.allclose(one.log_prob, two.log_prob, atol=2e-5)
     assert np.allclose(one.value, two.value, atol=2e-5)
     assert one.activity.keys() == two.activity.keys()
     layers = ["0", "1", *(["0.memory", "1.memory"] if memory != "none" else [])]
@@ -275,38 +279,41 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
         mean, scale, state = (torch.from_numpy(array) for array in (batch.mean, batch.scale, first))
         steps = []
         with torch.no_grad():
-            for t in range(len(batch.logp) // batch.rows):
+            for t in range(len(batch.log_prob) // batch.rows):
                 now = slice(t * batch.rows, (t + 1) * batch.rows)
-                state = state * torch.from_numpy(1.0 - batch.fresh[now])[:, None].float()
+                state = state * torch.from_numpy(1.0 - batch.episode_start[now])[:, None].float()
                 told = policy(torch.from_numpy(batch.obs[now]), mean, scale, state)
                 state = told.state
                 steps.append(policy.measure(told.outputs, torch.from_numpy(batch.action[now]), None)[0])
         survey = ENGINES[kind](design, params.copy(), 1).survey(batch)
-        assert np.allclose(survey.logp, torch.cat(steps).numpy(), atol=2e-5)
+        assert np.allclose(survey.log_prob, torch.cat(steps).numpy(), atol=2e-5)
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_the_fused_gradient_is_that_of_finite_differences(memory: str, make_case: Callable[..., Case]) -> None:
     """Moving single weights a little changes the loss as the gradient says."""
     design, params, batch = make_case("continuous", memory=memory, hidden=(8,), memory_size=6, memory_layers=2)
-    knobs = replace(KNOBS, max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
+    coefficients = replace(KNOBS, max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
     order = orders_of(batch, 1)
 
     def loss(flat: Array) -> tuple[float, Array]:
         engine = FusedEngine(design, flat.copy(), 1)
-        said = outcome_of(engine, batch, knobs, order)
-        return said.policy_loss + knobs.value * said.value_loss - knobs.entropy * said.entropy, engine.gradient()
+        said = outcome_of(engine, batch, coefficients, order)
+        return (
+            said.policy_loss + coefficients.value * said.value_loss - coefficients.entropy * said.entropy,
+            engine.gradient(),
+        )
 
     gradient = loss(params)[1].copy()
     names = design.weights.named(gradient)
     random = np.random.default_rng(0)
-    for name, slopes in names.items():
+    for name, grads in names.items():
         # Along a direction within one array, so that the change is larger than float32's noise.
-        toward = random.normal(0, 1, slopes.shape).astype(np.float32) + 3 * np.sign(slopes)
+        toward = random.normal(0, 1, grads.shape).astype(np.float32) + 3 * np.sign(grads)
         step = design.weights.flatten({other: np.zeros_like(s) for other, s in names.items()} | {name: toward})
         size = 2e-3 / np.linalg.norm(step)
         measured = (loss(params + size * step)[0] - loss(params - size * step)[0]) / (2 * size)
-        assert measured == pytest.approx(float((toward * slopes).sum()), rel=0.03, abs=2e-3), name
+        assert measured == pytest.approx(float((toward * grads).sum()), rel=0.03, abs=2e-3), name
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -346,7 +353,7 @@ def test_samples_that_do_not_count_carry_no_loss(kind: str, memory: str, make_ca
     batch.weight[::3] = 0
     ends = []
     for poison in (False, True):
-        columns = {name: getattr(batch, name).copy() for name in ("advantage", "goal", "logp", "value")}
+        columns = {name: getattr(batch, name).copy() for name in ("advantage", "value_target", "log_prob", "value")}
         if poison:
             for column in columns.values():
                 column[::3] = np.nan
@@ -358,7 +365,7 @@ def test_samples_that_do_not_count_carry_no_loss(kind: str, memory: str, make_ca
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("column", ["advantage", "goal"])
+@pytest.mark.parametrize("column", ["advantage", "value_target"])
 @pytest.mark.parametrize("optimiser", ["adam", "muon"])
 def test_a_step_that_is_not_finite_is_left_out(
     kind: str, column: str, optimiser: str, make_case: Callable[..., Case]
@@ -442,9 +449,9 @@ def test_entropy_value_clip_and_norm_each_act(kind: str, make_case: Callable[...
     design, params, batch = make_case(shared=False)
     batch = replace(batch, reference=reference_of(design, batch))
 
-    def run(**knobs: Any) -> tuple[dict[str, Array], Any]:
+    def run(**coefficients: Any) -> tuple[dict[str, Array], Any]:
         engine = ENGINES[kind](design, params.copy(), 1)
-        outcome = outcome_of(engine, batch, replace(KNOBS, **knobs), orders_of(batch, 8))
+        outcome = outcome_of(engine, batch, replace(KNOBS, **coefficients), orders_of(batch, 8))
         return design.weights.named(engine.params), outcome
 
     start = design.weights.named(params)
@@ -472,8 +479,8 @@ def test_gradients_are_shortened_to_the_limit(kind: str, make_case: Callable[...
     """The first moment after one step is a tenth of a gradient of the allowed length."""
     design, params, batch = make_case()
     engine = ENGINES[kind](design, params.copy(), 1)
-    knobs = replace(KNOBS, minibatch=200, max_grad_norm=0.05)
-    outcome = outcome_of(engine, batch, knobs, orders_of(batch, 1))
+    coefficients = replace(KNOBS, minibatch=200, max_grad_norm=0.05)
+    outcome = outcome_of(engine, batch, coefficients, orders_of(batch, 1))
     assert outcome.gradient_norm > 0.05
     assert np.linalg.norm(engine.gradient()) == pytest.approx(outcome.gradient_norm, rel=1e-4)
     moments = np.concatenate([a.reshape(-1) for n, a in engine.snapshot().items() if n.startswith("first/")])
@@ -489,7 +496,7 @@ PARTED: list[dict[str, Any]] = [
 
 def paired(design: Design, batch: Batch) -> Batch:
     """The batch with a partner one or two steps later for most samples."""
-    count = len(batch.logp)
+    count = len(batch.log_prob)
     later = np.arange(count) + np.random.default_rng(3).integers(1, 3, count) * batch.rows
     span = batch.sequence * batch.rows if batch.sequence > 1 else count
     together = (later < count) & (later // span == np.arange(count) // span)
@@ -504,13 +511,13 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(
     """Gradients added up over micro-batches of any size are those of the whole, contrast among all samples included."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
-    knobs = replace(KNOBS, minibatch=100, contrast=contrasted, max_grad_norm=1e9)
+    coefficients = replace(KNOBS, minibatch=100, contrast=contrasted, max_grad_norm=1e9)
     found = []
     for micro_batch in (None, 25, 7):
         engine = TorchEngine(design, params.copy(), 1, micro_batch=micro_batch)
-        said = outcome_of(engine, batch, replace(knobs, minibatch=200), orders_of(batch, 1))
+        said = outcome_of(engine, batch, replace(coefficients, minibatch=200), orders_of(batch, 1))
         gradient = engine.gradient()
-        many = outcome_of(engine, batch, knobs, orders_of(batch, 2))
+        many = outcome_of(engine, batch, coefficients, orders_of(batch, 2))
         found.append((gradient, engine.params, said, many))
     for gradient, weights, said, many in found[1:]:
         assert np.abs(gradient - found[0][0]).max() < 1e-6 * max(1, np.abs(gradient).max())
@@ -563,9 +570,9 @@ def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
 def test_muon_learns_and_decays(make_case: Callable[..., Case]) -> None:
     """The value loss falls, and decay shrinks matrices."""
     design, params, batch = make_case(shared=False)
-    knobs = replace(KNOBS, learning_rate=1e-2, policy=0.0)
+    coefficients = replace(KNOBS, learning_rate=1e-2, policy=0.0)
     engine = TorchEngine(design, params.copy(), 1, optimiser="muon")
-    losses = [outcome_of(engine, batch, knobs, orders_of(batch, 1, seed)).value_loss for seed in range(20)]
+    losses = [outcome_of(engine, batch, coefficients, orders_of(batch, 1, seed)).value_loss for seed in range(20)]
     assert losses[-1] < 0.8 * losses[0]
     still = TorchEngine(design, params.copy(), 1, optimiser="muon")
     outcome_of(still, batch, replace(KNOBS, learning_rate=1e-6, weight_decay=1e4), orders_of(batch, 1))
@@ -606,18 +613,18 @@ def test_contrast_falls_when_trained(more: dict[str, Any], make_case: Callable[.
     """The contrastive loss goes down, from about that of chance; without it nothing is counted."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
-    knobs = replace(KNOBS, contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
+    coefficients = replace(KNOBS, contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
     engine = TorchEngine(design, params.copy(), 1)
-    losses = [outcome_of(engine, batch, knobs, orders_of(batch, 1, seed)).contrast for seed in range(25)]
+    losses = [outcome_of(engine, batch, coefficients, orders_of(batch, 1, seed)).contrast for seed in range(25)]
     assert losses[-1] < 0.8 * losses[0]
     plain = TorchEngine(design, params.copy(), 1)
     assert outcome_of(plain, batch, KNOBS, orders_of(batch, 1)).contrast == 0
     none = replace(batch, partner=np.full_like(batch.partner, -1))
     lone = TorchEngine(design, params.copy(), 1)
-    assert outcome_of(lone, none, knobs, orders_of(batch, 1)).contrast == 0
-    outcome_of(plain, batch, knobs, np.zeros((0, 5), np.int64))
+    assert outcome_of(lone, none, coefficients, orders_of(batch, 1)).contrast == 0
+    outcome_of(plain, batch, coefficients, np.zeros((0, 5), np.int64))
     other = TorchEngine(design, params.copy(), 1)
-    outcome_of(other, batch, replace(knobs, contrast=0.0), orders_of(batch, 1))
+    outcome_of(other, batch, replace(coefficients, contrast=0.0), orders_of(batch, 1))
     assert np.abs(lone.params - other.params).max() < 1e-6
 
 
@@ -662,7 +669,7 @@ def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[.
         )
     plain, told = TorchEngine(design, params.copy(), 1).survey(batch), engine.survey(batch)
     assert all(found == {torch.float32} for found in seen.values())
-    assert np.array_equal(told.logp, plain.logp) and np.array_equal(told.value, plain.value)
+    assert np.array_equal(told.log_prob, plain.log_prob) and np.array_equal(told.value, plain.value)
     seen.clear()
     outcome_of(engine, replace(batch, burn_in=0), KNOBS, orders_of(batch, 1))
     assert seen.keys() == engine.policy.hidden().keys()
@@ -681,13 +688,13 @@ def test_half_precision_takes_nearly_the_same_steps(
     """Gradients point the way of those in fp32 but are not the same, in parts and checkpointed too, reset or not."""
     design, params, batch = make_case(**more)
     if not ends:
-        batch = replace(batch, fresh=np.zeros_like(batch.fresh))
+        batch = replace(batch, episode_start=np.zeros_like(batch.episode_start))
     batch = replace(paired(design, batch), reference=reference_of(design, batch))
-    knobs = replace(KNOBS, minibatch=200, contrast=0.3, reference_kl=0.2)
+    coefficients = replace(KNOBS, minibatch=200, contrast=0.3, reference_kl=0.2)
     found = []
     for wanted in ({}, {"precision": "bf16"}, {"precision": "bf16", "micro_batch": 25, "checkpointing": True}):
         engine = TorchEngine(design, params.copy(), 1, **wanted)
-        outcome = outcome_of(engine, batch, knobs, orders_of(batch, 1))
+        outcome = outcome_of(engine, batch, coefficients, orders_of(batch, 1))
         assert outcome.failed == 0
         found.append((engine.gradient(), outcome))
     for gradient, outcome in found[1:]:
@@ -707,14 +714,14 @@ needs_compiler = pytest.mark.skipif(
 def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
     """Weights after some updates, the last of each epoch on fewer samples, are those of networks as they are."""
     design, params, batch = make_case(hidden=(12,), activation="relu")
-    knobs, said = replace(KNOBS, minibatch=60), list[tuple[Any, ...]]()
+    coefficients, said = replace(KNOBS, minibatch=60), list[tuple[Any, ...]]()
     plain = TorchEngine(design, params.copy(), 1)
     engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
     assert engine.compiled and not plain.compiled
     assert np.array_equal(engine.params, params), "the trial must leave no trace"
     orders = orders_of(batch, 3)
-    outcome_of(plain, batch, knobs, orders)
-    outcome_of(engine, batch, knobs, orders)
+    outcome_of(plain, batch, coefficients, orders)
+    outcome_of(engine, batch, coefficients, orders)
     assert engine.compiled and said == []
     assert np.abs(engine.params - plain.params).max() < 1e-5
     assert np.abs(engine.params - params).max() > 1e-3
@@ -747,7 +754,7 @@ def test_other_sizes_are_not_compiled_for_ever(
 ) -> None:
     """After one, a few and many samples at once no other number is a reason to compile, and the same is learned."""
     design, params, batch = make_case(**more)
-    batch, knobs, said = paired(design, batch), replace(KNOBS, contrast=0.2), list[tuple[Any, ...]]()
+    batch, coefficients, said = paired(design, batch), replace(KNOBS, contrast=0.2), list[tuple[Any, ...]]()
     wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
     plain = TorchEngine(design, params.copy(), 1, **wanted)
     engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, mend=lambda *told: said.append(told))
@@ -756,7 +763,7 @@ def test_other_sizes_are_not_compiled_for_ever(
     for sizes in ((199, 30, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
         for size in sizes:
             for one in (plain, engine):
-                outcome_of(one, batch, replace(knobs, minibatch=size), orders_of(batch, 1, size))
+                outcome_of(one, batch, replace(coefficients, minibatch=size), orders_of(batch, 1, size))
         counts.append(len(captured))
     assert counts == [counts[0]] * 3 and counts[0] <= 6
     assert engine.compiled and said == []
@@ -812,8 +819,8 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
     engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
     assert engine.compiled and calls[0] > 0
     tried[0] = calls[0]
-    knobs = replace(KNOBS, minibatch=199)  # and one more, whose size is no symbol to torch
-    outcomes = [outcome_of(one, batch, knobs, orders_of(batch, 1)) for one in (plain, engine)]
+    coefficients = replace(KNOBS, minibatch=199)  # and one more, whose size is no symbol to torch
+    outcomes = [outcome_of(one, batch, coefficients, orders_of(batch, 1)) for one in (plain, engine)]
     torch.compiler.reset()
     assert said == [("compile", False, "compiling failed: RuntimeError: the compiler is on holiday")]
     assert not engine.compiled

@@ -166,7 +166,7 @@ def test_whoever_gives_no_ear_is_warned(no_compiler: None) -> None:
     design = make().design
     plan = make_plan(PlanSettings(compile=True), Facts(cores=1, native=True, minibatch=64))
     with pytest.warns(UserWarning, match=r"^plan\.compile is off: compiling failed: there is no compiler$"):
-        engine = make_engine(settings, design, design.first_weights(0), plan)
+        engine = make_engine(settings, design, design.initial_weights(0), plan)
     assert isinstance(engine, TorchEngine) and not engine.compiled and not plan.compile.applied
 
 
@@ -175,11 +175,11 @@ def test_runs_go_on_in_the_precision_they_began_in(quick: Callable[..., Run], no
     more: dict[str, Any] = SMALL | {"plan__precision": "bf16", "plan__compile": True, "every__checkpoint": 256}
     whole = quick("pixels", "whole", steps=512, **more)
     half = quick("pixels", "half", steps=256, **more)
-    assert np.array_equal(resume(half.path, steps=512).agent().pack, whole.agent().pack)
+    assert np.array_equal(resume(half.path, steps=512).agent().params_and_stats, whole.agent().params_and_stats)
     plan = load(find(RunDir.open(half.path)), groups=()).state["plan"]
     assert (plan["precision"], plan["compile"]) == ("bf16", False)
     plain = quick("pixels", "plain", steps=512, **SMALL)
-    assert not np.array_equal(plain.agent().pack, whole.agent().pack)
+    assert not np.array_equal(plain.agent().params_and_stats, whole.agent().params_and_stats)
 
 
 def test_a_run_from_before_these_switches_is_built_as_it_was() -> None:

@@ -52,8 +52,8 @@ def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> Replay
 def make_pack(design: Design) -> Array:
     """Lively weights and a normaliser; some log deviations lie outside of their limits."""
     random = np.random.default_rng(3)
-    pack = design.first_pack(0)
-    params, mean, scale = design.split_pack(pack)
+    params_and_stats = design.initial_params_and_stats(0)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     named = design.weights.named(params)
     for array in named.values():
         array += random.normal(0, 0.3, array.shape)
@@ -61,7 +61,7 @@ def make_pack(design: Design) -> Array:
         named["policy.head.bias"][design.action.parts :] = [0.0, 2.2, -0.5]
     design.weights.flatten(named, params)
     mean[:], scale[:] = random.normal(0, 0.5, OBS), random.uniform(0.5, 1.5, OBS)
-    return pack
+    return params_and_stats
 
 
 def make(
@@ -81,10 +81,10 @@ def make(
     return TorchSAC(design, critics, make_pack(design), threads, seed=1), feed
 
 
-def run(pair: tuple[SACEngine, ReplaySampler], updates: int, knobs: SACCoefficients = KNOBS) -> Array:
+def run(pair: tuple[SACEngine, ReplaySampler], updates: int, coefficients: SACCoefficients = KNOBS) -> Array:
     """Take steps and return what they add up."""
     totals = np.zeros(SUMS)
-    pair[0].run(pair[1], knobs, updates, totals)
+    pair[0].run(pair[1], coefficients, updates, totals)
     return totals
 
 
@@ -116,13 +116,13 @@ def test_gradients_and_weights_equal_those_of_torch(
     kind: str, sac: dict[str, Any], policy: dict[str, Any], n_step: int, threads: int
 ) -> None:
     """One step's gradient and eight steps' actor, critics, targets, temperature and log equal torch's to 1e-5."""
-    knobs = SACCoefficients(**{**KNOBS.__dict__, "n_step": n_step})
+    coefficients = SACCoefficients(**{**KNOBS.__dict__, "n_step": n_step})
     fused, torch = make(FusedSAC, kind, threads, policy, **sac), make(TorchSAC, kind, 1, policy, **sac)
-    one, other = run(fused, 1, knobs), run(torch, 1, knobs)
+    one, other = run(fused, 1, coefficients), run(torch, 1, coefficients)
     assert np.array_equal(fused[1].sample.places, torch[1].sample.places)
     assert np.allclose(fused[0].gradient(), torch[0].gradient(), atol=1e-6, rtol=1e-4)
     assert np.allclose(one, other, atol=1e-5, rtol=1e-4)
-    one, other = run(fused, 7, knobs), run(torch, 7, knobs)
+    one, other = run(fused, 7, coefficients), run(torch, 7, coefficients)
     gaps = largest_gap(fused[0], torch[0])
     assert max(gaps.values()) < 1e-5, gaps
     assert np.allclose(one, other, atol=1e-4, rtol=1e-4)
@@ -154,10 +154,10 @@ def test_any_batch_can_be_shared_out(batch: int) -> None:
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
 def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
     """Critics and targets move alike in both engines; actor, its moments and the temperature do not."""
-    knobs = SACCoefficients(**{**KNOBS.__dict__, "frozen": True})
+    coefficients = SACCoefficients(**{**KNOBS.__dict__, "frozen": True})
     fused, torch = make(FusedSAC, kind, **PAIR), make(TorchSAC, kind, **PAIR)
     before = fused[0].snapshot()
-    assert run(fused, 5, knobs)[UPDATES] == run(torch, 5, knobs)[UPDATES] == 5
+    assert run(fused, 5, coefficients)[UPDATES] == run(torch, 5, coefficients)[UPDATES] == 5
     assert max(largest_gap(fused[0], torch[0]).values()) < 1e-5
     for name, array in fused[0].snapshot().items():
         still = "/policy." in name or name == "temperature"

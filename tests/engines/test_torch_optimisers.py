@@ -18,11 +18,11 @@ SILENT = 3
 """The weight that has no gradient in every other step."""
 
 
-def slopes(step: int) -> list[Tensor | None]:
+def grads(step: int) -> list[Tensor | None]:
     """The gradients of a step."""
     random = torch.Generator().manual_seed(step)
     drawn = [torch.randn(shape, generator=random) for shape in SHAPES]
-    return [None if place == SILENT and step % 2 else slope for place, slope in enumerate(drawn)]
+    return [None if place == SILENT and step % 2 else grad for place, grad in enumerate(drawn)]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
@@ -32,16 +32,16 @@ def test_steps_are_those_of_torch(decay: float) -> None:
     mine = [nn.Parameter(torch.randn(shape, generator=random)) for shape in SHAPES]
     theirs = [nn.Parameter(weight.detach().clone()) for weight in mine]
     adam, other = Adam({str(place): weight for place, weight in enumerate(mine)}), torch.optim.AdamW(theirs, fused=True)
-    knobs = Coefficients(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
+    coefficients = Coefficients(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
                   normalise_advantage=True)  # fmt: skip
     for step in range(8):
         left_out = torch.tensor(float(step == 4))
         for group in other.param_groups:
-            group.update(lr=knobs.learning_rate, weight_decay=decay, eps=knobs.adam_eps)
-        for ours, its, slope in zip(mine, theirs, slopes(step), strict=True):
-            ours.grad, its.grad = (None, None) if slope is None else (slope.clone(), slope.clone())
+            group.update(lr=coefficients.learning_rate, weight_decay=decay, eps=coefficients.adam_eps)
+        for ours, its, grad in zip(mine, theirs, grads(step), strict=True):
+            ours.grad, its.grad = (None, None) if grad is None else (grad.clone(), grad.clone())
         before = [weight.detach().clone() for weight in mine]
-        adam.step(knobs, left_out)
+        adam.step(coefficients, left_out)
         other.found_inf = left_out  # type: ignore[attr-defined]
         other.step()
         assert all(torch.equal(ours, its) for ours, its in zip(mine, theirs, strict=True))

@@ -31,8 +31,8 @@ def season(games: int = 40, seed: int = 0) -> list[dict[str, Any]]:
     for one, other in ((ONE, OTHER), (ONE, THIRD), (OTHER, THIRD)):
         for number in range(games // 2):
             for sides in ((one, other), (other, one)):
-                chance = 1 / (1 + np.exp(strength[sides[1]] - strength[sides[0]]))
-                lines.append(line(*sides, 1 if random.random() < chance else -1, seed=number))
+                rng = 1 / (1 + np.exp(strength[sides[1]] - strength[sides[0]]))
+                lines.append(line(*sides, 1 if random.random() < rng else -1, seed=number))
     return lines
 
 

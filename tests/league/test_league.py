@@ -158,8 +158,10 @@ def test_an_exploiter_is_frozen_before_it_begins_anew(league: Callable[..., Run]
     frozen = [text.split()[0] for text in texts[:place] if text.startswith("main-exploiter-1@")]
     assert frozen, texts
     agent = TrainedAgent.from_run(Path(run.path) / "main-exploiter-1", frozen[0].partition("@")[2])
-    first = agent.design.first_pack(SEEDS)
-    assert not np.array_equal(agent.design.split_pack(agent.pack)[0], agent.design.split_pack(first)[0])
+    first = agent.design.initial_params_and_stats(SEEDS)
+    assert not np.array_equal(
+        agent.design.split_params_and_stats(agent.params_and_stats)[0], agent.design.split_params_and_stats(first)[0]
+    )
     players = last(run).state["matches"]["opponents"]["pool"]["players"]
     assert frozen[0] in [player["name"] for player in players if player["kind"] == "main_exploiter"]
     met = {name for game in lines(run) if game["kind"] == "train" for name in game["agents"]}

@@ -14,9 +14,9 @@ from slipstream.league.matchmaking import (
     SIGMA,
     Opponents,
     bounds,
-    chances,
     pfsp_weights,
     prioritise,
+    probabilities,
     update_skill,
     win_rate,
 )
@@ -69,31 +69,31 @@ def test_chances_sum_to_one(way: str, kind: str) -> None:
     """Whatever the record, also with an empty pool, self-play and players together are certain."""
     settings = LeagueSettings(matchmaking=way)
     for record in (seen([]), seen([0.5]), seen([0.1, 0.9, 0.6], ancestor=[True, True, False]), seen([1.0, 1.0], 1e12)):
-        alone, each = chances(settings, record, kind)
+        alone, each = probabilities(settings, record, kind)
         assert alone + each.sum() == pytest.approx(1) and (each >= 0).all() and alone >= 0
 
 
 def test_the_plain_ways() -> None:
     """Uniform, the newest copy (never an anchor), and near in skill."""
     record = seen([0.5, 0.5, 0.5], mu=[20.0, 25.0, 45.0], own_mu=24.0, anchor=[False, False, True])
-    assert chances(LeagueSettings(matchmaking="uniform"), record)[1] == pytest.approx([1 / 3] * 3)
-    assert chances(LeagueSettings(matchmaking="latest"), record)[1].tolist() == [0, 1, 0]
-    near = chances(LeagueSettings(matchmaking="near"), record)[1]
+    assert probabilities(LeagueSettings(matchmaking="uniform"), record)[1] == pytest.approx([1 / 3] * 3)
+    assert probabilities(LeagueSettings(matchmaking="latest"), record)[1].tolist() == [0, 1, 0]
+    near = probabilities(LeagueSettings(matchmaking="near"), record)[1]
     assert near[1] > near[0] > near[2] and near[2] < 1e-4
-    assert chances(LeagueSettings(matchmaking="latest"), seen([0.5], anchor=[True])) == (1.0, np.zeros(1))
-    hard = chances(LeagueSettings(matchmaking="prioritised"), seen([0.2, 0.8]))[1]
+    assert probabilities(LeagueSettings(matchmaking="latest"), seen([0.5], anchor=[True])) == (1.0, np.zeros(1))
+    hard = probabilities(LeagueSettings(matchmaking="prioritised"), seen([0.2, 0.8]))[1]
     assert hard == pytest.approx(prioritise(win_rate(np.array([40, 160]), 0, 200), "hard"))
 
 
 def test_the_league_when_all_is_well() -> None:
     """Nobody to verify against: 35 % and 15 % are self-play, 50 % by hard weights."""
-    alone, each = chances(LEAGUE, seen([0.8, 0.8], ancestor=[True, False]))
+    alone, each = probabilities(LEAGUE, seen([0.8, 0.8], ancestor=[True, False]))
     assert alone == pytest.approx(0.5) and each == pytest.approx([0.25, 0.25])
 
 
 def test_verification_goes_to_those_that_beat_it() -> None:
     """A player whose upper bound is below 0.3 gets the 15 %, on top of its hard share."""
-    alone, each = chances(LEAGUE, seen([0.1, 0.8]))
+    alone, each = probabilities(LEAGUE, seen([0.1, 0.8]))
     hard = prioritise(win_rate(np.array([20, 160]), 0, 200), "hard")
     assert alone == pytest.approx(0.35)
     assert each == pytest.approx([0.5 * hard[0] + 0.15, 0.5 * hard[1]])
@@ -101,16 +101,16 @@ def test_verification_goes_to_those_that_beat_it() -> None:
 
 def test_verification_remembers_ancestors() -> None:
     """An own copy that is no longer surely beaten (below 0.7) is looked at; a stranger of the same rate is not."""
-    _, each = chances(LEAGUE, seen([0.6, 0.6, 0.9], 2000, ancestor=[True, False, True]))
+    _, each = probabilities(LEAGUE, seen([0.6, 0.6, 0.9], 2000, ancestor=[True, False, True]))
     assert each[0] - each[1] == pytest.approx(0.15)
-    few = chances(LEAGUE, seen([0.6, 0.6], 4, ancestor=[True, False]))[1]
+    few = probabilities(LEAGUE, seen([0.6, 0.6], 4, ancestor=[True, False]))[1]
     assert few[0] == few[1]
 
 
 def test_a_copy_that_is_too_strong_is_met_through_its_ancestors() -> None:
     """Below 0.3 against the latest own copy, self-play goes to ancestors by variance, not to itself."""
     record = seen([0.5, 0.2], 10, ancestor=[True, True])
-    alone, each = chances(LEAGUE, record)
+    alone, each = probabilities(LEAGUE, record)
     rates = win_rate(record.wins, record.draws, record.games)
     expected = 0.5 * prioritise(rates, "hard") + 0.35 * prioritise(rates, "variance") + [0, 0.15]
     assert alone == 0 and each == pytest.approx(expected)
@@ -119,12 +119,12 @@ def test_a_copy_that_is_too_strong_is_met_through_its_ancestors() -> None:
 def test_exploiters_choose_their_own_way() -> None:
     """The main one plays the main agent unless that is hopeless, then its copies; the league's by capped weights."""
     record = seen([0.5, 0.9], ancestor=[True, False], main=0.11)
-    assert chances(LEAGUE, record, "main_exploiter")[0] == 1
-    alone, each = chances(LEAGUE, seen([0.5, 0.9], ancestor=[True, False], main=0.05), "main_exploiter")
+    assert probabilities(LEAGUE, record, "main_exploiter")[0] == 1
+    alone, each = probabilities(LEAGUE, seen([0.5, 0.9], ancestor=[True, False], main=0.05), "main_exploiter")
     assert alone == 0 and each.tolist() == [1, 0]
-    assert chances(LEAGUE, seen([0.5], main=0.01), "main_exploiter")[0] == 1
+    assert probabilities(LEAGUE, seen([0.5], main=0.01), "main_exploiter")[0] == 1
     capped = prioritise(win_rate(np.array([20, 180]), 0, 200), "capped")
-    assert chances(LEAGUE, seen([0.1, 0.9]), "league_exploiter")[1] == pytest.approx(capped)
+    assert probabilities(LEAGUE, seen([0.1, 0.9]), "league_exploiter")[1] == pytest.approx(capped)
 
 
 def test_skill_moves_towards_results() -> None:

@@ -68,8 +68,8 @@ def test_circles_are_told_from_ratings() -> None:
     )
     random = np.random.default_rng(1)
     strength = random.normal(size=8)
-    chance = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
-    seen = np.triu(random.binomial(200, chance) / 200, 1)
+    rng = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
+    seen = np.triu(random.binomial(200, rng) / 200, 1)
     seen += np.tril(1 - seen.T, -1)
     plain = cyclic_share(seen, np.full((8, 8), 200.0))
     assert plain.by_chance and plain.share is not None and plain.share < 0.02 and not plain.cycles

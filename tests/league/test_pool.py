@@ -89,7 +89,7 @@ def test_an_empty_pool_proves_nothing() -> None:
     """Without opponents there is no early copy, only the one that is due."""
     assert not Pool().ready("main", 1500, SETTINGS)
     assert Pool().ready("main", 2000, SETTINGS)
-    assert Pool().chances("main", SETTINGS) == (1.0, {})
+    assert Pool().probabilities("main", SETTINGS) == (1.0, {})
 
 
 def test_exploiters_are_ready_by_their_own_targets() -> None:
@@ -111,7 +111,7 @@ def test_verification_works_for_any_number_of_copies(copies: int) -> None:
     for player in pool.active:
         play(pool, player.id, "l" * 40)
     for kind in ("main", "main_exploiter", "league_exploiter"):
-        alone, each = pool.chances("main", SETTINGS, kind)
+        alone, each = pool.probabilities("main", SETTINGS, kind)
         assert alone + sum(each.values()) == pytest.approx(1)
 
 
@@ -119,9 +119,9 @@ def test_a_main_exploiter_turns_to_the_copies_of_the_main_agent() -> None:
     """Hopeless against the main agent, it meets the main agent's copies, not the anchors or its own."""
     pool = filled(2)
     pool.add(3, "run:y@1", "main_exploiter", learner="exploiter")
-    assert pool.chances("exploiter", SETTINGS, "main_exploiter")[0] == 1
+    assert pool.probabilities("exploiter", SETTINGS, "main_exploiter")[0] == 1
     play(pool, LIVE, "l" * 50, "exploiter")
-    alone, each = pool.chances("exploiter", SETTINGS, "main_exploiter")
+    alone, each = pool.probabilities("exploiter", SETTINGS, "main_exploiter")
     assert alone == 0 and each == pytest.approx({0: 0, 1: 0.5, 2: 0.5, 3: 0})
 
 
@@ -158,7 +158,7 @@ def test_a_restored_pool_goes_on_exactly() -> None:
         one.add(4, "run:x@77", learner="main")
         one.retire_surplus(2)
     assert other.describe() == pool.describe()
-    assert other.chances("main", SETTINGS) == pool.chances("main", SETTINGS)
+    assert other.probabilities("main", SETTINGS) == pool.probabilities("main", SETTINGS)
 
 
 def test_a_damaged_pool_is_refused() -> None:

@@ -41,7 +41,7 @@ def test_truncation_is_not_mistaken_for_an_end(quick: Callable[..., Run]) -> Non
     run = quick(lambda: ToyEnv(truncates=True), steps=20_000, ppo__normalise_return=False, **SETTINGS)
     assert run.facts["mean_return"] > 8.0
     agent = run.agent()
-    value, action, logp = np.zeros(4, np.float32), np.zeros((4, 1), np.int32), np.zeros(4, np.float32)
+    value, action, log_prob = np.zeros(4, np.float32), np.zeros((4, 1), np.int32), np.zeros(4, np.float32)
     acting = agent.acting
     mask, streams = np.zeros((4, 0), np.uint8), np.zeros((4, 2), np.int64)
     acting.act(
@@ -51,7 +51,7 @@ def test_truncation_is_not_mistaken_for_an_end(quick: Callable[..., Run]) -> Non
         streams,
         False,
         action,
-        logp,
+        log_prob,
         value,
         np.zeros((4, 0), np.float32),
     )

@@ -194,7 +194,7 @@ def test_a_gpu_trains_as_the_cpu_does(env: str, storage: str, lag: int) -> None:
         if graphs and storage == "device":
             assert not [said for said in heard if "plan.graphs" in said]
         first, other = local[0], made[graphs][0]
-        same_choice, gap = np.mean(first["action"] == other["action"]), np.abs(first["logp"] - other["logp"])
+        same_choice, gap = np.mean(first["action"] == other["action"]), np.abs(first["log_prob"] - other["log_prob"])
         assert same_choice > 0.99, f"graphs {graphs}: {same_choice:.4f} of the choices are the same"
         assert np.mean(gap < 1e-3) > 0.99, (
             f"graphs {graphs}: logp differs by {np.median(gap):.1e}, most {gap.max():.1e}"

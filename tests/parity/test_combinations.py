@@ -43,10 +43,10 @@ def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> 
         rollout = parts.collector.collect(version)
         parts.learner._estimate(rollout, 1.0)
         seen = parts.learner.engine.survey(parts.learner._prepare(rollout))
-        assert np.abs(np.exp(seen.logp - rollout.logp.reshape(-1)) - 1).max() < 1e-5
+        assert np.abs(np.exp(seen.log_prob - rollout.log_prob.reshape(-1)) - 1).max() < 1e-5
         assert np.allclose(seen.value, rollout.value[:-1].reshape(-1), atol=1e-5)
         _, row = parts.learner.update(rollout, 0)
-        assert np.isfinite(row["loss/policy"]) and row["ppo/updates"] == len(rollout.logp.reshape(-1)) // 32
+        assert np.isfinite(row["loss/policy"]) and row["ppo/updates"] == len(rollout.log_prob.reshape(-1)) // 32
         parts.publish(version + 1)
     assert rollout.terminated.any() or rollout.truncated.any(), "episodes end inside the sequences"
 

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixed": ("soccer:mixed", {"ppo.minibatch": 1536, "ppo.shuffle": "time", "env.match_seconds": 1.0,
                                "env.target": ("1v1", "3v3")}),
 }  # fmt: skip
-COMPARED = ("obs", "action", "logp", "value", "reward", "terminated", "truncated", "active", "state")
+COMPARED = ("obs", "action", "log_prob", "value", "reward", "terminated", "truncated", "active", "state")
 
 
 def parts_of(env: str, collector: str, more: dict[str, Any], device: str = "cpu") -> TrainingParts:
@@ -65,7 +65,9 @@ def test_device_is_local(name: str) -> None:
             assert np.allclose(mine, theirs, atol=1e-4 * (1 + version)), (version, field)
         cut = here.truncated > 0
         assert np.allclose(here.final_value[cut], there.final_value.numpy()[cut], atol=1e-3)
-        assert np.allclose(local.learner.pack, device.learner.pack, atol=3e-4 * (1 + version)), version
+        assert np.allclose(
+            local.learner.params_and_stats, device.learner.params_and_stats, atol=3e-4 * (1 + version)
+        ), version
         assert told["loss/value"] == pytest.approx(row["loss/value"], rel=1e-3)
         assert told["ppo/updates"] == row["ppo/updates"]
         assert np.allclose(here.term_sums(), there.term_sums(), atol=1e-3)
@@ -89,7 +91,7 @@ def test_a_run_goes_on_with_either(goes_on: str) -> None:
         mine, theirs = (np.asarray(getattr(rollout, field)) for rollout in (after, again))
         assert np.allclose(mine, theirs, atol=1e-5), field
     if goes_on == "device":
-        assert np.array_equal(first.learner.pack, second.learner.pack)
+        assert np.array_equal(first.learner.params_and_stats, second.learner.params_and_stats)
 
 
 def test_samples_are_shuffled_by_the_seed() -> None:
@@ -134,7 +136,9 @@ def test_the_gpu_is_the_cpu(name: str) -> None:
         for field in COMPARED:
             mine, theirs = getattr(here, field), getattr(there, field).cpu().numpy()
             assert np.allclose(mine, theirs, atol=2e-4 * (1 + version)), (version, field)
-        assert np.allclose(local.learner.pack, device.learner.pack, atol=1e-3 * (1 + version)), version
+        assert np.allclose(
+            local.learner.params_and_stats, device.learner.params_and_stats, atol=1e-3 * (1 + version)
+        ), version
     local.close()
     device.close()
 
@@ -150,6 +154,6 @@ def test_graphs_change_nothing() -> None:
         begin(parts)
         for version in range(3):
             iterate(parts, version)
-        packs.append(parts.learner.pack.copy())
+        packs.append(parts.learner.params_and_stats.copy())
         parts.close()
     assert np.allclose(*packs, atol=1e-5)

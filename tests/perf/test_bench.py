@@ -18,7 +18,7 @@ from slipstream.cli import main
 from slipstream.errors import ConfigError, EnvError, GateError, MachineError
 from slipstream.perf import variants as parsing
 from slipstream.perf.bench import bench, pass_gate, read_baseline
-from slipstream.perf.comparison import bought_with, compare, differences, gain, judge, median, ratio
+from slipstream.perf.comparison import bought_with, compare, differences, gain, judge, median_of, ratio
 from slipstream.perf.timed_run import RunDescription, TimedRun, Work, clock, probe, timed_run
 from slipstream.perf.variants import parse_variant
 
@@ -93,7 +93,7 @@ def test_a_baseline_is_compared_from_interval_to_interval() -> None:
 )
 def test_verdicts(ratios: tuple[float, ...], verdict: str) -> None:
     """Faster or slower only if the interval says so, enough rounds stand behind it, and it is one percent at least."""
-    found = judge(median(ratios), ("faster", "slower"), 1.0, 0.01)
+    found = judge(median_of(ratios), ("faster", "slower"), 1.0, 0.01)
     assert found == verdict
     assert judged(heats(*[100.0] * len(ratios)), heats(*[100 * one for one in ratios]))["verdict"] == verdict
 

@@ -45,7 +45,7 @@ def test_it_learns_what_training_learns(quick: Any) -> None:
         seen: list[float] = []
         trial = rehearsal.measure(0.0, lambda seconds, row: seen.append(row["loss/value"]))
         assert trial.iterations == 1 and len(seen) == 1
-        np.testing.assert_array_equal(rehearsal.parts.learner.pack, run.agent().pack)
+        np.testing.assert_array_equal(rehearsal.parts.learner.params_and_stats, run.agent().params_and_stats)
 
 
 def test_off_policy_learning_is_measured_while_it_learns() -> None:

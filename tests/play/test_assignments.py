@@ -101,7 +101,7 @@ def make_actor(envs: int, players: list[Any]) -> tuple[Actor, Counting]:
     roster = OpponentRoster(lambda name: players[int(name)])
     roster.add([str(number) for number in range(len(players))])
     actor = Actor(vector, design, seed=0, roster=roster)
-    actor.acting.load(design.first_pack(0))
+    actor.acting.load(design.initial_params_and_stats(0))
     return actor, vector
 
 
@@ -169,7 +169,7 @@ def test_where_a_player_fails_its_games_do_not_count() -> None:
     roster = OpponentRoster(load)
     roster.add(["-1", "9", "missing", "1"])
     actor = Actor(vector, design, seed=0, roster=roster)
-    actor.acting.load(design.first_pack(0))
+    actor.acting.load(design.initial_params_and_stats(0))
     wanted = seats((0, 0), (1, 0), (2, 0), (3, 0))
     actor.reset(wanted)
     actor.fill(empty_rollout(vector.spec, design, 4, 4), wanted)

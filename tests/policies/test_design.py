@@ -30,13 +30,13 @@ def test_a_pack_is_weights_mean_and_scale(make_policy: Callable[..., Any]) -> No
     """The three parts are views one behind another; at first, observations are taken as they are."""
     for obs in (5, SEEN):
         design, _ = make_policy("discrete", obs)
-        pack = design.first_pack(4)
-        params, mean, scale = design.split_pack(pack)
-        assert np.array_equal(params, design.first_weights(4))
+        params_and_stats = design.initial_params_and_stats(4)
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
+        assert np.array_equal(params, design.initial_weights(4))
         assert not mean.any() and (scale == 1).all() and len(mean) == len(scale) == design.obs.floats
-        assert pack.size == params.size + 2 * design.obs.floats
+        assert params_and_stats.size == params.size + 2 * design.obs.floats
         scale[:] = 7
-        assert (pack[-design.obs.floats :] == 7).all()
+        assert (params_and_stats[-design.obs.floats :] == 7).all()
 
 
 @pytest.mark.parametrize(("memory", "parts"), [("none", 0), ("gru", 1), ("lstm", 2)])

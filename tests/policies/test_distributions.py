@@ -44,11 +44,11 @@ def test_a_switch_is_a_logistic_chance(make_policy: Callable[..., Any]) -> None:
     on, off = 1 / (1 + math.exp(-0.8)), 1 / (1 + math.exp(1.2))
     middle = np.exp([0.1, -0.3, 0.5]) / np.exp([0.1, -0.3, 0.5]).sum()
 
-    def entropy(*chances: float) -> float:
-        return -sum(p * math.log(p) for p in chances)
+    def entropy(*probabilities: float) -> float:
+        return -sum(p * math.log(p) for p in probabilities)
 
-    logp, spread = measured(design, outputs, np.zeros(0, np.float32), np.array([1, 2, 0], np.int32))
-    assert logp == pytest.approx(math.log(on) + math.log(middle[2]) + math.log(1 - off), rel=1e-5)
+    log_prob, spread = measured(design, outputs, np.zeros(0, np.float32), np.array([1, 2, 0], np.int32))
+    assert log_prob == pytest.approx(math.log(on) + math.log(middle[2]) + math.log(1 - off), rel=1e-5)
     assert spread == pytest.approx(entropy(on, 1 - on) + entropy(*middle) + entropy(off, 1 - off), rel=1e-5)
 
 
@@ -61,9 +61,9 @@ def test_a_ruled_out_side_of_a_switch_never_comes(make_policy: Callable[..., Any
         action, probs = np.zeros(3, np.int32), np.zeros(5, np.float32)
         streams = make_streams(0, "act", 0, 1)
         for _ in range(50):
-            logp = sample(outputs, np.zeros(0, np.float32), design.head, streams, 0, probs, action)
+            log_prob = sample(outputs, np.zeros(0, np.float32), design.head, streams, 0, probs, action)
             assert (action[0], action[2]) == sides
-            assert logp == pytest.approx(-math.log(3), abs=1e-6)
+            assert log_prob == pytest.approx(-math.log(3), abs=1e-6)
         greedy(outputs, design.head, action)
         assert (action[0], action[2]) == sides
         assert measured(design, outputs, np.zeros(0, np.float32), action)[1] == pytest.approx(math.log(3), abs=1e-6)
@@ -140,10 +140,10 @@ def test_slopes_and_divergence_are_those_of_autograd(
         if design.action.kind == "continuous":
             policy.log_std.data = torch.from_numpy(log_std.copy())
         masks = torch.from_numpy(mask) if mask.shape[1] else None
-        logp, entropy = policy.measure(told, torch.from_numpy(action), masks)
+        log_prob, entropy = policy.measure(told, torch.from_numpy(action), masks)
         apart = policy.divergence(told, torch.from_numpy(other), masks)
-        (0.7 * logp - 0.3 * entropy + 0.4 * apart).sum().backward()
-        logp, entropy, apart = logp.detach(), entropy.detach(), apart.detach()
+        (0.7 * log_prob - 0.3 * entropy + 0.4 * apart).sum().backward()
+        log_prob, entropy, apart = log_prob.detach(), entropy.detach(), apart.detach()
         by_std = np.zeros_like(log_std)
         for i in range(30):
             row, probs = outputs[i].copy(), np.zeros(design.outputs, np.float32)
@@ -155,7 +155,7 @@ def test_slopes_and_divergence_are_those_of_autograd(
                 row, log_std, design.head, action[i], probs, np.float32(0.7), np.float32(-0.3), result, by_std
             )
             near = add_kl_gradient(row, log_std, design.head, other[i], probs, np.float32(0.4), result, by_std)
-            assert found == pytest.approx([float(logp[i]), float(entropy[i])], abs=2e-5, rel=1e-5)
+            assert found == pytest.approx([float(log_prob[i]), float(entropy[i])], abs=2e-5, rel=1e-5)
             assert near == pytest.approx(float(apart[i]), abs=2e-5, rel=1e-4)
             assert np.isfinite(result).all()
             assert result == pytest.approx(told.grad[i].numpy(), abs=2e-5, rel=1e-4)  # type: ignore[index]

@@ -29,19 +29,19 @@ SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12,
 
 
 def act(
-    design: Design, pack: Array, obs: Array, mask: Array, streams: Array, sampled: bool, *parts: Array,
+    design: Design, params_and_stats: Array, obs: Array, mask: Array, streams: Array, sampled: bool, *parts: Array,
     states: Array | None = None,
 ) -> Any:  # fmt: skip
     """Act for all rows, in one call or in the given parts; return action, log-probability and value."""
     acting = make_actor(design)
-    acting.load(pack)
+    acting.load(params_and_stats)
     count = len(obs)
     action = np.zeros((count, design.action.parts), design.action.dtype)
-    logp, value = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    log_prob, value = np.zeros(count, np.float32), np.zeros(count, np.float32)
     held = np.zeros((count, design.state_size), np.float32) if states is None else states
     for rows in parts or (np.arange(count),):
-        acting.act(rows, obs, mask, streams, sampled, action, logp, value, held)
-    return action, logp, value
+        acting.act(rows, obs, mask, streams, sampled, action, log_prob, value, held)
+    return action, log_prob, value
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,13 +50,15 @@ def test_how_rows_are_split_changes_nothing(
     kind: str, memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
     """Actions, log-probabilities, values, states and streams are the same bit for bit, however rows share out."""
-    design, pack = make_policy(kind, 17, (50, 3), memory=memory)
+    design, params_and_stats = make_policy(kind, 17, (50, 3), memory=memory)
     obs, mask, _ = make_samples(design, 150)
     results = []
     for cuts in ([], [1], [7, 8, 71], [64, 128], [3, 149]):
         streams, states = make_streams(1, "act", 0, len(obs)), np.full((150, design.state_size), 0.1, np.float32)
         parts = np.split(np.arange(150), cuts)
-        results.append((*act(design, pack, obs, mask, streams, True, *parts, states=states), streams, states))
+        results.append(
+            (*act(design, params_and_stats, obs, mask, streams, True, *parts, states=states), streams, states)
+        )
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             assert np.array_equal(one, two)
@@ -69,11 +71,11 @@ def test_log_probability_is_that_of_the_action_drawn(
     kernel_measure: Callable[..., Any],
 ) -> None:  # fmt: skip
     """What acting says of its own draw is what measuring that action says, and so is the value."""
-    design, pack = make_policy(kind, memory=memory)
+    design, params_and_stats = make_policy(kind, memory=memory)
     obs, mask, _ = make_samples(design, 80)
-    action, logp, value = act(design, pack, obs, mask, make_streams(0, "act", 0, 80), True)
-    _, values, logps, _ = kernel_measure(design, pack, obs, mask, action)
-    assert np.allclose(logp, logps, atol=1e-5)
+    action, log_prob, value = act(design, params_and_stats, obs, mask, make_streams(0, "act", 0, 80), True)
+    _, values, logps, _ = kernel_measure(design, params_and_stats, obs, mask, action)
+    assert np.allclose(log_prob, logps, atol=1e-5)
     assert np.allclose(value, values, atol=1e-5)
 
 
@@ -82,13 +84,15 @@ def test_frequencies_follow_the_probabilities(
     kind: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any], kernel_measure: Callable[..., Any]
 ) -> None:
     """Over 20,000 draws each part's counts fit its chances (chi-square), and masked options never come."""
-    design, pack = make_policy(kind)
+    design, params_and_stats = make_policy(kind)
     obs, mask, some = make_samples(design, 1)
-    outputs = kernel_measure(design, pack, obs, mask, some)[0][0].astype(np.float64)
+    outputs = kernel_measure(design, params_and_stats, obs, mask, some)[0][0].astype(np.float64)
     rows, rounds = 500, 40
     many_obs, many_mask = np.repeat(obs, rows, axis=0), np.repeat(mask, rows, axis=0)
     streams = make_streams(4, "act", 0, rows)
-    drawn = np.concatenate([act(design, pack, many_obs, many_mask, streams, True)[0] for _ in range(rounds)])
+    drawn = np.concatenate(
+        [act(design, params_and_stats, many_obs, many_mask, streams, True)[0] for _ in range(rounds)]
+    )
     start = column = 0
     for part, size in enumerate(design.action.sizes):
         switch = bool(design.action.binary) and design.action.binary[part]
@@ -99,9 +103,9 @@ def test_frequencies_follow_the_probabilities(
         expected = weights / weights.sum() * rows * rounds
         counts = np.bincount(drawn[:, part], minlength=size)
         assert not counts[expected == 0].any()
-        chance = expected > 0
-        freedom = max(1, int(chance.sum()) - 1)
-        statistic = ((counts - expected)[chance] ** 2 / expected[chance]).sum()
+        rng = expected > 0
+        freedom = max(1, int(rng.sum()) - 1)
+        statistic = ((counts - expected)[rng] ** 2 / expected[rng]).sum()
         assert statistic < freedom + 6 * np.sqrt(2 * freedom)
         start, column = start + (1 if switch else size), column + size
 
@@ -112,9 +116,9 @@ def test_a_masked_option_is_not_drawn_even_by_the_topmost_draw() -> None:
     streams = np.array([[TOPMOST, 0]], np.int64)
     assert uniform(streams.copy(), 0) == 1.0
     logits, probs, action = np.array([0, 0, MASKED, MASKED], np.float32), np.zeros(4, np.float32), np.zeros(1, np.int32)
-    logp = sample(logits, np.zeros(0, np.float32), head, streams, 0, probs, action)
+    log_prob = sample(logits, np.zeros(0, np.float32), head, streams, 0, probs, action)
     assert action[0] == 1
-    assert logp == pytest.approx(np.log(0.5), abs=1e-6)
+    assert log_prob == pytest.approx(np.log(0.5), abs=1e-6)
 
 
 def test_a_switch_that_must_be_on_is_on_even_by_the_topmost_draw() -> None:
@@ -130,13 +134,13 @@ def test_continuous_draws_have_the_mean_and_deviation(
     kind: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any], kernel_measure: Callable[..., Any]
 ) -> None:
     """20,000 draws have the network's mean, the learned deviation, no skew and the kurtosis of a Gaussian."""
-    design, pack = make_policy(kind)
+    design, params_and_stats = make_policy(kind)
     obs, mask, some = make_samples(design, 1)
-    mean = kernel_measure(design, pack, obs, mask, some)[0][0]
-    deviation = np.exp(design.weights.named(design.split_pack(pack)[0])["log_std"])
+    mean = kernel_measure(design, params_and_stats, obs, mask, some)[0][0]
+    deviation = np.exp(design.weights.named(design.split_params_and_stats(params_and_stats)[0])["log_std"])
     streams = make_streams(4, "act", 0, 500)
     many, none = np.repeat(obs, 500, axis=0), np.zeros((500, 0), np.uint8)
-    drawn = np.concatenate([act(design, pack, many, none, streams, True)[0] for _ in range(40)])
+    drawn = np.concatenate([act(design, params_and_stats, many, none, streams, True)[0] for _ in range(40)])
     noise = (drawn - mean) / deviation
     assert np.abs(noise.mean(axis=0)).max() < 0.03
     assert np.abs(noise.std(axis=0) - 1).max() < 0.03
@@ -149,12 +153,12 @@ def test_greedy_is_the_likeliest(
     kind: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any], kernel_measure: Callable[..., Any]
 ) -> None:
     """The top allowed option of each part, or the mean; no stream moves."""
-    design, pack = make_policy(kind)
+    design, params_and_stats = make_policy(kind)
     obs, mask, some = make_samples(design, 60)
     streams = make_streams(0, "act", 0, 60)
-    action, _, _ = act(design, pack, obs, mask, streams, False)
+    action, _, _ = act(design, params_and_stats, obs, mask, streams, False)
     assert not streams[:, 1].any()
-    outputs = kernel_measure(design, pack, obs, mask, some)[0]
+    outputs = kernel_measure(design, params_and_stats, obs, mask, some)[0]
     if design.action.kind == "continuous":
         assert np.allclose(action, outputs, atol=1e-6)
         return
@@ -173,12 +177,12 @@ def test_values_alone_equal_those_of_acting(
     memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
     """`value` gives the very bits that `act` gives, at the rows asked for only, and leaves states alone."""
-    design, pack = make_policy("discrete", shared=False, memory=memory)
+    design, params_and_stats = make_policy("discrete", shared=False, memory=memory)
     obs, mask, _ = make_samples(design, 70)
     start = np.full((70, design.state_size), 0.2, np.float32)
-    value = act(design, pack, obs, mask, make_streams(0, "act", 0, 70), True, states=start.copy())[2]
+    value = act(design, params_and_stats, obs, mask, make_streams(0, "act", 0, 70), True, states=start.copy())[2]
     acting = FusedActing(design)
-    acting.load(pack)
+    acting.load(params_and_stats)
     alone, held = np.full(70, 9.0, np.float32), start.copy()
     acting.value(np.array([3, 5, 69]), obs, alone, held)
     assert np.array_equal(alone[[3, 5, 69]], value[[3, 5, 69]])
@@ -192,17 +196,17 @@ def test_telling_gives_outputs_and_moves_states(
     kind: str, memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
     """`tell` gives the module's outputs, log deviations behind means, and the states that acting gives."""
-    design, pack = make_policy(kind, memory=memory)
+    design, params_and_stats = make_policy(kind, memory=memory)
     obs, mask, _ = make_samples(design, 70)
     acting = FusedActing(design)
-    acting.load(pack)
+    acting.load(params_and_stats)
     behind = design.outputs if kind == "continuous" else 0
     told = np.zeros((70, design.outputs + behind), np.float32)
     held, moved = np.zeros((2, 70, design.state_size), np.float32)
     acting.tell(np.arange(70), obs, held, told)
-    act(design, pack, obs, mask, make_streams(0, "act", 0, 70), True, states=moved)
+    act(design, params_and_stats, obs, mask, make_streams(0, "act", 0, 70), True, states=moved)
     assert np.array_equal(held, moved)
-    params, mean, scale = design.split_pack(pack)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
     with torch.no_grad():
@@ -219,17 +223,17 @@ def test_the_pack_is_used_where_it_stands(
     obs: Any, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
     """New weights written into the pack act at once: nothing is copied."""
-    design, pack = make_policy("discrete", obs)
+    design, params_and_stats = make_policy("discrete", obs)
     seen, _, _ = make_samples(design, 4)
     acting = make_actor(design)
     assert isinstance(acting, FusedActing if obs == 7 else TorchActor)
-    acting.load(pack)
+    acting.load(params_and_stats)
     before, after, none = np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
     acting.value(np.arange(4), seen, before, none)
-    design.split_pack(pack)[0][:] *= 2
+    design.split_params_and_stats(params_and_stats)[0][:] *= 2
     acting.value(np.arange(4), seen, after, none)
     assert not np.array_equal(before, after)
-    design.split_pack(pack)[1][:] += 1
+    design.split_params_and_stats(params_and_stats)[1][:] += 1
     acting.value(np.arange(4), seen, before, none)
     assert not np.array_equal(before, after)
 

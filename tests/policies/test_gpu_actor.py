@@ -40,16 +40,16 @@ def play(acting: PolicyActor, steps: int, rows: Array, sampled: bool = True) -> 
     streams = make_streams(3, "act", 0, ROWS)
     states = np.zeros((ROWS, design.state_size), np.float32)
     action = np.zeros((steps, ROWS, design.action.parts), design.action.dtype)
-    logp, value, last = (np.zeros((steps, ROWS), np.float32) for _ in range(3))
+    log_prob, value, last = (np.zeros((steps, ROWS), np.float32) for _ in range(3))
     for t in range(steps):
         obs = random.normal(size=(ROWS, design.obs.width)).astype(np.float32)
         mask = (random.random((ROWS, design.action.options)) < 0.7).astype(np.uint8)
         mask[:, :: max(1, design.action.options // 2)] = 1
-        acting.act(rows, obs, mask, streams, sampled, action[t], logp[t], value[t], states)
+        acting.act(rows, obs, mask, streams, sampled, action[t], log_prob[t], value[t], states)
         acting.value(rows[::3], obs, last[t], states)
     if isinstance(acting, GPUActor):
         acting.flush()
-    return {"streams": streams, "states": states, "action": action, "logp": logp, "value": value, "last": last}
+    return {"streams": streams, "states": states, "action": action, "log_prob": log_prob, "value": value, "last": last}
 
 
 def agree(one: dict[str, Array], other: dict[str, Array], within: float) -> None:
@@ -60,8 +60,8 @@ def agree(one: dict[str, Array], other: dict[str, Array], within: float) -> None
     )
     chosen = np.isclose(one["action"], other["action"], atol=within).all(-1)
     assert chosen.mean() >= 0.99, f"{(~chosen).sum()} of {chosen.size} choices differ"
-    for name in ("states", "logp", "value", "last"):
-        a, b = (np.where(chosen, found[name], 0) if name == "logp" else found[name] for found in (one, other))
+    for name in ("states", "log_prob", "value", "last"):
+        a, b = (np.where(chosen, found[name], 0) if name == "log_prob" else found[name] for found in (one, other))
         gap = np.abs(a - b).max(initial=0)
         assert gap <= within, f"{name} differs by up to {gap:.2e}, {within:.0e} allowed; the largest is {abs(a).max()}"
 
@@ -71,11 +71,11 @@ def agree(one: dict[str, Array], other: dict[str, Array], within: float) -> None
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_staged_equals_fused(make_policy: Make, kind: str, memory: str, device: str, graphs: bool) -> None:
     """Streams to the bit, choices the same, numbers to what two ways of adding up differ by, for some rows or all."""
-    design, pack = make_policy(kind, memory=memory)
+    design, params_and_stats = make_policy(kind, memory=memory)
     for rows in (np.arange(ROWS), np.arange(1, ROWS, 2)):
         one, other = FusedActing(design), GPUActor(design, ROWS, device, graphs=graphs, pinned=True)
         for acting in (one, other):
-            acting.load(pack)
+            acting.load(params_and_stats)
         a, b = play(one, 6, rows), play(other, 6, rows)
         assert (other.graphs, other.trouble) == (graphs, "")
         agree(a, b, 2e-4 if device == "cuda" else 2e-5)
@@ -96,11 +96,11 @@ def test_trying_out_changes_nothing(
         return SimpleNamespace(replay=work)
 
     monkeypatch.setattr(gpu_actor, "capture", pretend)
-    design, pack = make_policy("masked_multi", memory="lstm")
+    design, params_and_stats = make_policy("masked_multi", memory="lstm")
     plain, graphed = (GPUActor(design, ROWS, "cpu") for _ in range(2))
     graphed.graphs, graphed._pinned = True, pinned
     for acting in (plain, graphed):
-        acting.load(pack)
+        acting.load(params_and_stats)
     a, b = (play(acting, 3, np.arange(1, ROWS, 2)) for acting in (plain, graphed))
     assert all(np.array_equal(a[name], b[name]) for name in a)
     told = "the policy cannot be captured: no graph can hold this" if fails else ""
@@ -115,9 +115,9 @@ def test_a_graph_can_hold_an_act(
     how: dict[str, Any], make_policy: Make, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the block's inputs to its outputs nothing comes from the host, and nobody waits."""
-    design, pack = make_policy(**how)
+    design, params_and_stats = make_policy(**how)
     acting, launched = GPUActor(design, ROWS, "cpu:0"), list[int]()
-    acting.load(pack)
+    acting.load(params_and_stats)
     monkeypatch.setattr(gpu_actor, "launch", lambda loop, one, count, args, block=0: launched.append(count))
 
     def work() -> None:
@@ -129,10 +129,10 @@ def test_a_graph_can_hold_an_act(
 
 def test_greedy_choices_are_the_same(make_policy: Make) -> None:
     """Without chance no stream moves."""
-    design, pack = make_policy("discrete")
+    design, params_and_stats = make_policy("discrete")
     one, other = FusedActing(design), GPUActor(design, ROWS, "cpu")
     for acting in (one, other):
-        acting.load(pack)
+        acting.load(params_and_stats)
     a, b = (play(acting, 3, np.arange(ROWS), sampled=False) for acting in (one, other))
     assert np.array_equal(a["action"], b["action"])
     assert np.array_equal(b["streams"], make_streams(3, "act", 0, ROWS))
@@ -141,10 +141,10 @@ def test_greedy_choices_are_the_same(make_policy: Make) -> None:
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_halves_act_nearly_the_same(memory: str, make_policy: Make) -> None:
     """In bf16 values stay near those of fp32, what memories hold too, and chance is the same."""
-    design, pack = make_policy("discrete", memory=memory)
+    design, params_and_stats = make_policy("discrete", memory=memory)
     exact, half = (GPUActor(design, ROWS, "cpu", precision=kind) for kind in ("fp32", "bf16"))
     for acting in (exact, half):
-        acting.load(pack)
+        acting.load(params_and_stats)
     a, b = (play(acting, 4, np.arange(ROWS)) for acting in (exact, half))
     assert np.array_equal(a["streams"], b["streams"])
     assert 0 < np.abs(a["value"] - b["value"]).max() < 0.1
@@ -153,9 +153,9 @@ def test_halves_act_nearly_the_same(memory: str, make_policy: Make) -> None:
 
 def test_observations_stay_on_the_device(make_policy: Make) -> None:
     """A mirror holds what each act saw, in order."""
-    design, pack = make_policy("discrete")
+    design, params_and_stats = make_policy("discrete")
     acting = GPUActor(design, ROWS, "cpu")
-    acting.load(pack)
+    acting.load(params_and_stats)
     mirror = torch.zeros(4, ROWS, design.obs.width)
     acting.keep_in(mirror)
     play(acting, 4, np.arange(ROWS))
@@ -169,12 +169,12 @@ def test_observations_stay_on_the_device(make_policy: Make) -> None:
 
 def test_weights_are_those_of_the_last_pack(make_policy: Make) -> None:
     """A pack is copied: what happens to the array later does not matter until it is loaded again."""
-    design, pack = make_policy("discrete")
+    design, params_and_stats = make_policy("discrete")
     acting = GPUActor(design, ROWS, "cpu")
-    acting.load(pack)
+    acting.load(params_and_stats)
     before = play(acting, 1, np.arange(ROWS))["value"]
-    pack[:] = 0
+    params_and_stats[:] = 0
     assert np.array_equal(play(acting, 1, np.arange(ROWS))["value"], before)
-    acting.load(pack)
+    acting.load(params_and_stats)
     after: Any = play(acting, 1, np.arange(ROWS))["value"]
     assert not np.array_equal(after, before)

@@ -30,9 +30,9 @@ KINDS = [
 ]  # fmt: skip
 
 
-def module_of(design: Design, pack: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
+def module_of(design: Design, params_and_stats: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
     """The torch module with the weights of a pack, and its normaliser."""
-    params, mean, scale = design.split_pack(pack)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
     return policy, torch.from_numpy(mean), torch.from_numpy(scale)
@@ -107,15 +107,15 @@ def test_network_and_heads_equal_the_torch_definition(
     for seed, (obs_size, hidden) in enumerate(SIZES):
         memory = ("none", "gru", "lstm")[seed % 3]
         more = {"layer_norm": seed % 2 == 1, "memory": memory, "memory_layers": 1 + seed // 3}
-        design, pack = make_policy(kind, obs_size, hidden, activation, shared, seed, **more)
+        design, params_and_stats = make_policy(kind, obs_size, hidden, activation, shared, seed, **more)
         obs, mask, action = make_samples(design, 40, seed)
-        policy, mean, scale = module_of(design, pack)
+        policy, mean, scale = module_of(design, params_and_stats)
         with torch.no_grad():
             told = policy(torch.from_numpy(obs), mean, scale, torch.zeros(40, design.state_size))
             allowed = torch.from_numpy(mask) if mask.shape[1] else None
-            logp, entropy = policy.measure(told.outputs, torch.from_numpy(action), allowed)
-        ours = kernel_measure(design, pack, obs, mask, action)
-        names, theirs = ("outputs", "value", "logp", "entropy"), (told.outputs, told.value, logp, entropy)
+            log_prob, entropy = policy.measure(told.outputs, torch.from_numpy(action), allowed)
+        ours = kernel_measure(design, params_and_stats, obs, mask, action)
+        names, theirs = ("outputs", "value", "log_prob", "entropy"), (told.outputs, told.value, log_prob, entropy)
         for name, one, other in zip(names, ours, theirs, strict=True):
             assert np.allclose(one, other.numpy(), atol=2e-5, rtol=1e-5), f"{name} at {obs_size}, {hidden}, {memory}"
 
@@ -127,31 +127,33 @@ def test_far_observations_are_held_at_the_limit(
 
     One that is not normalised (scale 1) is read as it is.
     """
-    design, pack = make_policy("discrete", 2, (16,))
-    _, mean, scale = design.split_pack(pack)
+    design, params_and_stats = make_policy("discrete", 2, (16,))
+    _, mean, scale = design.split_params_and_stats(params_and_stats)
     mean[:], scale[:] = 0, 0.5
     action, mask = np.zeros((2, 1), np.int32), np.zeros((2, 0), np.uint8)
     far = np.array([[2 * OBS_LIMIT, -2 * OBS_LIMIT], [1e9, -1e9]], np.float32)
-    told = kernel_measure(design, pack, far, mask, action)[0]
+    told = kernel_measure(design, params_and_stats, far, mask, action)[0]
     assert np.array_equal(told[0], told[1])
     scale[:] = 1
     near = np.array([[0.1, 0.2], [12.0, -15.0]], np.float32)
-    before = kernel_measure(design, pack, near, mask, action)[0]
+    before = kernel_measure(design, params_and_stats, near, mask, action)[0]
     scale[:] = 1 - 6e-8
-    after = kernel_measure(design, pack, near, mask, action)[0]
+    after = kernel_measure(design, params_and_stats, near, mask, action)[0]
     assert np.allclose(before[0], after[0], atol=1e-5) and not np.allclose(before[1], after[1], atol=1e-4)
 
 
-def run_steps(design: Design, pack: Array, obs: Array, state: Array, fresh: Array) -> tuple[Array, Array]:
+def run_steps(
+    design: Design, params_and_stats: Array, obs: Array, state: Array, episode_start: Array
+) -> tuple[Array, Array]:
     """Run the kernels over [steps, lanes] observations at once: outputs [steps, lanes], and the states they end in."""
-    params, mean, scale = design.split_pack(pack)
-    steps, lanes = fresh.shape
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
+    steps, lanes = episode_start.shape
     stack = design.stack
     scratch = np.zeros(steps * lanes * stack.scratch_columns, np.float32)
     inputs = outputs(scratch, steps * lanes, stack.table, -1)
     for row in range(steps * lanes):
         load_obs(obs.reshape(steps * lanes, -1), row, mean, scale, inputs[row])
-    forward(params, stack.table, scratch, steps * lanes, lanes, steps, state, fresh)
+    forward(params, stack.table, scratch, steps * lanes, lanes, steps, state, episode_start)
     told = outputs(scratch, steps * lanes, stack.table, stack.policy_layer)[:, : design.outputs]
     after = np.zeros_like(state)
     for lane in range(lanes):
@@ -164,24 +166,26 @@ def run_steps(design: Design, pack: Array, obs: Array, state: Array, fresh: Arra
 def test_a_sequence_is_its_steps(memory: str, shared: bool, make_policy: Callable[..., Any]) -> None:
     """A sequence with resets inside gives the bits of step after step, in kernels; and torch gives the same numbers."""
     for seed in range(3):
-        design, pack = make_policy("discrete", 5, (12,), shared=shared, memory=memory, memory_layers=2, seed=seed)
+        design, params_and_stats = make_policy(
+            "discrete", 5, (12,), shared=shared, memory=memory, memory_layers=2, seed=seed
+        )
         random = np.random.default_rng(seed)
         steps, lanes = 7, 8
         obs = random.normal(0, 1, (steps, lanes, 5)).astype(np.float32)
-        fresh = (random.random((steps, lanes)) < 0.25).astype(np.uint8)
+        episode_start = (random.random((steps, lanes)) < 0.25).astype(np.uint8)
         state = np.zeros((lanes, design.state_size), np.float32)
         columns = state_columns(design, 1 if shared else 2).reshape(-1)
         state[:, columns] = random.normal(0, 0.5, (lanes, len(columns)))
-        whole, ended = run_steps(design, pack, obs, state, fresh)
+        whole, ended = run_steps(design, params_and_stats, obs, state, episode_start)
         held = state
         for t in range(steps):
-            told, held = run_steps(design, pack, obs[t : t + 1], held, fresh[t : t + 1])
+            told, held = run_steps(design, params_and_stats, obs[t : t + 1], held, episode_start[t : t + 1])
             assert np.array_equal(told[0], whole[t])
         assert np.array_equal(held, ended)
-        policy, mean, scale = module_of(design, pack)
+        policy, mean, scale = module_of(design, params_and_stats)
         with torch.no_grad():
             theirs = policy(
-                torch.from_numpy(obs.reshape(-1, 5)), mean, scale, torch.from_numpy(state), torch.from_numpy(fresh)
+                torch.from_numpy(obs.reshape(-1, 5)), mean, scale, torch.from_numpy(state), torch.from_numpy(episode_start)
             )  # fmt: skip
         assert np.allclose(theirs.outputs.numpy(), whole.reshape(steps * lanes, -1), atol=1e-5)
         assert np.allclose(theirs.state.numpy(), ended, atol=1e-5)

@@ -25,8 +25,10 @@ def test_named_and_flatten_are_inverse(
     kind: str, shared: bool, hidden: tuple[int, ...], memory: str, make_policy: Callable[..., Any]
 ) -> None:
     """Every weight comes back where it stood, and padding stays zero."""
-    design, pack = make_policy(kind, 17, hidden, shared=shared, memory=memory, memory_size=5, layer_norm=True)
-    weights, flat = design.weights, pack[: design.weights.size]
+    design, params_and_stats = make_policy(
+        kind, 17, hidden, shared=shared, memory=memory, memory_size=5, layer_norm=True
+    )
+    weights, flat = design.weights, params_and_stats[: design.weights.size]
     named = weights.named(flat)
     assert np.array_equal(weights.flatten(named), flat)
     assert np.count_nonzero(flat) == sum(np.count_nonzero(array) for array in named.values())
@@ -34,10 +36,10 @@ def test_named_and_flatten_are_inverse(
 
 def test_names_and_orientation_are_those_of_torch(make_policy: Callable[..., Any]) -> None:
     """Weights are [outputs, inputs] under names that a torch module has too, a memory's gates one under another."""
-    design, pack = make_policy(
+    design, params_and_stats = make_policy(
         "continuous", 4, (8,), shared=False, memory="lstm", memory_size=6, memory_layers=2, layer_norm=True
     )
-    sizes = {name: array.shape for name, array in design.weights.named(pack[: design.weights.size]).items()}
+    sizes = {name: array.shape for name, array in design.weights.named(params_and_stats[: design.weights.size]).items()}
     expected: dict[str, tuple[int, ...]] = {}
     for net, outputs in (("policy", 3), ("value", 1)):
         expected |= {f"{net}.layers.0.weight": (8, 4), f"{net}.layers.0.bias": (8,)}
@@ -51,8 +53,8 @@ def test_names_and_orientation_are_those_of_torch(make_policy: Callable[..., Any
 
 def test_wrong_shapes_are_refused(make_policy: Callable[..., Any]) -> None:
     """Arrays of another shape, or missing ones, are named with what was expected; the exit code is 5."""
-    design, pack = make_policy("discrete", 4, (8,))
-    named = design.weights.named(pack[: design.weights.size])
+    design, params_and_stats = make_policy("discrete", 4, (8,))
+    named = design.weights.named(params_and_stats[: design.weights.size])
     named["trunk.layers.0.weight"] = named["trunk.layers.0.weight"].T
     with pytest.raises(CheckpointError) as caught:
         design.weights.flatten(named)
@@ -81,7 +83,7 @@ def test_first_weights_are_orthogonal_and_follow_the_seed(memory: str) -> None:
     """Hidden layers have gain sqrt(2), gates 1, the policy's last layer 0.01, the value's 1, biases are 0."""
     policy = PolicySettings(hidden=(6, 6), shared=False, memory=memory, memory_size=6)  # type: ignore[arg-type]
     design = Design(vector_obs(6), ActionSpec("discrete", (4,)), policy)
-    named = design.weights.named(design.first_weights(3))
+    named = design.weights.named(design.initial_weights(3))
     gains = {"policy.layers.0": 2**0.5, "value.layers.1": 2**0.5, "policy.head": 0.01, "value.head": 1.0}
     for name, gain in gains.items():
         weight = named[f"{name}.weight"] / gain
@@ -92,15 +94,15 @@ def test_first_weights_are_orthogonal_and_follow_the_seed(memory: str) -> None:
             assert np.allclose(gate @ gate.T, np.eye(6), atol=1e-5)
     if memory == "lstm":
         assert named["value.memory.bias_ih_l0"].reshape(4, 6).sum(axis=1).tolist() == [0, 6, 0, 0]
-    assert np.array_equal(design.first_weights(3), design.first_weights(3))
-    assert not np.array_equal(design.first_weights(3), design.first_weights(4))
+    assert np.array_equal(design.initial_weights(3), design.initial_weights(3))
+    assert not np.array_equal(design.initial_weights(3), design.initial_weights(4))
 
 
 def test_first_deviation_of_continuous_actions_is_a_setting() -> None:
     """`policy.log_std` is where the learned deviation starts."""
     policy = PolicySettings(hidden=(4,), log_std=-0.7)
     design = Design(vector_obs(3), ActionSpec("continuous", (), (-1.0,), (1.0,)), policy)
-    assert design.weights.named(design.first_weights(0))["log_std"] == pytest.approx(-0.7)
+    assert design.weights.named(design.initial_weights(0))["log_std"] == pytest.approx(-0.7)
 
 
 @pytest.mark.parametrize("memory", [0, 1, 2])
@@ -128,7 +130,7 @@ def test_nothing_overlaps(memory: int) -> None:
 def test_uniform_first_weights_are_torchs(memory: str, make_policy: Callable[..., Any]) -> None:
     """`policy.init=uniform` draws weights and biases within 1 / sqrt(inputs), in memories 1 / sqrt(units)."""
     design, _ = make_policy("continuous", 7, (50, 30), init="uniform", memory=memory, layer_norm=True, shared=False)
-    named = design.weights.named(design.first_weights(3))
+    named = design.weights.named(design.initial_weights(3))
     limits = {"policy.layers.0": 7, "value.layers.1": 50, "policy.head": 20 if memory == "lstm" else 30}
     for name, inputs in limits.items():
         drawn = np.concatenate([named[f"{name}.weight"].reshape(-1), named[f"{name}.bias"]])

@@ -73,14 +73,14 @@ def make_frozen(trunk: Path, make_policy: Callable[..., Any]) -> Callable[..., t
     def make(kind: str, obs: ObsSpec, folder: Path = trunk, **more: Any) -> tuple[Design, Array]:
         plain, _ = make_policy(kind, hidden=(16,), image="frozen", trunk=str(folder), **more)
         design = Design(obs, plain.action, plain.policy)
-        random, pack = np.random.default_rng(5), design.first_pack(0)
-        params, mean, scale = design.split_pack(pack)
+        random, params_and_stats = np.random.default_rng(5), design.initial_params_and_stats(0)
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
         named = design.weights.named(params)
         design.weights.flatten(
             {name: array + random.normal(0, 0.1, array.shape) for name, array in named.items()}, params
         )
         mean[:], scale[:] = random.normal(0, 0.3, len(mean)), random.uniform(0.5, 1.5, len(scale))
-        return design, pack
+        return design, params_and_stats
 
     return make
 
@@ -298,24 +298,24 @@ def test_a_head_on_features_is_the_policy_on_pixels(
     make_samples: Callable[..., Any],
 ) -> None:  # fmt: skip
     """The same outputs, values and actions, normaliser included, by the kernels where only vectors are left."""
-    design, pack = make_frozen(kind, SEEN[seen], memory=memory, shared=shared)
-    _, mean, _ = design.split_pack(pack)
+    design, params_and_stats = make_frozen(kind, SEEN[seen], memory=memory, shared=shared)
+    _, mean, _ = design.split_params_and_stats(params_and_stats)
     head = head_design(design)
     assert head.fused == (seen != "mixed") and not design.fused
     assert len(mean) == design.numbers == head.obs.floats == design.obs.floats + (40 if seen == "fast" else 20)
-    head_pack = head_of(design, pack)
-    assert np.array_equal(with_head(design, head_pack), pack)
-    ours, theirs = policy_arrays(design, pack), policy_arrays(head, head_pack)
+    head_pack = head_of(design, params_and_stats)
+    assert np.array_equal(with_head(design, head_pack), params_and_stats)
+    ours, theirs = policy_arrays(design, params_and_stats), policy_arrays(head, head_pack)
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
     obs, mask, _ = make_samples(design, 70)
     told = []
-    for which, weights, rows in ((design, pack, obs), (head, head_pack, seen_by_head(design, obs, trunk))):
+    for which, weights, rows in ((design, params_and_stats, obs), (head, head_pack, seen_by_head(design, obs, trunk))):
         acting = make_actor(which)
         acting.load(weights)
-        action, logp, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
+        action, log_prob, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
         states = np.zeros((70, which.state_size), np.float32)
         for _ in range(2):
-            acting.act(np.arange(70), rows, mask, np.zeros((70, 2), np.int64), False, action, logp, value, states)
+            acting.act(np.arange(70), rows, mask, np.zeros((70, 2), np.int64), False, action, log_prob, value, states)
         outputs = np.zeros((70, which.outputs), np.float32)
         acting.tell(np.arange(70), rows, states, outputs)
         told.append((action, value, outputs))
@@ -327,24 +327,26 @@ def test_a_head_on_features_is_the_policy_on_pixels(
 def test_first_weights_are_those_of_the_head(make_frozen: Callable[..., Any]) -> None:
     """A run with a trunk starts from the weights that its head alone would start from."""
     design, _ = make_frozen("continuous", FAST)
-    assert np.array_equal(design.first_pack(3), with_head(design, head_design(design).first_pack(3)))
+    assert np.array_equal(
+        design.initial_params_and_stats(3), with_head(design, head_design(design).initial_params_and_stats(3))
+    )
 
 
 def test_the_trunk_is_not_among_the_weights(make_frozen: Callable[..., Any]) -> None:
     """Neither pack nor optimiser holds anything of it, and moving the policy's weights leaves it as it was."""
-    design, pack = make_frozen("discrete", IMAGE)
+    design, params_and_stats = make_frozen("discrete", IMAGE)
     names = [slot.name for slot in design.weights.slots]
     assert names == ["trunk.layers.0.weight", "trunk.layers.0.bias", "trunk.head.weight", "trunk.head.bias"]
-    engine = TorchEngine(design, design.split_pack(pack)[0].copy(), 1)
+    engine = TorchEngine(design, design.split_params_and_stats(params_and_stats)[0].copy(), 1)
     assert list(engine.optimiser.named) == names and list(TorchActor(design).policy.state_dict()) == names
 
 
 def test_statistics_of_vectors_leave_those_of_features_alone(make_frozen: Callable[..., Any]) -> None:
     """PPO knows the scale of vectors only; what a head was trained with stays."""
-    design, pack = make_frozen("discrete", FAST)
-    before = [part.copy() for part in design.split_pack(pack)[1:]]
-    design.write_normaliser(pack, np.full(3, 7.0), np.full(3, 2.0))
-    _, mean, scale = design.split_pack(pack)
+    design, params_and_stats = make_frozen("discrete", FAST)
+    before = [part.copy() for part in design.split_params_and_stats(params_and_stats)[1:]]
+    design.write_normaliser(params_and_stats, np.full(3, 7.0), np.full(3, 2.0))
+    _, mean, scale = design.split_params_and_stats(params_and_stats)
     assert (mean[:3] == 7).all() and (scale[:3] == 2).all()
     assert np.array_equal(mean[3:], before[0][3:]) and np.array_equal(scale[3:], before[1][3:])
 
@@ -399,8 +401,10 @@ def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Cal
     """PPO trains the head alone; the checkpoint's agent acts as the head's weights on the trunk's features say."""
     before = load_trunk(str(clip)).hash
     run = quick("pixels", policy__image="frozen", policy__trunk=str(clip), **SMALL)
-    first = Design.read(load(find(RunDir.open(run.path)), groups=("policy",)).state["policy"]).first_pack(0)
-    assert run.agent().pack.size == first.size and not np.array_equal(run.agent().pack, first)
+    first = Design.read(load(find(RunDir.open(run.path)), groups=("policy",)).state["policy"]).initial_params_and_stats(
+        0
+    )
+    assert run.agent().params_and_stats.size == first.size and not np.array_equal(run.agent().params_and_stats, first)
     assert np.allclose(*told_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
     found = load_trunk(str(clip))
     facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_FACTS}
@@ -413,12 +417,12 @@ def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Cal
 def test_a_run_goes_on_exactly_and_in_any_processes(trunk: Path, quick: Callable[..., Run]) -> None:
     """Resumed or not, in one process or with two actors that load the trunk themselves: the same weights."""
     more = {"policy__image": "frozen", "policy__trunk": str(trunk), "every__checkpoint": 128, **SMALL}
-    whole = quick("pixels", "whole", **more).agent().pack
+    whole = quick("pixels", "whole", **more).agent().params_and_stats
     half = quick("pixels", "half", **{**more, "steps": 128})
-    assert np.array_equal(resume(half.path, steps=256).agent().pack, whole)
+    assert np.array_equal(resume(half.path, steps=256).agent().params_and_stats, whole)
     wide = more | {"plan__envs": 128, "ppo__rollout": 2, "ppo__minibatch": 64, "steps": 512}
     actors = quick("pixels", "actors", plan__collector="actors", plan__workers=2, **wide)
-    assert np.array_equal(actors.agent().pack, quick("pixels", "local", **wide).agent().pack)
+    assert np.array_equal(actors.agent().params_and_stats, quick("pixels", "local", **wide).agent().params_and_stats)
 
 
 def test_the_reader_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:

@@ -31,9 +31,9 @@ def few_tokens(count: int, seed: int = 0) -> Array:
     return TOKENS.join({"": found})
 
 
-def told_by_torch(design: Design, pack: Array, obs: Array, states: Array) -> tuple[Array, Array, Array]:
+def told_by_torch(design: Design, params_and_stats: Array, obs: Array, states: Array) -> tuple[Array, Array, Array]:
     """Outputs, values and states of the module."""
-    params, mean, scale = design.split_pack(pack)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
     with torch.no_grad():
@@ -45,16 +45,16 @@ def told_by_torch(design: Design, pack: Array, obs: Array, states: Array) -> tup
 @pytest.mark.parametrize("hidden", [(), (24,)], ids=["bare", "hidden"])
 def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: Callable[..., Any]) -> None:
     """Outputs, values and states of rows with many, few and no tokens; twice, the second time from what is known."""
-    design, pack = make_policy("discrete", TOKENS, hidden, memory=memory, features=24)
+    design, params_and_stats = make_policy("discrete", TOKENS, hidden, memory=memory, features=24)
     assert design.fused
     acting, obs = FusedActing(design), few_tokens(ROWS)
-    acting.load(pack)
+    acting.load(params_and_stats)
     rows, states = np.arange(ROWS), np.zeros((ROWS, design.state_size), np.float32)
     columns = state_columns(design, 1).reshape(-1)  # what the kernels pad stays zero
     states[:, columns] = np.random.default_rng(1).normal(0, 0.5, (ROWS, len(columns)))
     for _ in range(2):
         start = states.copy()
-        outputs, values, after = told_by_torch(design, pack, obs, start)
+        outputs, values, after = told_by_torch(design, params_and_stats, obs, start)
         told, value = np.zeros((ROWS, design.outputs), np.float32), np.zeros(ROWS, np.float32)
         acting.value(rows, obs, value, states)
         acting.tell(rows, obs, states, told)
@@ -64,17 +64,17 @@ def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: 
 
 def test_a_row_does_not_depend_on_others(make_policy: Callable[..., Any]) -> None:
     """Bit for bit, whichever rows were read before and with it."""
-    design, pack = make_policy("discrete", TOKENS, (), memory="lstm", features=24)
+    design, params_and_stats = make_policy("discrete", TOKENS, (), memory="lstm", features=24)
     obs, every = few_tokens(ROWS), np.arange(ROWS)
 
     def act(parts: list[Array]) -> tuple[Array, Array]:
         acting = make_actor(design)
-        acting.load(pack)
+        acting.load(params_and_stats)
         states = np.zeros((ROWS, design.state_size), np.float32)
-        action, logp, value = np.zeros((ROWS, 1), np.int32), np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
+        action, log_prob, value = np.zeros((ROWS, 1), np.int32), np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
         mask, streams = np.zeros((ROWS, 0), np.uint8), make_streams(0, "act", 0, ROWS)
         for rows in parts:
-            acting.act(rows, obs, mask, streams, True, action, logp, value, states)
+            acting.act(rows, obs, mask, streams, True, action, log_prob, value, states)
         return value, states
 
     whole = act([every])
@@ -86,12 +86,12 @@ def test_new_weights_and_many_kinds_are_read_anew(
     make_policy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was known of kinds is forgotten when weights change, and when too many are known."""
-    design, pack = make_policy("discrete", TOKENS, (), features=24)
+    design, params_and_stats = make_policy("discrete", TOKENS, (), features=24)
     obs, rows, states = few_tokens(ROWS), np.arange(ROWS), np.zeros((ROWS, 0), np.float32)
     acting, value = FusedActing(design), np.zeros(ROWS, np.float32)
-    acting.load(pack)
+    acting.load(params_and_stats)
     acting.value(rows, obs, value, states)
-    other = pack * np.float32(1.1)
+    other = params_and_stats * np.float32(1.1)
     acting.load(other)
     acting.value(rows, obs, value, states)
     assert np.allclose(value, told_by_torch(design, other, obs, states)[1], atol=2e-6)

@@ -29,11 +29,11 @@ def make_torched(make_policy: Callable[..., Any], make_samples: Callable[..., An
     """Make an acting copy, its pack, and samples to act on."""
 
     def make(kind: str = "discrete", seen: str = "mixed", count: int = 70, **more: Any) -> Any:
-        design, pack = make_policy(kind, SEEN[seen], (16,), **more)
+        design, params_and_stats = make_policy(kind, SEEN[seen], (16,), **more)
         acting = TorchActor(design)
-        acting.load(pack)
+        acting.load(params_and_stats)
         obs, mask, _ = make_samples(design, count)
-        return design, pack, acting, obs, mask
+        return design, params_and_stats, acting, obs, mask
 
     return make
 
@@ -45,15 +45,15 @@ def test_acting_is_the_module_and_the_kernels_chance(
     seen: str, kind: str, memory: str, make_torched: Callable[..., Any]
 ) -> None:
     """Outputs, values and states are the module's; actions come from each row's own stream as the kernels draw them."""
-    design, pack, acting, obs, mask = make_torched(kind, seen, memory=memory, memory_layers=2, shared=False)
+    design, params_and_stats, acting, obs, mask = make_torched(kind, seen, memory=memory, memory_layers=2, shared=False)
     assert obs.dtype == np.uint8
     rows = np.array([0, 1, 5, 63, 64, 69])
     states = np.random.default_rng(0).normal(0, 0.5, (70, design.state_size)).astype(np.float32)
     start, streams = states.copy(), make_streams(2, "act", 0, 70)
     action = np.zeros((70, design.action.parts), design.action.dtype)
-    logp, value = np.full(70, 9, np.float32), np.full(70, 9, np.float32)
-    acting.act(rows, obs, mask, streams, True, action, logp, value, states)
-    params, mean, scale = design.split_pack(pack)
+    log_prob, value = np.full(70, 9, np.float32), np.full(70, 9, np.float32)
+    acting.act(rows, obs, mask, streams, True, action, log_prob, value, states)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     named = design.weights.named(params)
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in named.items()})
@@ -63,7 +63,7 @@ def test_acting_is_the_module_and_the_kernels_chance(
     assert np.allclose(states[rows], told.state.numpy(), atol=1e-5)
     others = np.setdiff1d(np.arange(70), rows)
     assert np.array_equal(states[others], start[others])
-    assert (value[others] == 9).all() and (logp[others] == 9).all()
+    assert (value[others] == 9).all() and (log_prob[others] == 9).all()
     again, probs = make_streams(2, "act", 0, 70), np.zeros(design.outputs, np.float32)
     for row, outputs in zip(rows, told.outputs.numpy(), strict=True):
         if mask.shape[1]:
@@ -71,7 +71,7 @@ def test_acting_is_the_module_and_the_kernels_chance(
         drawn = np.zeros(design.action.parts, design.action.dtype)
         expected = sample(outputs, named.get("log_std", np.zeros(0, np.float32)), design.head, again, row, probs, drawn)
         assert np.allclose(action[row], drawn, atol=1e-5)
-        assert logp[row] == pytest.approx(expected, abs=1e-4)
+        assert log_prob[row] == pytest.approx(expected, abs=1e-4)
     assert np.array_equal(streams, again)
 
 
@@ -89,7 +89,7 @@ def test_greedy_moves_no_stream(make_torched: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_telling_and_valuing(kind: str, make_torched: Callable[..., Any]) -> None:
     """`tell` gives outputs (and log deviations) and moves states; `value` gives values and leaves states alone."""
-    design, pack, acting, obs, mask = make_torched(kind, memory="gru")
+    design, params_and_stats, acting, obs, mask = make_torched(kind, memory="gru")
     rows, start = np.arange(70), np.full((70, design.state_size), 0.3, np.float32)
     width = design.outputs * (2 if kind == "continuous" else 1)
     told, told_states, value, value_states = (
@@ -101,32 +101,36 @@ def test_telling_and_valuing(kind: str, make_torched: Callable[..., Any]) -> Non
     acting.tell(rows, obs, told_states, told)
     acting.value(rows, obs, value, value_states)
     action = np.zeros((70, design.action.parts), design.action.dtype)
-    logp, acted, moved = np.zeros(70, np.float32), np.zeros(70, np.float32), start.copy()
-    acting.act(rows, obs, mask, make_streams(0, "act", 0, 70), True, action, logp, acted, moved)
+    log_prob, acted, moved = np.zeros(70, np.float32), np.zeros(70, np.float32), start.copy()
+    acting.act(rows, obs, mask, make_streams(0, "act", 0, 70), True, action, log_prob, acted, moved)
     assert np.array_equal(value, acted) and np.array_equal(told_states, moved)
     assert np.array_equal(value_states, start)
     if kind == "continuous":
-        log_std = design.weights.named(design.split_pack(pack)[0])["log_std"]
+        log_std = design.weights.named(design.split_params_and_stats(params_and_stats)[0])["log_std"]
         assert np.array_equal(told[:, 3:], np.tile(log_std, (70, 1)))
         noise = (action - told[:, :3]) / np.exp(log_std)
         expected = -(0.5 * noise**2 + log_std + 0.5 * np.log(2 * np.pi)).sum(axis=1)
-        assert np.allclose(logp, expected, atol=1e-4)
+        assert np.allclose(log_prob, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torched: Callable[..., Any]) -> None:
     """A process with rows 64 to 191 gets the bits that one with all rows gets, some of them idle or not."""
-    design, pack, _, obs, mask = make_torched("continuous", count=200, memory=memory)
+    design, params_and_stats, _, obs, mask = make_torched("continuous", count=200, memory=memory)
     busy = np.flatnonzero(np.random.default_rng(0).random(200) < 0.8)
     results = []
     for low, high in ((0, 200), (64, 192)):
         other = TorchActor(design)
-        other.load(pack)
+        other.load(params_and_stats)
         count, rows = high - low, busy[(busy >= low) & (busy < high)] - low
-        action, logp, value = np.zeros((count, 3), np.float32), np.zeros(count, np.float32), np.zeros(count, np.float32)
+        action, log_prob, value = (
+            np.zeros((count, 3), np.float32),
+            np.zeros(count, np.float32),
+            np.zeros(count, np.float32),
+        )
         states, streams = np.full((count, design.state_size), 0.2, np.float32), make_streams(1, "act", low, count)
-        other.act(rows, obs[low:high], mask[low:high], streams, True, action, logp, value, states)
-        results.append((action, logp, value, states, streams))
+        other.act(rows, obs[low:high], mask[low:high], streams, True, action, log_prob, value, states)
+        results.append((action, log_prob, value, states, streams))
     for one, two in zip(*results, strict=True):
         assert np.array_equal(one[64:192], two)
 
@@ -155,7 +159,7 @@ def test_first_weights_do_not_depend_on_threads(make_policy: Callable[..., Any])
     found = []
     for threads in (1, 2):
         with torch_threads(threads):
-            found.append(design.first_weights(3))
+            found.append(design.initial_weights(3))
     assert np.array_equal(*found)
 
 

@@ -75,15 +75,15 @@ def test_first_weights_of_encoders(image: str, make_policy: Callable[..., Any]) 
 def test_first_weights_of_plain_designs_are_those_of_the_layout(make_policy: Callable[..., Any]) -> None:
     """Where there is nothing to encode, torch starts from the kernels' weights."""
     design, _ = make_policy("continuous", 6, memory="gru")
-    named = design.weights.named(design.first_weights(2))
+    named = design.weights.named(design.initial_weights(2))
     ours = initial_weights(design, 2)
     assert named.keys() == ours.keys() and all(np.array_equal(named[name], ours[name]) for name in named)
 
 
 def test_cuts_by_hand() -> None:
     """Three lanes of four steps: one whole, one cut before its third step, one that starts anew at once."""
-    fresh = torch.tensor([[0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.uint8)
-    cuts = cut(fresh, 3)
+    episode_start = torch.tensor([[0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.uint8)
+    cuts = cut(episode_start, 3)
     # Pieces, longest first: lane 0 (4 steps), lane 2 (4), lane 1 (2), lane 1 again (2). Row = step * 3 + lane.
     assert cuts.sizes.tolist() == [4, 4, 2, 2]
     assert cuts.lanes.tolist() == [0, 2, 1, 1]
@@ -93,9 +93,9 @@ def test_cuts_by_hand() -> None:
     assert cuts.order[cuts.inverse].tolist() == list(range(12))
 
 
-def lively(design: Design, pack: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
+def lively(design: Design, params_and_stats: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
     """The module with the weights of a pack, and its normaliser."""
-    params, mean, scale = design.split_pack(pack)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
     return policy, torch.from_numpy(mean), torch.from_numpy(scale)
@@ -109,21 +109,21 @@ def test_a_sequence_is_its_steps(
 ) -> None:
     """Sequences with resets anywhere give the outputs, values and last states of one step after another."""
     for seed, shared in enumerate((True, False)):
-        design, pack = make_policy(
+        design, params_and_stats = make_policy(
             "discrete", obs, (12,), shared=shared, memory=memory, memory_layers=layers, seed=seed
         )
         steps, lanes, random = 9, 5, np.random.default_rng(seed)
         rows = torch.from_numpy(make_samples(design, steps * lanes, seed)[0])
-        fresh = torch.from_numpy((random.random((steps, lanes)) < 0.3).astype(np.uint8))
+        episode_start = torch.from_numpy((random.random((steps, lanes)) < 0.3).astype(np.uint8))
         columns = state_columns(design, 1 if shared else 2).reshape(-1)
         start = torch.zeros(lanes, design.state_size)
         start[:, columns] = torch.from_numpy(random.normal(0, 0.5, (lanes, len(columns))).astype(np.float32))
-        policy, mean, scale = lively(design, pack)
+        policy, mean, scale = lively(design, params_and_stats)
         with torch.no_grad():
-            whole = policy(rows, mean, scale, start, fresh)
+            whole = policy(rows, mean, scale, start, episode_start)
             state = start
             for t in range(steps):
-                state = state * (1 - fresh[t].float())[:, None]
+                state = state * (1 - episode_start[t].float())[:, None]
                 told = policy(rows[t * lanes : (t + 1) * lanes], mean, scale, state)
                 state = told.state
                 now = slice(t * lanes, (t + 1) * lanes)
@@ -138,8 +138,8 @@ def test_the_memory_is_that_of_torch(
     memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
     """Without resets, features are what nn.GRU or nn.LSTM itself gives from the same state."""
-    design, pack = make_policy("discrete", 5, (), memory=memory, memory_layers=2, memory_size=20)
-    policy, mean, scale = lively(design, pack)
+    design, params_and_stats = make_policy("discrete", 5, (), memory=memory, memory_layers=2, memory_size=20)
+    policy, mean, scale = lively(design, params_and_stats)
     rows = torch.from_numpy(make_samples(design, 24)[0])
     start = torch.zeros(4, design.state_size)
     # Padded to 32: for each layer the hidden state, then for LSTM the cell.
@@ -159,8 +159,8 @@ def test_the_memory_is_that_of_torch(
 
 def test_states_keep_their_padding_zero(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> None:
     """What a torch step leaves goes through the kernels' layout: units where they belong, zeros between."""
-    design, pack = make_policy("discrete", 5, shared=False, memory="lstm", memory_size=5, memory_layers=2)
-    policy, mean, scale = lively(design, pack)
+    design, params_and_stats = make_policy("discrete", 5, shared=False, memory="lstm", memory_size=5, memory_layers=2)
+    policy, mean, scale = lively(design, params_and_stats)
     rows = torch.from_numpy(make_samples(design, 3)[0])
     columns = state_columns(design, 2)
     assert columns.shape == (2, 2, 2, 5)
@@ -180,8 +180,8 @@ def test_states_of_mixed_designs_stand_side_by_side(make_policy: Callable[..., A
 
 def test_a_policy_without_value_says_zero(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> None:
     """It has one network, and its value is 0."""
-    design, pack = make_policy("continuous", 5, shared=True, value=False)
-    policy, mean, scale = lively(design, pack)
+    design, params_and_stats = make_policy("continuous", 5, shared=True, value=False)
+    policy, mean, scale = lively(design, params_and_stats)
     assert policy.names == ["policy"]
     rows = torch.from_numpy(make_samples(design, 3)[0])
     told = policy(rows, mean, scale, torch.zeros(3, 0))
@@ -203,12 +203,12 @@ def test_memories_are_run_as_cudnn_asks(
         return run(x, sizes, state, weights, *rest)
 
     monkeypatch.setattr(torch, memory, strict)
-    design, pack = make_policy("discrete", memory=memory, memory_layers=2, shared=False)
-    policy, (_, mean, scale) = ActorCritic(design), design.split_pack(pack)
-    state, fresh = torch.zeros(4, design.state_size), torch.zeros(3, 4, dtype=torch.uint8)
-    fresh[1, 2] = 1
+    design, params_and_stats = make_policy("discrete", memory=memory, memory_layers=2, shared=False)
+    policy, (_, mean, scale) = ActorCritic(design), design.split_params_and_stats(params_and_stats)
+    state, episode_start = torch.zeros(4, design.state_size), torch.zeros(3, 4, dtype=torch.uint8)
+    episode_start[1, 2] = 1
     given = torch.from_numpy(mean), torch.from_numpy(scale), state
     with torch.set_grad_enabled(learns):
-        policy(torch.zeros(12, design.obs.width), *given, fresh)
+        policy(torch.zeros(12, design.obs.width), *given, episode_start)
         policy(torch.zeros(4, design.obs.width), *given)
     assert seen == [learns] * 8

@@ -49,10 +49,15 @@ def test_the_fused_engine_beats_torch() -> None:
         *numbers[1:], weight=np.ones(4096, np.float32), fresh=np.zeros(4096, np.uint8), state=none, reference=none,
         partner=np.zeros(0, np.int64), rows=32,
     )  # fmt: skip
-    knobs = Coefficients(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, 0.0, True)
+    coefficients = Coefficients(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, 0.0, True)
     order, totals = random.permutation(4096), np.zeros(SUMS)
-    torch, fused = (kind(design, design.first_weights(0), 1) for kind in (TorchEngine, FusedEngine))
-    assert ratio(lambda: torch.run(batch, order, knobs, totals), lambda: fused.run(batch, order, knobs, totals)) > 3
+    torch, fused = (kind(design, design.initial_weights(0), 1) for kind in (TorchEngine, FusedEngine))
+    assert (
+        ratio(
+            lambda: torch.run(batch, order, coefficients, totals), lambda: fused.run(batch, order, coefficients, totals)
+        )
+        > 3
+    )
 
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")

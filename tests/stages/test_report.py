@@ -51,8 +51,8 @@ def compete(run: RunDir) -> None:
     games = []
     for mode in ("1v1", "3v3"):
         for one, other in itertools.combinations(strengths, 2):
-            chance = 1 / (1 + 10 ** ((strengths[other] - strengths[one]) / 400))
-            for n, won in enumerate(random.random(200) < chance):
+            rng = 1 / (1 + 10 ** ((strengths[other] - strengths[one]) / 400))
+            for n, won in enumerate(random.random(200) < rng):
                 outcome = (1 if won else -1) * (-1 if n % 2 else 1)
                 agents = (other, one) if n % 2 else (one, other)
                 games.append(game_line("rating", "soccer", mode, "greedy", agents, outcome, seed=n // 2))

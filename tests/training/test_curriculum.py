@@ -229,7 +229,7 @@ def test_progress_by_hand() -> None:
         return p * 0.9 / (p + 0.1 * (1 - 2 * p))
 
     assert judge.progress() == pytest.approx([r(fast) - r(slow)])
-    assert judge.arrays()["chance"] == pytest.approx([0.2])
+    assert judge.arrays()["rng"] == pytest.approx([0.2])
 
 
 def test_progress_weights_by_hand() -> None:

@@ -17,7 +17,7 @@ from slipstream.training.curriculum import make_curriculum
 from slipstream.training.opponents import FixedOpponent, Matchmaker
 
 SPEC = EnvSpec(
-    "game", vector_obs(1), ActionSpec("discrete", (2,)), teams=(0, 1), behaviours=("goals",), tasks=("easy", "hard"),
+    "game", vector_obs(1), ActionSpec("discrete", (2,)), teams=(0, 1), behaviours=("value_targets",), tasks=("easy", "hard"),
     target=("hard",),
 )  # fmt: skip
 
@@ -28,9 +28,9 @@ def make(opponent: str | None = None, envs: int = 400, **curriculum: Any) -> Mat
     return Matchmaker(SPEC, envs, 5, FixedOpponent(opponent, SPEC, envs), wanted)
 
 
-def match(task: int, player: int, outcome: int, goals: float = 1.0) -> FinishedGame:
+def match(task: int, player: int, outcome: int, value_targets: float = 1.0) -> FinishedGame:
     """A game that ended."""
-    return FinishedGame(0, task, player, 0, outcome, 10, float(outcome), 0.0, 1, (goals,), (0.0,))
+    return FinishedGame(0, task, player, 0, outcome, 10, float(outcome), 0.0, 1, (value_targets,), (0.0,))
 
 
 def test_without_anything_everybody_plays_itself_at_the_target() -> None:
@@ -69,7 +69,7 @@ def test_behaviours_are_means_of_the_last_hundred_games() -> None:
     """By name, in what is logged."""
     matches = make()
     assert "behaviour/goals" not in matches.advance(0, np.zeros(0))
-    matches.see([match(-1, SELF, 0, goals) for goals in [100.0] * 30 + [1.0] * 50 + [3.0] * 50], {}, 10)
+    matches.see([match(-1, SELF, 0, value_targets) for value_targets in [100.0] * 30 + [1.0] * 50 + [3.0] * 50], {}, 10)
     assert matches.advance(0, np.zeros(0))["behaviour/goals"] == 2.0
 
 

@@ -203,7 +203,7 @@ def test_the_learner_is_where_the_plan_says(precision: str) -> None:
                      plan__precision=precision if device == "cuda" else "fp32")  # fmt: skip
         learn(parts, 2)
         assert next(parts.learner.engine.policy.parameters()).device.type == device
-        found.append(parts.learner.pack.copy())
+        found.append(parts.learner.params_and_stats.copy())
         parts.close()
     assert np.abs(found[0] - found[1]).max() < (1e-4 if precision == "fp32" else 2e-2)
 
@@ -226,7 +226,7 @@ def test_torch_compiles_in_the_mode_asked_for(mode: str, monkeypatch: pytest.Mon
 
 def half(parts: TrainingParts, factor: float = 65536.0) -> TorchEngine:
     """Give the learner an engine that computes in fp16, on the CPU, with a given factor."""
-    params = parts.design.split_pack(parts.learner.pack)[0]
+    params = parts.design.split_params_and_stats(parts.learner.params_and_stats)[0]
     engine = TorchEngine(parts.design, params, 1, precision="fp16")
     engine.restore(engine.snapshot() | {"loss_scale": np.array([factor, 0.0])})
     parts.learner.engine = engine
@@ -239,7 +239,7 @@ def test_fp16_learns_what_fp32_does() -> None:
     engine = half(parts, 1024.0)
     for module in engine.policy.hidden().values():
         module.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
-    rows, packs = [learn(whole), learn(parts)], [whole.learner.pack, parts.learner.pack]
+    rows, packs = [learn(whole), learn(parts)], [whole.learner.params_and_stats, parts.learner.params_and_stats]
     assert dtypes == {torch.float16}
     assert rows[1]["ppo/gradient_norm"] == pytest.approx(rows[0]["ppo/gradient_norm"], rel=0.05)
     assert rows[1]["ppo/updates"] == 8 and "ppo/skipped_updates" not in rows[1]
@@ -250,7 +250,7 @@ def test_fp16_learns_what_fp32_does() -> None:
 def test_a_factor_that_is_too_large_is_no_failure() -> None:
     """Steps whose gradient overflows are left out and counted, the factor is halved each time, and learning goes on."""
     parts = make("pixels", plan__learner="torch")
-    engine, before = half(parts, 2.0**40), parts.learner.pack.copy()
+    engine, before = half(parts, 2.0**40), parts.learner.params_and_stats.copy()
     row = learn(parts)
     assert row["ppo/skipped_updates"] == 8 and row["ppo/updates"] == row["ppo/failed_updates"] == 0
     assert np.array_equal(before[: engine.params.size], engine.params)
@@ -306,7 +306,7 @@ def test_memory_that_runs_out_halves_the_parts(
     small_memory(20)
     parts = make(env, **more)
     learn(parts, 2)
-    assert np.abs(whole.learner.pack - parts.learner.pack).max() < 1e-6
+    assert np.abs(whole.learner.params_and_stats - parts.learner.params_and_stats).max() < 1e-6
     assert parts.learner.notices == [
         "plan.micro_batch is 32: memory ran out with 64 samples at once",
         "plan.micro_batch is 16: memory ran out with 32 samples at once",

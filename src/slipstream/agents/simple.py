@@ -68,13 +68,13 @@ class BatchAgent:
 
     def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
         """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
-        chances, chosen = streams[rows], out[rows]
+        probabilities, chosen = streams[rows], out[rows]
         if states.shape[1]:
             self.memory(len(rows))[:] = states[rows]
-        self.act_into(obs[rows], mask[rows], chances, chosen)
+        self.act_into(obs[rows], mask[rows], probabilities, chosen)
         if states.shape[1]:
             states[rows] = self.memory(len(rows))
-        out[rows], streams[rows] = chosen, chances
+        out[rows], streams[rows] = chosen, probabilities
 
     @property
     def values(self) -> Array | None:

@@ -16,23 +16,23 @@ from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
 
 
-def policy_arrays(design: Design, pack: Array) -> dict[str, Array]:
+def policy_arrays(design: Design, params_and_stats: Array) -> dict[str, Array]:
     """The arrays of `policy.safetensors`: named weights and the normaliser."""
-    params, mean, scale = design.split_pack(pack)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
     return design.weights.named(params) | {"obs.mean": mean.copy(), "obs.scale": scale.copy()}
 
 
 class TrainedAgent(BatchAgent):
     """Acts with the weights of a checkpoint: the likeliest action, or a sampled one."""
 
-    def __init__(self, name: str, design: Design, pack: Array, sampled: bool = False) -> None:
+    def __init__(self, name: str, design: Design, params_and_stats: Array, sampled: bool = False) -> None:
         self.name = name
         self.design = design
         self.obs, self.action = design.obs, design.action
         self.sampled = sampled
-        self.pack = pack
+        self.params_and_stats = params_and_stats
         self.acting = make_actor(design)
-        self.acting.load(pack)
+        self.acting.load(params_and_stats)
         self._told: Array = np.zeros((2, 0), np.float32)
         """Log-probability and value of each row that acted last."""
         self._states: Array = np.zeros((0, design.state_size), np.float32)
@@ -48,14 +48,14 @@ class TrainedAgent(BatchAgent):
         except (KeyError, TypeError, ValueError) as error:
             hint = "it was not written by this version"
             raise CheckpointError(f"{name} does not describe its policy.", hint) from error
-        pack = np.zeros(design.pack_size, np.float32)
-        params, mean, scale = design.split_pack(pack)
+        params_and_stats = np.zeros(design.params_and_stats_size, np.float32)
+        params, mean, scale = design.split_params_and_stats(params_and_stats)
         arrays = checkpoint.groups["policy"]
         design.weights.flatten(arrays, params)
         mean[:], scale[:] = arrays["obs.mean"], arrays["obs.scale"]
-        if not np.isfinite(pack).all():
+        if not np.isfinite(params_and_stats).all():
             raise CheckpointError(f"{name} has weights that are not numbers.", "choose another checkpoint of its run")
-        agent = cls(name, design, pack, sampled)
+        agent = cls(name, design, params_and_stats, sampled)
         agent.meanings = read_meanings(checkpoint.state.get("world", {}))
         return agent
 

@@ -30,16 +30,16 @@ class Cloner:
     """A policy, its engine, and the demos that it learns from and is measured by."""
 
     def __init__(
-        self, settings: CloneSettings, design: Design, pack: Array, engine: Engine, statistics: DemoStatistics,
+        self, settings: CloneSettings, design: Design, params_and_stats: Array, engine: Engine, statistics: DemoStatistics,
         train: Demos, held_out: Demos, *, gamma: float, seed: int,
     ) -> None:  # fmt: skip
         self.now = settings
         self.design = design
-        self.pack = pack
+        self.params_and_stats = params_and_stats
         self.engine = engine
         self.statistics = statistics
         if settings.normalise_obs and design.obs.floats:
-            design.write_normaliser(pack, statistics.obs.mean, statistics.obs.scale)
+            design.write_normaliser(params_and_stats, statistics.obs.mean, statistics.obs.scale)
         scale = float(statistics.returns.scale[0])
         self.train, self.held_out = (
             DemoBatches(demos, design, scale, gamma, settings.window_mib) for demos in (train, held_out)
@@ -64,7 +64,7 @@ class Cloner:
         """Learn from all demos once, in an order that depends on the seed and the epoch's number alone."""
         random = np.random.Generator(np.random.PCG64([self._seed, 0xC10, self.round, number]))
         totals, began, done = np.zeros(SUMS, np.float64), perf_counter(), 0
-        _, mean, scale = self.design.split_pack(self.pack)
+        _, mean, scale = self.design.split_params_and_stats(self.params_and_stats)
         before = dict(self.train.seconds)
         steps = self.train.demos.steps
         for window in self.train.batches(random, mean.copy(), scale.copy(), self.ahead):
@@ -103,17 +103,17 @@ class Cloner:
     def validate(self) -> tuple[dict[str, float], list[Array]]:
         """Loss and likeness on the held-out games, and a confusion matrix [asked, answered] of each choice."""
         design, sizes = self.design, self.design.action.sizes
-        _, mean, scale = design.split_pack(self.pack)
-        logp, values, goals, right, count = 0.0, [], [], np.zeros(max(1, design.action.parts)), 0.0
+        _, mean, scale = design.split_params_and_stats(self.params_and_stats)
+        log_prob, values, value_targets, right, count = 0.0, [], [], np.zeros(max(1, design.action.parts)), 0.0
         confusion = [np.zeros((size, size), np.int64) for size in sizes]
         for window in self.held_out.batches(None, mean.copy(), scale.copy(), False):
             self._recall(self.held_out, window)
             there = window.batch.weight > 0
             seen = self.engine.survey(window.batch)
-            logp += float(seen.logp[there].sum(dtype=np.float64))
+            log_prob += float(seen.log_prob[there].sum(dtype=np.float64))
             count += float(there.sum())
             values.append(seen.value[there])
-            goals.append(window.batch.goal[there])
+            value_targets.append(window.batch.value_target[there])
             asked, answered = window.batch.action[there], self._answer(window)[there]
             if sizes:
                 right += (asked == answered).sum(axis=0)
@@ -122,9 +122,11 @@ class Cloner:
             else:
                 right += np.square(self._played(asked) - self._played(answered)).sum(axis=0, dtype=np.float64)
             del window, there, seen, asked, answered
-        row = {"clone/held_out_loss": -logp / count}
+        row = {"clone/held_out_loss": -log_prob / count}
         chosen = np.ones(int(count), bool)
-        row["clone/explained_variance"] = explained_variance(np.concatenate(goals), np.concatenate(values), chosen)
+        row["clone/explained_variance"] = explained_variance(
+            np.concatenate(value_targets), np.concatenate(values), chosen
+        )
         named = range(design.action.parts)
         if sizes:
             row["clone/accuracy"] = float(right.mean() / count)
@@ -136,13 +138,13 @@ class Cloner:
 
     def _recall(self, lessons: DemoBatches, window: Window) -> None:
         if self.design.state_size:
-            self._acting.load(self.pack)
+            self._acting.load(self.params_and_stats)
             lessons.remember(window, self._acting)
 
     def _answer(self, window: Window) -> Array:
         """The likeliest action in every state, as the policy gives it."""
         batch, acting = window.batch, self._acting
-        acting.load(self.pack)
+        acting.load(self.params_and_stats)
         out = np.zeros(batch.action.shape, batch.action.dtype)
         rows, unused = batch.rows, np.zeros((2, max(batch.rows, 1)), np.float32)
         streams = np.zeros((rows, 2), np.int64)

@@ -26,6 +26,6 @@ def contrastive_loss(anchors: Tensor, positives: Tensor, temperature: float) -> 
         some = slice(first, first + CONTRASTED)
         with torch.enable_grad():
             loss = share * info_nce(anchors[some], positives, temperature, first)
-        slopes = torch.autograd.grad(loss, (anchors, positives))
-        total, by_anchors, by_positives = total + loss.detach(), by_anchors + slopes[0], by_positives + slopes[1]
+        grads = torch.autograd.grad(loss, (anchors, positives))
+        total, by_anchors, by_positives = total + loss.detach(), by_anchors + grads[0], by_positives + grads[1]
     return total, by_anchors, by_positives

@@ -161,9 +161,9 @@ class DemoBatches:
         part, design = self.demos.pick(episodes), self.design
         names = ["obs", "action", "reward", *(["mask"] if design.action.masked else [])]
         columns = part.load(names)
-        goal = np.zeros(part.steps, np.float32)
-        discount(columns["reward"], part.offsets[1:], self._gamma, goal)
-        columns["goal"] = goal * np.float32(self._scale)
+        value_target = np.zeros(part.steps, np.float32)
+        discount(columns["reward"], part.offsets[1:], self._gamma, value_target)
+        columns["value_target"] = value_target * np.float32(self._scale)
         weight, rows, ordinal = np.ones(part.steps, np.float32), part.steps, np.zeros(0, np.int64)
         if design.state_size:
             index, weight, ordinal = sequence_index(part.offsets, design.sequence)
@@ -196,8 +196,8 @@ def plain_batch(
     zeros, ones = np.zeros(samples, np.float32), np.ones(samples, np.float32)
     return Batch(
         obs=columns["obs"], mean=mean, scale=scale, mask=columns.get("mask", np.zeros((samples, 0), np.uint8)),
-        action=policy_actions(design, columns["action"]), logp=zeros, value=zeros, advantage=ones,
-        goal=columns.get("goal", zeros), weight=ones if weight is None else weight, fresh=np.zeros(samples, np.uint8),
+        action=policy_actions(design, columns["action"]), log_prob=zeros, value=zeros, advantage=ones,
+        value_target=columns.get("value_target", zeros), weight=ones if weight is None else weight, episode_start=np.zeros(samples, np.uint8),
         state=np.zeros((samples // design.sequence, design.state_size), np.float32),
         reference=np.zeros((samples, 0), np.float32), partner=np.zeros(0, np.int64), rows=rows,
         sequence=design.sequence,

@@ -28,12 +28,12 @@ class Batch:
     scale: Array  # [floats]
     mask: Array  # [samples, options] or [samples, 0]
     action: Array  # [samples, parts]
-    logp: Array  # [samples]
+    log_prob: Array  # [samples]
     value: Array  # [samples]
     advantage: Array  # [samples]
-    goal: Array  # [samples]: what the value should be
+    value_target: Array  # [samples]: what the value should be
     weight: Array  # [samples]: what each counts for the policy; 0 where it did not act
-    fresh: Array  # [samples] uint8: 1 where an episode begins, the first step of the rollout aside
+    episode_start: Array  # [samples] uint8: 1 where an episode begins, the first step of the rollout aside
     state: Array  # [sequences, size]: what the memory held before each sequence and its burn-in
     reference: Array  # [samples, outputs] of the policy to stay near (log deviations behind means), or [samples, 0]
     partner: Array  # [samples] int64: a later sample of the same sequence to be told from others, -1: none; or [0]
@@ -121,7 +121,7 @@ class UpdateStats:
 class BatchEvaluation:
     """What the network of this moment makes of a batch."""
 
-    logp: Array  # [samples]
+    log_prob: Array  # [samples]
     value: Array  # [samples]
     activity: dict[str, Array]
     """The mean size of each unit's output, by hidden layer."""
@@ -135,7 +135,7 @@ class Engine(Protocol):
     counters: Array
     """Optimiser steps, failed steps in a row, failed steps in all."""
 
-    def run(self, batch: Batch, order: Array, knobs: Coefficients, totals: Array) -> None:
+    def run(self, batch: Batch, order: Array, coefficients: Coefficients, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`, and add up `totals` [SUMS].
 
         Three failed steps in a row end it.

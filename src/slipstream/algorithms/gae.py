@@ -13,7 +13,7 @@ ZERO = np.float32(0)
 @compiled_fused
 def compute_gae_row(
     row: int, reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array,
-    knobs: Array, ratio: Array, advantage: Array,
+    coefficients: Array, ratio: Array, advantage: Array,
 ) -> None:  # fmt: skip
     """Write the generalised advantages of one row, from an agent's act to its next act.
 
@@ -24,9 +24,16 @@ def compute_gae_row(
     Where `ratio` [T, rows] tells how much likelier the acts have become, V-trace weighs with it:
     delta = min(rho, ratio) (r + gamma * V' - V), A = delta + gamma * lambda * min(c, ratio) * A'.
 
-    `knobs` are gamma, lambda, scale, centre, rho and c.
+    `coefficients` are gamma, lambda, scale, centre, rho and c.
     """
-    gamma, fading, scale, centre, rho, c = knobs[0], knobs[0] * knobs[1], knobs[2], knobs[3], knobs[4], knobs[5]
+    gamma, fading, scale, centre, rho, c = (
+        coefficients[0],
+        coefficients[0] * coefficients[1],
+        coefficients[2],
+        coefficients[3],
+        coefficients[4],
+        coefficients[5],
+    )
     steps, weighed = reward.shape[0], ratio.shape[0] > 0
     following, carried, pending = value[steps, row], ZERO, ZERO
     for back in range(steps):
@@ -50,9 +57,9 @@ def compute_gae_row(
 
 @compiled_fused
 def compute_gae(
-    reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array, knobs: Array,
+    reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array, coefficients: Array,
     ratio: Array, advantage: Array,
 ) -> None:  # fmt: skip
     """Write generalised advantages [T, rows], row by row."""
     for row in range(reward.shape[1]):
-        compute_gae_row(row, reward, value, final_value, terminated, truncated, active, knobs, ratio, advantage)
+        compute_gae_row(row, reward, value, final_value, terminated, truncated, active, coefficients, ratio, advantage)

@@ -32,24 +32,30 @@ class ImitationLoss:
         self._starts = demos.sequences(design.sequence) if demos is not None else np.zeros(0, np.int64)
 
     def teach(
-        self, now: PPOSettings, rollout: Rollout, batch: Batch, engine: Engine, knobs: Coefficients, order: Array
+        self, now: PPOSettings, rollout: Rollout, batch: Batch, engine: Engine, coefficients: Coefficients, order: Array
     ) -> dict[str, float]:
         """Imitate, and say how unlike teacher and demos the policy is."""
         row = {}
-        knobs = replace(
-            knobs, imitate=True, value=0.0, entropy=0.0, reference_kl=0.0, contrast=0.0, normalise_advantage=False
+        coefficients = replace(
+            coefficients,
+            imitate=True,
+            value=0.0,
+            entropy=0.0,
+            reference_kl=0.0,
+            contrast=0.0,
+            normalise_advantage=False,
         )
         ones = np.ones(len(batch.advantage), np.float32)
         if self._teacher is not None and now.teacher_coef:
             action = policy_actions(self.design, self._ask(rollout)).reshape(batch.action.shape)
             asked = replace(batch, action=action, advantage=ones)
-            row["ppo/teacher_loss"] = _run(engine, asked, order, replace(knobs, policy=now.teacher_coef))
+            row["ppo/teacher_loss"] = _run(engine, asked, order, replace(coefficients, policy=now.teacher_coef))
             row["ppo/teacher_weight"] = now.teacher_coef
         if self._demos is not None and now.demo_coef:
             weight = now.demo_coef * float(self.pull[0])
             shown = self._show(now.demo_batch, batch)
             everything = np.arange(len(shown.weight) // shown.sequence)
-            row["ppo/demo_loss"] = _run(engine, shown, everything, replace(knobs, policy=weight))
+            row["ppo/demo_loss"] = _run(engine, shown, everything, replace(coefficients, policy=weight))
             row["ppo/demo_weight"] = weight
             self.pull *= now.demo_decay
         return row
@@ -79,9 +85,9 @@ class ImitationLoss:
         return plain_batch(self.design, flat, batch.mean, batch.scale, rows=len(starts))
 
 
-def _run(engine: Engine, batch: Batch, order: Array, knobs: Coefficients) -> float:
+def _run(engine: Engine, batch: Batch, order: Array, coefficients: Coefficients) -> float:
     totals = np.zeros(SUMS, np.float64)
-    engine.run(batch, order, knobs, totals)
+    engine.run(batch, order, coefficients, totals)
     return float(totals[POLICY]) / max(1.0, float(totals[SAMPLES]))
 
 

@@ -27,14 +27,14 @@ class KLReference:
         """What is left of the weight that holds the policy near."""
         self._states = np.zeros((rows, agent.design.state_size), np.float32)
 
-    def tell(self, rollout: Rollout, fresh: Array) -> Array:
+    def tell(self, rollout: Rollout, episode_start: Array) -> Array:
         """Its outputs [samples, outputs], ruled-out options marked, and behind means their log deviations."""
         steps, rows = rollout.reward.shape
         action, acting = self.agent.action, self.agent.acting
         width = action.outputs * (2 if action.kind == "continuous" else 1)
         told, everyone = np.zeros((steps, rows, width), np.float32), np.arange(rows)
         for t in range(steps):
-            self._states[fresh[t] > 0] = 0
+            self._states[episode_start[t] > 0] = 0
             acting.tell(everyone, rollout.obs[t], self._states, told[t])
         self._states[(rollout.terminated[-1] | rollout.truncated[-1]) > 0] = 0
         flat = told.reshape(steps * rows, width)

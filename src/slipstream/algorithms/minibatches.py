@@ -10,9 +10,9 @@ from slipstream.system.numba_compile import compiled
 
 def episode_starts(terminated: Array, truncated: Array) -> Array:
     """1 where an episode begins [T, rows]: at the step after an end; the first step is told by the state itself."""
-    fresh = np.zeros(terminated.shape, np.uint8)
-    fresh[1:] = terminated[:-1] | truncated[:-1]
-    return fresh
+    episode_start = np.zeros(terminated.shape, np.uint8)
+    episode_start[1:] = terminated[:-1] | truncated[:-1]
+    return episode_start
 
 
 def members(segments: Array, rows: int, length: int) -> Array:
@@ -23,20 +23,20 @@ def members(segments: Array, rows: int, length: int) -> Array:
 
 def orders(
     random: np.random.Generator, active: Array, *, sequence: int, segment: int, order: str, minibatch: int,
-    chances: Array | None = None,
+    probabilities: Array | None = None,
 ) -> Array:  # fmt: skip
     """The sequences of one epoch, in the order they are taken; what does not fill a minibatch waits for another's luck.
 
     `active` [T, rows] tells which samples count: a sequence without any is left out. With memory only whole sequences
-    are moved; without, samples, or segments of `segment` steps, or nothing (`order`). `chances` draws segments with
+    are moved; without, samples, or segments of `segment` steps, or nothing (`order`). `probabilities` draws segments with
     replacement.
     """
     steps, rows = active.shape
     count = max(1, minibatch // sequence)
     flat = active.reshape(-1)
-    if chances is not None or (order == "segments" and sequence == 1):
+    if probabilities is not None or (order == "segments" and sequence == 1):
         ids = np.arange(steps // segment * rows)
-        picked = random.permutation(ids) if chances is None else random.choice(ids, len(ids), p=chances)
+        picked = random.permutation(ids) if probabilities is None else random.choice(ids, len(ids), p=probabilities)
         chosen = picked if sequence > 1 else members(picked, rows, segment).reshape(-1)
         chosen = chosen if sequence > 1 else chosen[flat[chosen] > 0]
     else:
@@ -53,29 +53,29 @@ def priorities(advantage: Array, active: Array, segment: int, alpha: float, beta
     """
     steps, rows = advantage.shape
     size = np.abs(advantage * active, dtype=np.float64).reshape(steps // segment, segment, rows).sum(axis=1)
-    chances = np.power(size + 1e-12, alpha).reshape(-1)
-    chances *= size.reshape(-1) > 0
-    if not chances.any():
-        chances[:] = 1.0
-    chances /= chances.sum()
-    weights = np.power(np.maximum(len(chances) * chances, 1e-12), -beta).astype(np.float32)
-    weights[chances == 0] = 0
+    probabilities = np.power(size + 1e-12, alpha).reshape(-1)
+    probabilities *= size.reshape(-1) > 0
+    if not probabilities.any():
+        probabilities[:] = 1.0
+    probabilities /= probabilities.sum()
+    weights = np.power(np.maximum(len(probabilities) * probabilities, 1e-12), -beta).astype(np.float32)
+    weights[probabilities == 0] = 0
     spread = np.repeat(weights.reshape(steps // segment, 1, rows), segment, axis=1)
-    return chances, spread.reshape(steps, rows) * active
+    return probabilities, spread.reshape(steps, rows) * active
 
 
 @compiled
-def choose_partners(draws: Array, fresh: Array, active: Array, length: int, partner: Array) -> None:
+def choose_partners(draws: Array, episode_start: Array, active: Array, length: int, partner: Array) -> None:
     """For each sample a later one of the same episode and segment, `draws` [T, rows] steps on or as far as there is.
 
     -1 where there is none, or the partner did not act.
     """
-    steps, rows = fresh.shape
+    steps, rows = episode_start.shape
     for row in range(rows):
         for t in range(steps):
             last = min(steps, (t // length + 1) * length) - 1
             at = t
-            while at < last and at - t < draws[t, row] and fresh[at + 1, row] == 0:
+            while at < last and at - t < draws[t, row] and episode_start[at + 1, row] == 0:
                 at += 1
             found = at > t and active[t, row] and active[at, row]
             partner[t * rows + row] = at * rows + row if found else -1

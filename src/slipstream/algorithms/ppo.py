@@ -26,18 +26,18 @@ GOOD_EVERY = 16
 
 
 class PPO:
-    """Weights, optimiser and normalisers; `pack` is what acts."""
+    """Weights, optimiser and normalisers; `params_and_stats` is what acts."""
 
     section = "ppo"
 
     def __init__(
-        self, settings: Settings, design: Design, pack: Array, engine: Engine, rows: int,
+        self, settings: Settings, design: Design, params_and_stats: Array, engine: Engine, rows: int,
         anchor: KLReference | None = None, mentor: ImitationLoss | None = None, start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.now: PPOSettings = settings.ppo
         """The settings of this moment; schedules replace them."""
         self.design = design
-        self.pack = pack
+        self.params_and_stats = params_and_stats
         self.engine = engine
         self.anchor, self.mentor = anchor, mentor
         self.notices: list[str] = []
@@ -68,7 +68,7 @@ class PPO:
                 "Not one transition of this rollout could be used: every observation or reward was masked.",
                 "the messages above name the env and the reward term; mend them",
             )
-        knobs, scale = self._knobs(), self._learn_rewards(rollout)
+        coefficients, scale = self._knobs(), self._learn_rewards(rollout)
         if self._iterations[0] % GOOD_EVERY == 0 and not self._failing:
             self._good = self.engine.snapshot()
         self._estimate(rollout, scale)
@@ -79,7 +79,7 @@ class PPO:
             if s.vtrace_rho and not self._weigh(rollout, scale, batch):
                 break
             before = totals.copy()
-            self.engine.run(batch, self._order(rollout, batch), knobs, totals)
+            self.engine.run(batch, self._order(rollout, batch), coefficients, totals)
             added = totals - before
             if self.engine.counters[1] >= 3:
                 break
@@ -87,11 +87,11 @@ class PPO:
                 break
         outcome = UpdateStats.of(totals, int(self.engine.counters[2]) - failed, bool(self.engine.counters[1] >= 3))
         metrics = outcome.metrics() | {
-            "ppo/explained_variance": explained_variance(batch.goal, batch.value, active.reshape(-1)),
-            "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
+            "ppo/explained_variance": explained_variance(batch.value_target, batch.value, active.reshape(-1)),
+            "ppo/learning_rate": coefficients.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": epoch + 1,
         }  # fmt: skip
         if self.mentor is not None and not self._warming[0]:
-            metrics |= self.mentor.teach(s, rollout, batch, self.engine, knobs, self._order(rollout, batch))
+            metrics |= self.mentor.teach(s, rollout, batch, self.engine, coefficients, self._order(rollout, batch))
         self._settle(outcome, metrics)
         if s.normalise_obs and steps >= s.freeze_obs_stats_steps:
             self._obs.see(self.design.obs.vectors(rollout.obs), active)
@@ -218,21 +218,21 @@ class PPO:
     def _weigh(self, rollout: Rollout, scale: float, batch: Batch) -> bool:
         """V-trace: advantages and value targets anew, by what the network has become; false if not finite."""
         seen = self.engine.survey(batch)
-        ratio = np.exp(np.minimum(seen.logp - batch.logp, 20.0)).reshape(rollout.reward.shape)
+        ratio = np.exp(np.minimum(seen.log_prob - batch.log_prob, 20.0)).reshape(rollout.reward.shape)
         value = rollout.value.copy()
         value[: rollout.steps] = seen.value.reshape(rollout.reward.shape)
         if not (np.isfinite(ratio).all() and np.isfinite(value).all()):
             return False
         self._estimate(rollout, scale, ratio, value)
         batch.advantage[:] = self._advantage.reshape(-1)
-        batch.goal[:] = batch.advantage + seen.value
+        batch.value_target[:] = batch.advantage + seen.value
         return True
 
     def _prepare(self, rollout: Rollout) -> Batch:
         """Flat views of the rollout, with its value targets."""
         steps, samples = rollout.steps, rollout.reward.size
-        _, mean, scale = self.design.split_pack(self.pack)
-        fresh = episode_starts(rollout.terminated, rollout.truncated)
+        _, mean, scale = self.design.split_params_and_stats(self.params_and_stats)
+        episode_start = episode_starts(rollout.terminated, rollout.truncated)
 
         def flat(array: Array) -> Array:
             return array[:steps].reshape(samples, *array.shape[2:])
@@ -243,46 +243,46 @@ class PPO:
             scale=scale.copy(),
             mask=flat(rollout.mask),
             action=flat(rollout.action),
-            logp=flat(rollout.logp),
+            log_prob=flat(rollout.log_prob),
             value=flat(rollout.value),
             advantage=flat(self._advantage),
-            goal=flat(self._advantage + rollout.value[:steps]),
+            value_target=flat(self._advantage + rollout.value[:steps]),
             weight=flat(rollout.active).astype(np.float32),
-            fresh=flat(fresh),
+            episode_start=flat(episode_start),
             state=rollout.state.reshape(samples // self.design.sequence, self.design.state_size),
-            reference=self.anchor.tell(rollout, fresh)
+            reference=self.anchor.tell(rollout, episode_start)
             if self.anchor is not None and self.anchor.holds(self.now.reference_target)
             else np.zeros((samples, 0), np.float32),
-            partner=self._choose_partners(rollout, fresh),
+            partner=self._choose_partners(rollout, episode_start),
             rows=rollout.reward.shape[1],
             sequence=self.design.sequence,
             burn_in=self.design.policy.burn_in if self.design.state_size else 0,
         )
 
-    def _choose_partners(self, rollout: Rollout, fresh: Array) -> Array:
+    def _choose_partners(self, rollout: Rollout, episode_start: Array) -> Array:
         """A later sample for each, at a geometric distance, for the contrastive loss."""
         if not self.now.contrastive_coef:
             return np.zeros(0, np.int64)
-        partner = np.zeros(fresh.size, np.int64)
-        draws = np.asarray(self._random.geometric(1.0 / self.now.contrastive_steps, fresh.shape))
+        partner = np.zeros(episode_start.size, np.int64)
+        draws = np.asarray(self._random.geometric(1.0 / self.now.contrastive_steps, episode_start.shape))
         length = self.design.sequence if self.design.state_size else rollout.steps
-        choose_partners(draws, fresh, rollout.active[: rollout.steps], length, partner)
+        choose_partners(draws, episode_start, rollout.active[: rollout.steps], length, partner)
         return partner
 
     def _order(self, rollout: Rollout, batch: Batch) -> Array:
         """The sequences of an epoch; by priority, if asked for, with the weights that make up for it."""
         s, active, segment = self.now, rollout.active[: rollout.steps], self.design.policy.sequence
-        chances = None
+        probabilities = None
         if s.priority_alpha:
-            chances, weights = priorities(
+            probabilities, weights = priorities(
                 batch.advantage.reshape(active.shape), active, segment, s.priority_alpha, s.priority_beta
             )  # fmt: skip
             batch.weight[:] = weights.reshape(-1)
         return orders(
             self._random, active, sequence=batch.sequence, segment=segment, order=s.shuffle, minibatch=s.minibatch,
-            chances=chances,
+            probabilities=probabilities,
         )  # fmt: skip
 
     def _write_normaliser(self) -> None:
         if self.now.normalise_obs:
-            self.design.write_normaliser(self.pack, self._obs.mean, self._obs.scale)
+            self.design.write_normaliser(self.params_and_stats, self._obs.mean, self._obs.scale)

@@ -22,33 +22,33 @@ OLD_LOGP, OLD_VALUE, ADVANTAGE, GOAL, WEIGHT = range(5)
 
 @compiled_fused
 def surrogate(
-    logp: Number, value: Number, old_logp: Number, old_value: Number, gain: Number, goal: Number, clip: Number,
+    log_prob: Number, value: Number, old_log_prob: Number, old_value: Number, gain: Number, value_target: Number, clip: Number,
     clip_value: Number, imitating: bool,
 ) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
     """PPO's loss of one sample: its slopes by log-probability and by value; then what is logged of it.
 
     That is the policy's loss, the value's, the KL divergence, and 1 where the ratio was clipped.
     """
-    difference = ZERO if imitating else logp - old_logp
+    difference = ZERO if imitating else log_prob - old_log_prob
     ratio = exponential(difference)
     held = min(max(ratio, ONE - clip), ONE + clip)
     by_logp = ZERO if held * gain < ratio * gain else -gain * ratio
-    error = value - goal
+    error = value - value_target
     loss = error * error
     if clip_value > ZERO:
         moved = value - old_value
-        near = old_value + min(max(moved, -clip_value), clip_value) - goal
+        near = old_value + min(max(moved, -clip_value), clip_value) - value_target
         if near * near > loss:
             loss = near * near
             error = near if abs(moved) < clip_value else ZERO
-    gained = -logp * gain if imitating else -min(ratio * gain, held * gain)
+    gained = -log_prob * gain if imitating else -min(ratio * gain, held * gain)
     return by_logp, TWO * error, gained, loss, (ratio - ONE) - difference, ONE if abs(ratio - ONE) > clip else ZERO
 
 
 @compiled_fused
 def loss_at(
     i: int, policy: Array, values: Array, column: int, log_std: Array, head: Array, index: Array, action: Array,
-    known: Array, stats: Array, knobs: Array, probs: Array, measured: Array, by_policy: Array, by_value: Array,
+    known: Array, stats: Array, coefficients: Array, probs: Array, measured: Array, by_policy: Array, by_value: Array,
     by_log_std: Array, sums: Array,
 ) -> None:  # fmt: skip
     """The slopes of PPO's loss for one sample of a minibatch, and what it adds to the sums."""
@@ -66,14 +66,14 @@ def loss_at(
     share, gain = stats[2], (known[n, ADVANTAGE] - stats[0]) * stats[1] * known[n, WEIGHT]
     log_prob_and_entropy(policy[i], log_std, head, action[n], probs[i], measured[i])
     by_logp, by_error, gained, missed, moved, clipped = surrogate(
-        measured[i, 0], values[i, column], known[n, OLD_LOGP], known[n, OLD_VALUE], gain, known[n, GOAL], knobs[0],
-        knobs[1], False,
+        measured[i, 0], values[i, column], known[n, OLD_LOGP], known[n, OLD_VALUE], gain, known[n, GOAL], coefficients[0],
+        coefficients[1], False,
     )  # fmt: skip
     add_log_prob_gradient(
-        policy[i], log_std, head, action[n], probs[i], share * knobs[4] * by_logp, -share * knobs[3], by_policy[i],
+        policy[i], log_std, head, action[n], probs[i], share * coefficients[4] * by_logp, -share * coefficients[3], by_policy[i],
         by_log_std[i],
     )  # fmt: skip
-    by_value[i, column] = share * knobs[2] * by_error
+    by_value[i, column] = share * coefficients[2] * by_error
     sums[i, POLICY], sums[i, VALUE], sums[i, KL], sums[i, CLIPPED] = gained, missed, moved, clipped
     sums[i, ENTROPY], sums[i, SAMPLES] = measured[i, 1], ONE
 
@@ -81,13 +81,13 @@ def loss_at(
 @compiled_fused
 def losses(
     policy: Array, values: Array, column: int, log_std: Array, head: Array, index: Array, action: Array, known: Array,
-    stats: Array, knobs: Array, probs: Array, measured: Array, by_policy: Array, by_value: Array, by_log_std: Array,
+    stats: Array, coefficients: Array, probs: Array, measured: Array, by_policy: Array, by_value: Array, by_log_std: Array,
     sums: Array,
 ) -> None:  # fmt: skip
     """The slopes of every sample of a minibatch."""
     for i in range(index.size):
         loss_at(
-            i, policy, values, column, log_std, head, index, action, known, stats, knobs, probs, measured, by_policy,
+            i, policy, values, column, log_std, head, index, action, known, stats, coefficients, probs, measured, by_policy,
             by_value, by_log_std, sums,
         )  # fmt: skip
 
@@ -118,29 +118,36 @@ def judge_all(norm: Array, added: Array, counters: Array, totals: Array, go: Arr
 @compiled_fused
 def adam_at(
     i: int, params: Array, gradient: Array, first: Array, second: Array, counters: Array, norm: Array, go: Array,
-    knobs: Array,
+    coefficients: Array,
 ) -> None:  # fmt: skip
     """Adam's step of one weight, as `kernels.adam` has it; none where the gradient was not finite."""
     if go[0] == 0:
         return
-    beta_1, beta_2, rate = np.float32(0.9), np.float32(0.999), np.float64(knobs[6])
+    beta_1, beta_2, rate = np.float32(0.9), np.float32(0.999), np.float64(coefficients[6])
     count = np.float64(counters[0])
     root = np.float32(math.sqrt(1.0 - math.pow(0.999, count)))
     size = np.float32(rate / (1.0 - math.pow(0.9, count))) * root
-    slope = gradient[i] * min(ONE, knobs[5] / (norm[0] + np.float32(1e-6)))
-    first[i] = beta_1 * first[i] + (ONE - beta_1) * slope
-    second[i] = beta_2 * second[i] + (ONE - beta_2) * (slope * slope)
-    kept = ONE - knobs[6] * knobs[8]
-    params[i] = params[i] * kept - size * first[i] / (np.float32(math.sqrt(second[i])) + knobs[7] * root)
+    grad = gradient[i] * min(ONE, coefficients[5] / (norm[0] + np.float32(1e-6)))
+    first[i] = beta_1 * first[i] + (ONE - beta_1) * grad
+    second[i] = beta_2 * second[i] + (ONE - beta_2) * (grad * grad)
+    kept = ONE - coefficients[6] * coefficients[8]
+    params[i] = params[i] * kept - size * first[i] / (np.float32(math.sqrt(second[i])) + coefficients[7] * root)
 
 
 @compiled_fused
 def adam_all(
-    params: Array, gradient: Array, first: Array, second: Array, counters: Array, norm: Array, go: Array, knobs: Array
+    params: Array,
+    gradient: Array,
+    first: Array,
+    second: Array,
+    counters: Array,
+    norm: Array,
+    go: Array,
+    coefficients: Array,
 ) -> None:
     """Adam's step of every weight."""
     for i in range(params.size):
-        adam_at(i, params, gradient, first, second, counters, norm, go, knobs)
+        adam_at(i, params, gradient, first, second, counters, norm, go, coefficients)
 
 
 @compiled_fused

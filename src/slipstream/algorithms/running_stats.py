@@ -57,20 +57,20 @@ def sum_returns(
 
 
 @compiled_fused
-def explained_variance(goal: Array, value: Array, active: Array) -> float:
+def explained_variance(value_target: Array, value: Array, active: Array) -> float:
     """The share of the goals' variance that the values foresaw, over acts; NaN where the goals do not vary."""
-    count, goals, errors = 0, 0.0, 0.0
-    for i in range(goal.size):
+    count, value_targets, errors = 0, 0.0, 0.0
+    for i in range(value_target.size):
         if active[i]:
             count += 1
-            goals += goal[i]
-            errors += goal[i] - value[i]
-    goals, errors = goals / max(1, count), errors / max(1, count)
+            value_targets += value_target[i]
+            errors += value_target[i] - value[i]
+    value_targets, errors = value_targets / max(1, count), errors / max(1, count)
     spread, left = 0.0, 0.0
-    for i in range(goal.size):
+    for i in range(value_target.size):
         if active[i]:
-            spread += (goal[i] - goals) ** 2
-            left += (goal[i] - value[i] - errors) ** 2
+            spread += (value_target[i] - value_targets) ** 2
+            left += (value_target[i] - value[i] - errors) ** 2
     return 1.0 - left / spread if spread > 1e-12 * count else math.nan
 
 

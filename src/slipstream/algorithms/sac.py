@@ -41,12 +41,12 @@ EMPTY_LIMIT = 1000
 
 
 class SAC:
-    """Buffer, weights, optimiser and normaliser; `pack` is what acts."""
+    """Buffer, weights, optimiser and normaliser; `params_and_stats` is what acts."""
 
     section = "sac"
 
     def __init__(
-        self, settings: Settings, design: Design, pack: Array, rows: int, threads: int, learner: str,
+        self, settings: Settings, design: Design, params_and_stats: Array, rows: int, threads: int, learner: str,
         start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         s = settings.sac
@@ -54,7 +54,7 @@ class SAC:
         self.now: SACSettings = s
         """The settings of this moment; schedules replace them."""
         self.design = design
-        self.pack = pack
+        self.params_and_stats = params_and_stats
         self.notices: list[str] = []
         floats = design.obs.floats
         check_budget(floats, design.action, s.buffer_size, s.buffer_mib)
@@ -62,7 +62,9 @@ class SAC:
         demo_count = min(max(1, round(s.batch_size * s.demo_share)), s.batch_size - 1) if demos else 0
         self.replay = ReplayBuffer(floats, design.action, s.buffer_size, rows)
         self.feed = ReplaySampler(self.replay, demos, s.batch_size, demo_count, s.target_critics, settings.seed)
-        self.engine = make_engine(learner, design, Critics(design, s), pack, s.batch_size, threads, settings.seed)
+        self.engine = make_engine(
+            learner, design, Critics(design, s), params_and_stats, s.batch_size, threads, settings.seed
+        )
         first = self.engine.snapshot()
         first["temperature"][0] = math.log(s.initial_temperature)
         self.engine.restore(first)
@@ -90,13 +92,13 @@ class SAC:
         if self.now.normalise_obs:
             self._obs.see(rollout.obs, rollout.active[: rollout.steps])
             self._write_normaliser()
-        fresh = max(0, self.replay.total - max(self.now.learning_starts, before))
-        if fresh and not self._warm[0]:
+        episode_start = max(0, self.replay.total - max(self.now.learning_starts, before))
+        if episode_start and not self._warm[0]:
             self._warm_up()
-        self._owed += self.now.updates_per_step * fresh
+        self._owed += self.now.updates_per_step * episode_start
         due = math.floor(self._owed[0] + 1e-9)
         self._owed -= due
-        self._taken[1] += fresh
+        self._taken[1] += episode_start
         row = self._learn(due) if due else {}
         return samples, row | {
             "sac/updates": int(self._taken[0]),
@@ -194,20 +196,20 @@ class SAC:
 
     def _write_normaliser(self) -> None:
         if self.now.normalise_obs:
-            self.design.write_normaliser(self.pack, self._obs.mean, self._obs.scale)
+            self.design.write_normaliser(self.params_and_stats, self._obs.mean, self._obs.scale)
 
 
 def make_engine(
-    learner: str, design: Design, critics: Critics, pack: Array, batch: int, threads: int, seed: int
+    learner: str, design: Design, critics: Critics, params_and_stats: Array, batch: int, threads: int, seed: int
 ) -> SACEngine:  # fmt: skip
     """What takes the gradient steps."""
     if learner == "torch":
         from slipstream.engines.sac_torch import TorchSAC
 
-        return TorchSAC(design, critics, pack, threads, seed)
+        return TorchSAC(design, critics, params_and_stats, threads, seed)
     from slipstream.engines.sac_fused import FusedSAC
 
-    return FusedSAC(design, critics, pack, batch, threads, seed)
+    return FusedSAC(design, critics, params_and_stats, batch, threads, seed)
 
 
 def entropy_to_keep(settings: SACSettings, design: Design) -> float:

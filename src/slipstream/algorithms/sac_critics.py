@@ -84,7 +84,7 @@ class SACEngine(Protocol):
     counters: Array
     """Steps of the critics, failed steps in a row, failed steps in all, steps of the actor."""
 
-    def run(self, feed: ReplaySampler, knobs: SACCoefficients, updates: int, totals: Array) -> None:
+    def run(self, feed: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals` [SUMS]; three failed ones in a row end it."""
 
     def temperature(self) -> float:

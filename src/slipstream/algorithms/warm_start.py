@@ -30,8 +30,8 @@ FROZEN_COUNT = 1e6
 """Observations that the statistics of a frozen copy are taken to come from."""
 
 
-def load_start(text: str, design: Design, pack: Array, spec: EnvSpec | None = None) -> dict[str, Array]:
-    """Write the policy that `run:DIR` names into `pack`; return the running moments that came with it, by name.
+def load_start(text: str, design: Design, params_and_stats: Array, spec: EnvSpec | None = None) -> dict[str, Array]:
+    """Write the policy that `run:DIR` names into `params_and_stats`; return the running moments that came with it, by name.
 
     It must have been trained where numbers mean what they mean in the env with this spec, if there is one.
     """
@@ -42,8 +42,8 @@ def load_start(text: str, design: Design, pack: Array, spec: EnvSpec | None = No
     _check(donor, design)
     if spec is not None:
         donor.check_meanings(spec)
-    params, mean, scale = design.split_pack(pack)
-    given = donor.design.weights.named(donor.design.split_pack(donor.pack)[0])
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
+    given = donor.design.weights.named(donor.design.split_params_and_stats(donor.params_and_stats)[0])
     if donor.design.value and not design.value:
         given = _as_actor(given, design)
     wanted = {name: array.shape for name, array in design.weights.named(params).items()}
@@ -54,7 +54,7 @@ def load_start(text: str, design: Design, pack: Array, spec: EnvSpec | None = No
             "leave policy.* as it is in that run: `start` takes it over unless your own settings say otherwise",
         )
     design.weights.flatten({name: given[name] for name in wanted}, params)
-    _, mean[:], scale[:] = donor.design.split_pack(donor.pack)
+    _, mean[:], scale[:] = donor.design.split_params_and_stats(donor.params_and_stats)
     if not donor.design.value:
         return {}
     if checkpoint.state.get("frozen"):

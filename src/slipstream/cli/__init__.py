@@ -21,19 +21,19 @@ from slipstream.cli.app import main
 
 __all__ = [
     "bench",
-    "check",
+    "check_env",
     "clone",
     "compete",
     "convert",
     "demos",
     "diagnose",
+    "import_export",
     "main",
     "record",
     "replay",
     "report",
     "rewards",
     "tournament",
-    "transfer",
+    "train",
     "tune",
-    "verbs",
 ]

@@ -190,7 +190,7 @@ def _rehearse(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any]
         "agents": parts.spec.agents,
         "obs": parts.spec.obs.width,
         "batch": parts.batch,
-        "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.pack).values()),
+        "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.params_and_stats).values()),
         "gamma": parts.schedules.now(parts.learner.section, 0).gamma,
         "plan": {name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows},
     }

@@ -92,7 +92,7 @@ class Actor:
         for sequence in self._starts.get(t, ()):
             self._rollout.state[sequence] = memory
         own = self._present(table.own, step.active) if self._found & ABSENT and not memory.size else table.own
-        self.acting.act(own, obs, mask, self._streams, True, action, step.logp, step.value, memory)
+        self.acting.act(own, obs, mask, self._streams, True, action, step.log_prob, step.value, memory)
         if self._continuous:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action

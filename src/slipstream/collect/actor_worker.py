@@ -40,7 +40,7 @@ def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:
                 start.write(actor.snapshot())
         else:
             k = request["go"]
-            actor.acting.load(slab["pack"][request["version"] % 2])
+            actor.acting.load(slab["params_and_stats"][request["version"] % 2])
             actor.fill(rollouts[k % job.buffers], wanted)
             starts[(k + 1) % 2].write(actor.snapshot())
             slab["seconds"][job.worker] = actor.seconds

@@ -55,7 +55,10 @@ class ActorsCollector:
         self._asked = 0
         """The first rollout that nobody has been asked for."""
         buffers = lag + 1
-        fields = {"pack": Field((2, design.pack_size), "float32"), "progress": Field((workers, 2), "int64")}
+        fields = {
+            "params_and_stats": Field((2, design.params_and_stats_size), "float32"),
+            "progress": Field((workers, 2), "int64"),
+        }
         fields |= {"seconds": Field((workers, 2), "float64"), "seats": Field((2, envs, 3), "int64")}
         for b in range(buffers):
             fields |= {f"{b}/{name}": field for name, field in rollout_fields(spec, design, steps, envs).items()}
@@ -74,9 +77,9 @@ class ActorsCollector:
             "slipstream.collect.actor_worker", jobs, self._slab, deadline_s=deadline_s, where=self._where
         )
 
-    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
-        self._slab["pack"][version % 2] = pack
+        self._slab["params_and_stats"][version % 2] = params_and_stats
         self._slab["seats"][version % 2] = seats
         self._players += players
 

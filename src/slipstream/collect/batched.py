@@ -65,9 +65,9 @@ class BatchedCollector:
         """Frozen players that failed, and how."""
         return self._roster.faults
 
-    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
-        self._packs[version] = pack.copy(), seats.copy()
+        self._packs[version] = params_and_stats.copy(), seats.copy()
         self._packs.pop(version - 2, None)
         self._roster.add(players)
 
@@ -152,9 +152,9 @@ class BatchedCollector:
 
     def _make(self, version: int) -> None:
         """Fill a rollout: each group in turn is waited for, chosen for, and set off again."""
-        pack, seats = self._packs[max(version - self.lag, 0)]
+        params_and_stats, seats = self._packs[max(version - self.lag, 0)]
         for acting in self._acting:
-            acting.load(pack)
+            acting.load(params_and_stats)
         parts = self._parts[version % len(self._parts)]
         self._keep_mirror(self._rollouts[version % len(self._parts)])
         for group, part, (low, high) in zip(self.groups, parts, self._envs, strict=True):

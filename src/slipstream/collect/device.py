@@ -39,23 +39,23 @@ RETURN, LENGTH, OUTCOME, ENDED = range(4)
 @compiled_fused
 def sample_row(
     row: int, acts: Array, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array,
-    probs: Array, action: Array, logp: Array, value: Array,
+    probs: Array, action: Array, log_prob: Array, value: Array,
 ) -> None:  # fmt: skip
     """Draw the action of one row, unless it does not act."""
     if acts[row] == 0:
         return
-    logp[row] = sample(policy[row], log_std, head, streams, row, probs[row], action[row])
+    log_prob[row] = sample(policy[row], log_std, head, streams, row, probs[row], action[row])
     value[row] = values[row, column]
 
 
 @compiled_fused
 def sample_rows(
     acts: Array, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
-    action: Array, logp: Array, value: Array,
+    action: Array, log_prob: Array, value: Array,
 ) -> None:  # fmt: skip
     """Draw the actions of all rows that act."""
     for row in range(policy.shape[0]):
-        sample_row(row, acts, policy, values, column, log_std, head, streams, probs, action, logp, value)
+        sample_row(row, acts, policy, values, column, log_std, head, streams, probs, action, log_prob, value)
 
 
 @compiled
@@ -109,7 +109,7 @@ class DeviceRollout:
 
     obs: Tensor
     action: Tensor
-    logp: Tensor
+    log_prob: Tensor
     value: Tensor
     reward: Tensor
     terminated: Tensor
@@ -196,7 +196,7 @@ class DeviceCollector:
         self._begun: list[Tensor] = [tensor.clone() for tensor in self._kept()]
         self._made = 0
 
-    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """The weights are shared with the learner; everybody plays against itself."""
         assert (seats[:, 1] == SELF).all()
         assert not players
@@ -221,7 +221,7 @@ class DeviceCollector:
         """Compile and capture what a rollout takes, so that the first one is as fast as any."""
         if self._graphs:
             self._graph = capture(
-                self._roll, 1, [*self._kept(), self.returns, self.lengths, self.rollout.action, self.rollout.logp]
+                self._roll, 1, [*self._kept(), self.returns, self.lengths, self.rollout.action, self.rollout.log_prob]
             )
 
     def ahead(self, version: int) -> None:
@@ -304,7 +304,7 @@ class DeviceCollector:
             for sequence in starts.get(t, ()):
                 r.state[sequence].copy_(memory)
             acts = self._all if memory.numel() else r.active[t]
-            self._act(acts, r.inputs[t], r.obs[t], r.action[t], r.logp[t], r.value[t])
+            self._act(acts, r.inputs[t], r.obs[t], r.action[t], r.log_prob[t], r.value[t])
             action = r.action[t]
             if continuous:
                 action = self._env_action
@@ -334,7 +334,7 @@ class DeviceCollector:
         self._tell()
 
     def _act(
-        self, acts: Tensor, inputs: Tensor, obs: Tensor, action: Tensor, logp: Tensor, value: Tensor
+        self, acts: Tensor, inputs: Tensor, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor
     ) -> None:  # fmt: skip
         """Choose for the rows that act; with memory all do, as everywhere."""
         net, stack = self.net, self.net.design.stack
@@ -345,7 +345,7 @@ class DeviceCollector:
         launch(
             sample_rows, sample_row, len(obs),
             (acts, outputs[stack.policy_layer], outputs[stack.value_layer], int(stack.head[HEAD_VALUE]),
-             net.flat[int(stack.head[HEAD_LOG_STD]) :], self._head, self._streams, self._probs, action, logp, value),
+             net.flat[int(stack.head[HEAD_LOG_STD]) :], self._head, self._streams, self._probs, action, log_prob, value),
         )  # fmt: skip
 
     def _values(self, obs: Tensor, memory: Tensor, value: Tensor) -> None:

@@ -24,9 +24,9 @@ class LocalCollector:
         """Frozen players that failed, and how."""
         return self.actor.roster.faults
 
-    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
-        self._packs[version] = pack.copy(), seats.copy()
+        self._packs[version] = params_and_stats.copy(), seats.copy()
         self._packs.pop(version - 2, None)
         self.actor.roster.add(players)
 
@@ -43,8 +43,8 @@ class LocalCollector:
 
     def collect(self, version: int) -> Rollout:
         """Make rollout number `version`, with the weights of that version, or of the one before at lag 1."""
-        pack, seats = self._packs[max(version - self.lag, 0)]
-        self.actor.acting.load(pack)
+        params_and_stats, seats = self._packs[max(version - self.lag, 0)]
+        self.actor.acting.load(params_and_stats)
         self.actor.fill(self._rollout, seats)
         return self._rollout
 

@@ -23,7 +23,7 @@ class Rollout:
 
     obs: Array  # [T + 1, rows, obs]
     action: Array  # [T, rows, parts] int32 or float32
-    logp: Array  # [T, rows] float32
+    log_prob: Array  # [T, rows] float32
     value: Array  # [T + 1, rows] float32
     reward: Array  # [T, rows] float32
     terminated: Array  # [T, rows] uint8
@@ -87,7 +87,7 @@ def rollout_fields(spec: EnvSpec, design: Design, steps: int, envs: int) -> dict
     return {
         "obs": Field((steps + 1, rows, width), kind),
         "action": Field((steps, rows, action.parts), np.dtype(action.dtype).name),
-        "logp": Field((steps, rows), "float32"),
+        "log_prob": Field((steps, rows), "float32"),
         "value": Field((steps + 1, rows), "float32"),
         "reward": Field((steps, rows), "float32"),
         "terminated": Field((steps, rows), "uint8"),

@@ -23,7 +23,7 @@ class Moment:
     mask: Array
     active: Array
     action: Array
-    logp: Array
+    log_prob: Array
     value: Array
     rows: Rows
     looked: tuple[Array, int, Array, Array, Array, Array, Array]
@@ -50,6 +50,6 @@ class StepViews:
         final_obs = rollout.final_obs[t] if len(rollout.final_obs) else self._now.final_obs
         rows = rollout.at(t, final_obs, self._now.behaviour)
         return Moment(
-            rollout.obs[t], rollout.mask[t], rollout.active[t], rollout.action[t], rollout.logp[t], rollout.value[t],
+            rollout.obs[t], rollout.mask[t], rollout.active[t], rollout.action[t], rollout.log_prob[t], rollout.value[t],
             rows, checked_rows(self._spec, rows),
         )  # fmt: skip

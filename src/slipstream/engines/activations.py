@@ -14,19 +14,19 @@ from slipstream.system.numba_compile import compiled_fused
 @compiled_fused
 def evaluate_batch(
     params: Array, table: Array, head: Array, layers: tuple[int, int], scratch: Array, probs: Array,
-    state: Array | None, fresh: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array,
-    scale: Array, mask: Array, action: Array, begins: Array, states: Array, logp: Array, value: Array, activity: Array,
+    state: Array | None, episode_start: Array, index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array,
+    scale: Array, mask: Array, action: Array, begins: Array, states: Array, log_prob: Array, value: Array, activity: Array,
 ) -> None:  # fmt: skip
     """Write log-probability and value of every sample, and add up the size of every unit's output."""
-    block = fresh.size
+    block = episode_start.size
     policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
     log_std = params[head[HEAD_LOG_STD] :]
     measured = np.zeros(2, np.float32)
-    for first in range(0, index.size, fresh.shape[1]):
-        chosen = index[first : first + fresh.shape[1]]
+    for first in range(0, index.size, episode_start.shape[1]):
+        chosen = index[first : first + episode_start.shape[1]]
         lanes = (chosen.size + 3) // 4 * 4
         run_block(
-            params, table, scratch, block, state, fresh, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
+            params, table, scratch, block, state, episode_start, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
             states,
         )  # fmt: skip
         for step in range(steps):
@@ -36,7 +36,7 @@ def evaluate_batch(
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
                 log_prob_and_entropy(policy[i], log_std, head, action[n], probs, measured)
-                logp[n], value[n] = measured[0], values[i, head[HEAD_VALUE]]
+                log_prob[n], value[n] = measured[0], values[i, head[HEAD_VALUE]]
                 for layer in range(table.shape[0]):
                     units, column = outputs(scratch, block, table, layer), table[layer, OUT]
                     for j in range(table[layer, UNITS]):

@@ -68,7 +68,7 @@ class Captured:
     graph: Any
     index: Tensor
     """Where it reads which sequences it learns from."""
-    slopes: list[Tensor | None]
+    grads: list[Tensor | None]
     """Where it leaves the gradient."""
 
 
@@ -88,23 +88,23 @@ class StepGraphs:
         self._last: Captured | None = None
         self._off = ""
 
-    def replay(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> bool:
+    def replay(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> bool:
         """Take a step by a graph, if there is one for its kind by now; else whoever asks takes it."""
         if self._off:
             return False
-        if why := self._unfit(data, knobs):
+        if why := self._unfit(data, coefficients):
             self._give_up(why)
             return False
-        key = self._key(data, index, knobs)
+        key = self._key(data, index, coefficients)
         found = self._captured.get(key)
         if found is None:
             self._seen[key] += 1
             if self._seen[key] <= WARMED:
                 return False
-            found = self._capture(data, index, knobs, key)
+            found = self._capture(data, index, coefficients, key)
             if found is None:
                 return False
-        self._set_dials(knobs)
+        self._set_dials(coefficients)
         found.index.copy_(index)
         found.graph.replay()
         self._last = found
@@ -113,29 +113,29 @@ class StepGraphs:
     def settle(self) -> None:
         """Show the gradient of the last step that was replayed where gradients are looked for."""
         if self._last is not None:
-            for parameter, slope in zip(self._optimiser.named.values(), self._last.slopes, strict=True):
-                parameter.grad = slope
+            for parameter, grad in zip(self._optimiser.named.values(), self._last.grads, strict=True):
+                parameter.grad = grad
             self._last = None
 
-    def _key(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> Hashable:
-        fixed = [value for name, value in vars(knobs).items() if name not in DIALS]
+    def _key(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> Hashable:
+        fixed = [value for name, value in vars(coefficients).items() if name not in DIALS]
         return (*data.key, len(index), *fixed)
 
-    def _set_dials(self, knobs: Coefficients) -> None:
-        numbers = [float(getattr(knobs, name)) for name in DIALS]
+    def _set_dials(self, coefficients: Coefficients) -> None:
+        numbers = [float(getattr(coefficients, name)) for name in DIALS]
         if numbers != self._numbers:
             self._numbers = numbers
             self._dials.copy_(torch.tensor(numbers))
 
-    def _dialled(self, knobs: Coefficients) -> Coefficients:
+    def _dialled(self, coefficients: Coefficients) -> Coefficients:
         """The same knobs, of which those that move are read from memory."""
-        self._set_dials(knobs)
+        self._set_dials(coefficients)
         dials: dict[str, Any] = dict(zip(DIALS, self._dials.unbind(0), strict=True))
-        return replace(knobs, **dials)
+        return replace(coefficients, **dials)
 
-    def _capture(self, data: TensorBatch, index: Tensor, knobs: Coefficients, key: Hashable) -> Captured | None:
+    def _capture(self, data: TensorBatch, index: Tensor, coefficients: Coefficients, key: Hashable) -> Captured | None:
         """Capture the step of a minibatch; the weights stay as they are."""
-        index, dialled = index.clone(), self._dialled(knobs)
+        index, dialled = index.clone(), self._dialled(coefficients)
         try:
             graph = capture(lambda: self._step(data, index, dialled))
         except RuntimeError as error:
@@ -143,8 +143,8 @@ class StepGraphs:
             return None
         if len(self._captured) >= HELD:
             self._captured.clear()
-        slopes = [parameter.grad for parameter in self._optimiser.named.values()]
-        self._captured[key] = Captured(graph, index, slopes)
+        grads = [parameter.grad for parameter in self._optimiser.named.values()]
+        self._captured[key] = Captured(graph, index, grads)
         return self._captured[key]
 
     def _give_up(self, why: str) -> None:

@@ -53,7 +53,7 @@ class Part:
 
     inputs: Tensor  # [steps * lanes, width]
     state: Tensor  # [lanes, size], or [0, 0] without memory
-    fresh: Tensor | None  # [steps, lanes]
+    episode_start: Tensor | None  # [steps, lanes]
     index: Tensor  # [steps * lanes]: which samples of the rollout they are
 
 
@@ -70,7 +70,7 @@ class DeviceEngine:
         self.taken = torch.zeros(3, dtype=torch.int64, device=device)
         """What `counters` are on the host."""
         self.totals = torch.zeros(SUMS, dtype=torch.float64, device=device)
-        self.knobs = torch.zeros(len(KNOBS), device=device)
+        self.coefficients = torch.zeros(len(KNOBS), device=device)
         self.counters = np.zeros(3, np.int64)
         self._go = torch.zeros(1, dtype=torch.int64, device=device)
         self._of_value = torch.from_numpy(self.design.of_value()).to(device)
@@ -79,7 +79,7 @@ class DeviceEngine:
     def step(self, part: Part, known: Tensor, action: Tensor, stats: Tensor, value_only: bool) -> None:
         """Take one gradient step on a part of a rollout; `stats` are its `_standardise`."""
         net, stack, design = self.net, self.design.stack, self.design
-        outputs, memories, _ = net.forward(part.inputs, part.state, part.fresh)
+        outputs, memories, _ = net.forward(part.inputs, part.state, part.episode_start)
         policy, values = outputs[stack.policy_layer], outputs[stack.value_layer]
         count, at = len(part.index), int(stack.head[HEAD_LOG_STD])
         by_policy = by_value = self._columns(count, policy.shape[1])
@@ -90,7 +90,7 @@ class DeviceEngine:
         launch(
             losses, loss_at, count,
             (policy, values, int(stack.head[HEAD_VALUE]), net.flat[at:], self._head, part.index, action, known, stats,
-             self.knobs, self._columns(count, max(1, design.outputs)), self._columns(count, 2), by_policy, by_value,
+             self.coefficients, self._columns(count, max(1, design.outputs)), self._columns(count, 2), by_policy, by_value,
              by_log_std, sums),
         )  # fmt: skip
         net.backward(part.inputs, outputs, memories, {stack.policy_layer: by_policy, stack.value_layer: by_value})
@@ -102,7 +102,7 @@ class DeviceEngine:
         launch(judge_all, judge, 1, (norm, added, self.taken, self.totals, self._go))
         launch(
             adam_all, adam_at, net.flat.numel(),
-            (net.flat, net.gradient, self.moments[0], self.moments[1], self.taken, norm, self._go, self.knobs),
+            (net.flat, net.gradient, self.moments[0], self.moments[1], self.taken, norm, self._go, self.coefficients),
         )  # fmt: skip
         net.refresh()
 
@@ -147,15 +147,15 @@ class DevicePPO(PPO):
     """
 
     def __init__(
-        self, settings: Settings, net: DeviceNet, pack: Array, rows: int, *, graphs: bool, absences: bool,
+        self, settings: Settings, net: DeviceNet, params_and_stats: Array, rows: int, *, graphs: bool, absences: bool,
         start: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        self._net, self._on_device = net, DeviceEngine(net, net.design.split_pack(pack)[0])
+        self._net, self._on_device = net, DeviceEngine(net, net.design.split_params_and_stats(params_and_stats)[0])
         self._carried = torch.zeros(rows, dtype=torch.float64, device=net.device)
         """The discounted return of each row."""
-        net.load(pack)
-        super().__init__(settings, net.design, pack, cast(Any, self._on_device), rows, start=start)
-        net.load(pack)
+        net.load(params_and_stats)
+        super().__init__(settings, net.design, params_and_stats, cast(Any, self._on_device), rows, start=start)
+        net.load(params_and_stats)
         self._graphs = graphs and net.device != "cpu"
         self._work: dict[Any, Any] = {}
         """What an iteration does, by the shapes it has."""
@@ -168,27 +168,27 @@ class DevicePPO(PPO):
         """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
         s, engine = self.now, self._on_device
         self._rollout = rollout
-        knobs, scale = self._knobs(), self._learn_rewards(rollout)
+        coefficients, scale = self._knobs(), self._learn_rewards(rollout)
         if self._iterations[0] % GOOD_EVERY == 0 and not self._failing:
             self._good = engine.snapshot()
-        engine.knobs.copy_(torch.tensor([float(getattr(knobs, name)) for name in KNOBS]))
+        engine.coefficients.copy_(torch.tensor([float(getattr(coefficients, name)) for name in KNOBS]))
         self._gae.copy_(torch.from_numpy(self._gae_knobs(scale)))
         failed = int(engine.counters[2])
-        report = self._learn(rollout, knobs.policy == 0.0)
+        report = self._learn(rollout, coefficients.policy == 0.0)
         engine.params[:] = self._net.flat.cpu().numpy()
         engine.counters[:] = report[SUMS : SUMS + 3]
         outcome = UpdateStats.of(report[:SUMS], int(engine.counters[2]) - failed, bool(engine.counters[1] >= 3))
         spread, missed, seen = report[SUMS + 3 : SUMS + 6]
         metrics = outcome.metrics() | {
             "ppo/explained_variance": 1.0 - missed / spread if spread > 1e-12 else float("nan"),
-            "ppo/learning_rate": knobs.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": s.epochs,
+            "ppo/learning_rate": coefficients.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": s.epochs,
         }  # fmt: skip
         self._settle(outcome, metrics)
         if s.normalise_obs and steps >= s.freeze_obs_stats_steps:
             mean, variance = report[SUMS + 6 :].reshape(2, -1)
             self._obs.merge(float(seen), mean, variance)
             self._write_normaliser()
-            self._net.load_normaliser(self.pack)
+            self._net.load_normaliser(self.params_and_stats)
         self._iterations += 1
         return int(seen), metrics
 
@@ -201,7 +201,7 @@ class DevicePPO(PPO):
         """Put back what `snapshot` gave."""
         super().restore(arrays, state)
         self._carried.copy_(torch.from_numpy(self._running))
-        self._net.load(self.pack)
+        self._net.load(self.params_and_stats)
 
     def _own_arrays(self) -> dict[str, Array]:
         self._running[:] = self._carried.cpu().numpy()
@@ -266,7 +266,9 @@ class DevicePPO(PPO):
              self._gae, torch.zeros(0, 0, device=self._net.device), advantage),
         )  # fmt: skip
         value = rollout.value[:steps]
-        for number, column in enumerate((rollout.logp, value, advantage, advantage + value, rollout.active[:steps])):
+        for number, column in enumerate(
+            (rollout.log_prob, value, advantage, advantage + value, rollout.active[:steps])
+        ):
             known[:, number].copy_(column.reshape(-1))
         action = rollout.action.view(samples, design.action.parts)
         for epoch in range(s.epochs):
@@ -300,9 +302,9 @@ class DevicePPO(PPO):
         if s.shuffle == "time" and length == 1:
             return None
         segment = self.design.policy.sequence if s.shuffle == "segments" else length
-        chance = torch.Generator(device).manual_seed(int(self._random.integers(2**62)))
+        rng = torch.Generator(device).manual_seed(int(self._random.integers(2**62)))
         drawn = [
-            torch.randperm(steps // segment * rows, generator=chance, device=device)
+            torch.randperm(steps // segment * rows, generator=rng, device=device)
             if s.shuffle != "time" else torch.arange(steps // segment * rows, device=device)
             for _ in range(s.epochs)
         ]  # fmt: skip
@@ -379,5 +381,5 @@ def _part(rollout: DeviceRollout, state_size: int, width: int, index: Tensor, la
         return Part(inputs, inputs.new_zeros(0, 0), None, index)
     state = rollout.state.view(-1, state_size).index_select(0, lanes)
     ended = (rollout.terminated | rollout.truncated).view(-1)
-    fresh = ended.index_select(0, (index - rows).clamp(min=0)) * (index >= rows)
-    return Part(inputs, state, fresh.view(-1, len(lanes)), index)
+    episode_start = ended.index_select(0, (index - rows).clamp(min=0)) * (index >= rows)
+    return Part(inputs, state, episode_start.view(-1, len(lanes)), index)

@@ -122,11 +122,11 @@ def move_layers(
     squares, tau, parts = ZERO, np.float32(tau), gradients.shape[0]
     for layer in range(table.shape[0]):
         _, _, low, high = own_rows(table, layer, part, parts, params.size)
-        own, target, slope = params[low:high], targets[low:high], gradients[0, place + low : place + high]
+        own, target, grad = params[low:high], targets[low:high], gradients[0, place + low : place + high]
         for thread in range(1, parts):
-            add_row(gradients[thread, place + low : place + high], slope)
-        squares += squared_length(slope)
-        adam(own, slope, first[low:high], second[low:high], count, rate, ADAM_EPS, 1.0, 0.0)
+            add_row(gradients[thread, place + low : place + high], grad)
+        squares += squared_length(grad)
+        adam(own, grad, first[low:high], second[low:high], count, rate, ADAM_EPS, 1.0, 0.0)
         for i in range(own.size if tau > ZERO else 0):
             target[i] = (ONE - tau) * target[i] + tau * own[i]
     return squares
@@ -134,25 +134,25 @@ def move_layers(
 
 @compiled_fused
 def move_critics(
-    nets: Networks, tables: Tables, room: Workspace, obs: int, count: int, knobs: Array, thread: int
+    nets: Networks, tables: Tables, room: Workspace, obs: int, count: int, coefficients: Array, thread: int
 ) -> None:
     """A thread's part of the critics' step; it transposes the weights it moves, so that nobody has to wait."""
     parts, size = room.squares.size, nets.critics.shape[1]
     for c in range(nets.critics.shape[0]):
         move_layers(
             nets.critics[c], nets.critics_first[c], nets.critics_second[c], nets.targets[c],
-            room.critic_gradients, c * size, tables.critic, count, knobs[RATE], knobs[TAU], thread,
+            room.critic_gradients, c * size, tables.critic, count, coefficients[RATE], coefficients[TAU], thread,
         )  # fmt: skip
         flip_critic(nets, tables, room, obs, c, thread, parts)
     flip_layers(nets.actor, tables.actor, room.actor_flipped, thread, parts)
 
 
 @compiled_fused
-def move_actor(nets: Networks, tables: Tables, room: Workspace, count: int, knobs: Array, thread: int) -> None:
+def move_actor(nets: Networks, tables: Tables, room: Workspace, count: int, coefficients: Array, thread: int) -> None:
     """A thread's part of the actor's step."""
     room.squares[thread] = move_layers(
         nets.actor, nets.actor_first, nets.actor_second, nets.actor, room.actor_gradients, 0, tables.actor, count,
-        knobs[RATE], 0.0, thread,
+        coefficients[RATE], 0.0, thread,
     )  # fmt: skip
 
 
@@ -177,14 +177,14 @@ def settle(phase: int, room: Workspace, counters: Array) -> bool:
 
 @compiled_fused
 def conclude(
-    nets: Networks, room: Workspace, counters: Array, knobs: Array, alpha: Number, batch: int, totals: Array
+    nets: Networks, room: Workspace, counters: Array, coefficients: Array, alpha: Number, batch: int, totals: Array
 ) -> None:
     """Move the temperature, and add up what is to be told."""
     sums = room.sums.sum(axis=0) / batch
-    slope = np.array([-(sums[LOGP] + knobs[TARGET_ENTROPY])], np.float32)
-    if knobs[TEMPERATURE] <= 0.0 and knobs[FROZEN] <= 0.0:
+    grad = np.array([-(sums[LOGP] + coefficients[TARGET_ENTROPY])], np.float32)
+    if coefficients[TEMPERATURE] <= 0.0 and coefficients[FROZEN] <= 0.0:
         log, first, second = nets.temperature[:1], nets.temperature[1:2], nets.temperature[2:]
-        adam(log, slope, first, second, counters[3], knobs[RATE], ADAM_EPS, 1.0, 0.0)
+        adam(log, grad, first, second, counters[3], coefficients[RATE], ADAM_EPS, 1.0, 0.0)
     sums[POLICY] += alpha * sums[LOGP]
     sums[Q] /= nets.critics.shape[0]
     sums[LENGTH] = math.sqrt(room.squares.sum())
@@ -195,23 +195,23 @@ def conclude(
 
 def take_steps(
     nets: Networks, tables: Tables, room: Workspace, sample: Sample, ring: Ring, demos: Ring, counts: Array, streams: Array,
-    picked: Array, counters: Array, knobs: Array, totals: Array, updates: int,
+    picked: Array, counters: Array, coefficients: Array, totals: Array, updates: int,
 ) -> None:  # fmt: skip
     """Take gradient steps; `counts` are the steps in the buffer and in the demos, the demos in a batch, and n-step's n.
 
     There is one parallel loop for all phases: two in a row would be fused by numba, which cannot see that they depend.
     """
     threads, batch, critics = room.squares.size, sample.reward.size, nets.critics.shape[0]
-    chunks, obs, gamma = room.actor.shape[1] - 1, sample.obs.shape[1], knobs[GAMMA]
+    chunks, obs, gamma = room.actor.shape[1] - 1, sample.obs.shape[1], coefficients[GAMMA]
     filled, recorded, demo_count, n_step = counts[0], counts[1], counts[2], counts[3]
     for turn in range(critics * threads if room.stale[0] else 0):
         flip_critic(nets, tables, room, obs, turn // threads, turn % threads, threads)
     room.stale[0] = 0
     for _ in range(updates):
-        fixed, fine = knobs[TEMPERATURE], True
+        fixed, fine = coefficients[TEMPERATURE], True
         alpha = np.float32(fixed if fixed > 0.0 else math.exp(nets.temperature[0]))
         pick_some(streams, batch, picked, critics)
-        for phase in range(ACT if knobs[FROZEN] > 0.0 else PHASES):
+        for phase in range(ACT if coefficients[FROZEN] > 0.0 else PHASES):
             for number in numba.prange(threads):
                 thread: Number = np.int64(number)
                 if phase == CRITICISE:
@@ -224,18 +224,18 @@ def take_steps(
                         add_critic_gradient(nets, tables, room, sample, thread, turn % chunks, turn // chunks)
                     measure(room.critic_gradients, room.squares, thread)
                 elif phase == MOVE_CRITICS:
-                    move_critics(nets, tables, room, obs, counters[0], knobs, thread)
+                    move_critics(nets, tables, room, obs, counters[0], coefficients, thread)
                 elif phase == ACT:
                     for chunk in range(chunks):
                         add_actor_gradient(nets, tables, room, sample, alpha, thread, chunk)
                     measure(room.actor_gradients, room.squares, thread)
                 else:
-                    move_actor(nets, tables, room, counters[3], knobs, thread)
+                    move_actor(nets, tables, room, counters[3], coefficients, thread)
             fine = settle(phase, room, counters)
             if not fine:
                 break
         if fine:
-            conclude(nets, room, counters, knobs, alpha, batch, totals)
+            conclude(nets, room, counters, coefficients, alpha, batch, totals)
         elif counters[1] >= 3:
             return
 
@@ -247,9 +247,11 @@ steps_together = compiled_threads(take_steps)
 class FusedSAC:
     """Weights and Adam state in flat arrays, and the memory that the kernel works in."""
 
-    def __init__(self, design: Design, critics: Critics, pack: Array, batch: int, threads: int, seed: int) -> None:
+    def __init__(
+        self, design: Design, critics: Critics, params_and_stats: Array, batch: int, threads: int, seed: int
+    ) -> None:
         self.design, self.critics, self.threads = design, critics, threads
-        self.params, mean, scale = design.split_pack(pack)
+        self.params, mean, scale = design.split_params_and_stats(params_and_stats)
         first, zero = critics.first(seed), np.zeros_like
         self.nets = Networks(
             self.params, zero(self.params), zero(self.params), first, zero(first), zero(first), first.copy(),
@@ -261,7 +263,7 @@ class FusedSAC:
         self._targets = 0
         self._products_s = 0.0
 
-    def run(self, feed: ReplaySampler, knobs: SACCoefficients, updates: int, totals: Array) -> None:
+    def run(self, feed: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals`; three failed ones in a row end it."""
         self._targets = feed.picked.size
         run = steps_alone
@@ -269,10 +271,10 @@ class FusedSAC:
             limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
             numba.set_num_threads(min(self.threads, limit))
             run = steps_together
-        counts = np.array([feed.replay.filled, feed.demos.filled, feed.demo_count, knobs.n_step])
+        counts = np.array([feed.replay.filled, feed.demos.filled, feed.demo_count, coefficients.n_step])
         run(
             self.nets, self._tables, self._room, feed.sample, feed.replay.ring, feed.demos.ring, counts, feed.streams,
-            feed.picked, self.counters, knobs.vector(), totals, updates,
+            feed.picked, self.counters, coefficients.vector(), totals, updates,
         )  # fmt: skip
 
     def temperature(self) -> float:
@@ -282,7 +284,7 @@ class FusedSAC:
     def products(self) -> float:
         """Seconds that the matrix products of a gradient step take by themselves, measured once."""
         if not self._products_s:
-            count, batch, critic = self.critics.count, len(self._room.goal), self.critics.stack.table
+            count, batch, critic = self.critics.count, len(self._room.value_target), self.critics.stack.table
             single = self._room.acted.shape[1] > 0
             back = (1 if count <= 2 else count) if single else 0
             layers = critic[:-1] if single else critic
@@ -298,7 +300,7 @@ class FusedSAC:
 
     def activity(self) -> dict[str, Array]:
         """The mean size of each unit's output on the last batch, by hidden layer of the actor."""
-        stack, room, batch = self.design.stack, self._room, len(self._room.goal)
+        stack, room, batch = self.design.stack, self._room, len(self._room.value_target)
         sizes = {}
         for number, layer in enumerate(stack.layers[:-1]):
             column, total = stack.table[number, OUT], np.zeros(layer.outputs)
@@ -347,14 +349,14 @@ def make_room(design: Design, critics: Critics, batch: int, threads: int) -> Wor
 
     return Workspace(
         actor=floats(threads, chunks + 1, CHUNK * actor.scratch_columns),
-        actor_slopes=floats(threads, CHUNK * actor.scratch_columns),
+        actor_grads=floats(threads, CHUNK * actor.scratch_columns),
         actor_flipped=floats(max(1, actor.flipped_size)),
         actor_gradients=floats(threads, actor.size),
         critic=floats(threads, 2, CHUNK * critic.scratch_columns),
-        critic_slopes=floats(threads, CHUNK * critic.scratch_columns),
+        critic_grads=floats(threads, CHUNK * critic.scratch_columns),
         critic_flipped=floats(critics.count, max(1, critic.flipped_size + behind)),
         critic_gradients=floats(threads, critics.count * critic.size),
-        goal=floats(batch),
+        value_target=floats(batch),
         acted=floats(batch, parts if single else 0),
         values=floats(threads, 2, CHUNK),
         best=floats(threads, CHUNK, critics.outputs),
@@ -362,13 +364,13 @@ def make_room(design: Design, critics: Critics, batch: int, threads: int) -> Wor
         chosen=np.zeros((threads, CHUNK), np.int64),
         sums=np.zeros((threads, SUMS), np.float64),
         squares=np.zeros(threads, np.float64),
-        fresh=np.zeros((1, CHUNK), np.uint8),
+        episode_start=np.zeros((1, CHUNK), np.uint8),
         carried=floats(2, 0),
         stale=np.ones(1, np.uint8),
     )
 
 
-def time_products(table: Array, forwards: int, gradients: int, slopes: int) -> float:
+def time_products(table: Array, forwards: int, gradients: int, grads: int) -> float:
     """Seconds for a chunk's products: so many on the way forward, for gradients of weights, and on the way back."""
     total = 0.0
     for row in table.tolist():
@@ -378,7 +380,7 @@ def time_products(table: Array, forwards: int, gradients: int, slopes: int) -> f
         for times, call in (
             (forwards, (values, weights, told, CHUNK, row[INPUTS])),
             (gradients, (values.T, told, weights, row[INPUTS], CHUNK)),
-            (slopes if row[FLIPPED] >= 0 else 0, (told, turned, values, CHUNK, row[COLUMNS])),
+            (grads if row[FLIPPED] >= 0 else 0, (told, turned, values, CHUNK, row[COLUMNS])),
         ):
             began = [time.perf_counter()]
             for _ in range(TRIALS if times else 0):

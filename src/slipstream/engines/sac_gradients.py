@@ -82,14 +82,14 @@ class Workspace(NamedTuple):
     """The memory that the kernels work in, thread by thread; a chunk is some rows of a thread's share."""
 
     actor: Array  # [threads, chunks + 1, floats]: activations on every chunk of obs, and on one of next_obs
-    actor_slopes: Array  # [threads, floats]
+    actor_grads: Array  # [threads, floats]
     actor_flipped: Array  # [floats]
     actor_gradients: Array  # [threads, size]
     critic: Array  # [threads, 2, floats]: activations of the critics whose lesser value counts
-    critic_slopes: Array  # [threads, floats]
+    critic_grads: Array  # [threads, floats]
     critic_flipped: Array  # [critics, floats]: transposed weights, and behind them those that read the action
     critic_gradients: Array  # [threads, critics * size]
-    goal: Array  # [batch]: what the critics should say
+    value_target: Array  # [batch]: what the critics should say
     acted: Array  # [batch, parts]: the actor's actions in obs
     values: Array  # [threads, 2, CHUNK]
     best: Array  # [threads, CHUNK, outputs]: the value of every choice
@@ -97,7 +97,7 @@ class Workspace(NamedTuple):
     chosen: Array  # [threads, CHUNK] int64: some rows of a chunk
     sums: Array  # [threads, SUMS]
     squares: Array  # [threads]
-    fresh: Array
+    episode_start: Array
     carried: Array
     stale: Array  # [1]: whether the critics' transposed weights are out of date
 
@@ -112,7 +112,7 @@ def span(size: int, unit: int, part: int, parts: int) -> tuple[int, int]:
 @compiled_fused
 def rows_of(room: Workspace, thread: int, chunk: int) -> tuple[int, int, int]:
     """The first row of a thread's chunk, how many there are, and how many lanes that is in fours."""
-    low, high = span(room.goal.size, 4, thread, room.squares.size)
+    low, high = span(room.value_target.size, 4, thread, room.squares.size)
     first = min(low + chunk * CHUNK, high)
     count = min(CHUNK, high - first)
     return first, count, (count + 3) // 4 * 4
@@ -138,7 +138,7 @@ def run_actor(
     inputs = outputs(scratch, CHUNK, tables.actor, -1)
     for i in range(count):
         load_obs(obs, first + i, tables.mean, tables.scale, inputs[i])
-    forward(nets.actor, tables.actor, scratch, CHUNK, (count + 3) // 4 * 4, 1, None, room.fresh)
+    forward(nets.actor, tables.actor, scratch, CHUNK, (count + 3) // 4 * 4, 1, None, room.episode_start)
     return outputs(scratch, CHUNK, tables.actor, tables.actor.shape[0] - 1)
 
 
@@ -165,7 +165,7 @@ def head_weights(params: Array, table: Array) -> Array:
 def evaluate(params: Array, table: Array, room: Workspace, scratch: Array, lanes: int, values: Array) -> None:
     """Write what a critic with one output says of its inputs."""
     last = table.shape[0] - 1
-    forward(params, table[:last], scratch, CHUNK, lanes, 1, None, room.fresh)
+    forward(params, table[:last], scratch, CHUNK, lanes, 1, None, room.episode_start)
     row = table[last]
     before, weights = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS]), head_weights(params, table)
     for i in range(lanes):
@@ -175,13 +175,13 @@ def evaluate(params: Array, table: Array, room: Workspace, scratch: Array, lanes
 @compiled_fused
 def squash(told: Array, head: Array, noise: Array, action: Array) -> Number:
     """Write the squashed action that the noise leads to, and return its log-probability."""
-    logp = ZERO
+    log_prob = ZERO
     for k in range(head[HEAD_OUTPUTS]):
         log_dev = log_deviation(told, told, head, k)
         raw = told[k] + noise[k] * exponential(log_dev)
         action[k] = hyperbolic_tangent(raw)
-        logp -= HALF * noise[k] * noise[k] + log_dev + HALF_LOG_2PI + log_squash(raw)
-    return logp
+        log_prob -= HALF * noise[k] * noise[k] + log_dev + HALF_LOG_2PI + log_squash(raw)
+    return log_prob
 
 
 @compiled_fused
@@ -205,21 +205,21 @@ def look_ahead(
     choices = head[HEAD_KIND] == CHOICES
     here = run_actor(nets, tables, room, room.actor[thread, chunk], sample.obs, first, count)
     there = run_actor(nets, tables, room, after, sample.next_obs, first, count)
-    inputs, goal = outputs(critic, CHUNK, tables.critic, -1), room.goal[first:]
+    inputs, value_target = outputs(critic, CHUNK, tables.critic, -1), room.value_target[first:]
     load_inputs(tables, critic, outputs(after, CHUNK, tables.actor, -1), width, room.acted[first:], count, lanes)
     for i in range(count):
         n = first + i
         if choices:
             room.sums[thread, LOGP] -= entropy(here[i], sample.mask[n], head, best[i])
-            goal[i] = alpha * entropy(there[i], sample.next_mask[n], head, best[i])
+            value_target[i] = alpha * entropy(there[i], sample.next_mask[n], head, best[i])
         else:
             room.sums[thread, LOGP] += squash(here[i], head, sample.noise[0, n], room.acted[n])
-            goal[i] = -alpha * squash(there[i], head, sample.noise[1, n], inputs[i, width:])
+            value_target[i] = -alpha * squash(there[i], head, sample.noise[1, n], inputs[i, width:])
     told = outputs(critic, CHUNK, tables.critic, tables.critic.shape[0] - 1)
     for k in range(picked.size):
         params = nets.targets[picked[k]]
         if choices:
-            forward(params, tables.critic, critic, CHUNK, lanes, 1, None, room.fresh)
+            forward(params, tables.critic, critic, CHUNK, lanes, 1, None, room.episode_start)
         else:
             evaluate(params, tables.critic, room, critic, lanes, values)
         for i in range(count):
@@ -231,7 +231,7 @@ def look_ahead(
         if choices:
             softmax_part(there[i], 0, best.shape[1], there[i])
             value = dot(there[i], best[i])
-        goal[i] = sample.reward[first + i] + sample.discount[first + i] * (value + goal[i])
+        value_target[i] = sample.reward[first + i] + sample.discount[first + i] * (value + value_target[i])
 
 
 @compiled_fused
@@ -252,16 +252,16 @@ def add_critic_gradient(
 ) -> None:
     """Add the gradient of half the squared error of one critic."""
     first, count, lanes = rows_of(room, thread, chunk)
-    table, scratch, slopes = tables.critic, room.critic[thread, 0], room.critic_slopes[thread]
+    table, scratch, grads = tables.critic, room.critic[thread, 0], room.critic_grads[thread]
     params, size, last, layers = nets.critics[critic], nets.critics.shape[1], table.shape[0] - 1, table
     gradient = room.critic_gradients[thread, critic * size : (critic + 1) * size]
     seen = outputs(room.actor[thread, chunk], CHUNK, tables.actor, -1)
     width, values = sample.obs.shape[1], room.values[thread, 0]
-    told, by_told = outputs(scratch, CHUNK, table, last), outputs(slopes, CHUNK, table, last)
-    share, choices = ONE / np.float32(room.goal.size), tables.head[HEAD_KIND] == CHOICES
+    told, by_told = outputs(scratch, CHUNK, table, last), outputs(grads, CHUNK, table, last)
+    share, choices = ONE / np.float32(room.value_target.size), tables.head[HEAD_KIND] == CHOICES
     if choices:
         load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
-        forward(params, table, scratch, CHUNK, lanes, 1, None, room.fresh)
+        forward(params, table, scratch, CHUNK, lanes, 1, None, room.episode_start)
     else:
         load_inputs(tables, scratch, seen, width, sample.action[first:], count, lanes)
         evaluate(params, table, room, scratch, lanes, values)
@@ -269,32 +269,32 @@ def add_critic_gradient(
     for i in range(count):
         choice = np.int64(sample.action[first + i, 0]) if choices else 0
         value = told[i, choice] if choices else values[i]
-        error = value - room.goal[first + i]
+        error = value - room.value_target[first + i]
         by_told[i, choice] = share * error
         room.sums[thread, CRITIC] += HALF * error * error
         room.sums[thread, Q] += value
     if not choices:
-        leave_head(params, table, scratch, slopes, by_told, lanes, gradient)
+        leave_head(params, table, scratch, grads, by_told, lanes, gradient)
         layers = table[:last]
-    backward(params, layers, room.critic_flipped[critic], scratch, slopes, gradient, CHUNK, lanes, 1, None,
-             room.fresh, room.carried)  # fmt: skip
+    backward(params, layers, room.critic_flipped[critic], scratch, grads, gradient, CHUNK, lanes, 1, None,
+             room.episode_start, room.carried)  # fmt: skip
 
 
 @compiled_fused
 def leave_head(
-    params: Array, table: Array, scratch: Array, slopes: Array, by_told: Array, lanes: int, gradient: Array
+    params: Array, table: Array, scratch: Array, grads: Array, by_told: Array, lanes: int, gradient: Array
 ) -> None:
     """The way back through a head with one output."""
     row, weights = table[table.shape[0] - 1], head_weights(params, table)
     before = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS])
-    below = scratch_columns(slopes, CHUNK, row[IN], row[IN_COLUMNS])
+    below = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
     by_weights = np.zeros(weights.size, np.float32)
     for i in range(lanes):
-        slope, felt, passed = by_told[i, 0], before[i], below[i]
-        gradient[row[BIAS]] += slope
+        grad, felt, passed = by_told[i, 0], before[i], below[i]
+        gradient[row[BIAS]] += grad
         for k in range(weights.size):
-            by_weights[k] += slope * felt[k]
-            passed[k] = slope * weights[k]
+            by_weights[k] += grad * felt[k]
+            passed[k] = grad * weights[k]
     for k in range(row[INPUTS]):
         gradient[row[WEIGHT] + k * row[COLUMNS]] += by_weights[k]
 
@@ -316,33 +316,33 @@ def add_action_slopes(
     No gradient of weights is needed here, and only the chosen rows are: they stand side by side on the way back.
     """
     params, table, flipped = nets.critics[critic], tables.critic, room.critic_flipped[critic]
-    scratch, slopes, index = room.critic[thread, slot], room.critic_slopes[thread], room.chosen[thread]
+    scratch, grads, index = room.critic[thread, slot], room.critic_grads[thread], room.chosen[thread]
     compact, by_action = room.by_action[thread, 0], room.by_action[thread, 1]
     last, weights = table.shape[0] - 1, head_weights(params, table)
     lanes, parts = (count + 3) // 4 * 4, by_action.shape[1]
-    below = scratch_columns(slopes, CHUNK, table[last, IN], table[last, IN_COLUMNS])
+    below = scratch_columns(grads, CHUNK, table[last, IN], table[last, IN_COLUMNS])
     for k in range(lanes):
         for j in range(weights.size):
             below[k, j] = weight * weights[j] if k < count else ZERO
     for layer in range(last - 1, -1, -1):
         row = table[layer]
-        values, slope = outputs(scratch, CHUNK, table, layer), outputs(slopes, CHUNK, table, layer)
+        values, grad = outputs(scratch, CHUNK, table, layer), outputs(grads, CHUNK, table, layer)
         for k in range(count):
-            activation_gradient(slope[k], values[index[k]], row[ACTIVATION])
+            activation_gradient(grad[k], values[index[k]], row[ACTIVATION])
         if row[NORM] >= 0:
             kept = scratch_columns(scratch, CHUNK, row[EXTRA], row[COLUMNS])
             inverse = scratch_columns(scratch, CHUNK, row[EXTRA] + row[COLUMNS], 1)
             for k in range(count):
-                layer_norm_backward_row(slope[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
+                layer_norm_backward_row(grad[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
         columns = row[COLUMNS]
         if layer > 0:
             matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * row[IN_COLUMNS]].reshape(columns, row[IN_COLUMNS])
-            below = scratch_columns(slopes, CHUNK, row[IN], row[IN_COLUMNS])
+            below = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
             below[:lanes] = ZERO
-            product(slope, matrix, below, lanes, columns)
+            product(grad, matrix, below, lanes, columns)
         else:
             compact[:lanes] = ZERO
-            product(slope, flipped[flipped.size - columns * parts :].reshape(columns, parts), compact, lanes, columns)
+            product(grad, flipped[flipped.size - columns * parts :].reshape(columns, parts), compact, lanes, columns)
     for k in range(count):
         for j in range(room.acted.shape[1]):
             by_action[index[k], j] += compact[k, j] if last else below[k, width + j]
@@ -366,7 +366,7 @@ def judge_actions(nets: Networks, tables: Tables, room: Workspace, width: int, t
     SAC's two critics hold each other down; of the many that RLPD trains, the mean is what is followed.
     """
     first, count, lanes = rows_of(room, thread, chunk)
-    critics, share = nets.critics.shape[0], ONE / np.float32(room.goal.size)
+    critics, share = nets.critics.shape[0], ONE / np.float32(room.value_target.size)
     seen = outputs(room.actor[thread, chunk], CHUNK, tables.actor, -1)
     index, by_action, mean = room.chosen[thread], room.by_action[thread, 1], critics > 2
     by_action[:count] = ZERO
@@ -395,7 +395,7 @@ def judge_choices(nets: Networks, tables: Tables, room: Workspace, width: int, t
     told = outputs(scratch, CHUNK, tables.critic, tables.critic.shape[0] - 1)
     load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
     for c in range(critics):
-        forward(nets.critics[c], tables.critic, scratch, CHUNK, lanes, 1, None, room.fresh)
+        forward(nets.critics[c], tables.critic, scratch, CHUNK, lanes, 1, None, room.episode_start)
         for i in range(count):
             for j in range(best.shape[1]):
                 if critics > 2:
@@ -410,9 +410,9 @@ def add_actor_gradient(
 ) -> None:
     """Add the gradient of alpha log p - Q: of one action in each row, or over all choices."""
     first, count, lanes = rows_of(room, thread, chunk)
-    scratch, slopes, width = room.actor[thread, chunk], room.actor_slopes[thread], sample.obs.shape[1]
-    last, share, parts = tables.actor.shape[0] - 1, ONE / np.float32(room.goal.size), room.acted.shape[1]
-    told, by_told = outputs(scratch, CHUNK, tables.actor, last), outputs(slopes, CHUNK, tables.actor, last)
+    scratch, grads, width = room.actor[thread, chunk], room.actor_grads[thread], sample.obs.shape[1]
+    last, share, parts = tables.actor.shape[0] - 1, ONE / np.float32(room.value_target.size), room.acted.shape[1]
+    told, by_told = outputs(scratch, CHUNK, tables.actor, last), outputs(grads, CHUNK, tables.actor, last)
     by_told[:lanes] = ZERO
     if tables.head[HEAD_KIND] == CHOICES:
         judge_choices(nets, tables, room, width, thread, chunk)
@@ -430,8 +430,8 @@ def add_actor_gradient(
                         by_raw * sample.noise[0, first + i, k] * exponential(log_dev) - share * alpha
                     )
     backward(
-        nets.actor, tables.actor, room.actor_flipped, scratch, slopes, room.actor_gradients[thread], CHUNK, lanes, 1,
-        None, room.fresh, room.carried,
+        nets.actor, tables.actor, room.actor_flipped, scratch, grads, room.actor_gradients[thread], CHUNK, lanes, 1,
+        None, room.episode_start, room.carried,
     )  # fmt: skip
 
 

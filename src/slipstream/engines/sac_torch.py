@@ -42,10 +42,10 @@ def run_chain(weights: Mapping[str, Tensor], name: str, chain: Chain, x: Tensor)
 class TorchSAC:
     """Tensors by name and three Adams, behind the same door as the fused kernel."""
 
-    def __init__(self, design: Design, critics: Critics, pack: Array, threads: int, seed: int) -> None:
+    def __init__(self, design: Design, critics: Critics, params_and_stats: Array, threads: int, seed: int) -> None:
         torch.set_num_threads(threads)
         self.design, self.critics = design, critics
-        self.params, self._mean, self._scale = design.split_pack(pack)
+        self.params, self._mean, self._scale = design.split_params_and_stats(params_and_stats)
         self.counters = np.zeros(4, np.int64)
         first = critics.named(critics.first(seed))
         self.actor = _leaves(design.weights.named(self.params))
@@ -57,13 +57,13 @@ class TorchSAC:
         self._activity: dict[str, Array] = {}
         self._squares = torch.zeros(())
 
-    def run(self, feed: ReplaySampler, knobs: SACCoefficients, updates: int, totals: Array) -> None:
+    def run(self, feed: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
         """Take gradient steps and add up `totals`; three failed ones in a row end it."""
         for adam in self._adams.values():
-            adam.param_groups[0]["lr"] = knobs.learning_rate
+            adam.param_groups[0]["lr"] = coefficients.learning_rate
         for _ in range(updates):
-            feed.draw(self.critics.count, knobs.n_step, knobs.gamma)
-            told = self._step(feed, knobs)
+            feed.draw(self.critics.count, coefficients.n_step, coefficients.gamma)
+            told = self._step(feed, coefficients)
             if told is None:
                 self.counters[1:3] += 1
                 if self.counters[1] >= 3:
@@ -73,38 +73,40 @@ class TorchSAC:
             totals += told
         self.design.weights.flatten(_arrays(self.actor), self.params)
 
-    def _step(self, feed: ReplaySampler, knobs: SACCoefficients) -> Array | None:
+    def _step(self, feed: ReplaySampler, coefficients: SACCoefficients) -> Array | None:
         """One gradient step: temperature, critics, actor, targets; what it adds up, or None if it was not finite.
 
         The temperature that the losses use is the one from before the step.
         """
         sample = feed.sample
-        alpha = knobs.temperature or float(self.log_temperature.detach().exp())
+        alpha = coefficients.temperature or float(self.log_temperature.detach().exp())
         obs, next_obs = self._normalised(sample.obs), self._normalised(sample.next_obs)
         mask, next_mask = (torch.from_numpy(m) if m.size else None for m in (sample.mask, sample.next_mask))
         with torch.no_grad():
-            goal = torch.from_numpy(sample.reward) + torch.from_numpy(sample.discount) * self._worth(
+            value_target = torch.from_numpy(sample.reward) + torch.from_numpy(sample.discount) * self._worth(
                 next_obs, next_mask, torch.from_numpy(sample.noise[1]), feed.picked.tolist(), alpha
             )
         told = self._told(self.values, range(self.critics.count), obs, torch.from_numpy(sample.action))
-        losses = [0.5 * (values - goal).square().mean() for values in told]
+        losses = [0.5 * (values - value_target).square().mean() for values in told]
         critic_loss = torch.stack(losses).sum()
         if not self._move("critics", critic_loss, 0):
             return None
         with torch.no_grad():
             for name, target in self.targets.items():
-                target.mul_(1 - knobs.tau).add_(self.values[name], alpha=knobs.tau)
+                target.mul_(1 - coefficients.tau).add_(self.values[name], alpha=coefficients.tau)
         q = float(torch.stack(told).detach().mean())
-        if knobs.frozen:
+        if coefficients.frozen:
             return np.array([0.0, critic_loss.item(), 0.0, q, math.sqrt(self._squares.item()), 1.0])
-        logp, worth = self._acted(obs, mask, torch.from_numpy(sample.noise[0]))
-        policy_loss = alpha * logp - worth
+        log_prob, worth = self._acted(obs, mask, torch.from_numpy(sample.noise[0]))
+        policy_loss = alpha * log_prob - worth
         if not self._move("actor", policy_loss, 3):
             return None
         norm = math.sqrt(self._squares.item())
-        if not knobs.temperature:
-            self._move("temperature", -(self.log_temperature * (logp.detach() + knobs.target_entropy)).mean(), None)
-        return np.array([policy_loss.item(), critic_loss.item(), logp.item(), q, norm, 1.0])
+        if not coefficients.temperature:
+            self._move(
+                "temperature", -(self.log_temperature * (log_prob.detach() + coefficients.target_entropy)).mean(), None
+            )
+        return np.array([policy_loss.item(), critic_loss.item(), log_prob.item(), q, norm, 1.0])
 
     def _normalised(self, obs: Array) -> Tensor:
         limit = float(OBS_LIMIT)
@@ -122,8 +124,8 @@ class TorchSAC:
         log_dev = log_dev.clamp(*LOG_STD)
         raw = mean + noise * log_dev.exp()
         thinned = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
-        logp = -(0.5 * noise.square() + log_dev + 0.5 * math.log(2 * math.pi) + thinned).sum(-1)
-        return torch.tanh(raw), logp
+        log_prob = -(0.5 * noise.square() + log_dev + 0.5 * math.log(2 * math.pi) + thinned).sum(-1)
+        return torch.tanh(raw), log_prob
 
     def _told(self, weights: Named, numbers: Iterable[int], obs: Tensor, action: Tensor | None) -> list[Tensor]:
         """What critics say of actions [batch], or, without one, of all choices [batch, choices]."""
@@ -156,10 +158,10 @@ class TorchSAC:
         """One step of an Adam, left out where loss or gradient is not finite."""
         adam = self._adams[which]
         parameters = adam.param_groups[0]["params"]
-        slopes = torch.autograd.grad(loss, parameters)
-        for parameter, slope in zip(parameters, slopes, strict=True):
-            parameter.grad = slope
-        self._squares = torch.stack([slope.square().sum() for slope in slopes]).sum()
+        grads = torch.autograd.grad(loss, parameters)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        self._squares = torch.stack([grad.square().sum() for grad in grads]).sum()
         if not bool(torch.isfinite(loss.detach() + self._squares)):
             return False
         if counter is not None:

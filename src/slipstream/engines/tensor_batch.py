@@ -12,8 +12,8 @@ from torch import Tensor
 from slipstream.algorithms.engine import Batch
 from slipstream.contracts import Array
 
-COLUMNS = ("mask", "action", "logp", "value", "advantage", "goal", "weight", "reference")
-MOVING = ("advantage", "goal", "weight")
+COLUMNS = ("mask", "action", "log_prob", "value", "advantage", "value_target", "weight", "reference")
+MOVING = ("advantage", "value_target", "weight")
 """What may change between the epochs of an iteration."""
 
 
@@ -22,7 +22,7 @@ class MicroBatch:
     """Some sequences of a minibatch, brought in."""
 
     obs: Tensor  # [steps * lanes (+ pairs), width]
-    fresh: Tensor | None  # [steps, lanes]
+    episode_start: Tensor | None  # [steps, lanes]
     state: Tensor  # [lanes, size], freshened by the burn-in
     sample: dict[str, Tensor]  # the columns of all its samples; those of weight 0 do not count
     anchors: Tensor  # where the samples that have a partner stand
@@ -44,15 +44,15 @@ class TensorBatch:
         self._room: Tensor | None = None
         """Where observations are brought to."""
         self.obs = self._bring_obs()
-        self.mean, self.scale, self.fresh, self.state, self.partner = (
-            self._there(getattr(batch, name)) for name in ("mean", "scale", "fresh", "state", "partner")
+        self.mean, self.scale, self.episode_start, self.state, self.partner = (
+            self._there(getattr(batch, name)) for name in ("mean", "scale", "episode_start", "state", "partner")
         )
         self.columns = {name: self._there(getattr(batch, name)) for name in COLUMNS}
         self._seen = {} if self._local else {name: getattr(batch, name).copy() for name in MOVING}
 
     def fits(self, batch: Batch) -> bool:
         """Whether a batch has the shapes of this one."""
-        names = ("obs", "mean", "fresh", "state", "partner", *COLUMNS)
+        names = ("obs", "mean", "episode_start", "state", "partner", *COLUMNS)
         same = all(getattr(batch, name).shape == getattr(self.batch, name).shape for name in names)
         return not self._local and same and batch.rows == self.batch.rows and batch.sequence == self.batch.sequence
 
@@ -63,7 +63,7 @@ class TensorBatch:
         if batch is not self.batch:
             self.batch = batch
             self.obs = self._bring_obs()
-            for name in ("mean", "scale", "fresh", "state", "partner"):
+            for name in ("mean", "scale", "episode_start", "state", "partner"):
                 getattr(self, name).copy_(torch.from_numpy(getattr(batch, name)))
             for name, column in self.columns.items():
                 if name not in MOVING:

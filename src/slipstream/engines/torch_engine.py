@@ -32,7 +32,7 @@ WARMED = 256
 
 
 def ppo_loss(
-    policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], knobs: Coefficients
+    policy: ActorCritic, told: tuple[Tensor, Tensor], sample: dict[str, Tensor], coefficients: Coefficients
 ) -> list[Tensor]:
     """Return, each summed over samples: the loss, then what `batch.POLICY` to `batch.REFERENCE` stand for.
 
@@ -41,27 +41,32 @@ def ppo_loss(
     """
     (outputs, value), counts = told, sample["weight"] > 0
     mask = sample["mask"] if sample["mask"].shape[1] else None
-    logp, entropy = policy.measure(outputs, sample["action"], mask)
+    log_prob, entropy = policy.measure(outputs, sample["action"], mask)
 
     def given(name: str, instead: Tensor) -> Tensor:
         return torch.where(counts, sample[name], instead.detach())
 
-    gain = given("advantage", torch.zeros_like(logp)) * sample["weight"]
-    goal, before = given("goal", value), given("value", value)
-    difference = torch.zeros_like(logp) if knobs.imitate else logp - given("logp", logp)
+    gain = given("advantage", torch.zeros_like(log_prob)) * sample["weight"]
+    value_target, before = given("value_target", value), given("value", value)
+    difference = torch.zeros_like(log_prob) if coefficients.imitate else log_prob - given("log_prob", log_prob)
     ratio = difference.exp()
-    surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - knobs.clip, 1 + knobs.clip) * gain)
-    if knobs.imitate:
-        surrogate = logp * gain
-    error, entropy = (value - goal).square(), entropy.masked_fill(~counts, 0.0)
-    if knobs.clip_value > 0:
-        near = before + (value - before).clamp(-knobs.clip_value, knobs.clip_value)
-        error = torch.maximum(error, (near - goal).square())
+    surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - coefficients.clip, 1 + coefficients.clip) * gain)
+    if coefficients.imitate:
+        surrogate = log_prob * gain
+    error, entropy = (value - value_target).square(), entropy.masked_fill(~counts, 0.0)
+    if coefficients.clip_value > 0:
+        near = before + (value - before).clamp(-coefficients.clip_value, coefficients.clip_value)
+        error = torch.maximum(error, (near - value_target).square())
     held = torch.zeros_like(value)
     if sample["reference"].shape[1]:
         held = policy.divergence(outputs, sample["reference"], mask).masked_fill(~counts, 0.0)
-    loss = -knobs.policy * surrogate + knobs.value * error - knobs.entropy * entropy + knobs.reference_kl * held
-    clipped = (ratio - 1).abs() > knobs.clip
+    loss = (
+        -coefficients.policy * surrogate
+        + coefficients.value * error
+        - coefficients.entropy * entropy
+        + coefficients.reference_kl * held
+    )
+    clipped = (ratio - 1).abs() > coefficients.clip
     parts = (-surrogate, error, entropy, ratio - 1 - difference, clipped.float(), held)
     return [loss.sum(), *(part.detach().double().sum() for part in parts)]
 
@@ -130,14 +135,16 @@ class TorchEngine:
         """Whether gradients are taken of compiled networks."""
         return self._learning is not self.policy
 
-    def run(self, batch: Batch, order: Array, knobs: Coefficients, totals: Array) -> None:
+    def run(self, batch: Batch, order: Array, coefficients: Coefficients, totals: Array) -> None:
         """Take the gradient steps of one epoch on the sequences in `order`; only at its end the host waits."""
         with self._own_stream():
             data, tally = self._bring(batch), self._tally
             tally.begin(int(self.counters[1]))
-            for index in torch.split(torch.from_numpy(order).to(self.device), self._sequences(knobs.minibatch, batch)):
-                if self._graphs is None or not self._graphs.replay(data, index, knobs):
-                    self.step(data, index, knobs)
+            for index in torch.split(
+                torch.from_numpy(order).to(self.device), self._sequences(coefficients.minibatch, batch)
+            ):
+                if self._graphs is None or not self._graphs.replay(data, index, coefficients):
+                    self.step(data, index, coefficients)
             if self._graphs is not None:
                 self._graphs.settle()
             sums, failed, streak = tally.read()
@@ -146,30 +153,30 @@ class TorchEngine:
         totals += sums
         self._publish()
 
-    def step(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> None:
+    def step(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> None:
         """Take one gradient step, without waiting for its result."""
         tally = self._tally
-        loss, added = self._find_gradient(data, index, knobs)
+        loss, added = self._find_gradient(data, index, coefficients)
         if self._scale is not None:
             self._scale.divide(self.optimiser.both())
-        if knobs.policy == 0:
+        if coefficients.policy == 0:
             self._hold_policy()
-        norm = clip_grad_norm(list(self.optimiser.named.values()), knobs.max_grad_norm)
-        self._stretch.copy_(torch.clamp((norm + 1e-6) / knobs.max_grad_norm, min=1.0))
+        norm = clip_grad_norm(list(self.optimiser.named.values()), coefficients.max_grad_norm)
+        self._stretch.copy_(torch.clamp((norm + 1e-6) / coefficients.max_grad_norm, min=1.0))
         bad, skipped = (~torch.isfinite(norm + loss)).float(), torch.zeros_like(loss)
         if self._scale is not None:
             skipped = self._scale.overflowed(loss, norm)
             bad = bad * (1 - skipped)
             self._scale.settle()
-        self.optimiser.step(knobs, tally.left_out(bad, skipped))
+        self.optimiser.step(coefficients, tally.left_out(bad, skipped))
         added[NORMS] += norm
         added[UPDATES] += 1
         tally.add(added, bad, skipped)
 
     def survey(self, batch: Batch) -> BatchEvaluation:
         """Look at all samples without learning, in the precision in which the policy acts."""
-        data, samples = self._bring(batch), len(batch.logp)
-        logp, value = (torch.zeros(samples, device=self.device) for _ in range(2))
+        data, samples = self._bring(batch), len(batch.log_prob)
+        log_prob, value = (torch.zeros(samples, device=self.device) for _ in range(2))
         sizes: dict[str, Tensor] = {}
 
         def watch(name: str) -> Any:
@@ -185,21 +192,21 @@ class TorchEngine:
             with torch.no_grad():
                 part = self._load(data, index)
                 hooks = [module.register_forward_hook(watch(name)) for name, module in self.policy.hidden().items()]
-                told = self.policy(part.obs, data.mean, data.scale, part.state, part.fresh)
+                told = self.policy(part.obs, data.mean, data.scale, part.state, part.episode_start)
                 for hook in hooks:
                     hook.remove()
                 n = data.samples(index).reshape(-1)
                 mask = data.columns["mask"][n] if batch.mask.shape[1] else None
-                logp[n] = self.policy.measure(told.outputs, data.columns["action"][n], mask)[0]
+                log_prob[n] = self.policy.measure(told.outputs, data.columns["action"][n], mask)[0]
                 value[n] = told.value
         return BatchEvaluation(
-            logp.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()}
+            log_prob.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()}
         )
 
     def gradient(self) -> Array:
         """The flat gradient of the last step taken, as it was before it was shortened."""
-        slopes = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.optimiser.named.items()}
-        return self.design.weights.flatten({name: (g * self._stretch).cpu().numpy() for name, g in slopes.items()})
+        grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.optimiser.named.items()}
+        return self.design.weights.flatten({name: (g * self._stretch).cpu().numpy() for name, g in grads.items()})
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""
@@ -234,11 +241,11 @@ class TorchEngine:
         """On a GPU the learner works on its own stream, so that nobody else's work holds it up."""
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def _unfit_for_graphs(self, data: TensorBatch, knobs: Coefficients) -> str:
+    def _unfit_for_graphs(self, data: TensorBatch, coefficients: Coefficients) -> str:
         """Why the steps of a batch cannot be captured; empty: they can."""
         reasons = {
             "sequences are cut where episodes begin": bool(self.design.state_size),
-            "the contrastive loss picks its samples": knobs.contrast > 0,
+            "the contrastive loss picks its samples": coefficients.contrast > 0,
             "Muon asks the host": self.optimiser.muon is not None,
             "a frozen trunk reads the images": self.policy.sight is not None,
             "observations stay on the host": data.offloaded,
@@ -256,11 +263,11 @@ class TorchEngine:
             if parameter.grad is not None:
                 parameter.grad *= self._marks[name]
 
-    def _find_gradient(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> tuple[Tensor, Tensor]:
+    def _find_gradient(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
         """Write a minibatch's gradient; without a compiler that fails, and in smaller parts where memory runs out."""
         while True:
             try:
-                return self._add_gradient(data, index, knobs)
+                return self._add_gradient(data, index, coefficients)
             except Exception as error:  # a new shape may have to be compiled at any time, and that may fail in any way
                 short = ran_out_of_memory(error)
                 if not (short or self.compiled) or self._capturing():
@@ -269,7 +276,7 @@ class TorchEngine:
                     self._stay_eager(error)
             if short:  # only out here the failed attempt has let go of its memory
                 self._halve(
-                    data.batch, min(len(index), self._sequences(self.micro_batch or knobs.minibatch, data.batch))
+                    data.batch, min(len(index), self._sequences(self.micro_batch or coefficients.minibatch, data.batch))
                 )
 
     def _capturing(self) -> bool:
@@ -289,39 +296,39 @@ class TorchEngine:
         self.micro_batch = held // 2 * batch.sequence
         self._mend("micro_batch", self.micro_batch, f"memory ran out with {held * batch.sequence} samples at once")
 
-    def _add_gradient(self, data: TensorBatch, index: Tensor, knobs: Coefficients) -> tuple[Tensor, Tensor]:
+    def _add_gradient(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
         """Write the gradient of a minibatch, part by part; return its loss and what it adds to the totals."""
         self.optimiser.clear()
-        shift, factor, share = data.standardise(index, knobs.normalise_advantage)
-        splits = torch.split(index, self._sequences(self.micro_batch or knobs.minibatch, data.batch))
+        shift, factor, share = data.standardise(index, coefficients.normalise_advantage)
+        splits = torch.split(index, self._sequences(self.micro_batch or coefficients.minibatch, data.batch))
         pulls = None
-        if knobs.contrast > 0 and len(splits) > 1:
-            pulls = self._pull_all(data, splits, knobs)
+        if coefficients.contrast > 0 and len(splits) > 1:
+            pulls = self._pull_all(data, splits, coefficients)
         whole, added = torch.zeros((), device=self.device), torch.zeros(SUMS, dtype=torch.float64, device=self.device)
         for number, split in enumerate(splits):
-            part = self._load(data, split, knobs.contrast > 0)
+            part = self._load(data, split, coefficients.contrast > 0)
             told = self._look(data, part)
             sample = part.sample | {"advantage": (part.sample["advantage"] - shift) * factor}
-            seen = told.outputs[: len(sample["logp"])], told.value[: len(sample["logp"])]
-            loss, *sums = ppo_loss(self.policy, seen, sample, knobs)
+            seen = told.outputs[: len(sample["log_prob"])], told.value[: len(sample["log_prob"])]
+            loss, *sums = ppo_loss(self.policy, seen, sample, coefficients)
             loss = loss * share
             added[: len(sums)] += torch.stack(sums)
             added[SAMPLES] += (sample["weight"] > 0).sum()
             whole = whole + loss.detach()
-            if knobs.contrast > 0:
+            if coefficients.contrast > 0:
                 ours, theirs = told.features[part.anchors], told.features[part.positives]
-                pulls = pulls or [contrastive_loss(ours, theirs, knobs.contrast_temperature)]
+                pulls = pulls or [contrastive_loss(ours, theirs, coefficients.contrast_temperature)]
                 mean, by_ours, by_theirs = pulls[number]
                 # The slopes stand for the loss, which ties the samples of all parts together.
-                loss = loss + knobs.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
-                whole = whole + knobs.contrast * mean
+                loss = loss + coefficients.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
+                whole = whole + coefficients.contrast * mean
                 added[CONTRAST] += mean / share
             loss = loss if self._scale is None else self._scale.multiply(loss)
             loss.backward()  # type: ignore[no-untyped-call]
         return whole, added
 
     def _pull_all(
-        self, data: TensorBatch, splits: tuple[Tensor, ...], knobs: Coefficients
+        self, data: TensorBatch, splits: tuple[Tensor, ...], coefficients: Coefficients
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The contrastive loss of all parts together, as each part's share of it and its slopes."""
         ours, theirs = [], []
@@ -331,9 +338,9 @@ class TorchEngine:
                 features = self._look(data, part).features
                 ours.append(features[part.anchors])
                 theirs.append(features[part.positives])
-        mean, *slopes = contrastive_loss(torch.cat(ours), torch.cat(theirs), knobs.contrast_temperature)
+        mean, *grads = contrastive_loss(torch.cat(ours), torch.cat(theirs), coefficients.contrast_temperature)
         sizes = [len(some) for some in ours]
-        by_ours, by_theirs = (torch.split(slope, sizes) for slope in slopes)
+        by_ours, by_theirs = (torch.split(grad, sizes) for grad in grads)
         return [(mean / len(splits), one, two) for one, two in zip(by_ours, by_theirs, strict=True)]
 
     def _load(self, data: TensorBatch, index: Tensor, paired: bool = False) -> MicroBatch:
@@ -351,20 +358,22 @@ class TorchEngine:
             else:
                 positives = torch.arange(len(n), len(n) + len(partners), device=n.device)
                 n = torch.cat([n, partners])
-        fresh = data.fresh[samples] if self.design.state_size else None
-        return MicroBatch(data.look_up(n), fresh, self._freshen(data, index), sample, anchors, positives)
+        episode_start = data.episode_start[samples] if self.design.state_size else None
+        return MicroBatch(data.look_up(n), episode_start, self._freshen(data, index), sample, anchors, positives)
 
     def _look(self, data: TensorBatch, part: MicroBatch) -> PolicyOutput:
         """Run the policy on the sequences of a part, as it learns."""
-        return self._ask(part.obs, data.mean, data.scale, part.state, part.fresh)
+        return self._ask(part.obs, data.mean, data.scale, part.state, part.episode_start)
 
-    def _ask(self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None) -> PolicyOutput:
+    def _ask(
+        self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, episode_start: Tensor | None
+    ) -> PolicyOutput:
         """Run the policy in its precision; all that is made of what it tells is fp32."""
         if self.compiled and self._mode != "default":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         half = HALVES.get(self.precision)
         with torch.autocast(torch.device(self.device).type, half or torch.bfloat16, enabled=half is not None):
-            told = self._learning(obs, mean, scale, state, fresh)
+            told = self._learning(obs, mean, scale, state, episode_start)
         return PolicyOutput(*(tensor.float() for tensor in told))
 
     def _compile(self) -> None:
@@ -374,16 +383,18 @@ class TorchEngine:
         # Without memory the partners of a contrastive loss come behind the lanes: two sizes, not to be taken for one.
         rows = steps * lanes if design.state_size else lanes + 1
         obs = torch.from_numpy(np.zeros((rows, design.obs.width), design.obs.dtype)).to(self.device)
-        _, *normaliser = design.split_pack(np.zeros(design.pack_size, np.float32))
+        _, *normaliser = design.split_params_and_stats(np.zeros(design.params_and_stats_size, np.float32))
         mean, scale = (torch.from_numpy(part.copy()).to(self.device) for part in normaliser)
         state = torch.zeros(lanes, design.state_size, device=self.device)
-        fresh = torch.zeros(steps, lanes, dtype=torch.uint8, device=self.device) if design.state_size else None
+        episode_start = torch.zeros(steps, lanes, dtype=torch.uint8, device=self.device) if design.state_size else None
         with torch.no_grad():
-            self.policy(obs, mean, scale, state, fresh)  # works out what is kept, which compilers cannot look into
+            self.policy(
+                obs, mean, scale, state, episode_start
+            )  # works out what is kept, which compilers cannot look into
         try:
             torch.compiler.reset()  # torch allows few ways to compile one function: those of other designs are dropped
             self._learning = compiled_twin(self.policy, self._mode)
-            told = self._ask(obs, mean, scale, state, fresh)
+            told = self._ask(obs, mean, scale, state, episode_start)
             (told.outputs.sum() + told.value.sum()).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a compiler that is missing or fails may say so by any error
             self._stay_eager(error)
@@ -402,7 +413,7 @@ class TorchEngine:
             for ahead in range(batch.burn_in, 0, -1):
                 n = data.samples(index)[0] - ahead * batch.rows
                 there, n = (n >= 0)[:, None], n.clamp(min=0)
-                told = self.policy(data.look_up(n), data.mean, data.scale, state, data.fresh[n][None])
+                told = self.policy(data.look_up(n), data.mean, data.scale, state, data.episode_start[n][None])
                 state = torch.where(there, told.state, state)
         return state
 

@@ -29,17 +29,17 @@ class Adam:
         """The weights, as torch's loss scaler asks for them."""
         return [{"params": list(self.named.values())}]
 
-    def step(self, knobs: Coefficients, left_out: Tensor) -> None:
+    def step(self, coefficients: Coefficients, left_out: Tensor) -> None:
         """Move every weight that has a gradient, unless `left_out` is 1."""
-        slopes = {name: p.grad for name, p in self.named.items() if p.grad is not None}
+        grads = {name: p.grad for name, p in self.named.items() if p.grad is not None}
         weights, first, second, taken = (
-            [kept[name] for name in slopes] for kept in (self.named, self.first, self.second, self.taken)
+            [kept[name] for name in grads] for kept in (self.named, self.first, self.second, self.taken)
         )
         with torch.no_grad():
             torch._foreach_add_(taken, 1)
             torch._fused_adamw_(
-                weights, list(slopes.values()), first, second, [], taken, lr=knobs.learning_rate, beta1=0.9,
-                beta2=0.999, weight_decay=knobs.weight_decay, eps=knobs.adam_eps, amsgrad=False, maximize=False,
+                weights, list(grads.values()), first, second, [], taken, lr=coefficients.learning_rate, beta1=0.9,
+                beta2=0.999, weight_decay=coefficients.weight_decay, eps=coefficients.adam_eps, amsgrad=False, maximize=False,
                 found_inf=left_out,
             )  # fmt: skip
             torch._foreach_sub_(taken, [left_out] * len(taken))
@@ -58,12 +58,12 @@ class Optimiser:
             for name in inner:
                 self.muon.state[self.named[name]] = {"momentum_buffer": torch.zeros_like(self.named[name])}
 
-    def step(self, knobs: Coefficients, left_out: Tensor) -> None:
+    def step(self, coefficients: Coefficients, left_out: Tensor) -> None:
         """Take a step, unless `left_out` is 1."""
-        self.adam.step(knobs, left_out)
+        self.adam.step(coefficients, left_out)
         if self.muon is not None and not bool(left_out):
             for group in self.muon.param_groups:
-                group.update(lr=knobs.learning_rate, weight_decay=knobs.weight_decay)
+                group.update(lr=coefficients.learning_rate, weight_decay=coefficients.weight_decay)
             self.muon.step()
 
     def both(self) -> list[Any]:
@@ -109,7 +109,7 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 def clip_grad_norm(parameters: list[nn.Parameter], limit: float) -> Tensor:
     """Scale the gradient down to a length of `limit` if it is longer; return the length that it had."""
-    slopes = [p.grad for p in parameters if p.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))
-    torch._foreach_mul_(slopes, torch.clamp(limit / (norm + 1e-6), max=1.0))
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0))
     return norm

@@ -87,19 +87,19 @@ class League:
         networks; over time each is met as often as its chance says.
         """
         league, sides = self._settings.league, random.integers(len(set(self._spec.teams)), size=count)
-        alone, each = self.pool.chances(MAIN, league)
-        ids, chances = np.array(list(each), np.int64), np.array(list(each.values()))
-        if chances.sum() <= 0:
+        alone, each = self.pool.probabilities(MAIN, league)
+        ids, probabilities = np.array(list(each), np.int64), np.array(list(each.values()))
+        if probabilities.sum() <= 0:
             return np.full(count, SELF, np.int64), sides
-        chances /= chances.sum()
+        probabilities /= probabilities.sum()
         if len(ids) > league.resident:
             self._resident = [one for one in self._resident if each.get(one)]
             missing = league.resident - len(self._resident)
-            self._resident += random.choice(ids, missing, p=chances).tolist()
-            self._resident[self._turn % league.resident] = int(random.choice(ids, p=chances))
+            self._resident += random.choice(ids, missing, p=probabilities).tolist()
+            self._resident[self._turn % league.resident] = int(random.choice(ids, p=probabilities))
             self._turn += 1
-            ids, chances = np.array(self._resident, np.int64), np.full(league.resident, 1 / league.resident)
-        players = random.choice(ids, count, p=chances)
+            ids, probabilities = np.array(self._resident, np.int64), np.full(league.resident, 1 / league.resident)
+        players = random.choice(ids, count, p=probabilities)
         return np.where(random.random(count) < alone, SELF, players), sides
 
     def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
@@ -115,7 +115,7 @@ class League:
         if player in self.pool.players:
             self._retire(self.pool.players[player], why)
 
-    def advance(self, steps: int, pack: Array) -> dict[str, Any]:
+    def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
         """Freeze a copy when one is due, rate it and test whether it is the best so far."""
         league, took = self._settings.league, steps - self._steps
         self.promotion, self._steps = None, steps
@@ -123,13 +123,13 @@ class League:
             self._rate_anchors()
         if steps == 0 or self.pool.ready(MAIN, steps - self._frozen_at, league):
             self._frozen_at = steps
-            self._promote(self._freeze(MAIN, "main", steps, pack, steps), steps)
+            self._promote(self._freeze(MAIN, "main", steps, params_and_stats, steps), steps)
             self._make_room()
         if self.exploiters:
             self._debt += took * league.exploiter_share / (1 - league.exploiter_share)
             while self._debt >= league.snapshot * VISIT:
                 self._debt -= league.snapshot * VISIT
-                self._visit(steps, pack)
+                self._visit(steps, params_and_stats)
         records = [self.pool.record(MAIN, player.id) for player in self.pool.active]
         wins, draws, games = np.sum([(0.0, 0.0, 0.0), *records], axis=0)
         row = {"league/pool": float(len(self.pool.active)), "league/copies": float(len(self.pool.players))}
@@ -189,35 +189,35 @@ class League:
             prey.find, prey.log = self.address, self._log_matches
         return hired
 
-    def _visit(self, steps: int, pack: Array) -> None:
+    def _visit(self, steps: int, params_and_stats: Array) -> None:
         """Give one exploiter its turn; freeze it first, then let it begin anew, when it is ready."""
         league, exploiter = self._settings.league, self.exploiters[self._visits % len(self.exploiters)]
         self._visits += 1
         sparring = RunDir(self._run.path / SPARRING)
-        self._save(sparring, steps, pack)
+        self._save(sparring, steps, params_and_stats)
         exploiter.visit(round(league.snapshot * VISIT), f"{SPARRING}@{steps}")
         since = exploiter.steps - exploiter.frozen_at
         if self.pool.ready(exploiter.name, since, league, exploiter.kind):
-            own = exploiter.parts.learner.pack
+            own = exploiter.parts.learner.params_and_stats
             self._freeze(exploiter.name, exploiter.kind, exploiter.steps, own, steps)
             anew = exploiter.begin_anew()
             self.pool.forget(exploiter.name)
             self.events.append(("exploiter", f"{exploiter.name} {'begins anew' if anew else 'goes on'}."))
             self._make_room()
 
-    def _save(self, folder: RunDir, steps: int, pack: Array) -> None:
+    def _save(self, folder: RunDir, steps: int, params_and_stats: Array) -> None:
         """Write the weights of a learner, as a run of its own that can be played by name."""
         folder.path.mkdir(exist_ok=True)
         for file in (self._run.config, self._run.provenance):
             if not (folder.path / file.name).exists():
                 shutil.copyfile(file, folder.path / file.name)
         state = {"policy": self._design.describe(), "env": self._choice.name, "frozen": True}
-        save(folder, Checkpoint(steps, {"policy": policy_arrays(self._design, pack)}, state))
+        save(folder, Checkpoint(steps, {"policy": policy_arrays(self._design, params_and_stats)}, state))
 
-    def _freeze(self, learner: str, kind: Kind, own_steps: int, pack: Array, steps: int) -> Player:
+    def _freeze(self, learner: str, kind: Kind, own_steps: int, params_and_stats: Array, steps: int) -> Player:
         """Keep a copy of a learner, and find out how strong it is."""
         assert self._roll is not None
-        self._save(RunDir(self._run.pool if learner == MAIN else self._run.path / learner), own_steps, pack)
+        self._save(RunDir(self._run.pool if learner == MAIN else self._run.path / learner), own_steps, params_and_stats)
         name = f"{learner}@{own_steps}"
         copy = self.pool.add(self._roll.enlist(name), name, kind, own_steps, learner)
         self.events.append(("snapshot", f"{name} is frozen; {len(self.pool.active)} players in the pool."))

@@ -77,7 +77,7 @@ def pfsp_weights(rate: Array, weighting: str) -> Array:
     return found
 
 
-def chances(settings: LeagueSettings, seen: Opponents, kind: str = "main") -> tuple[float, Array]:
+def probabilities(settings: LeagueSettings, seen: Opponents, kind: str = "main") -> tuple[float, Array]:
     """The chance of self-play, and of every player of the pool; together 1.
 
     For a main exploiter the first is the chance of the main agent as it is now; without a pool it is always 1.

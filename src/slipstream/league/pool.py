@@ -10,7 +10,16 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.errors import CheckpointError
-from slipstream.league.matchmaking import MU, SIGMA, Opponents, bounds, chances, pfsp_weights, update_skill, win_rate
+from slipstream.league.matchmaking import (
+    MU,
+    SIGMA,
+    Opponents,
+    bounds,
+    pfsp_weights,
+    probabilities,
+    update_skill,
+    win_rate,
+)
 from slipstream.settings import LeagueSettings
 
 Kind = Literal["anchor", "main", "main_exploiter", "league_exploiter"]
@@ -108,10 +117,12 @@ class Pool:
         wins, draws, games = np.array([self.record(learner, id) for id in ids]).reshape(-1, 3).T
         return wins, draws, games
 
-    def chances(self, learner: str, settings: LeagueSettings, kind: Kind = "main") -> tuple[float, dict[int, float]]:
+    def probabilities(
+        self, learner: str, settings: LeagueSettings, kind: Kind = "main"
+    ) -> tuple[float, dict[int, float]]:
         """The chance of self-play (for a main exploiter: of the main agent), and of every active player by id."""
-        alone, each = chances(settings, self.opponents(learner, kind), kind)
-        return alone, {player.id: float(chance) for player, chance in zip(self.active, each, strict=True)}
+        alone, each = probabilities(settings, self.opponents(learner, kind), kind)
+        return alone, {player.id: float(rng) for player, rng in zip(self.active, each, strict=True)}
 
     def ready(self, learner: str, steps_since: int, settings: LeagueSettings, kind: Kind = "main") -> bool:
         """Whether to freeze a copy: it surely beats everybody it must, or it is time.

@@ -137,7 +137,7 @@ def _likelihood(strength: Array, log_draw: float, wins: Array, draws: Array) -> 
     return float(decided + (draws.sum() / 2 * log_draw if draws.any() else 0.0))
 
 
-def _slopes(strength: Array, draw: float, wins: Array, draws: Array) -> tuple[Array, Array]:
+def _grads(strength: Array, draw: float, wins: Array, draws: Array) -> tuple[Array, Array]:
     """Gradient and negative Hessian of the log-likelihood in all strengths and, last, log nu."""
     players = len(strength)
     games = wins + wins.T + draws
@@ -171,7 +171,7 @@ def _maximise(wins: Array, draws: Array, free: Array, draw: float, held: bool = 
         return strength, draw
     best = _likelihood(strength, log_draw, wins, draws)
     for _ in range(ITERATIONS):
-        gradient, information = _slopes(strength, math.exp(log_draw), wins, draws)
+        gradient, information = _grads(strength, math.exp(log_draw), wins, draws)
         step = np.zeros(players + 1)
         step[moving] = np.linalg.solve(information[np.ix_(moving, moving)], gradient[moving])
         step *= min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-300))

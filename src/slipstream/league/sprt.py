@@ -125,7 +125,7 @@ class Sprt:
             drift = (score - (low + high) / 2) / (high - low)
             return _beyond(drift, time, stop, fail, passed)
 
-        middle, least, most = (to_elo(_solve(beyond, chance)) for chance in (0.5, 0.025, 0.975))
+        middle, least, most = (to_elo(_solve(beyond, rng)) for rng in (0.5, 0.025, 0.975))
         return middle, least, most
 
     def _time(self, low: float, high: float) -> float:
@@ -149,12 +149,12 @@ class Sprt:
         }  # fmt: skip
 
 
-def _solve(beyond: Callable[[float], float], chance: float) -> float:
+def _solve(beyond: Callable[[float], float], rng: float) -> float:
     """The score at which what was seen, or better, has this chance; it grows with the score."""
     below, above = 0.0, 1.0
     for _ in range(60):
         middle = (below + above) / 2
-        if beyond(middle) < chance:
+        if beyond(middle) < rng:
             below = middle
         else:
             above = middle

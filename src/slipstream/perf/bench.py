@@ -241,9 +241,7 @@ def read_baseline(path: Path) -> dict[str, Any]:
             raise KeyError("kind")
         portrait = RunDescription(**told["portrait"])
         curves = [tuple(tuple(point) for point in heat["curve"]) for heat in told["heats"]]
-        heats = tuple(
-            TimedRun(**heat | {"curve": curve}) for heat, curve in zip(told["heats"], curves, strict=True)
-        )
+        heats = tuple(TimedRun(**heat | {"curve": curve}) for heat, curve in zip(told["heats"], curves, strict=True))
         return told | {"measured": Measured(told["side"], portrait, heats, told["time_utc"])}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a baseline of this version.", "measure it anew with --save") from error

@@ -58,21 +58,21 @@ class Trend:
         if len(y) < 6 or not np.ptp(x) > 0:
             middle = float(np.median(y))
             return cls(middle, middle, False)
-        slope, base, error = _fit(x, y)
+        grad, base, error = _fit(x, y)
         half = len(y) // 2
         later = _fit(x[half:], y[half:])[0] if np.ptp(x[half:]) > 0 else 0.0
-        sure = abs(slope) > t_quantile(SURE, len(y) - 2) * error and later / slope > STEADY if slope else False
-        return cls(float(base + slope * x[0]), float(base + slope * x[-1]), bool(sure))
+        sure = abs(grad) > t_quantile(SURE, len(y) - 2) * error and later / grad > STEADY if grad else False
+        return cls(float(base + grad * x[0]), float(base + grad * x[-1]), bool(sure))
 
 
 def _fit(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, float, float]:
     """Slope, height at 0, and the slope's standard error."""
     around = x - x.mean()
     spread = float(np.square(around).sum())
-    slope = float((around * (y - y.mean())).sum()) / spread
-    left = y - y.mean() - slope * around
+    grad = float((around * (y - y.mean())).sum()) / spread
+    left = y - y.mean() - grad * around
     error = float(np.sqrt(np.square(left).sum() / max(1, len(y) - 2) / spread))
-    return slope, float(y.mean() - slope * x.mean()), error
+    return grad, float(y.mean() - grad * x.mean()), error
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def made_up_rollout(spec: EnvSpec, design: Design, settings: Settings, envs: int
         rollout.action[t] = draw_actions(spec, rollout.mask[t], random)
     rollout.reward[:] = random.normal(0, 1, (steps, rows))
     rollout.terminated[:] = random.random((steps, rows)) < 0.01
-    rollout.logp[:] = -1.0
+    rollout.log_prob[:] = -1.0
     if rollout.final_obs.size:
         rollout.final_obs[:] = rollout.obs[1:]
     return rollout
@@ -112,34 +112,34 @@ def _draw_obs(spec: EnvSpec, shape: tuple[int, ...], random: np.random.Generator
 def _acting(design: Design, spec: EnvSpec, rows: int) -> Callable[[], Any]:
     """Acting once on so many rows."""
     acting = make_actor(design)
-    acting.load(design.first_pack(0))
+    acting.load(design.initial_params_and_stats(0))
     random = np.random.default_rng(0)
     obs = _draw_obs(spec, (rows, spec.obs.width), random)
     mask = np.ones((rows, spec.action.options), np.uint8)
     action = np.zeros((rows, spec.action.parts), spec.action.dtype)
-    logp, value = np.zeros((2, rows), np.float32)
+    log_prob, value = np.zeros((2, rows), np.float32)
     states, streams = np.zeros((rows, design.state_size), np.float32), make_streams(0, "act", 0, rows)
     every = np.arange(rows)
-    return lambda: acting.act(every, obs, mask, streams, True, action, logp, value, states)
+    return lambda: acting.act(every, obs, mask, streams, True, action, log_prob, value, states)
 
 
 def _learning(
     settings: Settings, design: Design, spec: EnvSpec, plan: Plan, rollout: Rollout, envs: int
 ) -> Callable[[], tuple[int, int]]:
     """Learning once from a rollout; tells gradient steps taken and samples seen."""
-    pack, rows = design.first_pack(settings.seed), envs * spec.agents
+    params_and_stats, rows = design.initial_params_and_stats(settings.seed), envs * spec.agents
     learner: Learner
     if settings.algorithm == "sac":
         from slipstream.algorithms.sac import SAC
 
         small = {"warmup": 0, "actor_warmup": 0, "buffer": 16_384, "updates_per_step": 1.0 / rows, "demos": None}
         settings = settings.model_copy(update={"sac": settings.sac.model_copy(update=small)})
-        learner = SAC(settings, design, pack, rows, plan.threads.applied, plan.learner.applied)
+        learner = SAC(settings, design, params_and_stats, rows, plan.threads.applied, plan.learner.applied)
     else:
         once = {"epochs": 1, "epochs_max": 0, "reference": None, "teacher": None, "demos": None, "target_kl": 0.0}
         settings = settings.model_copy(update={"ppo": settings.ppo.model_copy(update=once)})
-        engine = make_engine(settings, design, design.split_pack(pack)[0], plan, lambda _: None)
-        learner = PPO(settings, design, pack, engine, rows)
+        engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, lambda _: None)
+        learner = PPO(settings, design, params_and_stats, engine, rows)
     taken = 0
 
     def learn() -> tuple[int, int]:

@@ -131,7 +131,7 @@ class TrialRun:
         """Stand where a new run stands before its first iteration."""
         self.parts.publish(0)
         self.parts.collector.start(0, None)
-        self.parts.matches.advance(0, self.parts.learner.pack)
+        self.parts.matches.advance(0, self.parts.learner.params_and_stats)
 
     def _iterate(self) -> tuple[int, int, int, dict[str, Any]]:
         """One iteration in the order of the loop; returns its steps, gradient steps, samples that they saw, and row."""
@@ -139,7 +139,7 @@ class TrialRun:
         with self._spans("collect"):
             rollout = collector.collect(self._version)
         if collector.lag:
-            learner.pack.copy()
+            learner.params_and_stats.copy()
         learner.now = parts.schedules.now(learner.section, self._steps)
         with self._spans("learn"):
             taken, row = learner.update(rollout, self._steps)
@@ -148,7 +148,7 @@ class TrialRun:
         matches.see(collector.matches(self._version), collector.failed, self._steps)
         self._version += 1
         collector.snapshot(self._version)
-        row |= matches.advance(self._steps, learner.pack)
+        row |= matches.advance(self._steps, learner.params_and_stats)
         matches.draw()
         parts.publish(self._version)
         row |= parts.episodes.metrics()

@@ -136,26 +136,26 @@ class Design:
         return head_design(self).obs.floats
 
     @property
-    def pack_size(self) -> int:
+    def params_and_stats_size(self) -> int:
         """Length of a pack: the weights, then mean and scale of the numbers."""
         return self.weights.size + 2 * self.numbers
 
-    def split_pack(self, pack: Array) -> tuple[Array, Array, Array]:
+    def split_params_and_stats(self, params_and_stats: Array) -> tuple[Array, Array, Array]:
         """Views of the weights, the mean and the scale in a pack."""
         size, numbers = self.weights.size, self.numbers
-        return pack[:size], pack[size : size + numbers], pack[size + numbers :]
+        return params_and_stats[:size], params_and_stats[size : size + numbers], params_and_stats[size + numbers :]
 
-    def write_normaliser(self, pack: Array, mean: Array, scale: Array) -> None:
+    def write_normaliser(self, params_and_stats: Array, mean: Array, scale: Array) -> None:
         """Let a pack read observations by this mean and scale; those of vectors alone leave a trunk's as they are."""
-        _, own_mean, own_scale = self.split_pack(pack)
+        _, own_mean, own_scale = self.split_params_and_stats(params_and_stats)
         own_mean[: len(mean)], own_scale[: len(scale)] = mean, scale
 
-    def first_pack(self, seed: int) -> Array:
+    def initial_params_and_stats(self, seed: int) -> Array:
         """The pack that a run starts from: first weights, and observations as they are."""
-        pack = np.zeros(self.pack_size, np.float32)
-        params, _, scale = self.split_pack(pack)
-        params[:], scale[:] = self.first_weights(seed), 1.0
-        return pack
+        params_and_stats = np.zeros(self.params_and_stats_size, np.float32)
+        params, _, scale = self.split_params_and_stats(params_and_stats)
+        params[:], scale[:] = self.initial_weights(seed), 1.0
+        return params_and_stats
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint must say so that the policy can act again."""
@@ -184,11 +184,11 @@ class PolicyActor(Protocol):
 
     design: Design
 
-    def load(self, pack: Array) -> None:
-        """Act with the weights and normaliser of `pack`, which is used where it stands."""
+    def load(self, params_and_stats: Array) -> None:
+        """Act with the weights and normaliser of `params_and_stats`, which is used where it stands."""
 
     def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, log_prob: Array,
         value: Array, states: Array,
     ) -> None:  # fmt: skip
         """Write action, log-probability and value of `rows` and move their states on; all arrays indexed by row."""

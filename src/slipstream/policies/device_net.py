@@ -25,8 +25,8 @@ from slipstream.system.numba_compile import Number, compiled_fused
 
 SLOPES: dict[str, Any] = {
     "tanh": torch.ops.aten.tanh_backward,
-    "relu": lambda slope, out: torch.ops.aten.threshold_backward(slope, out, 0),
-    "elu": lambda slope, out: torch.ops.aten.elu_backward(slope, 1.0, 1.0, 1.0, True, out),
+    "relu": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
+    "elu": lambda grad, out: torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, out),
 }
 ACTIVATE: dict[str, Any] = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": functional.elu_}
 
@@ -89,7 +89,7 @@ def cells(gates: Array, before: Array, after: Array, hidden: Array) -> None:
 
 @compiled_fused
 def cell_slope_at(
-    i: int, gates: Array, before: Array, after: Array, slope: Array, carried: Array, kept: Array, by_cell: Array,
+    i: int, gates: Array, before: Array, after: Array, grad: Array, carried: Array, kept: Array, by_cell: Array,
     keep: Array, by_gates: Array,
 ) -> None:  # fmt: skip
     """The slopes of one unit of an LSTM: from those of its output to those of its gates.
@@ -101,7 +101,7 @@ def cell_slope_at(
     lane, u = i // units, i % units
     let_in, forget = gates[lane, u], gates[lane, units + u]
     new, out = gates[lane, 2 * units + u], gates[lane, 3 * units + u]
-    by_hidden = slope[lane, u] + carried[lane, u] * kept[lane]
+    by_hidden = grad[lane, u] + carried[lane, u] * kept[lane]
     bent = hyperbolic_tangent(after[lane, u])
     cell = by_cell[lane, u] + by_hidden * out * (ONE - bent * bent)
     by_gates[lane, u] = cell * new * let_in * (ONE - let_in)
@@ -113,12 +113,12 @@ def cell_slope_at(
 
 @compiled_fused
 def cell_slopes(
-    gates: Array, before: Array, after: Array, slope: Array, carried: Array, kept: Array, by_cell: Array, keep: Array,
+    gates: Array, before: Array, after: Array, grad: Array, carried: Array, kept: Array, by_cell: Array, keep: Array,
     by_gates: Array,
 ) -> None:  # fmt: skip
     """The slopes of every unit of an LSTM."""
     for i in range(before.size):
-        cell_slope_at(i, gates, before, after, slope, carried, kept, by_cell, keep, by_gates)
+        cell_slope_at(i, gates, before, after, grad, carried, kept, by_cell, keep, by_gates)
 
 
 @dataclass
@@ -153,7 +153,7 @@ class DeviceNet:
         self.flat = torch.zeros(stack.size, device=device)
         self.gradient = torch.zeros_like(self.flat)
         self._cast = self.flat if self.dtype is torch.float32 else self.flat.to(self.dtype)
-        self._exact, self._low, self._slopes = (
+        self._exact, self._low, self._grads = (
             [_split(flat, layer, at) for layer, at in _offsets(stack.layers)]
             for flat in (self.flat, self._cast, self.gradient)
         )
@@ -162,15 +162,15 @@ class DeviceNet:
         self._held: dict[int, Tensor] = {}
         self.mean, self.scale = torch.zeros(design.numbers, device=device), torch.ones(design.numbers, device=device)
 
-    def load(self, pack: Array) -> None:
+    def load(self, params_and_stats: Array) -> None:
         """Take over the weights and the normaliser of a pack."""
-        self.flat.copy_(torch.from_numpy(self.design.split_pack(pack)[0].copy()))
-        self.load_normaliser(pack)
+        self.flat.copy_(torch.from_numpy(self.design.split_params_and_stats(params_and_stats)[0].copy()))
+        self.load_normaliser(params_and_stats)
         self.refresh()
 
-    def load_normaliser(self, pack: Array) -> None:
+    def load_normaliser(self, params_and_stats: Array) -> None:
         """Take over the normaliser of a pack."""
-        _, mean, scale = self.design.split_pack(pack)
+        _, mean, scale = self.design.split_params_and_stats(params_and_stats)
         self.mean.copy_(torch.from_numpy(mean.copy()))
         self.scale.copy_(torch.from_numpy(scale.copy()))
 
@@ -188,10 +188,12 @@ class DeviceNet:
             bits = into.view(torch.int16)
             launch(normalise_all_half, normalise_half_at, count, (obs, self.mean, self.scale, bits))
 
-    def forward(self, x: Tensor, state: Tensor, fresh: Tensor | None = None) -> tuple[list[Any], list[Any], Tensor]:
+    def forward(
+        self, x: Tensor, state: Tensor, episode_start: Tensor | None = None
+    ) -> tuple[list[Any], list[Any], Tensor]:
         """Run all layers on inputs [steps * lanes, width]; return their outputs, what memories left, and the state.
 
-        `state` [lanes, size] is what memories start from; `fresh` [steps, lanes] is 1 where an episode begins.
+        `state` [lanes, size] is what memories start from; `episode_start` [steps, lanes] is 1 where an episode begins.
         """
         stack, lanes = self.design.stack, len(state) if state.shape[1] else len(x)
         outputs: list[Any] = []
@@ -209,7 +211,7 @@ class DeviceNet:
                 out = ACTIVATE[layer.activation](torch.addmm(own.bias, self._narrow(number, before), own.weight))
             else:
                 left = left.clone() if left is state else left
-                out, memory = self._remember(number, before, state, fresh, lanes, left)
+                out, memory = self._remember(number, before, state, episode_start, lanes, left)
             outputs.append(out)
             memories.append(memory)
         return outputs, memories, left
@@ -217,23 +219,23 @@ class DeviceNet:
     def backward(self, x: Tensor, outputs: list[Any], memories: list[Any], by_heads: dict[int, Tensor]) -> None:
         """Write the gradient of all weights, given slopes [samples, columns] of the heads' outputs."""
         layers = self.design.stack.layers
-        slopes: dict[int, Tensor] = {number: slope.to(self.dtype) for number, slope in by_heads.items()}
+        grads: dict[int, Tensor] = {number: grad.to(self.dtype) for number, grad in by_heads.items()}
         for number in reversed(range(len(layers))):
-            layer, own, grown = layers[number], self._low[number], self._slopes[number]
+            layer, own, grown = layers[number], self._low[number], self._grads[number]
             before = x if layer.source < 0 else outputs[layer.source]
-            slope = slopes.pop(number)
+            grad = grads.pop(number)
             if layer.kind == DENSE:
                 if number not in by_heads:
-                    slope = SLOPES[layer.activation](slope, outputs[number])
-                _product_into(self._narrow(number, before).T, slope, grown.weight)
-                _product_into(self._ones(len(slope)), slope, grown.bias[None])
-                inner = slope
+                    grad = SLOPES[layer.activation](grad, outputs[number])
+                _product_into(self._narrow(number, before).T, grad, grown.weight)
+                _product_into(self._ones(len(grad)), grad, grown.bias[None])
+                inner = grad
             else:
-                inner = self._forget(number, before, memories[number], slope.float()).to(self.dtype)
+                inner = self._forget(number, before, memories[number], grad.float()).to(self.dtype)
             if layer.source >= 0:
                 back = inner @ own.weight.T
                 missing = outputs[layer.source].shape[1] - back.shape[1]
-                slopes[layer.source] = functional.pad(back, (0, missing)) if missing else back
+                grads[layer.source] = functional.pad(back, (0, missing)) if missing else back
 
     def _ones(self, samples: int) -> Tensor:
         """A row of ones: summing by a product is many times faster than by a sum."""
@@ -246,7 +248,7 @@ class DeviceNet:
         return before[:, : self._exact[number].weight.shape[0]]
 
     def _remember(
-        self, number: int, before: Tensor, state: Tensor, fresh: Tensor | None, lanes: int, left: Tensor
+        self, number: int, before: Tensor, state: Tensor, episode_start: Tensor | None, lanes: int, left: Tensor
     ) -> tuple[Tensor, Lstm]:
         """Run an LSTM over all steps."""
         own = self._exact[number]
@@ -256,8 +258,8 @@ class DeviceNet:
         hidden, cell = state[:, at : at + units], state[:, at + units : at + 2 * units]
         kept, outs = Lstm([], [], [], [], []), []
         for step, gates in enumerate(given.view(-1, lanes, given.shape[1])):
-            if fresh is not None:
-                keep = (fresh[step] == 0).float()
+            if episode_start is not None:
+                keep = (episode_start[step] == 0).float()
                 hidden, cell = hidden * keep[:, None], cell * keep[:, None]
                 kept.keep.append(keep)
             gates = torch.addmm(gates, hidden, own.recurrent)
@@ -273,19 +275,19 @@ class DeviceNet:
         left[:, at : at + units], left[:, at + units : at + 2 * units] = hidden, cell
         return torch.cat(outs).to(self.dtype), kept
 
-    def _forget(self, number: int, before: Tensor, kept: Lstm, slope: Tensor) -> Tensor:
+    def _forget(self, number: int, before: Tensor, kept: Lstm, grad: Tensor) -> Tensor:
         """Go back through an LSTM: its weights' gradients, and the slopes [samples, gates] of what it was given."""
-        own, grown = self._exact[number], self._slopes[number]
+        own, grown = self._exact[number], self._grads[number]
         lanes, units = kept.before[0].shape
         carried, by_cell = torch.zeros_like(kept.before[0]), torch.zeros_like(kept.before[0])
         by_gates = torch.empty(len(kept.gates), lanes, 4 * units, device=self.device)
-        slopes = slope.reshape(-1, lanes, slope.shape[1])
+        grads = grad.reshape(-1, lanes, grad.shape[1])
         still = torch.ones(lanes, device=self.device)
         for step in reversed(range(len(kept.gates))):
             later = kept.keep[step + 1] if step + 1 < len(kept.gates) else still
             launch(
                 cell_slopes, cell_slope_at, lanes * units,
-                (kept.gates[step], kept.before[step], kept.after[step], slopes[step], carried, later, by_cell,
+                (kept.gates[step], kept.before[step], kept.after[step], grads[step], carried, later, by_cell,
                  kept.keep[step], by_gates[step]),
             )  # fmt: skip
             carried = by_gates[step] @ own.recurrent.T

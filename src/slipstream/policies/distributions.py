@@ -99,15 +99,15 @@ def sample(
     outputs: Array, log_std: Array, head: Array, streams: Array, row: int, probs: Array, action: Array
 ) -> Number:
     """Draw an action from the row's own stream, write it, and return its log-probability."""
-    logp = ZERO
+    log_prob = ZERO
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
             noise, log_dev = normal(streams, row), log_deviation(outputs, log_std, head, k)
             action[k] = outputs[k] + noise * exponential(log_dev)
-            logp -= HALF * noise * noise + log_dev + HALF_LOG_2PI
+            log_prob -= HALF * noise * noise + log_dev + HALF_LOG_2PI
             if head[HEAD_KIND] >= SQUASHED:
-                logp -= log_squash(action[k])
-        return logp
+                log_prob -= log_squash(action[k])
+        return log_prob
     start = 0
     for part in range(head.size - HEAD_PARTS):
         size = head[HEAD_PARTS + part]
@@ -115,7 +115,7 @@ def sample(
         if size < 0:
             on = mark <= switch_on(outputs[start])
             action[part] = 1 if on else 0
-            logp -= softplus(-outputs[start]) if on else softplus(outputs[start])
+            log_prob -= softplus(-outputs[start]) if on else softplus(outputs[start])
             start += 1
             continue
         normaliser = softmax_part(outputs, start, size, probs)
@@ -127,9 +127,9 @@ def sample(
                 if mark < seen:
                     break
         action[part] = choice
-        logp += outputs[start + choice] - normaliser
+        log_prob += outputs[start + choice] - normaliser
         start += size
-    return logp
+    return log_prob
 
 
 @compiled_fused
@@ -162,16 +162,16 @@ def log_prob_and_entropy(
 
     The entropy of a squashed Gaussian is its Gaussian's plus the mean of `log_squash`, by five points of quadrature.
     """
-    logp, entropy = ZERO, ZERO
+    log_prob, entropy = ZERO, ZERO
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
             log_dev = log_deviation(outputs, log_std, head, k)
             noise = (action[k] - outputs[k]) * exponential(-log_dev)
             probs[k] = noise
-            logp -= HALF * noise * noise + log_dev + HALF_LOG_2PI
+            log_prob -= HALF * noise * noise + log_dev + HALF_LOG_2PI
             entropy += log_dev + HALF_LOG_2PI + HALF
             if head[HEAD_KIND] >= SQUASHED:
-                logp -= log_squash(action[k])
+                log_prob -= log_squash(action[k])
                 for i in range(NODES.size):
                     entropy += SHARES[i] * log_squash(outputs[k] + exponential(log_dev) * NODES[i])
     else:
@@ -181,19 +181,19 @@ def log_prob_and_entropy(
             if size < 0:
                 logit = outputs[start]
                 probs[start] = switch_on(logit)
-                logp -= softplus(-logit) if action[part] else softplus(logit)
+                log_prob -= softplus(-logit) if action[part] else softplus(logit)
                 if abs(logit) < SURE:
                     entropy += softplus(logit) - logit * probs[start]
                 start += 1
                 continue
             normaliser = softmax_part(outputs, start, size, probs)
-            logp += outputs[start + np.int64(action[part])] - normaliser
+            log_prob += outputs[start + np.int64(action[part])] - normaliser
             mean = ZERO
             for j in range(start, start + size):
                 mean += probs[j] * max(outputs[j], LOWEST)
             entropy += normaliser - mean
             start += size
-    result[0] = logp
+    result[0] = log_prob
     result[1] = entropy
 
 

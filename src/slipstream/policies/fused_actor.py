@@ -19,8 +19,8 @@ from slipstream.system.numba_compile import compiled_fused
 @compiled_fused
 def act_rows(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    probs: Array, state: Array | None, fresh: Array, rows: Array, obs: Array, mask: Array, streams: Array,
-    sampled: bool, action: Array, logp: Array, value: Array, states: Array,
+    probs: Array, state: Array | None, episode_start: Array, rows: Array, obs: Array, mask: Array, streams: Array,
+    sampled: bool, action: Array, log_prob: Array, value: Array, states: Array,
 ) -> None:  # fmt: skip
     """Act for the rows named in `rows`; everything is indexed by row, so rows may be split at will."""
     inputs = outputs(scratch, CHUNK, table, -1)
@@ -29,13 +29,13 @@ def act_rows(
     for first in range(0, rows.size, CHUNK):
         count = min(CHUNK, rows.size - first)
         lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
-        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
+        forward(params, table, scratch, CHUNK, lanes, 1, state, episode_start)
         for i in range(count):
             row = rows[first + i]
             if mask.shape[1]:
                 apply_mask(policy[i], mask[row], head)
             if sampled:
-                logp[row] = sample(policy[i], log_std, head, streams, row, probs, action[row])
+                log_prob[row] = sample(policy[i], log_std, head, streams, row, probs, action[row])
             else:
                 greedy(policy[i], head, action[row])
             value[row] = values[i, head[HEAD_VALUE]]
@@ -46,14 +46,14 @@ def act_rows(
 @compiled_fused
 def value_rows(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    state: Array | None, fresh: Array, rows: Array, obs: Array, value: Array, states: Array,
+    state: Array | None, episode_start: Array, rows: Array, obs: Array, value: Array, states: Array,
 ) -> None:  # fmt: skip
     """Write the value of the rows named in `rows`; their states stay as they are."""
     inputs, values = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[1])
     for first in range(0, rows.size, CHUNK):
         count = min(CHUNK, rows.size - first)
         lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
-        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
+        forward(params, table, scratch, CHUNK, lanes, 1, state, episode_start)
         for i in range(count):
             value[rows[first + i]] = values[i, head[HEAD_VALUE]]
 
@@ -68,37 +68,37 @@ class FusedActing:
         self._scratch = np.zeros(CHUNK * stack.scratch_columns, np.float32)
         self._probs = np.zeros(max(1, design.outputs), np.float32)
         self._state = np.zeros((CHUNK, stack.state_size), np.float32) if stack.state_size else None
-        self._fresh = np.zeros((1, CHUNK), np.uint8)
+        self._episode_start = np.zeros((1, CHUNK), np.uint8)
         self._reader = Reader(design.tokens, 0) if design.tokens is not None else None
-        self.load(np.zeros(design.pack_size, np.float32))
+        self.load(np.zeros(design.params_and_stats_size, np.float32))
 
-    def load(self, pack: Array) -> None:
-        """Act with the weights and normaliser of `pack`, which is used where it stands."""
-        self._params, self._mean, self._scale = self.design.split_pack(pack)
+    def load(self, params_and_stats: Array) -> None:
+        """Act with the weights and normaliser of `params_and_stats`, which is used where it stands."""
+        self._params, self._mean, self._scale = self.design.split_params_and_stats(params_and_stats)
         if self._reader is not None:
             self._reader.load(self._params[self.design.stack.behind :])
             self._mean, self._scale = AS_IT_IS
 
     def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, log_prob: Array,
         value: Array, states: Array,
     ) -> None:  # fmt: skip
         """Write action, log-probability and value of `rows` and move their states on."""
         act_rows(
-            *self._network(), self._scratch, self._probs, self._state, self._fresh, rows, self._see(rows, obs), mask,
-            streams, sampled, action, logp, value, states,
+            *self._network(), self._scratch, self._probs, self._state, self._episode_start, rows, self._see(rows, obs), mask,
+            streams, sampled, action, log_prob, value, states,
         )  # fmt: skip
 
     def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
         """Write the value of `rows`."""
         value_rows(
-            *self._network(), self._scratch, self._state, self._fresh, rows, self._see(rows, obs), value, states
+            *self._network(), self._scratch, self._state, self._episode_start, rows, self._see(rows, obs), value, states
         )  # fmt: skip
 
     def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
         """Write the policy's outputs of `rows`."""
         policy_outputs(
-            *self._network(), self._scratch, self._state, self._fresh, rows, self._see(rows, obs), states, told
+            *self._network(), self._scratch, self._state, self._episode_start, rows, self._see(rows, obs), states, told
         )
 
     def _see(self, rows: Array, obs: Array) -> Array:

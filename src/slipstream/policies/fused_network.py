@@ -59,12 +59,19 @@ def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
 
 @compiled_fused
 def forward(
-    params: Array, table: Array, scratch: Array, block: int, lanes: int, steps: int, state: Array | None, fresh: Array
+    params: Array,
+    table: Array,
+    scratch: Array,
+    block: int,
+    lanes: int,
+    steps: int,
+    state: Array | None,
+    episode_start: Array,
 ) -> None:
     """Run the networks on the inputs in the scratch memory.
 
     Row step * lanes + lane of every array is one step of one lane; lanes are a multiple of 4. `state` [lanes, size] is
-    what the memories start from, and `fresh` [steps, lanes] is 1 where an episode begins, which clears them.
+    what the memories start from, and `episode_start` [steps, lanes] is 1 where an episode begins, which clears them.
     Without memories `state` is best None: then nothing is compiled for them.
     """
     rows = lanes * steps
@@ -73,7 +80,7 @@ def forward(
         terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
         before = scratch_columns(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
         if state is not None and table[layer, KIND] != DENSE:
-            recurrent_forward(params, table[layer], before, scratch, block, lanes, steps, state, fresh)
+            recurrent_forward(params, table[layer], before, scratch, block, lanes, steps, state, episode_start)
             continue
         after = outputs(scratch, block, table, layer)
         matrix = params[weight:bias].reshape(terms, columns)
@@ -85,12 +92,12 @@ def forward(
 
 @compiled_fused
 def backward(
-    params: Array, table: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int,
-    steps: int, state: Array | None, fresh: Array, carried: Array,
+    params: Array, table: Array, flipped: Array, scratch: Array, grads: Array, gradient: Array, block: int, lanes: int,
+    steps: int, state: Array | None, episode_start: Array, carried: Array,
 ) -> None:  # fmt: skip
-    """Add the gradient of every weight, given in `slopes` the gradient of the last layers' outputs.
+    """Add the gradient of every weight, given in `grads` the gradient of the last layers' outputs.
 
-    `slopes` has the layout of `scratch` and is overwritten on the way; the inputs' slopes stand in it afterwards where
+    `grads` has the layout of `scratch` and is overwritten on the way; the inputs' slopes stand in it afterwards where
     the table asks for them. `carried` [2, lanes, columns] is room for what flows back through memories.
     """
     rows = lanes * steps
@@ -98,28 +105,28 @@ def backward(
         row = table[layer]
         terms, columns = row[INPUTS], row[COLUMNS]
         before = scratch_columns(scratch, block, row[IN], row[IN_COLUMNS])
-        slope = outputs(slopes, block, table, layer)
+        grad = outputs(grads, block, table, layer)
         if state is None or row[KIND] == DENSE:
             values = outputs(scratch, block, table, layer)
             activation_gradient(
-                slope[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION]
+                grad[:rows].reshape(rows * columns), values[:rows].reshape(rows * columns), row[ACTIVATION]
             )
             if row[NORM] >= 0:
-                layer_norm_backward(params, row, slope, scratch, gradient, block, rows)
+                layer_norm_backward(params, row, grad, scratch, gradient, block, rows)
         else:
             recurrent_backward(
-                table[layer], flipped, scratch, slopes, gradient, block, lanes, steps, state, fresh, carried
+                table[layer], flipped, scratch, grads, gradient, block, lanes, steps, state, episode_start, carried
             )
             columns *= gates_of(row[KIND])
-            slope = scratch_columns(slopes, block, row[EXTRA], columns)
+            grad = scratch_columns(grads, block, row[EXTRA], columns)
         weight, bias = row[WEIGHT], row[BIAS]
-        add_products(before, slope, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
+        add_products(before, grad, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
         if row[FLIPPED] >= 0:
             width = row[IN_COLUMNS]
             matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
-            below = scratch_columns(slopes, block, row[IN], width)
+            below = scratch_columns(grads, block, row[IN], width)
             below[:rows] = ZERO
-            product(slope, matrix, below, rows, columns)
+            product(grad, matrix, below, rows, columns)
 
 
 @compiled_fused
@@ -163,7 +170,7 @@ def sample_index(sequence: int, step: int, steps: int, rows: int) -> int:
 
 @compiled_fused
 def run_block(
-    params: Array, table: Array, scratch: Array, block: int, state: Array | None, fresh: Array, index: Array,
+    params: Array, table: Array, scratch: Array, block: int, state: Array | None, episode_start: Array, index: Array,
     lanes: int, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array
 ) -> None:  # fmt: skip
     """Run some sequences from their first states, freshened by their burn-in."""
@@ -175,9 +182,9 @@ def run_block(
         for ahead in range(burn_in, 0, -1):
             for lane in range(index.size):
                 n = sample_index(index[lane], -ahead, steps, rows)
-                fresh[0, lane] = 0 if n < 0 else begins[n]
+                episode_start[0, lane] = 0 if n < 0 else begins[n]
                 load_obs(obs, max(n, 0), mean, scale, inputs[lane])
-            forward(params, table, scratch, block, lanes, 1, state, fresh)
+            forward(params, table, scratch, block, lanes, 1, state, episode_start)
             for lane in range(index.size):
                 if index[lane] // rows * steps >= ahead:
                     keep_state(table, scratch, block, 0, lane, state[lane])
@@ -185,5 +192,5 @@ def run_block(
         for step in range(steps):
             n = sample_index(index[lane], step, steps, rows)
             load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
-            fresh[step, lane] = begins[n]
-    forward(params, table, scratch, block, lanes, steps, state, fresh)
+            episode_start[step, lane] = begins[n]
+    forward(params, table, scratch, block, lanes, steps, state, episode_start)

@@ -37,7 +37,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 @compiled_fused
 def choose_row(
     row: int, outputs: Array, values: Array, log_std: Array, head: Array, chosen: Array, mask: Array, streams: Array,
-    probs: Array, masked: bool, sampled: bool, action: Array, logp: Array, value: Array,
+    probs: Array, masked: bool, sampled: bool, action: Array, log_prob: Array, value: Array,
 ) -> None:  # fmt: skip
     """Choose the action of one row by its outputs, if it acts."""
     if chosen[row] == 0:
@@ -45,7 +45,7 @@ def choose_row(
     if masked:
         apply_mask(outputs[row], mask[row], head)
     if sampled:
-        logp[row] = sample(outputs[row], log_std, head, streams, row, probs[row], action[row])
+        log_prob[row] = sample(outputs[row], log_std, head, streams, row, probs[row], action[row])
     else:
         greedy(outputs[row], head, action[row])
     value[row] = values[row]
@@ -54,12 +54,12 @@ def choose_row(
 @compiled_fused
 def choose_all(
     outputs: Array, values: Array, log_std: Array, head: Array, chosen: Array, mask: Array, streams: Array,
-    probs: Array, masked: bool, sampled: bool, action: Array, logp: Array, value: Array,
+    probs: Array, masked: bool, sampled: bool, action: Array, log_prob: Array, value: Array,
 ) -> None:  # fmt: skip
     """Choose the actions of all rows that act."""
     for row in range(outputs.shape[0]):
         choose_row(
-            row, outputs, values, log_std, head, chosen, mask, streams, probs, masked, sampled, action, logp, value
+            row, outputs, values, log_std, head, chosen, mask, streams, probs, masked, sampled, action, log_prob, value
         )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ class GPUActor:
             "chosen": Field((rows,), "uint8"), "mask": Field((rows, max(1, action.options)), "uint8"),
             "streams": Field((rows, 2), "int64"), "states": Field((rows, size), "float32"),
             "action": Field((rows, action.parts), np.dtype(action.dtype).name),
-            "logp": Field((rows,), "float32"), "value": Field((rows,), "float32"),
+            "log_prob": Field((rows,), "float32"), "value": Field((rows,), "float32"),
         }  # fmt: skip
         self._pinned = pinned and cuda
         self._block = Block(fields, inputs=4, outputs=2, device=device, pinned=self._pinned)
@@ -132,9 +132,9 @@ class GPUActor:
         if cuda:
             torch.cuda.synchronize()  # all of this was made on another stream than that of acting
 
-    def load(self, pack: Array) -> None:
-        """Act with the weights and normaliser of `pack`, a copy of it."""
-        params, mean, scale = self.design.split_pack(pack)
+    def load(self, params_and_stats: Array) -> None:
+        """Act with the weights and normaliser of `params_and_stats`, a copy of it."""
+        params, mean, scale = self.design.split_params_and_stats(params_and_stats)
         named = dict(self.policy.named_parameters())
         with self._there():
             for name, array in self.design.weights.named(params).items():
@@ -147,7 +147,7 @@ class GPUActor:
         self._mirror, self._step = mirror, 0
 
     def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, log_prob: Array,
         value: Array, states: Array,
     ) -> None:  # fmt: skip
         """Write action, log-probability and value of `rows` and move their states on."""
@@ -169,7 +169,7 @@ class GPUActor:
         if self._done is not None:
             self._done.synchronize()
         for name, array in (
-            ("streams", streams), ("states", states), ("action", action), ("logp", logp), ("value", value),
+            ("streams", streams), ("states", states), ("action", action), ("log_prob", log_prob), ("value", value),
         ):  # fmt: skip
             if array.size:
                 np.copyto(array, host[name]) if everybody else array.__setitem__(rows, host[name][rows])
@@ -225,7 +225,7 @@ class GPUActor:
         args = (
             outputs.contiguous(), values.contiguous(), self._log_std.detach(), self._head, there["chosen"],
             there["mask"], there["streams"], self._probs, self.design.action.masked, sampled, there["action"],
-            there["logp"], there["value"],
+            there["log_prob"], there["value"],
         )  # fmt: skip
         launch(choose_all, choose_row, len(self._obs), args, block=SPREAD)
         if self.design.state_size:

@@ -25,7 +25,7 @@ def apply_masks(logits: Array, masks: Array, head: Array) -> None:
 @compiled_fused
 def policy_outputs(
     params: Array, table: Array, head: Array, layers: tuple[int, int], mean: Array, scale: Array, scratch: Array,
-    state: Array | None, fresh: Array, rows: Array, obs: Array, states: Array, told: Array,
+    state: Array | None, episode_start: Array, rows: Array, obs: Array, states: Array, told: Array,
 ) -> None:  # fmt: skip
     """Write the policy's outputs for the rows, and behind means their log deviations; move their states on."""
     inputs, policy = outputs(scratch, CHUNK, table, -1), outputs(scratch, CHUNK, table, layers[0])
@@ -33,7 +33,7 @@ def policy_outputs(
     for first in range(0, rows.size, CHUNK):
         count = min(CHUNK, rows.size - first)
         lanes = load_lanes(obs, rows, first, count, mean, scale, states, inputs, state)
-        forward(params, table, scratch, CHUNK, lanes, 1, state, fresh)
+        forward(params, table, scratch, CHUNK, lanes, 1, state, episode_start)
         for i in range(count):
             row = rows[first + i]
             for k in range(head[1]):
@@ -49,7 +49,7 @@ def add_kl_gradient(
     outputs: Array, log_std: Array, head: Array, other: Array, probs: Array, weight: Number, result: Array,
     log_std_result: Array,
 ) -> Number:  # fmt: skip
-    """Return KL(policy || other) of a row and add `weight` times its slopes, after `slopes` of the same row.
+    """Return KL(policy || other) of a row and add `weight` times its slopes, after `grads` of the same row.
 
     `other` holds the other's masked outputs, and behind the means their log deviations.
     """

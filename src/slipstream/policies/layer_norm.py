@@ -35,7 +35,7 @@ def layer_norm(params: Array, row: Array, values: Array, scratch: Array, block: 
 
 @compiled_fused
 def layer_norm_backward(
-    params: Array, row: Array, slope: Array, scratch: Array, gradient: Array, block: int, rows: int
+    params: Array, row: Array, grad: Array, scratch: Array, gradient: Array, block: int, rows: int
 ) -> None:
     """The way back through `layer_norm`, in place."""
     columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
@@ -43,19 +43,19 @@ def layer_norm_backward(
     inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
     for i in range(rows):
         for j in range(units):
-            gradient[gain + j] += slope[i, j] * kept[i, j]
-            gradient[gain + columns + j] += slope[i, j]
-        layer_norm_backward_row(slope[i], params[gain:], kept[i], inverse[i, 0], units)
+            gradient[gain + j] += grad[i, j] * kept[i, j]
+            gradient[gain + columns + j] += grad[i, j]
+        layer_norm_backward_row(grad[i], params[gain:], kept[i], inverse[i, 0], units)
 
 
 @compiled_fused
-def layer_norm_backward_row(slope: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
+def layer_norm_backward_row(grad: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
     """One row of the way back, without the gradient of gain and shift."""
     mean, along, share = ZERO, ZERO, ONE / np.float32(units)
     for j in range(units):
-        slope[j] *= gains[j]
-        mean += slope[j]
-        along += slope[j] * kept[j]
+        grad[j] *= gains[j]
+        mean += grad[j]
+        along += grad[j] * kept[j]
     mean, along = mean * share, along * share
     for j in range(units):
-        slope[j] = inverse * (slope[j] - mean - kept[j] * along)
+        grad[j] = inverse * (grad[j] - mean - kept[j] * along)

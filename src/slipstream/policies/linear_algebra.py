@@ -78,17 +78,17 @@ def activate(values: Array, kind: int) -> None:
 
 
 @compiled_fused
-def activation_gradient(slopes: Array, values: Array, kind: int) -> None:
+def activation_gradient(grads: Array, values: Array, kind: int) -> None:
     """Turn slopes of an activation's outputs into those of its inputs, in place; `values` are its outputs."""
     if kind == 1:
-        for i in range(slopes.size):
-            slopes[i] *= ONE - values[i] * values[i]
+        for i in range(grads.size):
+            grads[i] *= ONE - values[i] * values[i]
     elif kind == 2:
-        for i in range(slopes.size):
-            slopes[i] = slopes[i] if values[i] > ZERO else ZERO
+        for i in range(grads.size):
+            grads[i] = grads[i] if values[i] > ZERO else ZERO
     elif kind == 3:
-        for i in range(slopes.size):
-            slopes[i] *= ONE if values[i] > ZERO else values[i] + ONE
+        for i in range(grads.size):
+            grads[i] *= ONE if values[i] > ZERO else values[i] + ONE
 
 
 @compiled_fused
@@ -115,14 +115,14 @@ def _multiply(a: Array, b: Array, start: Array, c: Array, rows: int, terms: int)
 
 
 @compiled_fused
-def add_products(before: Array, slope: Array, weights: Array, bias: Array, rows: int, terms: int) -> None:
+def add_products(before: Array, grad: Array, weights: Array, bias: Array, rows: int, terms: int) -> None:
     """Add a layer's gradient, some rows at a time so that they stay in the cache."""
     for low in range(0, rows, CHUNK):
         count = min(CHUNK, rows - low)
-        product(before[low : low + count].T, slope[low : low + count], weights, terms, count)
+        product(before[low : low + count].T, grad[low : low + count], weights, terms, count)
     for i in range(rows):
-        for j in range(slope.shape[1]):
-            bias[j] += slope[i, j]
+        for j in range(grad.shape[1]):
+            bias[j] += grad[i, j]
 
 
 @compiled_fused
@@ -200,8 +200,8 @@ def adam(
     scale = np.float32(scale)
     kept = np.float32(1.0 - rate * decay)
     for i in range(params.size):
-        slope = gradient[i] * scale
-        mean = beta_1 * first[i] + (ONE - beta_1) * slope
-        square = beta_2 * second[i] + (ONE - beta_2) * (slope * slope)
+        grad = gradient[i] * scale
+        mean = beta_1 * first[i] + (ONE - beta_1) * grad
+        square = beta_2 * second[i] + (ONE - beta_2) * (grad * grad)
         first[i], second[i] = mean, square
         params[i] = params[i] * kept - size * mean / (np.sqrt(square) + floor)

@@ -174,16 +174,16 @@ def with_head(design: Design, head_pack: Array) -> Array:
     return _carry(head_design(design), head_pack, design)
 
 
-def head_of(design: Design, pack: Array) -> Array:
+def head_of(design: Design, params_and_stats: Array) -> Array:
     """The head's pack of a policy with a frozen trunk: the inverse of `with_head`."""
-    return _carry(design, pack, head_design(design))
+    return _carry(design, params_and_stats, head_design(design))
 
 
-def _carry(design: Design, pack: Array, other: Design) -> Array:
+def _carry(design: Design, params_and_stats: Array, other: Design) -> Array:
     """A pack in the layout of another design with the same names."""
-    moved = np.zeros(other.pack_size, np.float32)
-    params, mean, scale = design.split_pack(pack)
-    other.weights.flatten(design.weights.named(params), other.split_pack(moved)[0])
+    moved = np.zeros(other.params_and_stats_size, np.float32)
+    params, mean, scale = design.split_params_and_stats(params_and_stats)
+    other.weights.flatten(design.weights.named(params), other.split_params_and_stats(moved)[0])
     other.write_normaliser(moved, mean, scale)
     return moved
 

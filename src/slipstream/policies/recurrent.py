@@ -52,7 +52,7 @@ def recurrent_forward(
     lanes: int,
     steps: int,
     state: Array,
-    fresh: Array,
+    episode_start: Array,
 ) -> None:
     """Run a memory over all steps: what comes from below for all of them at once, what comes from the past one by one.
 
@@ -75,7 +75,7 @@ def recurrent_forward(
     for step in range(steps):
         now, earlier = step * lanes, (step - 1) * lanes
         for lane in range(lanes):
-            keep = ZERO if fresh[step, lane] else ONE
+            keep = ZERO if episode_start[step, lane] else ONE
             before_h = state[lane, row[STATE] : row[STATE] + units] if step == 0 else h[earlier + lane]
             scale_into(before_h, keep, past[now + lane])
             if kind == LSTM:
@@ -83,7 +83,7 @@ def recurrent_forward(
         if kind == LSTM:
             product(past[now : now + lanes], matrix, gates[now : now + lanes], lanes, units)
             for lane in range(lanes):
-                keep = ZERO if fresh[step, lane] else ONE
+                keep = ZERO if episode_start[step, lane] else ONE
                 start = row[STATE] + units
                 before_c = state[lane, start : start + units] if step == 0 else c[earlier + lane]
                 lstm_row(gates[now + lane], before_c, keep, units, c[now + lane], h[now + lane])
@@ -128,8 +128,8 @@ def gru_row(gates: Array, inner: Array, past: Array, units: int, h: Array) -> No
 
 @compiled_fused
 def recurrent_backward(
-    row: Array, flipped: Array, scratch: Array, slopes: Array, gradient: Array, block: int, lanes: int, steps: int,
-    state: Array, fresh: Array, carried: Array,
+    row: Array, flipped: Array, scratch: Array, grads: Array, gradient: Array, block: int, lanes: int, steps: int,
+    state: Array, episode_start: Array, carried: Array,
 ) -> None:  # fmt: skip
     """The way back through `recurrent_forward`: writes the gates' slopes and adds the gradient of the recurrent weights."""
     kind, units = row[KIND], row[COLUMNS]
@@ -139,9 +139,9 @@ def recurrent_backward(
     c = scratch_columns(scratch, block, last, units)
     past = scratch_columns(scratch, block, last + (units if kind == LSTM else 0), units)
     inner = scratch_columns(scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
-    by_h = scratch_columns(slopes, block, row[OUT], units)
-    by_gates = scratch_columns(slopes, block, row[EXTRA], count)
-    by_inner = scratch_columns(slopes, block, row[EXTRA] + (0 if kind == LSTM else count), count)
+    by_h = scratch_columns(grads, block, row[OUT], units)
+    by_gates = scratch_columns(grads, block, row[EXTRA], count)
+    by_inner = scratch_columns(grads, block, row[EXTRA] + (0 if kind == LSTM else count), count)
     place = row[FLIPPED_RECURRENT]
     matrix = flipped[place : place + count * units].reshape(count, units)
     from_h = carried[0, : lanes * units].reshape(lanes, units)
@@ -151,7 +151,7 @@ def recurrent_backward(
     for step in range(steps - 1, -1, -1):
         now, earlier = step * lanes, (step - 1) * lanes
         for lane in range(lanes):
-            i, keep = now + lane, ZERO if fresh[step, lane] else ONE
+            i, keep = now + lane, ZERO if episode_start[step, lane] else ONE
             if kind == LSTM:
                 start = row[STATE] + units
                 before_c = state[lane, start : start + units] if step == 0 else c[earlier + lane]
@@ -162,7 +162,7 @@ def recurrent_backward(
                 gru_slopes(gates[i], inner[i], past[i], units, by_h[i], from_h[lane], by_gates[i], by_inner[i])
         product(by_inner[now : now + lanes], matrix, from_h, lanes, count)
         for lane in range(lanes):
-            if fresh[step, lane]:
+            if episode_start[step, lane]:
                 from_h[lane] = ZERO
     own = row[RECURRENT]
     weights = gradient[own : own + units * count].reshape(units, count)
@@ -183,12 +183,12 @@ def lstm_slopes(
     )  # fmt: skip
     for j in range(units):
         bent = hyperbolic_tangent(c[j])
-        slope = by_h[j] + from_h[j]
-        by_c = slope * shown[j] * (ONE - bent * bent) + from_c[j]
+        grad = by_h[j] + from_h[j]
+        by_c = grad * shown[j] * (ONE - bent * bent) + from_c[j]
         by_gate[j] = by_c * fill[j] * gate[j] * (ONE - gate[j])
         by_forget[j] = by_c * (keep * before[j]) * forget[j] * (ONE - forget[j])
         by_fill[j] = by_c * gate[j] * (ONE - fill[j] * fill[j])
-        by_shown[j] = slope * bent * shown[j] * (ONE - shown[j])
+        by_shown[j] = grad * bent * shown[j] * (ONE - shown[j])
         from_c[j] = keep * by_c * forget[j]
         from_h[j] = ZERO
 
@@ -203,12 +203,12 @@ def gru_slopes(
     by_open, by_hold, by_fill = by_gates[:units], by_gates[units : 2 * units], by_gates[2 * units : 3 * units]
     by_below = by_inner[2 * units : 3 * units]
     for j in range(units):
-        slope = by_h[j] + from_h[j]
-        by_fill[j] = slope * (ONE - hold[j]) * (ONE - fill[j] * fill[j])
+        grad = by_h[j] + from_h[j]
+        by_fill[j] = grad * (ONE - hold[j]) * (ONE - fill[j] * fill[j])
         by_open[j] = by_fill[j] * below[j] * opened[j] * (ONE - opened[j])
-        by_hold[j] = slope * (past[j] - fill[j]) * hold[j] * (ONE - hold[j])
+        by_hold[j] = grad * (past[j] - fill[j]) * hold[j] * (ONE - hold[j])
         by_below[j] = by_fill[j] * opened[j]
-        from_h[j] = slope * hold[j]
+        from_h[j] = grad * hold[j]
     copy_row(by_gates[: 2 * units], by_inner)
 
 

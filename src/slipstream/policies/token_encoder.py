@@ -147,15 +147,15 @@ def pool(told: Array, which: Array, count: int, out: Array) -> None:
 
 
 @compiled_fused
-def unpool(told: Array, which: Array, count: int, pooled: Array, slopes: Array, by_kind: Array) -> None:
+def unpool(told: Array, which: Array, count: int, pooled: Array, grads: Array, by_kind: Array) -> None:
     """Add to the slopes of kinds what one row's pooled numbers have; the first of equals is the largest."""
     share = ONE / np.float32(max(count, 1))
-    best, left = pooled[:TOKEN_SIZE], slopes[:TOKEN_SIZE]
+    best, left = pooled[:TOKEN_SIZE], grads[:TOKEN_SIZE]
     for k in range(count):
         own, out = told[which[k]], by_kind[which[k]]
         for j in range(TOKEN_SIZE):
             largest = own[j] == best[j]
-            out[j] += slopes[TOKEN_SIZE + j] * share + (left[j] if largest else ZERO)
+            out[j] += grads[TOKEN_SIZE + j] * share + (left[j] if largest else ZERO)
             left[j] = ZERO if largest else left[j]
 
 
@@ -238,7 +238,7 @@ class TokenCache(NamedTuple):
     by_kind: Array  # [threads, kinds in fours, units]: slopes
     below: Array  # [kinds in fours, units]: slopes of the first layer
     pooled: Array  # [samples, pooled]: what the network reads
-    slopes: Array  # [samples, pooled]
+    grads: Array  # [samples, pooled]
     offset: int
     """Where the reader's weights stand among all."""
 
@@ -297,12 +297,12 @@ def build_token_cache(
         hidden, told, below = (np.zeros((more, TOKEN_SIZE), np.float32) for _ in range(3))
         by_kind = np.zeros((threads, more, TOKEN_SIZE), np.float32)
     pooled = book.pooled if fits else np.zeros((samples, POOLED), np.float32)
-    slopes = book.slopes if fits else np.zeros((samples, POOLED), np.float32)
+    grads = book.grads if fits else np.zeros((samples, POOLED), np.float32)
     table, by_table = book.table, book.by_table
     if not table.size:
         table, by_table = np.zeros((2, TABLE, TOKEN_SIZE), np.float32)
     return TokenCache(
-        where, keys[:known].copy(), which, counts, table, by_table, hidden, told, by_kind, below, pooled, slopes, offset
+        where, keys[:known].copy(), which, counts, table, by_table, hidden, told, by_kind, below, pooled, grads, offset
     )
 
 
@@ -345,7 +345,7 @@ def pool_all(params: Array, book: TokenCache, samples: Array) -> None:
 def unpool_sample(book: TokenCache, sample: int, part: int) -> None:
     """Add one sample's slopes to those of its kinds."""
     unpool(
-        book.told, book.which[sample], book.counts[sample], book.pooled[sample], book.slopes[sample], book.by_kind[part]
+        book.told, book.which[sample], book.counts[sample], book.pooled[sample], book.grads[sample], book.by_kind[part]
     )
 
 
@@ -354,14 +354,14 @@ def learn_kinds(params: Array, book: TokenCache, gradient: Array) -> None:
     """Add the gradient of the reader's weights, given the slopes of what kinds said."""
     flat, by_flat, kinds = params[book.offset :], gradient[book.offset :], book.keys.size
     rows = (kinds + 3) // 4 * 4
-    slope, below, by = book.by_kind[0], book.below, book.by_table
+    grad, below, by = book.by_kind[0], book.below, book.by_table
     for part in range(1, book.by_kind.shape[0]):
         for n in range(kinds):
             for j in range(TOKEN_SIZE):
-                slope[n, j] += book.by_kind[part, n, j]
+                grad[n, j] += book.by_kind[part, n, j]
     for n in range(rows):
         for j in range(TOKEN_SIZE):
-            slope[n, j] = slope[n, j] if n < kinds and book.told[n, j] > ZERO else ZERO
+            grad[n, j] = grad[n, j] if n < kinds and book.told[n, j] > ZERO else ZERO
             below[n, j] = ZERO
             if n >= kinds:
                 book.hidden[n, j] = ZERO
@@ -369,11 +369,11 @@ def learn_kinds(params: Array, book: TokenCache, gradient: Array) -> None:
     _, _, _, _, by_bias, by_second, by_second_bias = parts(by_flat)
     by[:] = ZERO
     turned = by[TURNED:TABLE]
-    add_products(book.hidden, slope, turned, by_second_bias, rows, TOKEN_SIZE)
+    add_products(book.hidden, grad, turned, by_second_bias, rows, TOKEN_SIZE)
     for j in range(TOKEN_SIZE):
         for k in range(TOKEN_SIZE):
             by_second[j, k] += turned[k, j]
-    product(slope, second, below, rows, TOKEN_SIZE)
+    product(grad, second, below, rows, TOKEN_SIZE)
     for n in range(kinds):
         key = book.keys[n]
         place, feature, value = key >> 16, (key >> 8) & 255, key & 255
@@ -403,11 +403,11 @@ def learn_table(flat: Array, by: Array, by_flat: Array) -> None:
     ):  # fmt: skip
         for i in range(part.shape[0]):
             for j in range(TOKEN_SIZE):
-                slope = by[at + i, j]
-                if slope != ZERO:
+                grad = by[at + i, j]
+                if grad != ZERO:
                     for k in range(part.shape[1]):
-                        by_part[i, k] += slope * first[j, start + k]
-                        by_first[j, start + k] += slope * part[i, k]
+                        by_part[i, k] += grad * first[j, start + k]
+                        by_first[j, start + k] += grad * part[i, k]
     for j in range(TOKEN_SIZE):
         by_first[j, INPUTS - 2] += by[SIZE, j] * BYTE
         by_first[j, INPUTS - 1] += by[SIZE + 1, j] * LOG

@@ -17,7 +17,7 @@ from slipstream.system.numba_compile import compiled_fused
 @compiled_fused
 def choose_rows(
     outputs: Array, values: Array, log_std: Array, head: Array, rows: Array, mask: Array, streams: Array, probs: Array,
-    sampled: bool, action: Array, logp: Array, value: Array,
+    sampled: bool, action: Array, log_prob: Array, value: Array,
 ) -> None:  # fmt: skip
     """Choose actions by the outputs [rows, outputs] of the rows named in `rows`, as `acting.act_rows` does."""
     for i in range(rows.size):
@@ -25,7 +25,7 @@ def choose_rows(
         if mask.shape[1]:
             apply_mask(outputs[i], mask[row], head)
         if sampled:
-            logp[row] = sample(outputs[i], log_std, head, streams, row, probs, action[row])
+            log_prob[row] = sample(outputs[i], log_std, head, streams, row, probs, action[row])
         else:
             greedy(outputs[i], head, action[row])
         value[row] = values[i]
@@ -49,11 +49,11 @@ class TorchActor:
         self.threads = threads
         """Threads that torch may use for acting; None: as many as it does for the rest."""
         self._probs = np.zeros(max(1, design.outputs), np.float32)
-        self.load(np.zeros(design.pack_size, np.float32))
+        self.load(np.zeros(design.params_and_stats_size, np.float32))
 
-    def load(self, pack: Array) -> None:
-        """Act with the weights and normaliser of `pack`, which is used where it stands."""
-        params, mean, scale = self.design.split_pack(pack)
+    def load(self, params_and_stats: Array) -> None:
+        """Act with the weights and normaliser of `params_and_stats`, which is used where it stands."""
+        params, mean, scale = self.design.split_params_and_stats(params_and_stats)
         self._mean, self._scale = torch.from_numpy(mean), torch.from_numpy(scale)
         self._log_std = np.zeros(0, np.float32)
         weights, parameters = torch.from_numpy(params), dict(self.policy.named_parameters())
@@ -64,13 +64,13 @@ class TorchActor:
                 self._log_std = params[slot.offset : slot.end]
 
     def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, logp: Array,
+        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, log_prob: Array,
         value: Array, states: Array,
     ) -> None:  # fmt: skip
         """Write action, log-probability and value of `rows` and move their states on."""
         outputs, values = self._run(rows, obs, states, moved=True)
         choose_rows(
-            outputs, values, self._log_std, self.design.head, rows, mask, streams, self._probs, sampled, action, logp,
+            outputs, values, self._log_std, self.design.head, rows, mask, streams, self._probs, sampled, action, log_prob,
             value,
         )  # fmt: skip
 

@@ -56,12 +56,12 @@ class Cuts:
     ends: Any  # the piece in which each lane ends
 
 
-def cut(fresh: Tensor | None, lanes: int) -> Cuts:
-    """Cut sequences whose episodes begin where `fresh` [steps, lanes] is 1; None is one step of episodes that go on."""
+def cut(episode_start: Tensor | None, lanes: int) -> Cuts:
+    """Cut sequences whose episodes begin where `episode_start` [steps, lanes] is 1; None is one step of episodes that go on."""
     whole = slice(None)
-    if fresh is None:
+    if episode_start is None:
         return Cuts(whole, whole, torch.tensor([lanes]), whole, None, whole)
-    begins = fresh.cpu().numpy().T > 0  # [lanes, steps]
+    begins = episode_start.cpu().numpy().T > 0  # [lanes, steps]
     steps = begins.shape[1]
     starts = begins.copy()
     starts[:, 0] = True
@@ -78,7 +78,7 @@ def cut(fresh: Tensor | None, lanes: int) -> Cuts:
     carried = ~begins[lane, first]
 
     def there(array: Array, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.from_numpy(array).to(fresh.device, dtype)
+        return torch.from_numpy(array).to(episode_start.device, dtype)
 
     return Cuts(
         there(order), there(np.argsort(order)), torch.from_numpy(np.bincount(place)), there(lane),
@@ -165,15 +165,15 @@ class ActorCritic(nn.Module):
         self.register_buffer("columns", torch.from_numpy(state_columns(design, len(widths))), persistent=False)
 
     def forward(
-        self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, fresh: Tensor | None = None
+        self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, episode_start: Tensor | None = None
     ) -> PolicyOutput:
         """Run steps of several lanes: row step * lanes + lane of `obs` is one step of one lane.
 
-        `state` [lanes, size] is what the memory held before, and `fresh` [steps, lanes] is 1 where an episode begins,
-        which clears it. Without `fresh` it is one step. States are those of the kernels where these can run the design.
+        `state` [lanes, size] is what the memory held before, and `episode_start` [steps, lanes] is 1 where an episode begins,
+        which clears it. Without `episode_start` it is one step. States are those of the kernels where these can run the design.
         """
         obs = obs if self.sight is None else self.sight(obs)
-        cuts = cut(fresh, len(state))
+        cuts = cut(episode_start, len(state))
         held = state[:, self.columns].unbind(1)  # of each chain [lanes, memories, parts, units]
         told, features, after = [], [], []
         for chain, before in zip(self.chains(), held, strict=True):
@@ -196,18 +196,18 @@ class ActorCritic(nn.Module):
         """Return log-probability and entropy of actions [samples, parts]; continuous ones as they were before tanh."""
         if self.design.action.kind == "continuous":
             return self._measure_continuous(outputs, action)
-        logp, entropy = torch.zeros_like(outputs[:, 0]), torch.zeros_like(outputs[:, 0])
+        log_prob, entropy = torch.zeros_like(outputs[:, 0]), torch.zeros_like(outputs[:, 0])
         for part, (logits, switch) in enumerate(self._parts(self._masked(outputs, mask))):
             chosen = action[:, part : part + 1]
             if switch:
                 logit = logits[:, 0]
-                logp = logp - functional.softplus(logit * (1 - 2 * chosen[:, 0]))
+                log_prob = log_prob - functional.softplus(logit * (1 - 2 * chosen[:, 0]))
                 entropy = entropy + (functional.softplus(logit) - logit * torch.sigmoid(logit))
                 continue
             logs = torch.log_softmax(logits, -1)
-            logp = logp + logs.gather(-1, chosen.long())[:, 0]
+            log_prob = log_prob + logs.gather(-1, chosen.long())[:, 0]
             entropy = entropy - (logs.exp() * logs).sum(-1)
-        return logp, entropy
+        return log_prob, entropy
 
     def divergence(self, outputs: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
         """KL(policy || other) of each sample; `other` holds masked outputs, and behind means their log deviations."""
@@ -249,13 +249,13 @@ class ActorCritic(nn.Module):
     def _measure_continuous(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_dev = self._gaussian(outputs)
         noise = (action - mean) * torch.exp(-log_dev)
-        logp = -(0.5 * noise.square() + log_dev + CONSTANT)
+        log_prob = -(0.5 * noise.square() + log_dev + CONSTANT)
         entropy = log_dev + CONSTANT + 0.5
         if self.design.squashed:
-            logp = logp - log_squash(action)
+            log_prob = log_prob - log_squash(action)
             for node, share in zip(NODES.tolist(), SHARES.tolist(), strict=True):
                 entropy = entropy + share * log_squash(mean + torch.exp(log_dev) * node)
-        return logp.sum(-1), entropy.sum(-1)
+        return log_prob.sum(-1), entropy.sum(-1)
 
     def _parts(self, outputs: Tensor) -> Iterator[tuple[Tensor, bool]]:
         """The outputs of each part of a choice, and whether it is a switch."""
@@ -321,7 +321,7 @@ def initial_weights(design: Design, seed: int) -> dict[str, Array]:
     """
     policy = ActorCritic(design)
     behind = replace(design, obs=vector_obs(policy.chains()[0].encoder.width))
-    named = behind.weights.named(behind.first_weights(seed))
+    named = behind.weights.named(behind.initial_weights(seed))
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 0xE7E]).generate_state(1)[0]))
     with torch.no_grad(), torch_threads(1):  # the last bits of an orthogonal matrix depend on the threads
         for name, parameter in policy.named_parameters():

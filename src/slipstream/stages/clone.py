@@ -146,16 +146,16 @@ def _make(
 ) -> tuple[Cloner, Plan]:
     """The cloner of these settings, and its plan; a frozen trunk's features are computed first."""
     wanted, design = settings.clone, _design(settings, demos)
-    pack = design.first_pack(settings.seed)
+    params_and_stats = design.initial_params_and_stats(settings.seed)
     if settings.start:
-        load_start(settings.start, design, pack)
+        load_start(settings.start, design, params_and_stats)
     if wanted.max_samples:
         demos = _first(demos, wanted.max_samples, settings.seed)
     demos = _seen(settings, demos, tell)
     if design.frozen:
         from slipstream.policies.pretrained import head_design, head_of
 
-        design, pack = head_design(design), head_of(design, pack)
+        design, params_and_stats = head_design(design), head_of(design, params_and_stats)
     train, held_out = split(demos, wanted.held_out, settings.seed)
     facts = Facts(
         cores=machine.cores(), native=True, minibatch=wanted.batch_size, weights=design.weights.size,
@@ -163,11 +163,13 @@ def _make(
     )  # fmt: skip
     nobody_plays = {"collector": "auto", "inference": "auto"}
     plan = make_plan(settings.plan.model_copy(update=nobody_plays), facts, before)
-    engine = make_engine(settings, design, design.split_pack(pack)[0], plan, say)
+    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, say)
     given = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
     gamma = discount(settings.rewards, demos.schema.step_seconds, given, demos.schema.env)
     statistics = measure(train, gamma)
-    cloner = Cloner(wanted, design, pack, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed)
+    cloner = Cloner(
+        wanted, design, params_and_stats, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed
+    )
     return cloner, plan
 
 
@@ -292,7 +294,7 @@ def _capture(cloner: Cloner, state: State, plan: Plan, settings: Settings, demos
     """A copy of everything, as `train` can start from it."""
     return Checkpoint(
         steps=state.samples,
-        groups={"policy": policy_arrays(cloner.design, cloner.pack), "learner": cloner.snapshot()},
+        groups={"policy": policy_arrays(cloner.design, cloner.params_and_stats), "learner": cloner.snapshot()},
         state={
             "stage": "clone",
             **{name: getattr(state, name) for name in KEPT},

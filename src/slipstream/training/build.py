@@ -52,7 +52,7 @@ class Learner(Protocol):
     """The settings it reads."""
     now: Any
     """Those settings as they are at this moment."""
-    pack: Array
+    params_and_stats: Array
     """Weights and normaliser: what acts."""
     notices: list[str]
     engine: Any
@@ -83,7 +83,7 @@ class Collector(Protocol):
     def failed(self) -> dict[int, str]:
         """Frozen players that failed, and how."""
 
-    def publish(self, version: int, pack: Array, seats: Array, players: Sequence[str] = ()) -> None:
+    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
         """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
 
     def start(self, version: int, state: dict[str, Array] | None) -> None:
@@ -130,7 +130,7 @@ class TrainingParts:
 
     def publish(self, version: int) -> None:
         """Hand the newest weights over as this version, with the seats of the games that begin under it."""
-        self.collector.publish(version, self.learner.pack, self.matches.seats, self.matches.newcomers())
+        self.collector.publish(version, self.learner.params_and_stats, self.matches.seats, self.matches.newcomers())
 
     def close(self) -> None:
         """End everything that was started."""
@@ -194,8 +194,8 @@ def build(
     envs = plan.envs.applied
     batch = check_batch(settings, envs, spec.agents)
     if plan.collector.applied == "device":
-        return _on_device(choice, settings, spec, design, plan, schedules, batch, fresh=before is None)
-    learner = _learner(choice, settings, spec, design, plan, fresh=before is None)
+        return _on_device(choice, settings, spec, design, plan, schedules, batch, episode_start=before is None)
+    learner = _learner(choice, settings, spec, design, plan, episode_start=before is None)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game, _ = parse(choice.name)
@@ -220,7 +220,7 @@ def build(
 
 def _on_device(
     choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, schedules: Schedules, batch: int,
-    fresh: bool,
+    episode_start: bool,
 ) -> TrainingParts:  # fmt: skip
     """The parts of a run that lives on one device."""
     from slipstream.collect.device import DeviceCollector
@@ -231,11 +231,11 @@ def _on_device(
 
     set_backend_flags(plan)
     envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
-    pack = design.first_pack(settings.seed)
-    start = load_start(settings.start, design, pack, spec) if settings.start and fresh else {}
+    params_and_stats = design.initial_params_and_stats(settings.seed)
+    start = load_start(settings.start, design, params_and_stats, spec) if settings.start and episode_start else {}
     net = DeviceNet(design, device, plan.precision.applied)
     began, graphs = time.perf_counter(), plan.graphs.applied
-    learner = DevicePPO(settings, net, pack, rows, graphs=graphs, absences=spec.absences, start=start)
+    learner = DevicePPO(settings, net, params_and_stats, rows, graphs=graphs, absences=spec.absences, start=start)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
@@ -316,11 +316,13 @@ def needs_torch(settings: Settings, design: Design) -> str:
     return next((what for what, wanted in wants.items() if wanted), "")
 
 
-def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, fresh: bool) -> Learner:
+def _learner(
+    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, episode_start: bool
+) -> Learner:
     """What learns; a fresh one begins as `start`, one that goes on gets its weights from a checkpoint."""
     rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
-    pack = design.first_pack(settings.seed)
-    start = load_start(settings.start, design, pack, spec) if settings.start and fresh else {}
+    params_and_stats = design.initial_params_and_stats(settings.seed)
+    start = load_start(settings.start, design, params_and_stats, spec) if settings.start and episode_start else {}
     if settings.algorithm == "sac":
         if settings.ppo.teacher or settings.ppo.demos:
             raise ConfigError(
@@ -333,12 +335,19 @@ def _learner(choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Desig
             from slipstream.engines.torch_backends import set_backend_flags
 
             set_backend_flags(plan)
-        return SAC(settings, design, pack, rows, threads, plan.learner.applied, start)
+        return SAC(settings, design, params_and_stats, rows, threads, plan.learner.applied, start)
     wanted, said = settings.ppo, list[str]()
-    engine = make_engine(settings, design, design.split_pack(pack)[0], plan, said.append)
+    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, said.append)
     anchor = make_kl_reference(wanted.reference, spec, design, rows) if wanted.reference else None
     ppo = PPO(
-        settings, design, pack, engine, rows, anchor, make_imitation_loss(settings, choice, spec, design, rows), start
+        settings,
+        design,
+        params_and_stats,
+        engine,
+        rows,
+        anchor,
+        make_imitation_loss(settings, choice, spec, design, rows),
+        start,
     )
     ppo.notices = said  # one list, so that what the engine says in the midst of training is heard too
     return ppo

@@ -266,8 +266,8 @@ class Progress:
         """The first measurement of a task is what chance, or the policy that training starts from, gives."""
         if not self._lessons[task]:
             self._chance[task] = min(success, MOST_CHANCE)
-        chance = self._chance[task]
-        p = max(0.0, success - chance) / (1 - chance)
+        rng = self._chance[task]
+        p = max(0.0, success - rng) / (1 - rng)
         if self._lessons[task]:
             self._fast[task] += RATE * (p - self._fast[task])
             self._slow[task] += RATE * (self._fast[task] - self._slow[task])
@@ -293,7 +293,7 @@ class Progress:
     def arrays(self) -> dict[str, Array]:
         """The state by name, as it stands (not copied)."""
         told = {"won": self._won, "games": self._games, "lessons": self._lessons}
-        return told | {"chance": self._chance, "fast": self._fast, "slow": self._slow}
+        return told | {"rng": self._chance, "fast": self._fast, "slow": self._slow}
 
 
 class Levels:

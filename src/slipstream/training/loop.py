@@ -53,13 +53,13 @@ def iterate(
         parts.gate.judge(score, result, learner.engine)
         metrics.append({"steps": 0, **result})
     if not position.version:
-        matches.advance(0, learner.pack)
+        matches.advance(0, learner.params_and_stats)
     while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
         before = position.steps
         with profile(before) if before and due(every.profile, before - parts.batch, before) else spans("iteration"):
             with spans("collect"):
                 rollout = collector.collect(position.version)
-            previous = learner.pack.copy() if collector.lag else None
+            previous = learner.params_and_stats.copy() if collector.lag else None
             position.whole = False
             learner.now = parts.schedules.now(learner.section, before)
             with spans("learn"):
@@ -70,7 +70,7 @@ def iterate(
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
-        row |= matches.advance(position.steps, learner.pack)
+        row |= matches.advance(position.steps, learner.params_and_stats)
         position.whole = True
         matches.draw()
         parts.publish(position.version)

@@ -59,7 +59,7 @@ class Opponents(Protocol):
     def retire(self, player: int, why: str) -> None:
         """Seat a player no more."""
 
-    def advance(self, steps: int, pack: Array) -> dict[str, Any]:
+    def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
         """An iteration is done: freeze, rate, promote as is due; return what is to be logged."""
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -103,7 +103,7 @@ class FixedOpponent:
         """There is nobody else to play against."""
         raise ConfigError(f"The opponent cannot play on: {why}.", "mend it, or choose another --opponent")
 
-    def advance(self, steps: int, pack: Array) -> dict[str, Any]:
+    def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
         """Nothing is due."""
         return {}
 
@@ -181,9 +181,9 @@ class Matchmaker:
             said = self.curriculum.update([one for one in results if one is not None], steps)
             self.events += [("curriculum", text) for text in said]
 
-    def advance(self, steps: int, pack: Array) -> dict[str, Any]:
+    def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
         """An iteration is done; return what is to be logged."""
-        row = self.opponents.advance(steps, pack)
+        row = self.opponents.advance(steps, params_and_stats)
         seen = self._window[: min(self._games, WINDOW)]
         for column, name in enumerate(self._spec.behaviours if len(seen) else ()):
             row[f"behaviour/{name}"] = mean_interval(seen[:, column].tolist())[0]

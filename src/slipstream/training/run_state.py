@@ -37,7 +37,7 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
     learner, state = parts.learner.snapshot()
     learner |= {name: array.copy() for name, array in parts.episodes.arrays().items()}
     groups = {
-        "policy": policy_arrays(parts.design, parts.learner.pack),
+        "policy": policy_arrays(parts.design, parts.learner.params_and_stats),
         "learner": learner,
         "envs": dict(position.start),
     }

@@ -228,7 +228,7 @@ def _measure(
 ) -> GameSummary:
     """Games of the policy as it is against the reference, on seeds of their own, so that they disturb nothing."""
     against = _reference(parts, settings)
-    agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+    agent = TrainedAgent("learner", parts.design, parts.learner.params_and_stats.copy())
     versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
     seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
     envs = settings.evaluation.envs
@@ -245,7 +245,7 @@ def _keep_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps: 
     """Keep the games worth a look of some that are played now."""
     played: list[GameResult] = []
     _measure(parts, settings, REPLAY_GAMES, steps, played)
-    agent = TrainedAgent("learner", parts.design, parts.learner.pack.copy())
+    agent = TrainedAgent("learner", parts.design, parts.learner.params_and_stats.copy())
     against = _reference(parts, settings)
 
     def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:

@@ -21,10 +21,10 @@ def draw_actions(spec: EnvSpec, mask: Array, random: np.random.Generator) -> Arr
         return random.uniform(low, high, (rows, action.parts)).astype(np.float32)
     drawn, start = np.zeros((rows, action.parts), np.int32), 0
     for part, size in enumerate(action.sizes):
-        chances = random.random((rows, size))
+        probabilities = random.random((rows, size))
         if action.masked:
-            chances *= mask[:, start : start + size]
-        drawn[:, part], start = chances.argmax(axis=1), start + size
+            probabilities *= mask[:, start : start + size]
+        drawn[:, part], start = probabilities.argmax(axis=1), start + size
     return drawn
 
 

@@ -115,8 +115,8 @@ def test_processes_change_nothing() -> None:
     other.reset(b)
     random = np.random.default_rng(0)
     for _ in range(60):
-        chances = random.random(a.mask.shape) * a.mask
-        action = chances.argmax(axis=1).astype(np.int32)[:, None]
+        probabilities = random.random(a.mask.shape) * a.mask
+        action = probabilities.argmax(axis=1).astype(np.int32)[:, None]
         one.step(action, a)
         other.step(action, b)
         for name in ("obs", "reward", "terminated", "active", "mask", "outcome"):

@@ -195,10 +195,10 @@ def test_the_real_one_steps_as_by_hand() -> None:
     random.seed(5)
     np.random.seed(5)
     seen = one.reset()
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for step in range(30):
         assert np.allclose(rows.obs[0], seen["blue-0"], atol=1e-6) and np.allclose(rows.obs[1], seen["orange-0"])
-        acts = chance.integers(0, 90, (4, 1)).astype(np.int32)
+        acts = rng.integers(0, 90, (4, 1)).astype(np.int32)
         seen, paid, over, cut = one.step({"blue-0": acts[0].astype(int), "orange-0": acts[1].astype(int)})
         vector.step(acts, rows)
         assert rows.reward[0] == pytest.approx(paid["blue-0"])

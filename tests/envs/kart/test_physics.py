@@ -37,16 +37,16 @@ def varied_states(envs: int) -> Kart:
     """Drive on from random starts, then put some cars on grass, at the wall, before the line and out of time."""
     game = Kart(envs, random_starts=1.0, seed=3)
     out = empty_rows(game.spec, envs)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     game.reset(out)
     for _ in range(20):
-        game.step(chance.uniform(-1, 1, (envs, 2)).astype(np.float32), out)
+        game.step(rng.uniform(-1, 1, (envs, 2)).astype(np.float32), out)
     s, clock = game.state, game.clock
     pushed = np.flatnonzero(np.arange(envs) % 3 == 0)
     tangent = game.tracks[pushed, clock[pushed, at.SEGMENT], at.TX : at.TY + 1]
-    aside = chance.uniform(-9, 9, (len(pushed), 1)) * tangent[:, ::-1] * [-1, 1]
+    aside = rng.uniform(-9, 9, (len(pushed), 1)) * tangent[:, ::-1] * [-1, 1]
     s[pushed, at.X : at.Y + 1] += aside.astype(np.float32)
-    s[pushed, at.VX : at.VY + 1] = chance.uniform(-25, 25, (len(pushed), 2))
+    s[pushed, at.VX : at.VY + 1] = rng.uniform(-25, 25, (len(pushed), 2))
     clock[1::4, at.PASSED] = at.POINTS - 1
     clock[2::20, at.TICKS_LEFT] = 3
     return game
@@ -129,10 +129,10 @@ def test_tyres_hold_no_more_than_their_grip() -> None:
     envs, most = 200, 0.0
     game = Kart(envs, random_starts=1.0, action_repeat=1)
     out = empty_rows(game.spec, envs)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for step in range(120):
         if step % 20 == 0:
-            action = chance.uniform(-1.2, 1.2, (envs, 2)).astype(np.float32)
+            action = rng.uniform(-1.2, 1.2, (envs, 2)).astype(np.float32)
         before, inside = game.state.copy(), np.abs(game.state[:, at.OFFSET]) <= game.state[:, at.EDGE]
         game.step(action, out)
         inside &= np.abs(game.state[:, at.OFFSET]) < game.state[:, at.EDGE]
@@ -184,10 +184,10 @@ def test_nothing_escapes() -> None:
     game = Kart(envs, random_starts=0.5)
     out = empty_rows(game.spec, envs)
     game.reset(out)
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     for step in range(1500):
         if step % 10 == 0:
-            action = chance.uniform(-1, 1.5, (envs, 2)).astype(np.float32)
+            action = rng.uniform(-1, 1.5, (envs, 2)).astype(np.float32)
         game.step(action, out)
         s = game.state
         assert np.isfinite(s).all() and np.isfinite(out.obs).all() and np.isfinite(out.reward).all()
@@ -215,10 +215,10 @@ def test_the_place_on_the_track_is_the_nearest_one() -> None:
     envs = 24
     game = Kart(envs, random_starts=1.0, seed=8)
     out = empty_rows(game.spec, envs)
-    chance = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     for step in range(160):
         if step % 8 == 0:
-            action = chance.uniform((-1, -0.5), (1, 1.5), (envs, 2)).astype(np.float32)
+            action = rng.uniform((-1, -0.5), (1, 1.5), (envs, 2)).astype(np.float32)
         game.step(action, out)
         if step % 10:
             continue

@@ -33,17 +33,17 @@ def begin(envs: int = 2, variant: str = "arena", **options: Any) -> tuple[Metta,
     return game, rows
 
 
-def random_actions(game: Metta, chance: np.random.Generator) -> Array:
+def random_actions(game: Metta, rng: np.random.Generator) -> Array:
     """Any choices."""
     rows = game.envs * game.spec.agents
-    return chance.integers(0, game.spec.action.sizes[0], (rows, 1)).astype(np.int32)
+    return rng.integers(0, game.spec.action.sizes[0], (rows, 1)).astype(np.int32)
 
 
 def play(game: Metta, rows: Rows, steps: int, seed: int = 0) -> list[tuple[Array, ...]]:
     """What each step of random play brought."""
-    chance, found = np.random.default_rng(seed), []
+    rng, found = np.random.default_rng(seed), []
     for _ in range(steps):
-        game.step(random_actions(game, chance), rows)
+        game.step(random_actions(game, rng), rows)
         found.append(tuple(getattr(rows, name).copy() for name in ("obs", "reward", "truncated", "terminated")))
     return found
 
@@ -65,9 +65,9 @@ def test_rows_are_what_the_simulator_says() -> None:
         bare.append(made.play(game_key(seed)))
         acts.append(np.zeros(agents, np.int32))
         bare[env].set_buffers(seen[env], *np.zeros((2, agents), np.bool_), earned[env], acts[env])
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for _ in range(SMALL["steps"] - 1):
-        action = random_actions(game, chance)
+        action = random_actions(game, rng)
         game.step(action, rows)
         for env in range(2):
             acts[env][:] = action[env * agents : (env + 1) * agents, 0]
@@ -112,9 +112,9 @@ def test_random_play_is_rewarded_and_the_walker_far_better(variant: str) -> None
     earned = {}
     for who in ("random", "walker"):
         game, rows = begin(2, variant)
-        chance, total = np.random.default_rng(0), 0.0
+        rng, total = np.random.default_rng(0), 0.0
         for _ in range(game._world.steps):
-            action = random_actions(game, chance)
+            action = random_actions(game, rng)
             if who == "walker":
                 scripted.act("walker", rows.obs, "discrete", action)
             game.step(action, rows)
@@ -231,4 +231,4 @@ def test_a_resumed_run_is_the_uninterrupted_one(run: Path, tmp_path: Path) -> No
     ss.train("mettagrid:arena", steps=384, run=tmp_path / "short", **TINY)
     ss.resume(tmp_path / "short", steps=576)
     whole, parts = TrainedAgent.from_run(run, "576"), TrainedAgent.from_run(tmp_path / "short", "576")
-    assert np.array_equal(whole.pack, parts.pack) and np.abs(whole.pack).sum() > 0
+    assert np.array_equal(whole.params_and_stats, parts.params_and_stats) and np.abs(whole.params_and_stats).sum() > 0

@@ -75,11 +75,11 @@ def test_the_simulator_never_runs_out_of_tokens() -> None:
     buffers = np.zeros(shape, np.uint8), *np.zeros((2, world.agents), np.bool_)
     reward, action = np.zeros(world.agents, np.float32), np.zeros(world.agents, np.int32)
     game.set_buffers(*buffers, reward, action)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for agent in range(world.agents):
         game.set_inventory(agent, {0: 200, 1: 1})
     for _ in range(world.steps):
-        action[:] = chance.integers(0, len(made.actions), world.agents)
+        action[:] = rng.integers(0, len(made.actions), world.agents)
         game.step()
         used = (buffers[0][:, :, 0] != 255).sum(axis=1)
         assert used.max() < world.room

@@ -32,12 +32,12 @@ def begin(envs: int = 2, **more: Any) -> tuple[Rocket, Rows]:
     return game, rows
 
 
-def random_actions(game: Rocket, chance: np.random.Generator) -> np.ndarray:
+def random_actions(game: Rocket, rng: np.random.Generator) -> np.ndarray:
     """Any choices."""
     spec, rows = game.spec.action, game.envs * game.spec.agents
     if spec.kind == "continuous":
-        return chance.uniform(-1, 1, (rows, spec.parts)).astype(np.float32)
-    return chance.integers(0, spec.sizes, (rows, spec.parts)).astype(np.int32)
+        return rng.uniform(-1, 1, (rows, spec.parts)).astype(np.float32)
+    return rng.integers(0, spec.sizes, (rows, spec.parts)).astype(np.int32)
 
 
 def test_both_sides_see_the_same_kick_off() -> None:
@@ -96,10 +96,10 @@ def test_a_kick_off_follows_from_its_seed(size: int) -> None:
     """Who of a team stands where does not depend on where cars lie in memory; such matches do not claim to be exact."""
     one, rows = begin(4, team_size=size)
     other, others = begin(4, team_size=size, seed=5)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(3):
         for _ in range(11):
-            other.step(random_actions(other, chance), others)
+            other.step(random_actions(other, rng), others)
         other.reset_envs(range(4), others, one.seeds().tolist())
         assert np.array_equal(rows.obs, others.obs)
     assert not one.spec.exact and one.snapshot() == {}
@@ -110,13 +110,13 @@ def test_a_match_follows_from_its_seed(actions: str) -> None:
     """Whatever an arena played before, the same seed and actions bring the same match, bit for bit."""
     one, rows = begin(2, actions=actions)
     other, others = begin(2, actions=actions, seed=5)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(37):
-        other.step(random_actions(other, chance), others)
+        other.step(random_actions(other, rng), others)
     other.reset_envs([0, 1], others, one.seeds().tolist())
     assert np.array_equal(rows.obs, others.obs)
     for _ in range(150):
-        action = random_actions(one, chance)
+        action = random_actions(one, rng)
         one.step(action, rows)
         other.step(action, others)
         for name in ("obs", "reward", "terminated"):
@@ -126,15 +126,15 @@ def test_a_match_follows_from_its_seed(actions: str) -> None:
 def test_a_snapshot_is_exact() -> None:
     """A restored match goes on bit for bit, goals and random starts included."""
     one, rows = begin(3, random_starts=1.0, match_seconds=20.0)
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for _ in range(120):
-        one.step(random_actions(one, chance), rows)
+        one.step(random_actions(one, rng), rows)
     state = one.snapshot()
     other, others = begin(3, random_starts=1.0, match_seconds=20.0, seed=9)
-    other.step(random_actions(other, chance), others)
+    other.step(random_actions(other, rng), others)
     other.restore(state)
     for _ in range(200):
-        action = random_actions(one, chance)
+        action = random_actions(one, rng)
         one.step(action, rows)
         other.step(action, others)
         for name in ("obs", "reward", "terminated", "outcome", "behaviour"):
@@ -145,10 +145,10 @@ def test_a_named_match_is_the_same_after_others() -> None:
     """Played first or after others, bit for bit: in these it does differ after a mere kick-off."""
 
     def play(game: Rocket, rows: Rows, seed: int) -> np.ndarray:
-        chance, seen = np.random.default_rng(seed), []
+        rng, seen = np.random.default_rng(seed), []
         game.reset_envs([0], rows, [1000 + seed])
         for _ in range(300):
-            game.step(random_actions(game, chance), rows)
+            game.step(random_actions(game, rng), rows)
             seen.append(rows.obs.copy())
         return np.array(seen)
 
@@ -170,13 +170,13 @@ def test_a_match_knows_nothing_of_those_before(starts: float, seed: int) -> None
     """It is the same, bit for bit, in an arena that others were played in, contacts and goals included."""
     games = [kind(16, seed=seed, match_seconds=5.0, random_starts=starts) for kind in (Rocket, Anew)]
     rows = [empty_rows(game.spec, 16) for game in games]
-    chance, ended, goals = np.random.default_rng(seed), 0, 0.0
+    rng, ended, goals = np.random.default_rng(seed), 0, 0.0
     for game, out in zip(games, rows, strict=True):
         game.reset(out)
     for _ in range(500):
-        action, driven = random_actions(games[0], chance), np.zeros((32, 1), np.int32)
+        action, driven = random_actions(games[0], rng), np.zeros((32, 1), np.int32)
         scripted.act("driver", rows[0].obs, "discrete", driven)
-        np.copyto(action, driven, where=chance.random((32, 1)) < 0.8)
+        np.copyto(action, driven, where=rng.random((32, 1)) < 0.8)
         for game, out in zip(games, rows, strict=True):
             game.step(action, out)
         for name in ("obs", "reward", "terminated", "outcome"):
@@ -223,9 +223,9 @@ def test_a_snapshot_is_exact_while_a_demolished_car_waits(tmp_path: Path) -> Non
     assert one._bodies[0, 1, 0, batch.DEMOED] == 1, "the orange car was hit by the blue one"
     other, others = begin(1, options=options, seed=9)
     other.restore(one.snapshot())
-    chance, back = np.random.default_rng(0), False
+    rng, back = np.random.default_rng(0), False
     for _ in range(80):
-        action = random_actions(one, chance)
+        action = random_actions(one, rng)
         one.step(action, rows)
         other.step(action, others)
         back |= one._bodies[0, 1, 0, batch.DEMOED] == 0
@@ -241,9 +241,9 @@ def test_processes_change_nothing() -> None:
     a, b = empty_rows(one.spec, 3), empty_rows(one.spec, 3)
     one.reset(a)
     other.reset(b)
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     for _ in range(40):
-        action = chance.integers(0, 90, (6, 1)).astype(np.int32)
+        action = rng.integers(0, 90, (6, 1)).astype(np.int32)
         one.step(action, a)
         other.step(action, b)
         assert np.array_equal(a.obs, b.obs) and np.array_equal(a.reward, b.reward)
@@ -258,9 +258,9 @@ def test_mixed_matches_have_empty_places() -> None:
     active = rows.active.reshape(3, 6)
     assert active.sum(axis=1).tolist() == [2, 4, 6] and active[0].tolist() == [1, 0, 0, 1, 0, 0]
     assert not rows.obs.reshape(3, 6, -1)[0, 1].any()
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(20):
-        game.step(random_actions(game, chance), rows)
+        game.step(random_actions(game, rng), rows)
     assert not rows.reward.reshape(3, 6)[0, 1:3].any()
 
 
@@ -273,9 +273,9 @@ def test_potentials_telescope() -> None:
     )
     game, rows = begin(1, rewards=rewards, gamma=0.97, match_seconds=4.0)
     start = batch.ball_place(game._balls[0, 0]) * 0.6
-    chance, total, factor = np.random.default_rng(3), 0.0, 1.0
+    rng, total, factor = np.random.default_rng(3), 0.0, 1.0
     while True:
-        game.step(random_actions(game, chance), rows)
+        game.step(random_actions(game, rng), rows)
         total += factor * rows.reward[0]
         factor *= 0.97
         if rows.terminated[0]:

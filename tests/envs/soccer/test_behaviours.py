@@ -150,10 +150,10 @@ def test_counting_begins_anew_with_every_match() -> None:
     game, other = Soccer(4, match_seconds=2.0, seed=1), Soccer(4, match_seconds=2.0, seed=5)
     out, again = empty_rows(game.spec, 4), empty_rows(game.spec, 4)
     game.reset(out)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     seen = 0
     for step in range(150):
-        action = chance.integers(0, 18, (8, 1)).astype(np.int32)
+        action = rng.integers(0, 18, (8, 1)).astype(np.int32)
         if step == 20:
             other.restore(game.snapshot())
         game.step(action, out)

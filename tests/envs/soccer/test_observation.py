@@ -32,10 +32,10 @@ def test_mirrored_state_gives_the_other_side(team_size: int) -> None:
     game = Soccer(envs, team_size=team_size, random_starts=1.0)
     out = empty_rows(game.spec, envs)
     game.reset(out)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(40):
-        game.step(chance.integers(0, 18, (len(out.obs), 1)).astype(np.int32), out)
-    game.clock[:, at.SCORE : at.SCORE + 2] = chance.integers(0, 5, (envs, 2))
+        game.step(rng.integers(0, 18, (len(out.obs), 1)).astype(np.int32), out)
+    game.clock[:, at.SCORE : at.SCORE + 2] = rng.integers(0, 5, (envs, 2))
     game.observe(out.obs)
     seen = out.obs.reshape(envs, 2, team_size, -1).copy()
     game.state[:], game.clock[:] = mirror(game.state, game.clock, team_size)

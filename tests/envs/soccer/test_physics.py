@@ -33,21 +33,21 @@ def varied_states(envs: int, team_size: int) -> Soccer:
     """Play on from random starts, then put many balls next to a car, a wall, a post or into a mouth."""
     game = Soccer(envs, team_size=team_size, random_starts=0.5, seed=3)
     out = empty_rows(game.spec, envs)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     game.reset(out)
     for _ in range(8):
-        game.step(chance.integers(0, 18, (envs * 2 * team_size, 1)).astype(np.int32), out)
+        game.step(rng.integers(0, 18, (envs * 2 * team_size, 1)).astype(np.int32), out)
     state, clock = game.state, game.clock
-    car = at.CARS + at.CAR_SIZE * chance.integers(0, 2 * team_size, envs)
+    car = at.CARS + at.CAR_SIZE * rng.integers(0, 2 * team_size, envs)
     near = np.arange(envs) % 4 == 0
     rows = np.flatnonzero(near)
     for axis in (at.X, at.Y):
-        state[rows, axis] = state[rows, car[rows] + axis] + chance.uniform(-4, 4, len(rows))
+        state[rows, axis] = state[rows, car[rows] + axis] + rng.uniform(-4, 4, len(rows))
     walls = np.flatnonzero(np.arange(envs) % 4 == 1)
-    state[walls, at.X] = chance.choice([-1, 1], len(walls)) * chance.uniform(32, 39, len(walls))
-    state[walls, at.Y] = chance.uniform(-12, 12, len(walls))
-    state[walls, at.VX : at.VY + 1] = chance.uniform(-50, 50, (len(walls), 2))
-    clock[:, at.TICKS_LEFT] = chance.integers(1, 3600, envs)
+    state[walls, at.X] = rng.choice([-1, 1], len(walls)) * rng.uniform(32, 39, len(walls))
+    state[walls, at.Y] = rng.uniform(-12, 12, len(walls))
+    state[walls, at.VX : at.VY + 1] = rng.uniform(-50, 50, (len(walls), 2))
+    clock[:, at.TICKS_LEFT] = rng.integers(1, 3600, envs)
     clock[::50, at.TICKS_LEFT] = 3
     clock[::100, at.OVERTIME] = 1
     return game
@@ -91,10 +91,10 @@ def test_nothing_escapes() -> None:
         game = Soccer(envs, team_size=team_size, random_starts=0.5, actions="continuous")
         out = empty_rows(game.spec, envs)
         game.reset(out)
-        chance = np.random.default_rng(2)
+        rng = np.random.default_rng(2)
         for step in range(1500):
             if step % 10 == 0:  # hold for a while, so that cars reach walls and each other at full speed
-                action = chance.uniform(-0.6, 1.4, (envs * 2 * team_size, 4)).astype(np.float32)
+                action = rng.uniform(-0.6, 1.4, (envs * 2 * team_size, 4)).astype(np.float32)
             game.step(action, out)
             s = game.state
             assert np.isfinite(s).all() and np.isfinite(out.obs).all() and np.isfinite(out.reward).all()

@@ -117,10 +117,10 @@ def test_reward_is_the_weighted_sum_of_its_terms() -> None:
     """`terms` holds weighted contributions, and the reward is their sum."""
     game = Soccer(32, random_starts=1.0)
     out = empty_rows(game.spec, 32)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(50):
         out.terms[:] = 0
-        game.step(chance.integers(0, 18, (64, 1)).astype(np.int32), out)
+        game.step(rng.integers(0, 18, (64, 1)).astype(np.int32), out)
         assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
 
 

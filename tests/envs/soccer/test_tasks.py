@@ -153,10 +153,10 @@ def test_absent_cars_are_not_rows_that_act() -> None:
     for array in (out.obs, out.reward, out.behaviour, out.final_obs, out.terms):
         array[absent] = 9
     out.terms[:], ends = 0, 0
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(100):
         out.final_obs[:], out.behaviour[:] = 9, 9
-        game.step(chance.integers(0, 18, (18, 1)).astype(np.int32), out)
+        game.step(rng.integers(0, 18, (18, 1)).astype(np.int32), out)
         assert not out.obs[absent].any() and not out.reward[absent].any() and not out.terms[absent].any()
         assert out.obs[~absent].any(axis=1).all()
         ended = out.terminated.reshape(3, 6)
@@ -176,12 +176,12 @@ def test_mixed_goes_on_from_a_snapshot() -> None:
     one, other = Soccer(8, seed=1, **settings), Soccer(8, seed=2, **settings)
     out, again = empty_rows(one.spec, 8), empty_rows(one.spec, 8)
     one.reset(out)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     sizes = set()
     for step in range(120):
-        action = chance.integers(0, 18, (48, 1)).astype(np.int32)
+        action = rng.integers(0, 18, (48, 1)).astype(np.int32)
         if step % 9 == 0:
-            wanted = chance.integers(-1, 12, 8)
+            wanted = rng.integers(-1, 12, 8)
             one.assign(wanted)
             if step > 30:
                 other.assign(wanted)

@@ -45,10 +45,10 @@ def test_rays_meet_what_tiny_steps_meet() -> None:
     game = Treechop(1, seed=1)
     out = empty_rows(game.spec, 1)
     game.reset(out)
-    chance, wrong = np.random.default_rng(0), 0
+    rng, wrong = np.random.default_rng(0), 0
     for _ in range(150):
-        start = np.array([*chance.uniform(0, 64, 2), chance.uniform(0.5, 3.5)], np.float32)
-        way = chance.normal(size=3).astype(np.float32)
+        start = np.array([*rng.uniform(0, 64, 2), rng.uniform(0.5, 3.5)], np.float32)
+        way = rng.normal(size=3).astype(np.float32)
         way[2] *= np.float32(0.3)
         way /= np.linalg.norm(way)
         if slow_cast(game.cells[0], start, way, 0.004)[1] >= 0:

@@ -39,12 +39,12 @@ ROLLING, ASKEW, INSIDE = F(20.0), F(0.5), F(0.9)
 
 
 @inlined
-def place(s: Array, clock: Array, track: Array, point: int, offset: Number, slope: Number, speed: Number) -> None:
+def place(s: Array, clock: Array, track: Array, point: int, offset: Number, grad: Number, speed: Number) -> None:
     """Put a car beside a point of the track, its heading that of the track and a little askew."""
     tx, ty = track[point, TX], track[point, TY]
     s[X], s[Y] = track[point, X] - ty * offset, track[point, Y] + tx * offset
-    shorten = ONE / root(ONE + slope * slope)
-    s[HX], s[HY] = (tx - ty * slope) * shorten, (ty + tx * slope) * shorten
+    shorten = ONE / root(ONE + grad * grad)
+    s[HX], s[HY] = (tx - ty * grad) * shorten, (ty + tx * grad) * shorten
     s[VX], s[VY] = s[HX] * speed, s[HY] * speed
     clock[SEGMENT] = clock[START] = point
     clock[PASSED] = 0

@@ -112,9 +112,9 @@ class Stage:
         """The map of a seed: everything anywhere within the wall."""
         world, inner = self.world, self.world.size - 2
         things = [*self.agents, *["altar"] * world.altars, *["mine"] * world.mines, *[WALL] * world.walls]
-        chance = np.random.default_rng([seed, 0x3E77A])
+        rng = np.random.default_rng([seed, 0x3E77A])
         rows = [[WALL] * world.size, *([WALL, *[EMPTY] * inner, WALL] for _ in range(inner)), [WALL] * world.size]
-        for thing, cell in zip(things, chance.choice(inner * inner, len(things), replace=False).tolist(), strict=True):
+        for thing, cell in zip(things, rng.choice(inner * inner, len(things), replace=False).tolist(), strict=True):
             rows[1 + cell // inner][1 + cell % inner] = thing
         return rows
 

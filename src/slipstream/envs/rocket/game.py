@@ -215,35 +215,35 @@ class Rocket(ArraySnapshot):
         """Put ball and cars where the match's own chance says."""
         field, kick = self._arenas[env], int(self._kickoffs[env])
         self._kickoffs[env] += 1
-        chance = np.random.default_rng([int(self.games[env]), kick])
-        field.reset_kickoff(int(chance.integers(0, 2**31)))
-        self._take_places(self._cars[env], chance)
-        draw, task = chance.random(), self.spec.tasks[self.tasks[env, PLAYED]]
+        rng = np.random.default_rng([int(self.games[env]), kick])
+        field.reset_kickoff(int(rng.integers(0, 2**31)))
+        self._take_places(self._cars[env], rng)
+        draw, task = rng.random(), self.spec.tasks[self.tasks[env, PLAYED]]
         if self._starts is not None and draw < self._starts.share:
-            self._starts.put(self._simulator, field, self._cars[env], self._places[env], chance)
-        elif "scattered" in task or chance.random() < self._scatter:
-            self._put_anywhere(field, self._cars[env], chance)
+            self._starts.put(self._simulator, field, self._cars[env], self._places[env], rng)
+        elif "scattered" in task or rng.random() < self._scatter:
+            self._put_anywhere(field, self._cars[env], rng)
         self._look(env)
 
-    def _take_places(self, cars: Sequence[Any], chance: Any) -> None:
+    def _take_places(self, cars: Sequence[Any], rng: Any) -> None:
         """Let the match's chance say who of a team stands where: the simulator goes by where cars lie in memory."""
         half = len(cars) // 2
         for team in (cars[:half], cars[half:]) if half > 1 else ():
             states = sorted((car.get_state() for car in team), key=lambda state: state.pos.as_tuple())
-            for car, pick in zip(team, chance.permutation(half).tolist(), strict=True):
+            for car, pick in zip(team, rng.permutation(half).tolist(), strict=True):
                 car.set_state(states[pick])
 
-    def _put_anywhere(self, field: Any, cars: Sequence[Any], chance: Any) -> None:
+    def _put_anywhere(self, field: Any, cars: Sequence[Any], rng: Any) -> None:
         sim = self._simulator
         ball = field.ball.get_state()
-        ball.pos = sim.Vec(chance.uniform(-3000, 3000), chance.uniform(-4000, 4000), chance.uniform(100, 1500))
-        ball.vel = sim.Vec(*chance.uniform(-1500, 1500, 3))
+        ball.pos = sim.Vec(rng.uniform(-3000, 3000), rng.uniform(-4000, 4000), rng.uniform(100, 1500))
+        ball.vel = sim.Vec(*rng.uniform(-1500, 1500, 3))
         field.ball.set_state(ball)
         for car in cars:
             state = car.get_state()
-            state.pos = sim.Vec(chance.uniform(-3500, 3500), chance.uniform(-4500, 4500), 17.0)
-            state.rot_mat = sim.Angle(yaw=float(chance.uniform(-np.pi, np.pi))).as_rot_mat()
-            state.vel, state.boost = sim.Vec(*chance.uniform(-800, 800, 2), 0.0), float(chance.uniform(0, 100))
+            state.pos = sim.Vec(rng.uniform(-3500, 3500), rng.uniform(-4500, 4500), 17.0)
+            state.rot_mat = sim.Angle(yaw=float(rng.uniform(-np.pi, np.pi))).as_rot_mat()
+            state.vel, state.boost = sim.Vec(*rng.uniform(-800, 800, 2), 0.0), float(rng.uniform(0, 100))
             car.set_state(state)
 
     def _advance(self, envs: Array, chosen: Sequence[Any]) -> None:
@@ -269,8 +269,8 @@ class Rocket(ArraySnapshot):
             state = car.get_state()
             if state.is_demoed and state.demo_respawn_timer * TICK_HZ < self._ticks + 0.5:
                 self._returns[env] += 1
-                chance = np.random.default_rng([self.games[env], self._kickoffs[env], self._returns[env]])
-                car.respawn(int(chance.integers(0, 2**31)))
+                rng = np.random.default_rng([self.games[env], self._kickoffs[env], self._returns[env]])
+                car.respawn(int(rng.integers(0, 2**31)))
 
     def _look(self, env: int) -> None:
         """Read what the simulator tells of an arena."""
@@ -315,9 +315,9 @@ class Starts:
             )
         self.share = share
 
-    def put(self, simulator: Any, field: Any, cars: Sequence[Any], places: Sequence[int], chance: Any) -> None:
+    def put(self, simulator: Any, field: Any, cars: Sequence[Any], places: Sequence[int], rng: Any) -> None:
         """Set one of the states, drawn evenly."""
-        pick, vector = int(chance.integers(len(self._ball))), simulator.Vec
+        pick, vector = int(rng.integers(len(self._ball))), simulator.Vec
         ball = field.ball.get_state()
         ball.pos, ball.vel, ball.ang_vel = (vector(*self._ball[pick, k : k + 3]) for k in (0, 3, 6))
         field.ball.set_state(ball)

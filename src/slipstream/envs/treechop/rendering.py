@@ -71,10 +71,10 @@ GRAIN = 16
 
 def _noise() -> Array:
     """Texels: shares of light in 256 parts, the same for ever; bark has stripes, the others spots."""
-    chance = np.random.Generator(np.random.PCG64(20))
-    spots = chance.integers(196, 256, (GRAIN, GRAIN))
-    stripes = np.repeat(chance.integers(176, 256, (1, GRAIN)), GRAIN, axis=0) + chance.integers(-12, 1, (GRAIN, GRAIN))
-    leaves = chance.integers(120, 256, (GRAIN, GRAIN))
+    rng = np.random.Generator(np.random.PCG64(20))
+    spots = rng.integers(196, 256, (GRAIN, GRAIN))
+    stripes = np.repeat(rng.integers(176, 256, (1, GRAIN)), GRAIN, axis=0) + rng.integers(-12, 1, (GRAIN, GRAIN))
+    leaves = rng.integers(120, 256, (GRAIN, GRAIN))
     return np.stack([np.full((GRAIN, GRAIN), 256), spots, stripes, leaves]).astype(np.int32)
 
 
