@@ -20,6 +20,9 @@ from slipstream.cli import main
 from slipstream.config import KEYS, OPEN_KEYS
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+
+from command_server import CommandServer  # noqa: E402
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE, SKIPPED = ("sh", "python"), ("text", "console-output", "yaml")
@@ -57,9 +60,17 @@ def script(page: Path) -> str:
     return "\n".join(lines)
 
 
-def run(command: list[str], folder: Path) -> None:
-    """Run a command with our own interpreter first on the path; show what it said if it fails."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with `slipstream` and `python` that need not import the package for each command."""
+    server = CommandServer(tmp_path_factory.mktemp("server"))
+    yield server.folder
+    server.close()
+
+
+def run(command: list[str], folder: Path, *programs: Path) -> None:
+    """Run a command with our own interpreter first on the path; show its output if it fails."""
+    path = os.pathsep.join([*map(str, programs), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         command, cwd=folder, env=dict(os.environ, PATH=path), capture_output=True, text=True, timeout=TIMEOUT_S
     )
@@ -67,9 +78,9 @@ def run(command: list[str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", TELLING, ids=names(TELLING))
-def test_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_blocks_run(page: Path, tmp_path: Path, programs: Path) -> None:
     """The shell and Python blocks of a page run from top to bottom in an empty folder."""
-    run(["bash", "-c", script(page)], tmp_path)
+    run(["bash", "-c", script(page)], tmp_path, programs)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=names(EXAMPLES))
