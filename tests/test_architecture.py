@@ -1,9 +1,8 @@
-"""The house as it was planned: layers, names, lengths, safe loading, and imports on any system."""
+"""The architecture: layers, names, docstrings, safe loading, and imports on any system."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import subprocess
 import sys
@@ -21,10 +20,6 @@ BANNED = {
     "utils", "util", "common", "helpers", "helper", "misc", "base", "manager", "handler", "v2", "new", "old", "fast",
     "optimized", "advanced", "ultra", "final",
 }  # fmt: skip
-ITERATION = (
-    "training/loop.py", "algorithms/ppo.py", "algorithms/gae.py", "engines/fused_engine.py", "collect/actor.py", "policies/fused_actor.py",
-    "policies/distributions.py", "policies/fused_network.py",
-)  # fmt: skip
 PICKLES = {"system/worker_pool.py", "system/worker_main.py"}
 """A job travels to our own child process by value, over a private pipe; nothing else may unpickle."""
 
@@ -47,14 +42,14 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 def test_layers_hold() -> None:
-    """Every import goes downwards."""
+    """Every import goes downwards through the layers."""
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_contract_has_no_exceptions_and_covers_everything() -> None:
-    """No import is ignored, and no module stands outside the layers."""
+def test_the_import_contract_is_complete() -> None:
+    """No import is ignored, and every module belongs to a layer."""
     layers = contract()
     assert "ignore_imports" not in layers
     named = {part.strip() for layer in layers["layers"] for part in layer.split("|")}
@@ -64,42 +59,18 @@ def test_the_contract_has_no_exceptions_and_covers_everything() -> None:
 
 
 def test_stages_meet_only_on_disk() -> None:
-    """No stage imports another; `run` alone, the for-loop over them, does."""
+    """No stage imports another, except `run`, which is a loop over them."""
     for path in (PACKAGE / "stages").glob("*.py"):
         if path.name != "run.py":
             assert "slipstream.stages" not in path.read_text(), path.name
 
 
-def test_the_readme_shows_the_tree() -> None:
-    """The tree in the README is made of the modules' first docstring lines."""
-    spec = importlib.util.spec_from_file_location("tree", ROOT / "scripts" / "tree.py")
-    assert spec is not None and spec.loader is not None
-    tree = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tree)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert tree.replaced(text) == text, "run: python scripts/tree.py --write"
-    assert "  core/" in tree.tree() and "    plan.py" in tree.tree()
-
-
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_modules_are_short_named_and_described(path: Path) -> None:
-    """One word for a name, a first docstring line, at most 500 lines, and functions of at most 80."""
+def test_modules_are_named_and_described(path: Path) -> None:
+    """No module has a name that says nothing, and the first docstring line of each says what it holds."""
     assert not BANNED & set(path.stem.strip("_").split("_")), path.name
-    assert "_" not in path.stem.strip("_"), "modules are one word"
-    tree = parsed(path)
-    described = (ast.get_docstring(tree) or "").partition("\n")[0]
+    described = (ast.get_docstring(parsed(path)) or "").partition("\n")[0]
     assert described.endswith(".") and len(described) <= 120
-    assert len(path.read_text().splitlines()) <= 500
-    for function in functions(tree):
-        length = (function.end_lineno or 0) - function.lineno + 1
-        assert length <= 80, f"{function.name} has {length} lines"
-
-
-def test_one_iteration_can_be_read() -> None:
-    """Following one PPO iteration means opening eight files with at most 1,500 lines in all, its loop at most 140."""
-    lengths = {name: len((PACKAGE / name).read_text().splitlines()) for name in ITERATION}
-    assert sum(lengths.values()) <= 1500, lengths
-    assert lengths["training/loop.py"] <= 150
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
