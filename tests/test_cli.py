@@ -416,8 +416,8 @@ def test_a_plain_script_trains_its_own_env_with_actors(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "256",
-        "The environment of r was given in Python and has no name.",
-        "hint: resume it there: slipstream.resume('r', env=lambda: Mine(...))",
+        "The environment of r was given as a Python function and has no name.",
+        "hint: resume it in Python: slipstream.resume('r', env=lambda: Mine(...))",
         "512",
     ]
 

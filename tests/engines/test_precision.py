@@ -65,7 +65,7 @@ def test_learning_is_halved_and_acting_is_not() -> None:
     for wanted, learned in (("bf16", torch.bfloat16), ("auto", torch.float32)):
         parts = make(plan__precision=wanted)
         assert isinstance(parts.learner.engine, TorchEngine)
-        acting, learning = dtypes(parts.collector.actor.acting.policy), dtypes(parts.learner.engine.policy)
+        acting, learning = dtypes(parts.collector.actor.policy.policy), dtypes(parts.learner.engine.policy)
         rollout = parts.collector.collect(0)
         assert (acting, learning) == ({torch.float32}, set())
         _, row = parts.learner.update(rollout, 0)

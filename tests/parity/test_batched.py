@@ -61,7 +61,7 @@ def rollouts(
         for version in range(count):
             rollout = parts.collector.collect(version)
             made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
-            made[-1]["matches"] = parts.collector.matches(version)
+            made[-1]["matches"] = parts.collector.finished_games(version)
             samples, _ = parts.learner.update(rollout, steps)
             steps += samples
             parts.publish(version + 1)
@@ -148,7 +148,7 @@ def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
             under_way.discard(number)
 
         vector.send, vector.receive = send, receive
-    acting: Any = collector.groups[0].acting
+    acting: Any = collector.groups[0].policy
     act = acting.act
     acting.act = lambda *args: (seen.append(len(under_way)), act(*args))
     try:

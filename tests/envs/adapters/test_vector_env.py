@@ -23,7 +23,7 @@ from slipstream.plan import Facts, make_plan
 from slipstream.settings import EnvSettings, PlanSettings
 from slipstream.testing import ToyEnv
 from slipstream.training.build import build, choose_env
-from slipstream.vector.make import LATE, choose_native, make_vector
+from slipstream.vector.make import LATE_RESETS, choose_native, make_vector
 
 ENVS, LENGTH = 3, 4
 SEEN = spaces.Dict({"cue": spaces.Box(-1, 1, (4,), np.float32), "left": spaces.Discrete(9, start=-4)})
@@ -248,7 +248,7 @@ def test_where_it_is_used_and_why_not() -> None:
     why, gain = choose_native(cart, spec, 32)
     assert not why and gain > 1.5
     assert not choose_native(cart, spec, 2, late=False)[0]
-    assert choose_native(EnvChoice("gymnasium:Toy/NextStep-v0"), spec, 2, late=False) == (LATE, 0.0)
+    assert choose_native(EnvChoice("gymnasium:Toy/NextStep-v0"), spec, 2, late=False) == (LATE_RESETS, 0.0)
     for choice, reason in (
         (EnvChoice("soccer"), "the game steps in batches by itself"),
         (EnvChoice("gymnasium:Acrobot-v1"), "no vector env is registered for it"),
