@@ -20,7 +20,6 @@ from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
 from slipstream.vector.make import make_vector
 
-
 SPEC = EnvSpec("toy", vector_obs(3), ActionSpec("discrete", (2,)))
 
 
@@ -194,7 +193,7 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
 
 
 def test_step_views_are_made_once() -> None:
-    """What is written rollout a step view is in the rollout, and the views of a rollout are made only once."""
+    """What is written into a step view is in the rollout, and the views of a rollout are made only once."""
     rollout, now = empty_rollout(SPEC, small_design(SPEC), 4, 2), empty_rows(SPEC, 2)
     views = StepViews(SPEC, now)
     steps = views.of(rollout)

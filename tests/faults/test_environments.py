@@ -109,7 +109,7 @@ def test_an_env_that_cannot_be_made(train: Train, tmp_path: Path) -> None:
     done = train(*ACTORS, env="Unmade-v0")
     assert done.returncode == 3, done.stderr
     assert re.search(r"^error: Env 0 \(seed \d+, step 0\) raised:\nTraceback", done.stderr, re.MULTILINE)
-    assert done.stderr.endswith("RuntimeError: no such track\nhint: mend the environment; nothing else failed\n")
+    assert done.stderr.endswith("RuntimeError: no such track\nhint: fix the environment; nothing else failed\n")
     assert not (tmp_path / "r").exists()
 
 
@@ -131,4 +131,4 @@ def test_a_fault_before_the_first_rollout_is_whole(train: Train) -> None:
     """There is nothing to resume yet, so no resume is offered."""
     done = train(*broken("raise", 3), *ACTORS)
     assert done.returncode == 3
-    assert done.stderr.endswith("hint: mend the environment; nothing else failed\n")
+    assert done.stderr.endswith("hint: fix the environment; nothing else failed\n")

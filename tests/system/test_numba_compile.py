@@ -65,10 +65,9 @@ def test_a_folder_of_the_user_is_kept_apart_by_version_too(tmp_path: Path, monke
     first = cache_folder(tmp_path)
     (tmp_path / "kernel.py").write_text("import numba  # changed\n")
     assert cache_folder(tmp_path) != first and first.parent == tmp_path / "mine" / "slipstream"
-    code = "from slipstream.core import compile; import numba; print(compile.COLD, numba.config.CACHE_DIR)"
-    cold, folder = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()  # fmt: skip
+    code = "from slipstream.system import numba_compile as n; import numba; print(n.COLD, numba.config.CACHE_DIR)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cold, folder = done.stdout.split()
     assert cold == "True" and Path(folder).parent == tmp_path / "mine" / "slipstream"
 
 
@@ -98,7 +97,7 @@ def test_strict_arithmetic_is_that_of_python() -> None:
 
 def test_what_takes_long_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that waits for kernels says so, once a run; where all is compiled it says nothing."""
-    monkeypatch.setattr(module, "PATIENCE_S", 1e-9)
+    monkeypatch.setattr(module, "NOTICE_AFTER_S", 1e-9)
     said: list[str] = []
     module.announce(said.append)
     more = [numba.njit(lambda x, k=k: x + k) for k in range(3)]

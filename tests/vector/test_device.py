@@ -14,7 +14,7 @@ from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall
-from slipstream.vector.device import WRITTEN, DeviceVector, side_by_side
+from slipstream.vector.device import OUTPUTS, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {
     "soccer": lambda envs: Soccer(envs, match_seconds=3.0, random_starts=0.5),
@@ -64,9 +64,9 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
         one.step(action, mine)
         if step % 20 == 0:
             do(play.before)
-        do(play.step, action, *(getattr(theirs, field) for field in WRITTEN))
+        do(play.step, action, *(getattr(theirs, field) for field in OUTPUTS))
         do(play.after)
-        for field in WRITTEN:
+        for field in OUTPUTS:
             assert np.array_equal(getattr(mine, field), getattr(theirs, field)), field
     for field, array in one.snapshot().items():
         assert np.array_equal(array, other.snapshot()[field]), field
@@ -76,7 +76,7 @@ def test_on_the_cpu_the_vector_steps_itself() -> None:
     """Tensors on the CPU are the vector's own memory: nothing is copied, nothing is compiled anew."""
     vector, plain = GAMES["soccer"](2), GAMES["soccer"](2)
     rows, game = empty_rows(plain.spec, 2), DeviceVector(vector, "cpu")
-    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in WRITTEN})
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in OUTPUTS})
     action = np.array([[3], [4], [5], [6]], np.int32)
     plain.step(action, rows)
     game.step(torch.from_numpy(action), told)
@@ -104,7 +104,7 @@ def test_a_gpu_plays_the_same_game(name: str) -> None:
     one.reset(mine)
     other.reset(first)
     game = DeviceVector(other, "cuda")
-    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in WRITTEN})
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in OUTPUTS})
     random = np.random.default_rng(0)
     for step in range(300):
         if step % 20 == 0:
