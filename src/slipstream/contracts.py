@@ -68,7 +68,7 @@ class ActionSpec:
         return np.float32 if self.kind == "continuous" else np.int32
 
     def to_unit(self, given: Array) -> Array:
-        """Scale continuous actions from [low, high] to [-1, 1], as a policy outputs them, where both bounds are finite."""
+        """Scale continuous actions from [low, high] to [-1, 1], a policy's range, where both bounds are finite."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
@@ -184,7 +184,7 @@ class ObsSpec:
         return found
 
     def encode(self, obs: Any) -> Array:
-        """Return rows [..., width] for one observation or a batch: a dict or tuple of fields, a single field, or rows."""
+        """Return rows [..., width] for one observation or a batch: a dict or tuple of fields, one field, or rows."""
         if isinstance(obs, Mapping):
             return self.join(_leaves(obs))
         if isinstance(obs, tuple):

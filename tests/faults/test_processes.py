@@ -80,7 +80,7 @@ def test_a_killed_run_leaves_nothing_behind_and_goes_on(start: Start, living: Li
     process.communicate()
     assert until(lambda: not living(mark), 2.0), "workers end with their parent"
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "slip" in name]
-    assert "Took over the lock of r, left by pid " in go_on()
+    assert "lock of r, left by pid " in go_on()
 
 
 def test_a_killed_worker_is_named(start: Start, living: Living) -> None:

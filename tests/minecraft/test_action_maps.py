@@ -110,7 +110,7 @@ def test_a_look_that_the_table_lacks_is_not_taken() -> None:
 
 def test_a_margin_beyond_the_look_is_an_error() -> None:
     """A look that would not be seen as one cannot be set."""
-    with pytest.raises(ConfigError, match="A look of 3 degrees is less than the margin of 5 from which a turn counts"):
+    with pytest.raises(ConfigError, match=r"`look` = 3 .* `margin` = 5"):
         TableMap(TABLE_8.names, look=3.0)
 
 
@@ -160,7 +160,7 @@ def test_words_that_are_not_known_are_named() -> None:
     assert codes(np.array(["log", "none", "planks"]), words, "craft").tolist() == [2, 0, 1]
     with pytest.raises(DemoError, match="`craft` is `torch`, which is none of: none, planks, log"):
         codes(np.array(["none", "torch"]), words, "craft")
-    with pytest.raises(DemoError, match="`craft` should be words but is int64"):
+    with pytest.raises(DemoError, match="`craft` should be strings but is int64"):
         codes(np.array([1]), words, "craft")
 
 

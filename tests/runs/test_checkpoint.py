@@ -138,12 +138,10 @@ def test_latest_falls_back(run: RunDir) -> None:
     (run.checkpoints / f"{3000:012d}" / "state.json").write_bytes(b"{}")
     back, notices = load_latest(run)
     assert same(back, made(2000))
-    assert (
-        len(notices) == 1 and notices[0].startswith("Checkpoint 3000 was passed over:") and "state.json" in notices[0]
-    )
+    assert len(notices) == 1 and notices[0].startswith("Checkpoint 3000 was skipped:") and "state.json" in notices[0]
     for steps in (1000, 2000):
         (run.checkpoints / f"{steps:012d}" / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is whole.*1000 was passed over"):
+    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is valid.*1000 was skipped"):
         load_latest(run)
 
 

@@ -65,7 +65,7 @@ def test_create_refuses_a_run(tmp_path: Path) -> None:
         RunDir.create(run.path)
     assert str(caught.value) == (
         f"{run.path} already holds a run.\n"
-        f"hint: go on with it by `slipstream resume {run.path}`, or choose another `--run DIR`"
+        f"hint: resume it with `slipstream resume {run.path}`, or choose another `--run DIR`"
     )
     assert caught.value.code == 5
 

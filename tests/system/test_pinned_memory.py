@@ -17,7 +17,7 @@ def test_a_refusal_is_told_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, cleared = list[tuple[int, ...]](), list[bool]()
     runtime = SimpleNamespace(cudaHostRegister=lambda *given: (asked.append(given), 2)[1])
     monkeypatch.setattr(pinned_memory, "_runtime", lambda: runtime)
-    monkeypatch.setattr(pinned_memory, "_forget", lambda: cleared.append(True))
+    monkeypatch.setattr(pinned_memory, "_clear_error", lambda: cleared.append(True))
     slab = Slab({"obs": Field((3 << 20,), "uint8")})
     assert pinned_memory.pin(slab) == "3 MiB could not be page-locked (CUDA error 2)" and cleared == [True]
     assert asked == [(slab.address, slab.nbytes, 1)]

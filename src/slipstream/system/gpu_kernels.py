@@ -98,7 +98,7 @@ def capture(work: Callable[[], None], warmups: int = 0, changed: Sequence[Any] =
     """Capture the launches of `work` as a CUDA graph, after `warmups` calls; then restore the tensors `changed`.
 
     Warm-up calls compile kernels and let libraries choose algorithms, which is not possible during a capture. The
-    capture uses the current stream, or a new one if that is the default stream. Other threads may use the GPU meanwhile.
+    capture uses the current stream, or a new one if that is the default stream. Other threads may keep using the GPU.
     """
     import torch
 

@@ -496,7 +496,7 @@ def _make_collector(
             )
         except OSError as error:
             fall_back(plan, notify, "collector", "local", f"workers cannot be started: {error}")
-            fall_back(plan, notify, "workers", 1, "local steps all envs in this process")
+            fall_back(plan, notify, "workers", 1, "the local collector steps all envs in this process")
     vector = _make_local_vector(choice, settings, plan, notify)
     return LocalCollector(Actor(vector, design, seed=seed, roster=roster, memory=env.memory), steps, lag)
 
