@@ -31,9 +31,20 @@ def test_every_switch_has_a_value_and_a_reason(cores: int, native: bool) -> None
 
 @pytest.mark.parametrize(
     "requested",
-    [{"envs": 3}, {"collector": "local"}, {"collector": "actors"}, {"workers": 2}, {"lag": 1}, {"lag": 0},
-     {"learner": "torch"}, {"learner": "fused"}, {"threads": 3}, {"precision": "bf16"}, {"compile": True}],
-)  # fmt: skip
+    [
+        {"envs": 3},
+        {"collector": "local"},
+        {"collector": "actors"},
+        {"workers": 2},
+        {"lag": 1},
+        {"lag": 0},
+        {"learner": "torch"},
+        {"learner": "fused"},
+        {"threads": 3},
+        {"precision": "bf16"},
+        {"compile": True},
+    ],
+)
 def test_a_requested_switch_is_applied(requested: dict[str, Any]) -> None:
     """A switch that is set is applied, and its reason is that it was requested."""
     ((name, value),) = requested.items()
@@ -93,8 +104,9 @@ def test_an_older_run_gets_defaults_for_newer_switches() -> None:
     requested = PlanSettings(learner="torch", precision="bf16", compile=True)
     again = make_plan(requested, Facts(cores=2, native=False, minibatch=8192), before=began)
     assert [(s.requested, s.applied, s.why) for s in (again.precision, again.compile)] == [
-        ("bf16", "fp32", "the run was started with it"), (True, False, "the run was started with it")
-    ]  # fmt: skip
+        ("bf16", "fp32", "the run was started with it"),
+        (True, False, "the run was started with it"),
+    ]
     assert again.applied() == began | {"precision": "fp32", "compile": False}
 
 
@@ -158,27 +170,35 @@ def shown(made: Plan, *names: str) -> list[tuple[Any, str]]:
 def test_where_a_gpu_is_used() -> None:
     """GPU games and image networks use the GPU; small networks, SAC and the fused learner use the CPU."""
     assert shown(on_gpu(), "device", "collector", "inference", "learner") == [
-        ("cuda", "env, policy and learner all run on the H200"), ("device", "env, policy and learner all run on the H200"),
+        ("cuda", "env, policy and learner all run on the H200"),
+        ("device", "env, policy and learner all run on the H200"),
         ("cuda", "same device as the env"),
         ("torch", "the device collector trains with torch on the same device"),
-    ]  # fmt: skip
+    ]
     seen = on_gpu("no GPU version", images=True)
     assert shown(seen, "device", "collector", "inference", "storage", "pinned", "cudnn_benchmark", "groups") == [
-        ("cuda", "an image network is faster on the H200"), ("batched", "one policy on the GPU acts for all envs"),
-        ("cuda", "same device as the learner"), ("device", "same device as the learner"), (True, "transfers overlap with computation"),
-        (True, "the network has convolutions"), (2, "one group steps while the policy acts for the other"),
-    ]  # fmt: skip
+        ("cuda", "an image network is faster on the H200"),
+        ("batched", "one policy on the GPU acts for all envs"),
+        ("cuda", "same device as the learner"),
+        ("device", "same device as the learner"),
+        (True, "transfers overlap with computation"),
+        (True, "the network has convolutions"),
+        (2, "one group steps while the policy acts for the other"),
+    ]
     assert on_gpu("no").device.applied == on_gpu("no", collector="actors").device.applied == "cpu"
     assert shown(on_gpu(learner="fused"), "device", "collector") == [
-        ("cpu", "plan.learner=fused runs on the CPU only"), ("actors", "8 usable cores")
-    ]  # fmt: skip
+        ("cpu", "plan.learner=fused runs on the CPU only"),
+        ("actors", "8 usable cores"),
+    ]
     sac = make_plan(PlanSettings(), Facts(replay=True, images=True, **GPU))
     assert shown(sac, "device", "collector")[0] == ("cpu", "SAC runs on the CPU only")
     asked = on_gpu("no", device="cpu", inference="cuda")
     assert shown(asked, "collector", "inference", "storage", "graphs") == [
-        ("batched", "plan.inference=cuda: one policy on the GPU acts for all envs"), ("cuda", "requested"),
-        ("host", "the learner is on the CPU"), (True, "one graph launch instead of hundreds of kernel launches"),
-    ]  # fmt: skip
+        ("batched", "plan.inference=cuda: one policy on the GPU acts for all envs"),
+        ("cuda", "requested"),
+        ("host", "the learner is on the CPU"),
+        (True, "one graph launch instead of hundreds of kernel launches"),
+    ]
 
 
 @pytest.mark.parametrize("requested", [{"device": "cuda"}, {"inference": "cuda"}])
@@ -216,13 +236,15 @@ def test_how_envs_are_stepped() -> None:
     for how in ("threads", "processes"):
         made = plan(4, vector=how)
         assert shown(made, "collector", "vector", "workers") == [
-            ("local", f"plan.vector={how}: the policy in this process acts for all envs"), (how, "requested"),
+            ("local", f"plan.vector={how}: the policy in this process acts for all envs"),
+            (how, "requested"),
             (4, "one per usable core"),
-        ]  # fmt: skip
+        ]
     forced = plan(4, vector="serial")
     assert shown(forced, "collector", "workers") == [
-        ("local", "plan.vector=serial: the policy in this process acts for all envs"), (1, "the local collector steps all envs in this process")
-    ]  # fmt: skip
+        ("local", "plan.vector=serial: the policy in this process acts for all envs"),
+        (1, "the local collector steps all envs in this process"),
+    ]
     assert plan(4, vector="threads", collector="actors").vector == Switch(
         "threads", "serial", "each actor steps its own envs"
     )
@@ -241,10 +263,12 @@ def test_the_device_collector_overrides_some_switches() -> None:
     made = on_gpu(lag=1, storage="host", precision="fp16", pinned=True, compile=True)
     assert made.collector.applied == "device"
     assert shown(made, "lag", "storage", "precision", "pinned", "compile") == [
-        (0, "collecting and updating alternate on the GPU"), ("device", "rollouts are made on the learner's device"),
-        ("bf16", "the device collector does not support fp16"), (False, "nothing is transferred: the env is on the GPU"),
+        (0, "collecting and updating alternate on the GPU"),
+        ("device", "rollouts are made on the learner's device"),
+        ("bf16", "the device collector does not support fp16"),
+        (False, "nothing is transferred: the env is on the GPU"),
         (False, "the GPU's work is captured as CUDA graphs instead"),
-    ]  # fmt: skip
+    ]
     assert on_gpu(precision="fp16", collector="batched", device="cuda").precision == Switch("fp16", "fp16", "requested")
 
 
@@ -267,8 +291,9 @@ def test_micro_batches() -> None:
     sac = make_plan(PlanSettings(learner="torch", micro_batch=8), Facts(2, False, 256, replay=True))
     assert sac.micro_batch == Switch(8, None, "SAC computes whole batches")
     assert shown(plan(activation_checkpointing=True), "activation_checkpointing", "learner") == [
-        (True, "requested"), ("torch", "activation_checkpointing needs torch")
-    ]  # fmt: skip
+        (True, "requested"),
+        ("torch", "activation_checkpointing needs torch"),
+    ]
 
 
 def test_the_compile_mode() -> None:
@@ -281,9 +306,10 @@ def test_reproducible_turns_timing_dependent_choices_off() -> None:
     """cuDNN autotune is off, and the number of threads is 1 unless it is requested."""
     made = make_plan(PlanSettings(reproducible=True), Facts(off_device="no", images=True, weights=10**6, **GPU))
     assert shown(made, "reproducible", "cudnn_benchmark", "threads") == [
-        (True, "requested"), (False, "plan.reproducible: no autotuning by timing"),
+        (True, "requested"),
+        (False, "plan.reproducible: no autotuning by timing"),
         (1, "plan.reproducible: the same on every machine"),
-    ]  # fmt: skip
+    ]
     assert plan(reproducible=True, threads=3).threads == Switch(3, 3, "requested")
     assert plan().reproducible == Switch(False, False, "not requested: fastest choices")
 

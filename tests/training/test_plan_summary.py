@@ -10,8 +10,12 @@ from slipstream.training.build import build, choose_env
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
 
 SMALL: dict[str, Any] = {
-    "plan__collector": "local", "plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": [16],
-}  # fmt: skip
+    "plan__collector": "local",
+    "plan__envs": 8,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 64,
+    "policy__hidden": [16],
+}
 
 
 def rows(env: str, **more: Any) -> list[Any]:
@@ -31,9 +35,7 @@ def test_all_settings_that_affect_speed_have_a_row() -> None:
     assert found["env.action_repeat"] == (None, 4, "the game's default")
     assert rows("soccer", env__action_repeat=6)[-1] == ("env.action_repeat", 6, 6, "requested")
     assert rows("gymnasium:CartPole-v1", env__action_repeat=3)[-1] == ("env.action_repeat", 3, 3, "requested")
-    assert rows("recall", env__action_repeat=3)[-1] == (
-        "env.action_repeat", 3, 1, "this game does not repeat actions"
-    )  # fmt: skip
+    assert rows("recall", env__action_repeat=3)[-1] == ("env.action_repeat", 3, 1, "this game does not repeat actions")
     sac = rows("gymnasium:Pendulum-v1", algorithm="sac", sac__batch_size=32)
     assert sac[-2] == ("sac.batch_size", 32, 32, "sampled from the replay buffer")
 
@@ -45,9 +47,14 @@ def test_defaults_are_not_listed() -> None:
     requested = rows("recall", plan__learner="torch", plan__threads=2, plan__graphs=True, plan__micro_batch=16)
     names = [name for name, *_ in notable_switches(requested)]
     assert names == [
-        "plan.envs", "plan.collector", "plan.learner", "plan.graphs", "plan.threads", "plan.micro_batch",
+        "plan.envs",
+        "plan.collector",
+        "plan.learner",
+        "plan.graphs",
+        "plan.threads",
+        "plan.micro_batch",
         "ppo.minibatch",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_table_has_columns() -> None:

@@ -26,9 +26,15 @@ from slipstream.system.worker_pool import WorkerPool
 from slipstream.training.build import TrainingParts, build, choose_env
 
 SMALL: dict[str, Any] = {
-    "plan__envs": 16, "plan__collector": "local", "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 64,
-    "policy__hidden": [16], "policy__features": 24, "ppo__epochs": 2,
-}  # fmt: skip
+    "plan__envs": 16,
+    "plan__collector": "local",
+    "plan__threads": 1,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 64,
+    "policy__hidden": [16],
+    "policy__features": 24,
+    "ppo__epochs": 2,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +93,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[TrainingParts], Any],
     "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "LocalCollector", "ActorsCollector"),
     "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "ThreadVector"),
     "native": (
-        "gymnasium:CartPole-v1", {"plan__native": False}, True, lambda p: type(p.collector.actor.vector).__name__,
-        "SerialVector", "Native",
+        "gymnasium:CartPole-v1",
+        {"plan__native": False},
+        True,
+        lambda p: type(p.collector.actor.vector).__name__,
+        "SerialVector",
+        "Native",
     ),
     "workers": ("recall", ACTORS | {"plan__workers": 1}, 2, lambda p: len(psutil.Process().children()), 1, 2),
     "groups": ("recall", {"plan__collector": "batched", "plan__groups": 1}, 2, lambda p: len(p.collector.groups), 1, 2),
@@ -98,16 +108,19 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[TrainingParts], Any],
     "threads": ("pixels", {}, 2, lambda p: (learn(p), torch.get_num_threads())[1], 1, 2),
     "micro_batch": ("pixels", {}, 16, most_rows, 64, 16),
     "activation_checkpointing": ("pixels", {}, True, passes, 8, 16),
-    "reproducible": (
-        "recall", TORCH, True, lambda p: torch.are_deterministic_algorithms_enabled(), False, True
-    ),
-}  # fmt: skip
+    "reproducible": ("recall", TORCH, True, lambda p: torch.are_deterministic_algorithms_enabled(), False, True),
+}
 ELSEWHERE = {
-    "precision": "test_precision.py, and below", "compile": "test_precision.py", "compile_mode": "below",
-    "cudnn_benchmark": "below", "device": "below", "inference": "tests of the batched collector",
-    "storage": "tests of the batched collector", "graphs": "tests of the batched collector",
+    "precision": "test_precision.py, and below",
+    "compile": "test_precision.py",
+    "compile_mode": "below",
+    "cudnn_benchmark": "below",
+    "device": "below",
+    "inference": "tests of the batched collector",
+    "storage": "tests of the batched collector",
+    "graphs": "tests of the batched collector",
     "pinned": "tests of the batched collector",
-}  # fmt: skip
+}
 
 
 def test_every_switch_is_tested() -> None:
@@ -155,8 +168,9 @@ def test_workers_that_cannot_start_fall_back_to_this_process(monkeypatch: pytest
     parts = make("recall", plan__collector="actors", plan__workers=2)
     assert parts.plan.collector == Switch("actors", "local", why)
     assert parts.learner.notices == [
-        f"plan.collector is local: {why}", "plan.workers is 1: the local collector steps all envs in this process"
-    ]  # fmt: skip
+        f"plan.collector is local: {why}",
+        "plan.workers is 1: the local collector steps all envs in this process",
+    ]
     learn(parts)
     parts = make("recall", plan__vector="processes", plan__workers=2)
     assert (parts.plan.vector, parts.plan.workers.applied) == (Switch("processes", "serial", why), 1)
@@ -199,8 +213,12 @@ def test_the_learner_is_on_the_planned_device(precision: str) -> None:
     """Updates on a GPU end near those on the CPU, in every precision."""
     found = []
     for device in ("cpu", "cuda"):
-        parts = make("pixels", plan__device=device, plan__collector="local",
-                     plan__precision=precision if device == "cuda" else "fp32")  # fmt: skip
+        parts = make(
+            "pixels",
+            plan__device=device,
+            plan__collector="local",
+            plan__precision=precision if device == "cuda" else "fp32",
+        )
         learn(parts, 2)
         assert next(parts.learner.engine.policy.parameters()).device.type == device
         found.append(parts.learner.params_and_stats.copy())
@@ -341,8 +359,10 @@ def test_fallbacks_are_recorded(
     why = "memory ran out with 64 samples at once"
     assert plan["plan.micro_batch"] == {"requested": None, "applied": 32, "why": why}
     assert plan["plan.compile"] == {
-        "requested": True, "applied": False, "why": "compiling failed: there is no compiler"
-    }  # fmt: skip
+        "requested": True,
+        "applied": False,
+        "why": "compiling failed: there is no compiler",
+    }
     assert plan["plan.envs"]["applied"] == 16 and plan["ppo.minibatch"]["applied"] == 64
     lines = (Path(run.path) / "events.jsonl").read_text().splitlines()
     said = [event["text"] for event in map(json.loads, lines) if event["text"].startswith("plan.")]

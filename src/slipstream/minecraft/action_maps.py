@@ -1,8 +1,8 @@
 """Action maps: convert the buttons and the camera of Minecraft-like games to a policy's actions, and back.
 
 A game takes a dict: 0 or 1 for every button, the camera as degrees of pitch ([up -, down +]) and yaw ([left -, right
-+]), and sometimes strings (`craft`, `equip`). A map converts dicts of arrays to actions [steps, parts] and actions to dicts;
-encode is the inverse of decode.
++]), and sometimes strings (`craft`, `equip`). A map converts dicts of arrays to actions [steps, parts] and actions to
+dicts; encode is the inverse of decode.
 """
 
 from __future__ import annotations

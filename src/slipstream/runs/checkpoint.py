@@ -1,9 +1,9 @@
 """Checkpoints: safetensors + JSON + sha256 manifest, written atomically.
 
 A checkpoint is a folder `checkpoints/<steps>/`: one safetensors file per group of arrays (`policy` is all that acting
-needs), the rest in `state.json`, and `manifest.json` with the size and sha256 of each. It is written under another name, synced
-and renamed, so a folder that is named by a step count is complete. A reader verifies the same bytes that it parses,
-follows no links or paths, and unpickles nothing.
+needs), the rest in `state.json`, and `manifest.json` with the size and sha256 of each. It is written under another
+name, synced and renamed, so a folder that is named by a step count is complete. A reader verifies the same bytes that
+it parses, follows no links or paths, and unpickles nothing.
 """
 
 from __future__ import annotations
