@@ -20,7 +20,7 @@ from slipstream.training.run_state import Position, capture
 
 @dataclass
 class Progress:
-    """The result of one iteration, for whoever drives the loop."""
+    """The result of one iteration, yielded by the loop."""
 
     position: Position
     seconds: float

@@ -50,7 +50,7 @@ MakeOpponents = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponen
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """The result of a training run."""
 
     run: Path
@@ -89,7 +89,7 @@ def begin(
     *,
     stage: str = "train",
     opponents: MakeOpponents | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Start a new run; `opponents` replaces the opponent that the settings name."""
     settings = resolved.settings
     if settings.steps is None and settings.minutes is None:
@@ -120,7 +120,7 @@ def resume(
     factory: Callable[[], Any] | None = None,
     terms: dict[str, Any] | None = None,
     opponents: MakeOpponents | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Resume a run from its newest valid checkpoint; `steps` is the new total."""
     began = time.perf_counter()
     numba_compile.announce()
@@ -150,7 +150,7 @@ def resume(
             parts.close()
 
 
-def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> Trained:
+def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> TrainingResult:
     """Iterate over the loop with display, signals and keys; save at the end, whatever ended it."""
     request, saver, metrics = StopRequest(), Saver(run, settings.keep), Metrics(run)
     progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
@@ -192,7 +192,7 @@ def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Posi
         saver.close()
         metrics.close()
     steps, seconds = progress.measured
-    return Trained(
+    return TrainingResult(
         run=run.path,
         steps=position.steps,
         seconds=position.seconds + progress.seconds,
