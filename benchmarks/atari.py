@@ -82,7 +82,7 @@ class Training:
         samples, _ = self.parts.learner.update(self.rollout, self.steps)
         self.parts.episodes.add(self.rollout)
         self.steps += samples
-        self.parts.collector.matches(self.version)
+        self.parts.collector.finished_games(self.version)
         self.version += 1
         self.parts.collector.snapshot(self.version)
         self.parts.publish(self.version)

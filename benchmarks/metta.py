@@ -159,7 +159,7 @@ def measure_training(
             rollout = parts.collector.collect(version)
             steps += parts.learner.update(rollout, steps)[0]
             parts.episodes.add(rollout)
-            parts.collector.matches(version)
+            parts.collector.finished_games(version)
             version += 1
             parts.collector.snapshot(version)
             parts.publish(version)

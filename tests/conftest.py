@@ -53,7 +53,7 @@ ACTIONS = {
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tests of a fresh clone compile; what they print must not depend on that."""
     monkeypatch.setattr(numba_compile, "COLD", False)
-    monkeypatch.setattr(numba_compile, "PATIENCE_S", math.inf)
+    monkeypatch.setattr(numba_compile, "NOTICE_AFTER_S", math.inf)
 
 
 @pytest.fixture(scope="session", autouse=True)

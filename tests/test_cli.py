@@ -217,7 +217,7 @@ def test_dry_run(cli: Cli) -> None:
     found = facts(cli("train", "soccer", *QUICK, "--dry-run", "--json"))
     assert found.keys() == {"env", "agents", "obs", "batch", "parameters", "gamma", "plan"}
     assert found["agents"] == 2 and found["batch"] == 4 * 2 * 16
-    assert found["plan"]["plan.collector"] == {"requested": "local", "applied": "local", "why": "asked for"}
+    assert found["plan"]["plan.collector"] == {"requested": "local", "applied": "local", "why": "requested"}
     assert all(switch.keys() == {"requested", "applied", "why"} for switch in found["plan"].values())
     assert not Path("runs").exists()
     assert "nothing was trained" in cli("train", "soccer", *QUICK, "--dry-run").stdout
@@ -329,7 +329,7 @@ def test_a_run_is_not_started_twice_in_one_folder(cli: Cli) -> None:
     """A folder that holds a run is refused, with both ways out."""
     cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 64, "--run", "r")
     assert error(cli("train", "gymnasium:CartPole-v1", *QUICK, "--run", "r"), 5) == (
-        "error: r already holds a run.\nhint: go on with it by `slipstream resume r`, or choose another `--run DIR`\n"
+        "error: r already holds a run.\nhint: resume it with `slipstream resume r`, or choose another `--run DIR`\n"
     )
 
 
@@ -347,13 +347,13 @@ def test_damaged_checkpoints(cli: Cli) -> None:
     damage(512)
     result = cli("resume", "r", "--steps", 640, "--json")
     assert facts(result)["steps"] == 640
-    assert "Checkpoint 512 was passed over: " in result.stderr
+    assert "Checkpoint 512 was skipped: " in result.stderr
     assert "learner.safetensors is damaged: expected sha256" in result.stderr
     assert steps_of(RunDir(Path("r"))) == [256, 512, 640]
     for steps in steps_of(RunDir(Path("r"))):
         damage(steps)
     text = error(cli("resume", "r", "--steps", 999), 5)
-    assert text.startswith("error: No checkpoint of r is whole. Checkpoint 640 was passed over: ")
+    assert text.startswith("error: No checkpoint of r is valid. Checkpoint 640 was skipped: ")
     assert text.endswith("hint: start again with `slipstream train ENV --run DIR`, in another folder\n")
     policy = Path("r") / "checkpoints" / f"{steps_of(RunDir(Path('r')))[-1]:012d}" / "policy.safetensors"
     policy.write_bytes(policy.read_bytes()[:-1])
@@ -416,8 +416,8 @@ def test_a_plain_script_trains_its_own_env_with_actors(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "256",
-        "The environment of r was given in Python and has no name.",
-        "hint: resume it there: slipstream.resume('r', env=lambda: Mine(...))",
+        "The environment of r was given as a Python function and has no name.",
+        "hint: resume it in Python: slipstream.resume('r', env=lambda: Mine(...))",
         "512",
     ]
 

@@ -39,7 +39,7 @@ def test_an_env_fault_can_be_replayed() -> None:
     fault = errors.EnvFault(3, 17, 880, "Traceback ...\nValueError: boom\n")
     assert str(fault) == (
         "Env 3 (seed 17, step 880) raised:\nTraceback ...\nValueError: boom\n"
-        "hint: mend the environment; nothing else failed"
+        "hint: fix the environment; nothing else failed"
     )
     assert (fault.env, fault.seed, fault.step) == (3, 17, 880)
 

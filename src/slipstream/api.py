@@ -305,7 +305,7 @@ def make_vector(
             more = partial(_make_vector, choice)
             workers = best_workers(probe, envs, cores(), more) if vector == "processes" else min(envs, cores())
         how = "serial" if workers == 1 else vector
-        made = spread_vector(choice, envs, how, workers, seed=seed, deadline_s=deadline_s, mends=True, probe=probe)
+        made = spread_vector(choice, envs, how, workers, seed=seed, deadline_s=deadline_s, respawn=True, probe=probe)
     try:
         found = VectorEnv(made, *spaces)
         return as_sb3(found) if api == "sb3" else found

@@ -1,4 +1,4 @@
-"""Intervals: Wilson for rates, Student's t for means, order statistics for medians."""
+"""Confidence intervals: Wilson for rates, Student's t for means, order statistics for medians."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> t
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """Return mean, low and high by Student's t; NaN where there are too few values to say."""
+    """Return mean, low and high by Student's t; NaN where there are too few values."""
     if not values:
         return math.nan, math.nan, math.nan
     count = len(values)
@@ -35,11 +35,11 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tu
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float, float]:
-    """Return median, low, high and how sure that interval is, whatever the values' distribution; NaN without any.
+    """Return median, low, high and the interval's coverage, for any distribution of the values; NaN without values.
 
-    The interval goes from the k-th least to the k-th greatest value, for the largest k that is sure enough: the median
-    lies outside with the chance that fewer than k of n coins, or all but fewer than k, show heads. Below six values
-    even the least and the greatest are less sure than 95 %; they are returned with what they are worth.
+    The interval goes from the k-th smallest to the k-th largest value, for the largest k with enough coverage. The
+    median lies outside with the probability that fewer than k of n fair coins show heads, or fewer than k show tails.
+    With fewer than six values even the smallest and largest have less than 95 % coverage; they are returned with it.
     """
     if not values:
         return math.nan, math.nan, math.nan, 0.0
@@ -55,7 +55,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, degrees: int) -> float:
-    """The quantile of Student's t, by bisection on its distribution function."""
+    """Return the quantile of Student's t, by bisection on its distribution function."""
     low, high = -1e6, 1e6
     for _ in range(200):
         middle = (low + high) / 2
@@ -67,7 +67,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def t_cdf(t: float, degrees: int) -> float:
-    """The distribution function of Student's t, in closed form for whole degrees of freedom."""
+    """Return the distribution function of Student's t, in closed form for integer degrees of freedom."""
     theta = math.atan(t / math.sqrt(degrees))
     cosine, sine = math.cos(theta), math.sin(theta)
     if degrees % 2:

@@ -1,7 +1,13 @@
-"""The seams between the parts: what an environment is, what rows are, what acts.
+"""The interfaces between the parts: specs of environments, rows, vectors and agents.
 
-An environment has A >= 1 agents. A vector of N environments has N * A *rows*, row = env * A + agent.
-Everything downstream sees rows and nothing else; a single-agent environment is the case A = 1.
+An environment has A >= 1 agents. A vector of N environments has N * A *rows*, row = env * A + agent. Everything that
+uses a vector works with rows; a single-agent environment is the case A = 1.
+
+    EnvSpec   static facts of an environment: observation, action, teams, reward terms, tasks
+    Rows      the arrays into which one step of a vector writes its results
+    Vector    N environments with `reset` and `step`, same-step autoreset
+    Stepper   a vector whose step is split into `send` and `receive`
+    Agent     chooses actions for rows: scripted, trained or exported
 """
 
 from __future__ import annotations
@@ -21,37 +27,39 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What an agent can do.
+    """The action space of one agent.
 
-    Actions of a batch are always a two-dimensional array `[rows, parts]`: int32 option indices for
-    `discrete` (one part) and `multi_discrete`, float32 in [low, high] for `continuous`.
-    An action mask is uint8 `[rows, sum(sizes)]`, 1 = allowed, the parts side by side.
+    Actions of a batch are always a two-dimensional array `[rows, parts]`: int32 option indices for `discrete` (one
+    part) and `multi_discrete`, float32 in [low, high] for `continuous`. An action mask is uint8 `[rows, sum(sizes)]`,
+    1 = allowed, with the parts side by side.
     """
 
     kind: Literal["discrete", "multi_discrete", "continuous"]
     sizes: tuple[int, ...] = ()
-    """Options of each part; empty for continuous actions."""
+    """Number of options of each part; empty for continuous actions."""
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    """Bounds of each part of a continuous action; may be infinite."""
     masked: bool = False
+    """Whether the environment provides action masks."""
     binary: tuple[bool, ...] = ()
-    """Which parts are switches (two options, off and on), told by one number instead of two; empty: none."""
+    """Which parts are on/off switches, for which the policy has one logit instead of two; empty: none."""
 
     @property
     def parts(self) -> int:
-        """Columns of an action array."""
+        """Number of columns of an action array."""
         return len(self.low) if self.kind == "continuous" else len(self.sizes)
 
     @property
     def outputs(self) -> int:
-        """Numbers that tell a distribution over actions: logits (one for a switch), or means."""
+        """Number of policy outputs: logits (one for a binary part), or means of continuous actions."""
         if self.kind == "continuous":
             return len(self.low)
         return sum(self.sizes) - sum(self.binary)
 
     @property
     def options(self) -> int:
-        """Columns of an action mask."""
+        """Number of columns of an action mask; 0 without masks."""
         return sum(self.sizes) if self.masked else 0
 
     @property
@@ -60,7 +68,7 @@ class ActionSpec:
         return np.float32 if self.kind == "continuous" else np.int32
 
     def to_unit(self, given: Array) -> Array:
-        """Continuous actions as a policy gives them: [low, high] onto [-1, 1] where both are finite."""
+        """Scale continuous actions from [low, high] to [-1, 1], a policy's range, where both bounds are finite."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
@@ -68,7 +76,7 @@ class ActionSpec:
         return unit
 
     def describe(self) -> dict[str, Any]:
-        """As JSON holds it; bounds as text, since they may be infinite."""
+        """Return a JSON object; bounds are strings, since they may be infinite."""
         return {
             "kind": self.kind,
             "sizes": list(self.sizes),
@@ -79,22 +87,24 @@ class ActionSpec:
         }
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> ActionSpec:
+    def read(cls, described: Mapping[str, Any]) -> ActionSpec:
         """The inverse of `describe`."""
-        low, high = (tuple(float(x) for x in told[side]) for side in ("low", "high"))
-        return cls(told["kind"], tuple(told["sizes"]), low, high, told["masked"], tuple(told["binary"]))
+        low, high = (tuple(float(x) for x in described[side]) for side in ("low", "high"))
+        return cls(
+            described["kind"], tuple(described["sizes"]), low, high, described["masked"], tuple(described["binary"])
+        )
 
 
 @dataclass(frozen=True)
 class ObsField:
-    """One part of an observation."""
+    """One field of an observation."""
 
     name: str
-    """Its key in a dict, its place in a tuple, joined by `/` where they are nested; empty for a bare observation."""
+    """The key in a dict or index in a tuple, joined by `/` if nested; empty if the observation is a single array."""
     kind: Literal["vector", "image", "tokens"]
     shape: tuple[int, ...]
-    """Vector (numbers,), image (height, width, channels) or (frames, height, width, channels), oldest frame first,
-    tokens (tokens, 3): place, feature and value of each, where the place 255 marks a token that is not there."""
+    """vector: (numbers,). image: (height, width, channels) or (frames, height, width, channels), oldest frame first.
+    tokens: (tokens, 3) with place, feature and value of each; place 255 marks an absent token."""
 
     @property
     def dtype(self) -> type[np.generic]:
@@ -103,34 +113,34 @@ class ObsField:
 
     @property
     def planes(self) -> tuple[int, int, int]:
-        """Channels, those of all frames of an image, height and width, as convolutions count them."""
+        """Channels (of all frames together), height and width of an image, as convolutions count them."""
         height, width, channels = self.shape[-3:]
         return prod(self.shape[:-3]) * channels, height, width
 
     @property
     def bytes(self) -> int:
-        """What it takes in a row."""
+        """Size in a row, in bytes."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class ObsSpec:
-    """What an agent sees: fields side by side in one row of one array, vectors first.
+    """The observation space of one agent: fields side by side in one row of one array, vectors first.
 
-    Observations of vectors alone (most games) are float32 rows. With images or tokens among them a row is uint8, the
-    bytes of its vectors first, so that pixels stay what they are until a network reads them.
+    If all fields are vectors (most games), rows are float32. With images or tokens, rows are uint8 and start with the
+    bytes of the vectors, so that pixels stay uint8 until a network reads them.
     """
 
     fields: tuple[ObsField, ...]
 
     @property
     def plain(self) -> bool:
-        """Whether there are only vectors, so that rows are float32."""
+        """Whether all fields are vectors, so that rows are float32."""
         return all(field.kind == "vector" for field in self.fields)
 
     @property
     def floats(self) -> int:
-        """Numbers in all vectors together."""
+        """Number of floats in all vectors together."""
         return sum(prod(field.shape) for field in self.fields if field.kind == "vector")
 
     @property
@@ -140,12 +150,12 @@ class ObsSpec:
 
     @property
     def width(self) -> int:
-        """Columns of an observation array: numbers, or bytes in whole 16s."""
+        """Number of columns of an observation array: floats, or bytes rounded up to a multiple of 16."""
         return self.floats if self.plain else -(-sum(field.bytes for field in self.fields) // 16) * 16
 
     @cached_property
     def places(self) -> dict[str, tuple[ObsField, int]]:
-        """Each field by name and the byte at which it starts."""
+        """Each field with the byte at which it starts, by name."""
         start, places = 0, {}
         for field in self.fields:
             places[field.name] = field, start
@@ -153,20 +163,20 @@ class ObsSpec:
         return places
 
     def describe(self) -> list[dict[str, Any]]:
-        """As JSON holds it."""
+        """Return a JSON array."""
         return [{"name": f.name, "kind": f.kind, "shape": list(f.shape)} for f in self.fields]
 
     @classmethod
-    def read(cls, told: Sequence[Mapping[str, Any]]) -> ObsSpec:
+    def read(cls, described: Sequence[Mapping[str, Any]]) -> ObsSpec:
         """The inverse of `describe`."""
-        return cls(tuple(ObsField(f["name"], f["kind"], tuple(f["shape"])) for f in told))
+        return cls(tuple(ObsField(f["name"], f["kind"], tuple(f["shape"])) for f in described))
 
     def vectors(self, rows: Array) -> Array:
-        """The numbers [..., floats] of observations [..., width], as a view."""
+        """Return the floats [..., floats] of observations [..., width], as a view."""
         return rows if self.plain else rows[..., : 4 * self.floats].view(np.float32)
 
     def split(self, rows: Array) -> dict[str, Array]:
-        """The fields of observations [..., width] by name, as views of their own shape and type."""
+        """Return the fields of observations [..., width] by name, as views with their own shape and dtype."""
         data, found = rows.view(np.uint8), {}
         for name, (field, start) in self.places.items():
             part = data[..., start : start + field.bytes].view(field.dtype)
@@ -174,7 +184,7 @@ class ObsSpec:
         return found
 
     def encode(self, obs: Any) -> Array:
-        """Rows [..., width] of one observation or a batch, given as a dict or tuple of fields, one field, or rows."""
+        """Return rows [..., width] for one observation or a batch: a dict or tuple of fields, one field, or rows."""
         if isinstance(obs, Mapping):
             return self.join(_leaves(obs))
         if isinstance(obs, tuple):
@@ -196,7 +206,7 @@ class ObsSpec:
 
 
 def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of nested dicts and tuples by their joined names."""
+    """Return the fields of nested dicts and tuples by their joined names."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, tuple):
@@ -206,24 +216,27 @@ def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def vector_obs(size: int) -> ObsSpec:
-    """One bare vector of so many numbers."""
+    """Return the spec of an observation that is a single vector of `size` floats."""
     return ObsSpec((ObsField("", "vector", (size,)),))
 
 
 def sides_of(teams: Sequence[int]) -> tuple[int, ...]:
-    """The side of each agent: the place of its team among the teams, from 0."""
+    """Return the side of each agent: the index of its team among the sorted teams."""
     sides = sorted(set(teams))
     return tuple(sides.index(team) for team in teams)
 
 
 def read_meanings(world: Mapping[str, str]) -> dict[str, str]:
-    """Those facts of a world that an agent must have been trained with, or it misreads what it sees."""
+    """Return the facts of a world that define the meaning of observations and actions.
+
+    An agent that was trained with others would misinterpret its observations.
+    """
     return {what: which for what, which in world.items() if what in ("features", "tags", "actions")}
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """The facts about an environment that everything else is sized by."""
+    """Static facts of an environment."""
 
     name: str
     obs: ObsSpec
@@ -231,94 +244,94 @@ class EnvSpec:
     teams: tuple[int, ...] = (0,)
     """The team of each agent of one environment; its length is the number of agents."""
     terms: tuple[str, ...] = ()
-    """Names of the reward terms that the environment reports one by one."""
+    """Names of the reward terms that the environment reports separately in `Rows.terms`."""
     exact: bool = False
-    """Whether `snapshot` holds all there is, so that a resumed run goes on bit for bit."""
+    """Whether `snapshot` holds the whole state, so that a resumed run continues bit for bit."""
     step_seconds: float = 0.0
-    """Game time that one step takes, 0 if unknown."""
+    """Game time of one step in seconds; 0 if unknown."""
     action_repeat: int = 1
-    """Times that the game takes every action."""
+    """Number of times that the game applies each action."""
     behaviours: tuple[str, ...] = ()
-    """Names of what is counted about each row in a game, such as goals or touches; never rewarded."""
+    """Names of statistics that are counted per row and episode, such as goals or touches; never rewarded."""
     tasks: tuple[str, ...] = ()
-    """Kinds of game that every env can be told to play, one per episode; empty: only one."""
+    """Names of the tasks that can be assigned to an env, one per episode; empty if there is only one."""
     target: tuple[str, ...] = ()
-    """Those of the tasks that are played unless told otherwise, and measured on."""
+    """The tasks that are played unless others are assigned, and on which the policy is evaluated."""
     absences: bool = False
-    """Whether some rows may be nobody's in an episode, as places that are not taken."""
+    """Whether rows may be inactive for a whole episode, as in games with a varying number of players."""
     late_resets: bool = False
-    """Whether the step after an end only resets: its row is inactive, and `obs` of the end is its last one."""
+    """Whether the step after an episode's end only resets (next-step autoreset); its row is inactive."""
     world: tuple[tuple[str, str], ...] = ()
-    """What of other people's making it is played on, such as an arena's meshes: a resumed run must have the same."""
+    """External assets and their versions, such as an arena's meshes; a resumed run needs the same."""
     own_threads: bool = False
-    """Whether a vector of it is a `Stepper` with threads of its own, so that nobody else need share it out."""
+    """Whether a vector of it is a `Stepper` with its own threads, so that it is not split over others."""
 
     @property
     def agents(self) -> int:
-        """Rows of one environment."""
+        """Number of agents, which is the number of rows of one environment."""
         return len(self.teams)
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What of its world says how observations and actions are to be read."""
+        """The facts of its world that define the meaning of observations and actions."""
         return read_meanings(dict(self.world))
 
     @property
     def competitive(self) -> bool:
-        """Whether there are two sides, so that games are won and lost."""
+        """Whether there is more than one team, so that games are won and lost."""
         return len(set(self.teams)) > 1
 
 
 def check_tasks(spec: EnvSpec, tasks: Array) -> Array:
-    """The tasks [envs] of an assignment as numbers, each one that the environment has, or -1."""
+    """Return `tasks` [envs] as int64; raise if one is neither -1 nor the index of a task."""
     given = np.asarray(tasks, np.int64).reshape(-1)
     wrong = given[(given < -1) | (given >= len(spec.tasks))]
     if len(wrong):
-        named = f"It has {', '.join(spec.tasks)}." if spec.tasks else "It has one kind of game only."
-        raise ConfigError(f"`{spec.name}` has no task number {wrong[0]}. {named}", "assign -1 for its target")
+        known = f"Its tasks are {', '.join(spec.tasks)}." if spec.tasks else "It has no tasks."
+        raise ConfigError(f"`{spec.name}` has no task number {wrong[0]}. {known}", "assign -1 for its target tasks")
     return given
 
 
 def choose_target(name: str, tasks: Sequence[str], own: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """The tasks that an environment of this name is measured on: those of `env.target`, else its own."""
+    """Return the target tasks of an environment: `given` by `env.target`, or its `own`."""
     for task in given:
         if task not in tasks:
             near = did_you_mean(task, tasks)
-            hint = f"tasks: {', '.join(tasks)}" if tasks else "it has one kind of game: leave env.target out"
+            hint = f"tasks: {', '.join(tasks)}" if tasks else "it has no tasks: remove env.target"
             raise ConfigError(f"`env.target`: `{name}` has no task `{task}`.{near}", hint)
     return tuple(given) or tuple(own)
 
 
 def target_tasks(spec: EnvSpec, first: int, envs: int) -> Array:
-    """The number of the task [envs] that each env plays if it is given none: its target's in turn, by global index."""
+    """Return the index [envs] of the task of each env without an assignment: the targets in turn, by global index."""
     numbers = [spec.tasks.index(task) for task in spec.target] or [-1]
     return np.array([numbers[index % len(numbers)] for index in range(first, first + envs)], np.int64)
 
 
 @dataclass
 class Rows:
-    """Where one step of a vector writes its results: views into buffers that the collector owns.
+    """The arrays into which one step of a vector writes its results: views into buffers of the caller.
 
-    Autoreset is same-step: where an episode ended (`terminated` or `truncated`), `obs` holds the first
-    observation of the next episode and `final_obs` the last one of the old. `final_obs`, `outcome` and
-    `behaviour` mean something only there. `active` is 1 where the row acts on `obs` next; an inactive row is not a
-    transition. `terms` accumulates (`+=`): the collector zeroes it when a rollout starts.
+    Autoreset is same-step: where an episode ended (`terminated` or `truncated`), `obs` is the first observation of the
+    next episode and `final_obs` the last one of the episode that ended. `final_obs`, `outcome` and `behaviour` are
+    valid only there. `active` is 1 where the row acts on `obs` next; an inactive row is not a transition. `terms` is
+    accumulated (`+=`); the caller sets it to zero when a rollout starts.
     """
 
     obs: Array  # [rows, obs.width] of obs.dtype
     reward: Array  # [rows] float32
     terminated: Array  # [rows] uint8
     truncated: Array  # [rows] uint8
-    outcome: Array  # [rows] int8: 1 won, 0 draw, -1 lost
+    outcome: Array  # [rows] int8: 1 win, 0 draw, -1 loss
     final_obs: Array  # as obs
     active: Array  # [rows] uint8
-    mask: Array  # [rows, sum(sizes)] uint8, or [rows, 0] where actions are not masked
+    mask: Array  # [rows, sum(sizes)] uint8, or [rows, 0] without masks
     terms: Array  # [rows, len(terms)] float32, accumulated
-    behaviour: Array  # [rows, len(behaviours)] float32: what was counted in the episode that ended
+    behaviour: Array  # [rows, len(behaviours)] float32: the counts of the episode that ended
 
 
 def empty_rows(spec: EnvSpec, envs: int) -> Rows:
-    """Allocate the buffers for one step of `envs` environments."""
+    """Allocate the arrays for one step of `envs` environments."""
     rows = envs * spec.agents
     return Rows(
         obs=np.zeros((rows, spec.obs.width), spec.obs.dtype),
@@ -338,84 +351,94 @@ def empty_rows(spec: EnvSpec, envs: int) -> Rows:
 class Vector(Protocol):
     """N environments that step together.
 
-    `seed` of environment i depends on the run's seed and on i's global index only, so that how
-    environments are split over processes changes nothing.
+    The seed of an environment depends only on the run's seed and the environment's global index, so results do not
+    depend on how environments are split over processes. A vector is used like this:
+
+        rows = empty_rows(vector.spec, vector.envs)
+        vector.reset(rows)
+        while True:
+            action = agent.act(rows.obs, rows.mask)  # [rows, parts]
+            vector.step(action, rows)                # finished environments are reset in the same step
     """
 
     spec: EnvSpec
     envs: int
 
     def reset(self, out: Rows) -> None:
-        """Start every environment anew: writes `obs`, `active` and `mask`."""
+        """Reset every environment. Writes `obs`, `active` and `mask` of all rows. Called once before the first step."""
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Start the named environments anew, within this vector: writes their rows of `obs`, `active`, `mask`.
+        """Reset the environments with these indices within the vector, at any time between two steps.
 
-        With `seeds`, all chance of the episode that begins follows from its seed; -1: from the env's own next one.
+        Writes their rows of `obs`, `active` and `mask`. With `seeds`, an episode is determined by its seed and the
+        actions; a seed of -1 stands for the next one of the environment's own RNG.
         """
 
     def seeds(self) -> Array:
-        """The seed [envs] int64 from which `reset_envs` would begin each present episode again; -1: none would."""
+        """Return the seed [envs] int64 of each current episode, with which `reset_envs` repeats it; -1 if none does."""
 
     def assign(self, tasks: Array) -> None:
-        """Say which task [envs] each env plays in the episodes that begin from now on; -1: one of the target's."""
+        """Set the index of the task [envs] of each environment for episodes that begin later; -1: a target task."""
 
     def step(self, action: Array, out: Rows) -> None:
-        """Apply `action` [rows, parts] and write everything of `out`."""
+        """Step every environment with `action` [rows, parts] and reset those whose episode ends.
+
+        Writes every array of `out`, which belongs to the caller. Actions of inactive rows are ignored.
+        """
 
     def snapshot(self) -> dict[str, Array]:
-        """Copy the state of all environments into arrays with the environment as first axis.
+        """Return copies of the state of all environments; the first axis of each array is the environment.
 
-        Where `spec.exact` is false these may be empty; `restore` then starts new episodes.
+        If `spec.exact` is false, the state may be incomplete or empty; the caller then resets instead of restoring.
         """
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the state that `snapshot` returned, of a vector with the same number of environments."""
 
     def close(self) -> None:
-        """Free what the environments hold; may be called twice."""
+        """Free all resources; may be called twice."""
 
 
 @runtime_checkable
 class Viewed(Vector, Protocol):
-    """A vector whose games are drawn and told from other arrays than those of a snapshot."""
+    """A vector whose games are rendered from other arrays than those of a snapshot."""
 
     def view(self) -> dict[str, Array]:
-        """What a picture shows of each env as it stands, with the environment as first axis."""
+        """Return the arrays from which the current state is rendered; the first axis is the environment."""
 
 
 @runtime_checkable
 class Stepper(Vector, Protocol):
-    """A vector whose step can be begun and waited for, so that something else is done meanwhile."""
+    """A vector whose step is split in two, so that the caller can work while the environments step."""
 
     def send(self, action: Array, out: Rows) -> None:
-        """Begin a step; neither array may be touched until `receive`."""
+        """Begin a step; neither array may be read or written until `receive` returns."""
 
     def receive(self) -> None:
-        """Wait until the step that was begun is done."""
+        """Wait for the step that `send` began."""
 
 
 @runtime_checkable
 class Agent(Protocol):
-    """Anything that acts on rows: scripted, trained, exported.
+    """Anything that chooses actions for rows: scripted, trained or exported.
 
-    An agent with memory keeps one state per row, in the order of the rows it is given; whoever steps the games says
-    when an episode begins.
+    An agent with memory keeps one recurrent state per row, in the order of the rows that it is given. The caller
+    reports the start of episodes with `begin`.
     """
 
     name: str
 
     def act(self, obs: Any, mask: Array | None = None) -> Array:
-        """Return actions for one observation or a batch of them; a dict of fields will do."""
+        """Return actions for one observation or a batch of them; observations may be rows or dicts of fields."""
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
+        """Write actions [rows, parts] for a batch into `out`; `streams` [rows, 2] are the RNG streams of the rows."""
 
     def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
-        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
+        """Act for the rows with indices `rows`; all arrays are indexed by row, `states` [all rows, size] included."""
 
     def memory(self, rows: int) -> Array:
-        """The states [rows, size] in use, which may be read and written; [rows, 0] without memory."""
+        """Return the current recurrent states [rows, size], which may be read and written; [rows, 0] without memory."""
 
     def begin(self, rows: Array | None = None) -> None:
-        """Forget: the episodes of these rows (all, if not said) begin."""
+        """Clear the recurrent states of these rows (default: all), because their episodes begin."""

@@ -1,15 +1,16 @@
-"""Every error a user can meet, each with its exit code and a hint.
+"""The exceptions that a user can see. Each has a message, a hint and an exit code of the command line.
 
-    SlipstreamError                 1   a bug of ours, or one of the below
-    |-- ConfigError                 2   a setting, a flag, an agent spec
-    |-- EnvError                    3   an environment that is missing, raises, hangs or dies
-    |   `-- EnvFault                3   one that raised, with its index, seed and step
-    |-- DemoError                   4   recorded data that cannot be used
-    |-- CheckpointError             5   a run or checkpoint that is missing, locked or damaged
-    |-- MachineError                6   this machine lacks something (disk, memory, a device)
+    class                    exit code
+    SlipstreamError                 1   base class; raised itself only for bugs in Slipstream
+    |-- ConfigError                 2   an invalid setting, flag or agent spec
+    |-- EnvError                    3   an environment is missing, raises, hangs or dies
+    |   `-- EnvFault                3   an environment raised, with its index, seed, step and traceback
+    |-- DemoError                   4   recorded data cannot be used
+    |-- CheckpointError             5   a run or checkpoint is missing, locked or damaged
+    |-- MachineError                6   this machine lacks disk, memory, a device or a package
     `-- GateError                   7   `bench --gate`: slower than allowed
 
-The numbers are exit codes.
+A run that was stopped by SIGTERM or Ctrl-C and has saved exits with 143 or 130 (see `runs.signals`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 
 class SlipstreamError(Exception):
-    """What happened, and, in `hint`, what to do next."""
+    """The base class: `message` is what happened, `hint` what to do next."""
 
     code = 1
 
@@ -35,36 +36,36 @@ class SlipstreamError(Exception):
 
 
 class ConfigError(SlipstreamError):
-    """A setting, a flag or an agent spec that cannot be used."""
+    """A setting, a flag or an agent spec is invalid."""
 
     code = 2
 
 
 class EnvError(SlipstreamError):
-    """An environment that is missing, raises, hangs or dies."""
+    """An environment is missing, raises, hangs or dies."""
 
     code = 3
 
 
 class EnvFault(EnvError):
-    """An environment raised: which one, its seed and its step, so that it can be replayed, and its own traceback."""
+    """An environment raised: its index, seed and step, with which it can be reproduced, and its traceback."""
 
     def __init__(self, env: int, seed: int, step: int, report: str) -> None:
         super().__init__(
             f"Env {env} (seed {seed}, step {step}) raised:\n{report.rstrip()}",
-            "mend the environment; nothing else failed",
+            "fix the environment; nothing else failed",
         )
         self.env, self.seed, self.step, self.report = env, seed, step, report
 
 
 class DemoError(SlipstreamError):
-    """Recorded data that cannot be used."""
+    """Recorded data cannot be used."""
 
     code = 4
 
 
 class CheckpointError(SlipstreamError):
-    """A run or a checkpoint that is missing, locked or damaged."""
+    """A run or a checkpoint is missing, locked or damaged."""
 
     code = 5
 
@@ -76,19 +77,19 @@ class MachineError(SlipstreamError):
 
 
 class GateError(SlipstreamError):
-    """A measured slow-down that is larger than was allowed."""
+    """A benchmark is slower than allowed."""
 
     code = 7
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean `x`?` for the nearest known word, or nothing."""
+    """Return ` Did you mean `x`?` for the most similar known word, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
 def guarded(work: Callable[..., Any], args: Sequence[Any], where: Callable[[], tuple[int, int, int]]) -> Any:
-    """Do some work of environments; what goes wrong in them is a fault of the env, seed and step that `where` names."""
+    """Call `work(*args)`; an exception becomes an `EnvFault` with the env, seed and step that `where` returns."""
     try:
         return work(*args)
     except SlipstreamError:

@@ -1,15 +1,16 @@
-"""One actor: who plays which rows, and how NaN is kept out and named."""
+"""The actor: which rows learn, step views, and how NaN is masked and reported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slipstream.collect.actor import Actor
-from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, check_rows, checked_rows
+from slipstream.collect.actor import CACHED_ROLLOUTS, Actor, StepViews
+from slipstream.collect.nan_guard import ENDED, INACTIVE, NONFINITE, TRUNCATED, check_args, check_rows
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
@@ -19,55 +20,62 @@ from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
 from slipstream.vector.make import make_vector
 
+SPEC = EnvSpec("toy", vector_obs(3), ActionSpec("discrete", (2,)))
 
-def no_player(name: str) -> Any:
-    """Nobody is asked for."""
+
+def load_no_opponent(name: str) -> Any:
+    """Fail: these tests have no opponents."""
     raise AssertionError(name)
 
 
+def small_design(spec: EnvSpec, value: bool = True) -> Design:
+    """Return the design of a small policy."""
+    return Design(spec.obs, spec.action, PolicySettings(hidden=(8,)), value=value)
+
+
 def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
-    """Fill one rollout with a new policy."""
+    """Fill one rollout with an untrained policy."""
     spec = vector.spec
-    design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
-    actor = Actor(vector, design, seed=0, roster=OpponentRoster(no_player), first=first)
-    actor.acting.load(design.initial_params_and_stats(0))
-    seats = fixed_assignments(spec, vector.envs, False)
-    actor.reset(seats)
+    design = small_design(spec)
+    actor = Actor(vector, design, seed=0, roster=OpponentRoster(load_no_opponent), first=first)
+    actor.policy.load(design.initial_params_and_stats(0))
+    assignments = fixed_assignments(spec, vector.envs, False)
+    actor.reset(assignments)
     rollout = empty_rollout(spec, design, steps, vector.envs)
-    actor.fill(rollout, seats)
+    actor.fill(rollout, assignments)
     return rollout, actor
 
 
-def test_a_look_at_a_step_finds_what_it_holds() -> None:
-    """NaN or infinity anywhere is seen, in last observations only where an episode ended; so are ends and absences."""
+def test_check_rows_finds_nonfinite_ended_and_inactive_rows() -> None:
+    """The flags show NaN and infinity (in `final_obs` only where an episode ended), ends and inactive rows."""
     spec = EnvSpec("toy", vector_obs(5), ActionSpec("discrete", (2,)))
     rows = empty_rows(spec, 20)
-    looked = checked_rows(spec, rows)
+    args = check_args(spec, rows)
     rows.obs[:], rows.reward[:], rows.final_obs[:] = 3e38, -3e38, np.nan
-    assert check_rows(*looked) == 0
+    assert check_rows(*args) == 0
     for array, place in ((rows.obs, (13, 2)), (rows.reward, 13)):
         for bad in (np.nan, np.inf, -np.inf):
             kept, array[place] = array[place], bad
-            assert check_rows(*looked) == BROKEN
+            assert check_rows(*args) == NONFINITE
             array[place] = kept
     rows.terminated[4] = 1
-    assert check_rows(*looked) == ENDED | BROKEN
+    assert check_rows(*args) == ENDED | NONFINITE
     rows.final_obs[4] = 0
-    assert check_rows(*looked) == ENDED
+    assert check_rows(*args) == ENDED
     rows.truncated[5], rows.final_obs[5], rows.active[0] = 1, 0, 0
-    assert check_rows(*looked) == ENDED | CUT | ABSENT
+    assert check_rows(*args) == ENDED | TRUNCATED | INACTIVE
 
 
-def test_a_look_reads_the_numbers_beside_pixels() -> None:
-    """Of an observation with an image only the vector can be broken: bytes are never taken for numbers."""
+def test_check_rows_ignores_pixels() -> None:
+    """In an observation with an image only the vector can be non-finite; pixels are never read as floats."""
     obs = ObsSpec((ObsField("speed", "vector", (2,)), ObsField("view", "image", (4, 4, 1))))
     spec = EnvSpec("toy", obs, ActionSpec("discrete", (2,)))
     rows = empty_rows(spec, 3)
-    looked = checked_rows(spec, rows)
+    args = check_args(spec, rows)
     obs.split(rows.obs)["view"][:] = 255
-    assert check_rows(*looked) == 0
+    assert check_rows(*args) == 0
     obs.split(rows.obs)["speed"][2, 1] = np.nan
-    assert check_rows(*looked) == BROKEN
+    assert check_rows(*args) == NONFINITE
 
 
 def test_learning_rows_are_all_or_one_side() -> None:
@@ -79,8 +87,8 @@ def test_learning_rows_are_all_or_one_side() -> None:
 
 
 @pytest.mark.parametrize(("fault", "what"), [("nan_reward", "The reward"), ("nan_obs", "The observation")])
-def test_nan_is_masked_and_named(fault: Any, what: str) -> None:
-    """The transition leaves the batch, the env starts anew, and env and step are named; nothing else changes."""
+def test_nan_is_masked_and_reported(fault: Any, what: str) -> None:
+    """The transition is masked, the env is reset, and the report names env and step; nothing else changes."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=5))
     vector = make_vector(choice, 2, first=3)
     rollout, actor = fill(vector, 16, first=3)
@@ -97,43 +105,43 @@ def test_nan_is_masked_and_named(fault: Any, what: str) -> None:
     assert np.array_equal(np.flatnonzero(rollout.terminated[:, 0]), [14]), "the next episode has its full ten steps"
 
 
-def test_many_faults_of_one_kind_are_told_in_few_lines() -> None:
-    """The first three are told one by one, the rest as a number."""
+def test_many_faults_of_one_kind_are_summarised() -> None:
+    """The first three are reported one by one, the others as a count."""
     vector = make_vector(EnvChoice("python:Broken", factory=lambda: BrokenEnv("nan_reward", at=2)), 5)
     _, actor = fill(vector, 4)
-    said = actor.guard.drain()
-    assert len(said) == 4
-    assert said[-1] == "The reward was not finite 2 times more."
+    reports = actor.guard.drain()
+    assert len(reports) == 4
+    assert reports[-1] == "The reward was not finite 2 times more."
 
 
 class Terms:
-    """Two agents per env and two named reward terms; on demand one of them turns NaN."""
+    """A vector with two agents per env and two reward terms, one of which is NaN in a given step and row."""
 
-    spec = EnvSpec("terms", vector_obs(2), ActionSpec("discrete", (2,)), teams=(0, 1), terms=("value_target", "touch"))
+    spec = EnvSpec("terms", vector_obs(2), ActionSpec("discrete", (2,)), teams=(0, 1), terms=("goal", "touch"))
 
     def __init__(self, envs: int, bad_step: int, bad_row: int) -> None:
         self.envs, self._bad_step, self._bad_row, self._t = envs, bad_step, bad_row, 0
         self.resets: list[list[int]] = []
 
     def reset(self, out: Rows) -> None:
-        """Begin."""
+        """Reset all envs."""
         out.obs[:], out.active[:] = 0, 1
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Begin anew in some envs."""
+        """Reset some envs."""
         self.resets.append(list(indices))
         for env in indices:
             out.obs[2 * env : 2 * env + 2] = -1
 
     def seeds(self) -> Array:
-        """None has one."""
+        """Return no seeds."""
         return np.full(self.envs, -1)
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
+        """Ignore tasks."""
 
     def step(self, action: Array, out: Rows) -> None:
-        """Pay one for each term, or NaN."""
+        """Reward each term with one, or NaN."""
         self._t += 1
         paid = np.ones((2 * self.envs, 2), np.float32)
         if self._t == self._bad_step:
@@ -144,18 +152,18 @@ class Terms:
         out.terminated[:], out.truncated[:], out.active[:] = 0, 0, 1
 
     def snapshot(self) -> dict[str, Array]:
-        """Nothing."""
+        """Do nothing."""
         return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-def test_a_reward_term_that_turns_nan_is_named() -> None:
-    """The term is named, all rows of that env are masked, and other envs go on."""
+def test_a_nan_reward_term_is_reported_by_name() -> None:
+    """The report names the term, all rows of that env are masked, and other envs are not affected."""
     vector = Terms(envs=3, bad_step=2, bad_row=3)
     rollout, actor = fill(vector, 4)
     assert actor.guard.drain() == [
@@ -174,11 +182,52 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
     from slipstream.agents.specs import load_agent
 
     spec = vector.spec
-    design = Design(spec.obs, spec.action, PolicySettings(hidden=(8,)))
+    design = small_design(spec)
     actor = Actor(vector, design, seed=0, roster=OpponentRoster(lambda name: load_agent(name, spec, choice)))
     actor.roster.add(["scripted:chaser"])
-    seats = fixed_assignments(spec, 2, True)
-    actor.reset(seats)
+    assignments = fixed_assignments(spec, 2, True)
+    actor.reset(assignments)
     rollout = empty_rollout(spec, design, 5, 2)
-    actor.fill(rollout, seats)
+    actor.fill(rollout, assignments)
     assert rollout.active.tolist() == [[1, 0, 0, 1]] * 6
+
+
+def test_step_views_are_made_once() -> None:
+    """What is written into a step view is in the rollout, and the views of a rollout are made only once."""
+    rollout, now = empty_rollout(SPEC, small_design(SPEC), 4, 2), empty_rows(SPEC, 2)
+    views = StepViews(SPEC, now)
+    steps = views.of(rollout)
+    steps[1].action[:], steps[1].rows.obs[:], steps[1].rows.reward[:] = 1, 5.0, 7.0
+    assert (rollout.action[1] == 1).all() and (rollout.obs[2] == 5).all() and (rollout.reward[1] == 7).all()
+    assert steps[2].obs is not steps[1].rows.obs and (steps[2].obs == 5).all()
+    assert all(step.rows.final_obs is now.final_obs for step in steps)
+    assert views.of(rollout) is steps
+
+
+def test_off_policy_steps_have_their_own_final_obs() -> None:
+    """Where the rollout has `final_obs`, each step has its own."""
+    rollout = empty_rollout(SPEC, small_design(SPEC, value=False), 3, 2)
+    steps = StepViews(SPEC, empty_rows(SPEC, 2)).of(rollout)
+    steps[2].rows.final_obs[:] = 9
+    assert rollout.final_obs[:, 0, 0].tolist() == [0, 0, 9]
+
+
+def test_rollout_buffers_filled_in_turn_equal_a_single_buffer() -> None:
+    """More buffers in turn than are cached give the same bits as one buffer that is filled again and again."""
+    results = []
+    for buffers in (1, CACHED_ROLLOUTS + 1):
+        vector = make_vector(EnvChoice("gymnasium:CartPole-v1"), 2)
+        design, assignments = small_design(vector.spec), fixed_assignments(vector.spec, 2, False)
+        actor = Actor(vector, design, seed=0, roster=OpponentRoster(load_no_opponent))
+        actor.policy.load(design.initial_params_and_stats(0))
+        actor.reset(assignments)
+        rollouts = [empty_rollout(vector.spec, design, 30, 2) for _ in range(buffers)]
+        arrays = []
+        for turn in range(7):
+            rollout = rollouts[turn % buffers]
+            actor.fill(rollout, assignments)
+            arrays += [getattr(rollout, field.name).copy() for field in fields(rollout)]
+        results.append(arrays)
+        vector.close()
+    for one, other in zip(*results, strict=True):
+        assert one.tobytes() == other.tobytes()

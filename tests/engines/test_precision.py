@@ -65,7 +65,7 @@ def test_learning_is_halved_and_acting_is_not() -> None:
     for wanted, learned in (("bf16", torch.bfloat16), ("auto", torch.float32)):
         parts = make(plan__precision=wanted)
         assert isinstance(parts.learner.engine, TorchEngine)
-        acting, learning = dtypes(parts.collector.actor.acting.policy), dtypes(parts.learner.engine.policy)
+        acting, learning = dtypes(parts.collector.actor.policy.policy), dtypes(parts.learner.engine.policy)
         rollout = parts.collector.collect(0)
         assert (acting, learning) == ({torch.float32}, set())
         _, row = parts.learner.update(rollout, 0)
@@ -78,7 +78,7 @@ def test_a_vector_policy_gets_torch_for_it() -> None:
     """Where the fused kernels would do, bf16 takes torch and the plan says why; both at once are refused."""
     assert isinstance(make("recall").learner.engine, FusedEngine)
     parts = make("recall", plan__precision="bf16", policy__memory="lstm")
-    assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "bf16 needs it")
+    assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "bf16 needs torch")
     assert parts.learner.engine.precision == "bf16"
     with pytest.raises(ConfigError, match="The fused learner cannot do bf16"):
         make("recall", plan__precision="bf16", plan__learner="fused")
@@ -153,7 +153,7 @@ def test_what_is_said_later_is_heard_too(monkeypatch: pytest.MonkeyPatch) -> Non
     """A compiler that fails in the midst of training is among the learner's notices, and the plan is mended."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     parts = make(plan__compile=True)
-    assert parts.learner.engine.compiled and parts.plan.compile == Switch(True, True, "asked for")
+    assert parts.learner.engine.compiled and parts.plan.compile == Switch(True, True, "requested")
     monkeypatch.setattr(parts.learner.engine, "_learning", broken)
     parts.learner.update(parts.collector.collect(0), 0)
     assert parts.learner.notices == ["plan.compile is off: compiling failed: there is no compiler"]
@@ -188,4 +188,4 @@ def test_a_run_from_before_these_switches_is_built_as_it_was() -> None:
     del before["precision"], before["compile"]
     parts = make(before=before)
     assert (parts.learner.engine.precision, parts.learner.engine.compiled) == ("fp32", False)
-    assert parts.plan.precision == Switch("auto", "fp32", "as the run began")
+    assert parts.plan.precision == Switch("auto", "fp32", "the run was started with it")

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, found again by a mark that all their children carry."""
+"""Commands in their own processes, identified by a mark in the environment of all their children."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MARK = "SLIPSTREAM_TEST_MARK"
 
 @pytest.fixture
 def launch() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
-    """Start a command of ours; return its process and its mark. It is killed with the test."""
-    begun: list[subprocess.Popen[str]] = []
+    """Start a command; return its process and its mark. It is killed at the end of the test."""
+    started: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **more: Any) -> tuple[subprocess.Popen[str], str]:
         mark, pipe = uuid.uuid4().hex, subprocess.PIPE
         command = [sys.executable, "-m", "slipstream.cli", *words]
         environment = dict(os.environ, **{MARK: mark})
-        begun.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, **more))
-        return begun[-1], mark
+        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, **more))
+        return started[-1], mark
 
     yield run
-    for process in begun:
+    for process in started:
         process.kill()
         process.communicate()
 
 
 @pytest.fixture
 def living() -> Callable[[str], list[psutil.Process]]:
-    """Processes that still live and carry a mark in their environment."""
+    """Return the live processes with a mark in their environment."""
 
     def find(mark: str) -> list[psutil.Process]:
         found = []
@@ -53,7 +53,7 @@ def living() -> Callable[[str], list[psutil.Process]]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any], float], bool]:
-    """Wait for a condition, for so many seconds at most; return whether it came true."""
+    """Wait for a condition for some seconds; return whether it became true."""
 
     def wait(condition: Callable[[], Any], seconds: float) -> bool:
         limit = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Environments that break, in real training processes: named, ended tidily, and gone on from."""
+"""Faulty environments in real training processes: they are reported, the run ends cleanly and can be resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Train = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Launch, living: Living) -> Train:
-    """Run a training in a process of its own, and see that it leaves no other behind."""
+    """Run a training in its own process, and check that it leaves no process over."""
     (tmp_path / "broken_module.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
 
@@ -41,65 +41,65 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Launch, livin
         process, mark = launch("train", f"gymnasium:{env}", "--run", "r", *QUICK, *words)
         stdout, stderr = process.communicate(timeout=100)
         assert living(mark) == [], "no worker outlives the run"
-        assert not (tmp_path / "r" / "lock").exists(), "the lock is let go"
+        assert not (tmp_path / "r" / "lock").exists(), "the lock is released"
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     return run
 
 
 def broken(fault: str, at: int = 40) -> list[str]:
-    """Options of an env that breaks at a step."""
+    """Return the options of an env that fails at a step."""
     return ["--set", f"env.options.fault={fault}", "--set", f"env.options.at={at}"]
 
 
-def go_on(steps: int) -> None:
-    """Resume the run here, in this process, for one iteration more."""
+def resume_run(steps: int) -> None:
+    """Resume the run in this process for one more iteration."""
     result = CliRunner().invoke(main, ["resume", "r", "--steps", str(steps), "--import", "broken_module"])
     assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("collector", ["local", "actors"])
 def test_an_env_that_raises(collector: str, train: Train) -> None:
-    """Index, seed, step and the env's own traceback are shown, the exit code is 3, and the run goes on from there."""
+    """Index, seed, step and the env's traceback are shown, the exit code is 3, and the run can be resumed."""
     done = train(*broken("raise"), *ACTORS, "--set", f"plan.collector={collector}")
     assert done.returncode == 3, done.stderr
     assert done.stdout == ""
     text = done.stderr
     assert re.search(r"^error: Env [02] \(seed \d+, step 40\) raised:\nTraceback", text, re.MULTILINE)
     assert 'raise ValueError("broken on purpose")' in text
-    assert text.endswith(
-        "ValueError: broken on purpose\nhint: mend the environment; nothing else failed; "
-        "then go on with: slipstream resume r --import broken_module\n"
-    )
-    go_on(192)
+    assert "ValueError: broken on purpose\nhint: " in text
+    assert text.endswith("slipstream resume r --import broken_module\n")
+    resume_run(192)
 
 
 def test_an_env_that_takes_its_process_down(train: Train) -> None:
-    """The worker's end is told with its exit code and the env that it stepped last."""
+    """The error has the worker's exit code and the env that it stepped last."""
     done = train(*broken("die"), *ACTORS)
     assert done.returncode == 3, done.stderr
     assert re.search(
         r"^error: Worker [01] ended with exit code 7\. Env [02] \(seed \d+, step 40\) was the last it stepped\.$",
-        done.stderr, re.MULTILINE,
-    )  # fmt: skip
-    assert "hint: run with --set plan.collector=local to see it happen in this process" in done.stderr
-    go_on(192)
+        done.stderr,
+        re.MULTILINE,
+    )
+    assert "hint: run with --set plan.collector=local" in done.stderr
+    resume_run(192)
 
 
 def test_an_env_that_never_returns(train: Train) -> None:
-    """An env that hangs is named when its deadline has passed, and its worker is killed."""
+    """An env that hangs is reported after its deadline, and its worker is killed."""
     done = train(*broken("hang"), *ACTORS, "--set", "plan.deadline_s=2")
     assert done.returncode == 3, done.stderr
     assert re.search(
         r"^error: Env [02] \(seed \d+, step 40\) did not return from `step` or `reset` within 2 s\.$",
-        done.stderr, re.MULTILINE,
-    )  # fmt: skip
+        done.stderr,
+        re.MULTILINE,
+    )
     assert "raise plan.deadline_s" in done.stderr
-    go_on(192)
+    resume_run(192)
 
 
 def test_an_env_that_raises_in_reset(train: Train) -> None:
-    """A reset in the middle of training is named like a step."""
+    """An exception in a reset during training is reported like one in a step."""
     done = train(*broken("raise_reset", 20), *ACTORS)
     assert done.returncode == 3, done.stderr
     assert re.search(r"^error: Env [02] \(seed \d+, step 20\) raised:\nTraceback", done.stderr, re.MULTILINE)
@@ -111,13 +111,13 @@ def test_an_env_that_cannot_be_made(train: Train, tmp_path: Path) -> None:
     done = train(*ACTORS, env="Unmade-v0")
     assert done.returncode == 3, done.stderr
     assert re.search(r"^error: Env 0 \(seed \d+, step 0\) raised:\nTraceback", done.stderr, re.MULTILINE)
-    assert done.stderr.endswith("RuntimeError: no such track\nhint: mend the environment; nothing else failed\n")
+    assert done.stderr.endswith("RuntimeError: no such track\nhint: fix the environment; nothing else failed\n")
     assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(("fault", "what"), [("nan_reward", "The reward"), ("nan_obs", "The observation")])
 def test_numbers_that_are_not_finite(fault: str, what: str, train: Train) -> None:
-    """NaN is kept out of the batch and named with env and step, and training goes on to its end with finite weights."""
+    """NaN is masked and reported with env and step, and training ends with finite weights."""
     done = train(*broken(fault), *ACTORS, "--steps", "512")
     assert done.returncode == 0, done.stderr
     for env in range(4):
@@ -129,8 +129,8 @@ def test_numbers_that_are_not_finite(fault: str, what: str, train: Train) -> Non
     assert all(bool(abs(array).sum() < 1e6) for array in arrays.values())
 
 
-def test_a_fault_before_the_first_rollout_is_whole(train: Train) -> None:
-    """There is nothing to resume yet, so no resume is offered."""
+def test_a_fault_before_the_first_checkpoint(train: Train) -> None:
+    """There is nothing to resume yet, so the hint does not suggest it."""
     done = train(*broken("raise", 3), *ACTORS)
     assert done.returncode == 3
-    assert done.stderr.endswith("hint: mend the environment; nothing else failed\n")
+    assert done.stderr.endswith("hint: fix the environment; nothing else failed\n")

@@ -1,4 +1,4 @@
-"""Processes that are stopped or killed: what they save, what they leave, how they are gone on from."""
+"""Runs that are stopped or killed: what they save, what they leave, and that they can be resumed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,23 @@ Start = Callable[..., tuple[subprocess.Popen[str], str]]
 Living = Callable[[str], list[psutil.Process]]
 Until = Callable[[Callable[[], Any], float], bool]
 LONG = [
-    "--preset", "smoke", "--set", "every.evaluate=0", "--set", "plan.collector=actors",
-    "--set", "plan.workers=2", "--steps", "100000000", "--json",
-]  # fmt: skip
+    "--preset",
+    "smoke",
+    "--set",
+    "every.evaluate=0",
+    "--set",
+    "plan.collector=actors",
+    "--set",
+    "plan.workers=2",
+    "--steps",
+    "100000000",
+    "--json",
+]
 
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Start, living: Living, until: Until) -> Start:
-    """Start a long training in a process of its own and wait until it learns."""
+    """Start a long training in its own process and wait for its first checkpoint."""
     monkeypatch.chdir(tmp_path)
 
     def run() -> tuple[subprocess.Popen[str], str]:
@@ -42,8 +51,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Start, living
     return run
 
 
-def go_on() -> str:
-    """Resume for a little, in this process; return what was said."""
+def resume_run() -> str:
+    """Resume for a few steps in this process; return stderr."""
     steps = steps_of(RunDir(Path("r")))[-1] + 100
     result = CliRunner().invoke(main, ["resume", "r", "--steps", str(steps), "--json"])
     assert result.exit_code == 0, result.output
@@ -53,7 +62,7 @@ def go_on() -> str:
 
 @pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
 def test_a_signal_saves_and_ends(number: signal.Signals, code: int, word: str, start: Start, living: Living) -> None:
-    """The run ends at its next boundary, saved, with the code that says so; a second start is refused meanwhile."""
+    """The run saves and ends after its iteration with that exit code; before, a second start is an error."""
     process, mark = start()
     refused = CliRunner().invoke(main, ["resume", "r"])
     assert refused.exit_code == 5
@@ -68,29 +77,29 @@ def test_a_signal_saves_and_ends(number: signal.Signals, code: int, word: str, s
     assert "Traceback" not in stderr
     assert steps_of(RunDir(Path("r")))[-1] == facts["steps"]
     assert living(mark) == []
-    go_on()
+    resume_run()
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux")
-def test_a_killed_run_leaves_nothing_behind_and_goes_on(start: Start, living: Living, until: Until) -> None:
-    """After SIGKILL workers are gone within two seconds, /dev/shm is as it was, and the stale lock is taken over."""
+def test_a_killed_run_leaves_nothing_over_and_can_be_resumed(start: Start, living: Living, until: Until) -> None:
+    """After SIGKILL workers end within two seconds, /dev/shm is unchanged, and the stale lock is replaced."""
     before = set(os.listdir("/dev/shm"))
     process, mark = start()
     process.kill()
     process.communicate()
     assert until(lambda: not living(mark), 2.0), "workers end with their parent"
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "slip" in name]
-    assert "Took over the lock of r, left by pid " in go_on()
+    assert "lock of r, left by pid " in resume_run()
 
 
-def test_a_killed_worker_is_named(start: Start, living: Living) -> None:
-    """A worker that is killed from outside ends the run with its env named, saved up to the last whole iteration."""
+def test_a_killed_worker_is_reported(start: Start, living: Living) -> None:
+    """A killed worker ends the run with a report of its env, and the last complete iteration is saved."""
     process, mark = start()
     worker = next(p for p in living(mark) if p.pid != process.pid)
     worker.kill()
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 3
     assert "was killed by signal 9. Env " in stderr
-    assert "then go on with: slipstream resume r" in stderr
+    assert "slipstream resume r" in stderr
     assert living(mark) == []
-    go_on()
+    resume_run()

@@ -1,4 +1,4 @@
-"""Action maps: dicts of buttons and a camera as choices, both ways."""
+"""Action maps: dicts of buttons and camera to actions, and back."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from slipstream.minecraft.action_maps import (  # fmt: skip
 
 
 def one(**done: object) -> dict[str, np.ndarray]:
-    """What was done at one step."""
+    """Return the game's action of one step."""
     return {"camera": np.zeros((1, 2), np.float32)} | {name: np.array([value]) for name, value in done.items()}
 
 
 @pytest.mark.parametrize(("table", "size"), [(TABLE_14, 14), (TABLE_8, 8)])
-def test_a_table_is_the_same_both_ways(table: TableMap, size: int) -> None:
-    """Encoding what an entry decodes to gives that entry, for all of them."""
+def test_a_table_is_invertible(table: TableMap, size: int) -> None:
+    """Encoding the decoded entry gives the entry, for all of them."""
     every = np.arange(size, dtype=np.int32)[:, None]
     assert table.spec.sizes == (size,) and table.spec.kind == "discrete"
     found = table.encode(table.decode(every))
@@ -36,16 +36,16 @@ def test_a_table_is_the_same_both_ways(table: TableMap, size: int) -> None:
     np.testing.assert_array_equal(found, every)
 
 
-def test_the_entries_are_those_that_were_asked_for() -> None:
-    """The two tables have their actions in the order in which they are known."""
+def test_the_entries_of_the_tables() -> None:
+    """The two tables have their entries in the documented order."""
     walk = ("noop", "forward", "back", "left", "right", "jump", "jump+forward", "sprint+forward")
     looks = ("look left", "look right", "look up", "look down")
     assert TABLE_14.names == (*walk, "attack", "attack+forward", *looks)
     assert TABLE_8.names == ("noop", "forward", "jump+forward", "attack", *looks)
 
 
-def test_a_decoded_action_is_what_the_game_takes() -> None:
-    """Every button is there as 0 or 1, and the camera as degrees of pitch and yaw: up and left are negative."""
+def test_a_decoded_action_is_valid_for_the_game() -> None:
+    """Every button is 0 or 1, and the camera is degrees of pitch and yaw: up and left are negative."""
     found = TABLE_14.decode(np.array([[7], [10], [11], [12], [13]]))
     assert set(found) == {*BUTTONS, "camera"}
     assert found["sprint"].tolist() == [1, 0, 0, 0, 0] and found["forward"].tolist() == [1, 0, 0, 0, 0]
@@ -71,14 +71,14 @@ def test_a_decoded_action_is_what_the_game_takes() -> None:
     ],
 )
 def test_the_nearest_entry(pressed: list[str], in_14: str, in_8: str) -> None:
-    """Where no entry has all buttons, the weightiest that differs decides."""
+    """If no entry has all buttons, the first that differs by priority decides."""
     given = one(**dict.fromkeys(pressed, 1))
     assert TABLE_14.names[TABLE_14.encode(given)[0, 0]] == in_14
     assert TABLE_8.names[TABLE_8.encode(given)[0, 0]] == in_8
 
 
 def test_the_nearest_entry_is_the_nearest_of_all() -> None:
-    """For every combination of buttons the entry agrees with a plain search by rank."""
+    """For every combination of buttons the entry equals that of a plain search."""
     rank = ("attack", "forward", "jump", "sprint", "back", "left", "right")
     combinations = np.array(np.unravel_index(np.arange(128), (2,) * 7))
     given = dict(zip(rank, combinations, strict=True)) | {"camera": np.zeros((128, 2))}
@@ -96,33 +96,33 @@ def test_the_nearest_entry_is_the_nearest_of_all() -> None:
     ],
 )  # fmt: skip
 def test_the_camera_comes_first(camera: tuple[float, float], entry: str) -> None:
-    """A turn from the margin on is a look along the axis that turned more, whatever else is pressed."""
+    """A camera movement of the margin or more is a look along the larger axis, whatever is pressed."""
     given = one(attack=1) | {"camera": np.array([camera])}
     assert TABLE_14.names[TABLE_14.encode(given)[0, 0]] == entry
 
 
-def test_a_look_that_the_table_lacks_is_not_taken() -> None:
-    """A table without `look up` takes the buttons there."""
+def test_a_look_that_is_not_in_the_table() -> None:
+    """A table without `look up` encodes the buttons instead."""
     table = TableMap(("noop", "attack", "look left"))
     given = one(attack=1) | {"camera": np.array([[-30.0, 0.0]])}
     assert table.encode(given).tolist() == [[1]]
 
 
 def test_a_margin_beyond_the_look_is_an_error() -> None:
-    """A look that would not be seen as one cannot be set."""
-    with pytest.raises(ConfigError, match="A look of 3 degrees is less than the margin of 5 from which a turn counts"):
+    """A look smaller than the margin is an error."""
+    with pytest.raises(ConfigError, match=r"`look` = 3 .* `margin` = 5"):
         TableMap(TABLE_8.names, look=3.0)
 
 
 def test_linear_bins() -> None:
-    """Eleven even bins of 2 degrees: middles stay, what lies beyond the limit is the last bin."""
+    """Eleven equal bins of 2 degrees: centres are kept, and angles beyond the limit are clipped."""
     assert LINEAR.count == 11
     assert LINEAR.discretise([-90, -10, -9.1, -1.1, 0, 0.9, 4, 10, 90]).tolist() == [0, 0, 0, 4, 5, 5, 7, 10, 10]
     assert LINEAR.undiscretise(np.arange(11)).tolist() == [-10, -8, -6, -4, -2, 0, 2, 4, 6, 8, 10]
 
 
 def test_mu_law_bins() -> None:
-    """VPT's bins (limit 10, width 2, mu 10): the middle of bin 6 is (11^0.2 - 1) degrees, computed by hand."""
+    """VPT's bins (limit 10, width 2, mu 10): the centre of bin 6 is (11^0.2 - 1) degrees, computed by hand."""
     bins = CameraBins(10.0, 2.0, 10.0)
     assert bins.count == 11
     by_hand = [11 ** (n / 5) - 1 for n in range(6)]  # 0, 0.6154, 1.6095, 3.2155, 5.8097, 10
@@ -134,16 +134,16 @@ def test_mu_law_bins() -> None:
 
 
 @pytest.mark.parametrize("full", [FULL, FullMap(VPT_BUTTONS, LINEAR), FullMap(("jump",), None)])
-def test_the_full_map_is_the_same_both_ways(full: FullMap) -> None:
-    """Every option of every part survives decoding and encoding."""
+def test_the_full_map_is_invertible(full: FullMap) -> None:
+    """Every option of every part is the same after decoding and encoding."""
     random = np.random.default_rng(0)
     every = np.stack([random.integers(0, size, 400) for size in full.spec.sizes], axis=1).astype(np.int32)
     np.testing.assert_array_equal(full.encode(full.decode(every)), every)
     assert all(len(np.unique(column)) == size for column, size in zip(every.T, full.spec.sizes, strict=True))
 
 
-def test_the_full_map_has_switches_then_words_then_the_camera() -> None:
-    """Buttons are switches, words are choices, pitch and yaw have bins of their own."""
+def test_the_full_map_has_switches_then_strings_then_the_camera() -> None:
+    """Buttons are binary parts, strings are choices, pitch and yaw have their own bins."""
     full = action_map("full", buttons=("jump", "use"), choices={"craft": ("none", "planks", "stick")})
     assert full.spec.sizes == (2, 2, 3, 11, 11)
     assert full.spec.binary == (True, True, False, False, False)
@@ -154,18 +154,18 @@ def test_the_full_map_has_switches_then_words_then_the_camera() -> None:
     assert found["camera"].tolist() == [[0.0, 10.0]]
 
 
-def test_words_that_are_not_known_are_named() -> None:
-    """A word outside of the list is an error, and so are numbers where words should be."""
+def test_unknown_strings_are_an_error() -> None:
+    """An unknown string is an error, and so are numbers in place of strings."""
     words = ("none", "planks", "log")
     assert codes(np.array(["log", "none", "planks"]), words, "craft").tolist() == [2, 0, 1]
     with pytest.raises(DemoError, match="`craft` is `torch`, which is none of: none, planks, log"):
         codes(np.array(["none", "torch"]), words, "craft")
-    with pytest.raises(DemoError, match="`craft` should be words but is int64"):
+    with pytest.raises(DemoError, match="`craft` should be strings but is int64"):
         codes(np.array([1]), words, "craft")
 
 
 def test_maps_by_name() -> None:
-    """`14`, `8` and `full` are maps; anything else is an error that says so."""
+    """`14`, `8` and `full` are maps; any other name is an error."""
     assert action_map("14") == TABLE_14 and action_map("8") == TABLE_8 and action_map("full") == FULL
     assert action_map("8", look=10.0, margin=2.0) == TableMap(TABLE_8.names, 10.0, 2.0)
     with pytest.raises(ConfigError, match=r"There is no action map `fulll`\. Did you mean `full`\?"):

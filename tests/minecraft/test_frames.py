@@ -1,4 +1,4 @@
-"""Frame adapters: smaller, grey, stacked frames with numbers beside them."""
+"""Frame preprocessing: resized, grayscale, stacked frames joined with scalars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FRAMES = RANDOM.integers(0, 256, (5, 12, 16, 3)).astype(np.uint8)
 
 
 def two_taps(frame: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear sampling at the middle of every new pixel, written out."""
+    """Bilinear interpolation at the centre of every new pixel, as a plain loop."""
     out = np.zeros((height, width, frame.shape[2]))
     for y in range(height):
         for x in range(width):
@@ -28,25 +28,25 @@ def two_taps(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def test_area_is_the_mean_of_what_a_pixel_covers() -> None:
-    """Half the size averages two by two pixels, within one level."""
+    """Half the size is the mean of two by two pixels, within one level."""
     means = FRAMES.reshape(5, 6, 2, 8, 2, 3).mean(axis=(2, 4))
     assert np.abs(resize(FRAMES, (6, 8)) - means).max() <= 1.0
 
 
 @pytest.mark.parametrize("size", [(5, 7), (6, 8), (30, 40)])
 def test_bilinear_takes_four_pixels(size: tuple[int, int]) -> None:
-    """Bilinear mixes the four pixels around a middle and no others, smaller or larger, rounded."""
+    """Bilinear interpolates the four pixels around a centre, for smaller and larger sizes, rounded."""
     for frame, small in zip(FRAMES, resize(FRAMES, size, "bilinear"), strict=True):
         assert np.abs(small - two_taps(frame, *size)).max() < 0.502
 
 
-def test_the_same_size_is_the_same_frames() -> None:
-    """Nothing is copied where nothing changes."""
+def test_the_same_size_returns_the_same_frames() -> None:
+    """Frames of the requested size are not copied."""
     assert resize(FRAMES, (12, 16)) is FRAMES
 
 
-def test_resize_keeps_the_axes_in_front_and_knows_its_channels() -> None:
-    """Batches of sequences of grey frames can be resized; four channels cannot."""
+def test_resize_keeps_leading_axes_and_checks_channels() -> None:
+    """Batches of sequences of grayscale frames can be resized; four channels are an error."""
     light = grey(FRAMES)[None]
     assert resize(light, (6, 8)).shape == (1, 5, 6, 8, 1)
     with pytest.raises(ConfigError, match="A frame of 4 channels cannot be resized"):
@@ -54,7 +54,7 @@ def test_resize_keeps_the_axes_in_front_and_knows_its_channels() -> None:
 
 
 def test_grey_by_hand() -> None:
-    """Red, green, blue and white weigh 0.299, 0.587, 0.114 and 1."""
+    """Red, green, blue and white have the weights 0.299, 0.587, 0.114 and 1."""
     colours = np.array([[[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [0, 0, 0]]]], np.uint8)
     assert grey(colours)[0, 0, :, 0].tolist() == [76, 150, 29, 255, 0]
     assert grey(colours).dtype == np.uint8
@@ -62,7 +62,7 @@ def test_grey_by_hand() -> None:
 
 
 def test_a_stack_repeats_the_first_frame_before_the_start() -> None:
-    """Frame t stands last, those before it in front, and the first where there is none."""
+    """Frame t is last, earlier ones come first, and the first frame is repeated before the start."""
     found = stack(FRAMES, 3)
     assert found.shape == (5, 12, 16, 9)
     for t in range(5):
@@ -71,8 +71,8 @@ def test_a_stack_repeats_the_first_frame_before_the_start() -> None:
     assert stack(FRAMES, 1) is FRAMES
 
 
-def test_stacking_step_by_step_is_stacking_at_once() -> None:
-    """A live game that gives a frame at a time makes the same stacks."""
+def test_stacking_step_by_step_equals_stacking_at_once() -> None:
+    """Adding one frame at a time gives the same stacks."""
     whole = stack(FRAMES, 4)
     now = np.tile(FRAMES[0], 4)
     for t in range(5):
@@ -80,8 +80,8 @@ def test_stacking_step_by_step_is_stacking_at_once() -> None:
         np.testing.assert_array_equal(now, whole[t])
 
 
-def test_an_adapter_makes_rows_that_split_again() -> None:
-    """Frames and numbers are fields of one row; pixels stay bytes, numbers stay exact."""
+def test_an_adapter_makes_rows_that_can_be_split() -> None:
+    """Frames and scalars are fields of one row; pixels stay uint8, scalars stay exact."""
     adapter = FrameAdapter((6, 8), grey=True, stack=2, scalars=(("inventory/log", 1), ("compass", 2)))
     numbers = {"inventory/log": np.arange(5), "compass": RANDOM.normal(size=(5, 2)).astype(np.float32)}
     spec = adapter.obs_spec((12, 16, 3))
@@ -98,13 +98,13 @@ def test_an_adapter_makes_rows_that_split_again() -> None:
 
 
 def test_a_plain_adapter_changes_nothing() -> None:
-    """Without options frames come out as they went in."""
+    """Without options frames are unchanged."""
     adapter = FrameAdapter()
     np.testing.assert_array_equal(adapter.obs_spec((12, 16, 3)).split(adapter.encode(FRAMES))["pov"], FRAMES)
 
 
-def test_impossible_adapters_are_errors() -> None:
-    """A stack of none and a size of zero are refused."""
+def test_invalid_adapters_are_errors() -> None:
+    """An empty stack and a size of zero are errors."""
     with pytest.raises(ConfigError, match="in stacks of 0 cannot be"):
         FrameAdapter(stack=0)
     with pytest.raises(ConfigError, match=r"Frames of size \(0, 8\)"):

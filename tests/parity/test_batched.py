@@ -1,4 +1,4 @@
-"""The batched collector makes the rollouts that local makes, whatever steps the envs and however they are grouped."""
+"""The batched and local collectors make the same rollouts, with any vector and any groups."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def rollouts(
-    env: str, count: int, heard: list[str] | None = None, **more: Any
+    env: str, count: int, notices: list[str] | None = None, **more: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Collect and learn for some iterations; return copies of the rollouts, and what the next one starts from.
+    """Collect and learn for some iterations; return copies of the rollouts, and the start state of the next one.
 
-    What is said meanwhile is added to `heard`.
+    Notices are added to `notices`.
     """
     settings = configure(env, flags=SETTINGS | more).settings
     parts = build(choose_env(env, settings), settings)
@@ -61,26 +61,26 @@ def rollouts(
         for version in range(count):
             rollout = parts.collector.collect(version)
             made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
-            made[-1]["matches"] = parts.collector.matches(version)
+            made[-1]["matches"] = parts.collector.finished_games(version)
             samples, _ = parts.learner.update(rollout, steps)
             steps += samples
             parts.publish(version + 1)
         state = parts.collector.snapshot(count)
-        if heard is not None:
-            heard += parts.learner.notices + parts.collector.drain_faults()
+        if notices is not None:
+            notices += parts.learner.notices + parts.collector.drain_faults()
     finally:
         parts.close()
     return made, state
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two arrays or lists are equal."""
+    """Return whether two arrays or lists are equal."""
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
 
 
 @pytest.mark.parametrize(("env", "more"), CASES)
 def test_batched_equals_local(env: str, more: dict[str, Any]) -> None:
-    """Every array of every rollout, the games and what comes next are the same, bit for bit."""
+    """Every array of every rollout, the games and the next start state are the same, bit for bit."""
     local, start = rollouts(env, 4, plan__collector="local", **more)
     batched, other_start = rollouts(env, 4, plan__collector="batched", plan__workers=2, **more)
     for number, (one, other) in enumerate(zip(local, batched, strict=True)):
@@ -92,8 +92,8 @@ def test_batched_equals_local(env: str, more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("vector", "lag"), [("threads", 0), ("processes", 1)])
-def test_a_resumed_run_goes_on_exactly(vector: str, lag: int, quick: Callable[..., Run], tmp_path: Path) -> None:
-    """A run that was stopped and goes on leaves the weights of one that was not."""
+def test_a_resumed_run_is_exact(vector: str, lag: int, quick: Callable[..., Run], tmp_path: Path) -> None:
+    """A resumed run ends with the same weights as an uninterrupted one."""
     how = {"plan__collector": "batched", "plan__vector": vector, "plan__groups": 2, "plan__lag": lag}
     run = quick(name="whole", plan__workers=2, steps=2048, **how)
     quick(name="parts", plan__workers=2, steps=1024, **how)
@@ -111,12 +111,17 @@ def test_a_resumed_run_goes_on_exactly(vector: str, lag: int, quick: Callable[..
         ("hang", r"Env [01] \(seed \d+, step 6\) did not return from `step` or `reset` within 1 s\."),
     ],
 )
-def test_workers_that_fail_are_named(fault: Any, message: str, lag: int) -> None:
-    """An env that raises, dies or hangs in a worker is named by index, seed and step."""
+def test_workers_that_fail_are_reported(fault: Any, message: str, lag: int) -> None:
+    """An env that raises, dies or hangs in a worker is reported with index, seed and step."""
     flags = SETTINGS | {
-        "plan__collector": "batched", "plan__vector": "processes", "plan__envs": 2, "plan__groups": 2,
-        "plan__workers": 2, "plan__lag": lag, "plan__deadline_s": 1.0,
-    }  # fmt: skip
+        "plan__collector": "batched",
+        "plan__vector": "processes",
+        "plan__envs": 2,
+        "plan__groups": 2,
+        "plan__workers": 2,
+        "plan__lag": lag,
+        "plan__deadline_s": 1.0,
+    }
     settings = configure("python:Broken", flags=flags).settings
     choice = choose_env("python:Broken", settings, factory=lambda: BrokenEnv(fault, at=5))
     parts = build(choice, settings)
@@ -130,27 +135,27 @@ def test_workers_that_fail_are_named(fault: Any, message: str, lag: int) -> None
     assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
-    """Whenever the policy is asked for one of two groups, the other is on its way, but for the first time."""
+def test_one_group_steps_while_the_policy_acts_for_another() -> None:
+    """Whenever the policy acts for one of two groups, the other is stepping, except the first time."""
     settings = configure("soccer", flags=SETTINGS | {"plan__collector": "batched", "plan__groups": 2}).settings
     parts = build(choose_env("soccer", settings), settings)
-    collector, under_way, seen = parts.collector, set[int](), list[int]()
+    collector, stepping, seen = parts.collector, set[int](), list[int]()
     assert isinstance(collector, BatchedCollector)
     for number, group in enumerate(collector.groups):
         vector: Any = group.vector
 
         def send(action: Any, out: Any, number: int = number, real: Any = vector.send) -> None:
-            under_way.add(number)
+            stepping.add(number)
             real(action, out)
 
         def receive(number: int = number, real: Any = vector.receive) -> None:
             real()
-            under_way.discard(number)
+            stepping.discard(number)
 
         vector.send, vector.receive = send, receive
-    acting: Any = collector.groups[0].acting
+    acting: Any = collector.groups[0].policy
     act = acting.act
-    acting.act = lambda *args: (seen.append(len(under_way)), act(*args))
+    acting.act = lambda *args: (seen.append(len(stepping)), act(*args))
     try:
         parts.publish(0)
         collector.start(0, None)
@@ -161,9 +166,9 @@ def test_one_group_steps_while_the_policy_chooses_for_another() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_the_device_infers_what_local_does(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the CPU in the GPU's part, rollouts are the same bit for bit."""
-    monkeypatch.setattr(machine, "gpu_name", lambda: "a part to play")
+def test_gpu_inference_equals_local(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the CPU in place of the GPU, rollouts are the same bit for bit."""
+    monkeypatch.setattr(machine, "gpu_name", lambda: "a simulated GPU")
     monkeypatch.setattr(machine, "gpu_bf16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     memory = {"policy__features": 16, "policy__memory": "lstm", "policy__memory_size": 12}
@@ -181,21 +186,21 @@ def test_the_device_infers_what_local_does(lag: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("storage", ["device", "host"])
 @pytest.mark.parametrize("env", ["soccer", "mixed:multi"])
-def test_a_gpu_trains_as_the_cpu_does(env: str, storage: str, lag: int) -> None:
-    """In fp32 the first rollout has the chance and the choices of local; with graphs or without the rest agrees."""
+def test_training_on_a_gpu_is_close_to_the_cpu(env: str, storage: str, lag: int) -> None:
+    """In fp32 the first rollout has the RNG and the actions of local; with and without graphs the rest agrees."""
     how = {"plan__lag": lag, "policy__features": 16, "plan__envs": 64, "ppo__minibatch": 128, "env__match_seconds": 2.0}
     local, _ = rollouts(env, 4, plan__collector="local", plan__device="cpu", **how)
     there = {"plan__collector": "batched", "plan__groups": 2, "plan__device": "cuda", "plan__inference": "cuda"}
     made = {}
     for graphs in (False, True):
         more = {"plan__graphs": graphs, "plan__storage": storage, "plan__precision": "fp32"}
-        heard: list[str] = []
-        made[graphs], _ = rollouts(env, 4, heard, **there, **more, **how)
+        notices: list[str] = []
+        made[graphs], _ = rollouts(env, 4, notices, **there, **more, **how)
         if graphs and storage == "device":
-            assert not [said for said in heard if "plan.graphs" in said]
+            assert not [notice for notice in notices if "plan.graphs" in notice]
         first, other = local[0], made[graphs][0]
         same_choice, gap = np.mean(first["action"] == other["action"]), np.abs(first["log_prob"] - other["log_prob"])
-        assert same_choice > 0.99, f"graphs {graphs}: {same_choice:.4f} of the choices are the same"
+        assert same_choice > 0.99, f"graphs {graphs}: {same_choice:.4f} of the actions are the same"
         assert np.mean(gap < 1e-3) > 0.99, (
             f"graphs {graphs}: logp differs by {np.median(gap):.1e}, most {gap.max():.1e}"
         )

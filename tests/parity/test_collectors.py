@@ -1,4 +1,4 @@
-"""Actors and local make the same rollouts, whatever the split and the lag."""
+"""The actors and local collectors make the same rollouts, whatever the split and the lag."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def test_actors_equal_local(env: str, more: dict[str, Any]) -> None:
 
 def test_lag_is_exactly_one() -> None:
     """At lag 1, rollouts 0 and 1 are made with the first weights, and rollout 2 with those of update 1."""
-    episode_start = rollouts("soccer", 3, plan__collector="local", plan__lag=0)
+    current = rollouts("soccer", 3, plan__collector="local", plan__lag=0)
     stale = rollouts("soccer", 3, plan__collector="local", plan__lag=1)
-    assert np.array_equal(episode_start[0]["log_prob"], stale[0]["log_prob"])
-    assert not np.array_equal(episode_start[1]["log_prob"], stale[1]["log_prob"])
+    assert np.array_equal(current[0]["log_prob"], stale[0]["log_prob"])
+    assert not np.array_equal(current[1]["log_prob"], stale[1]["log_prob"])
     never = rollouts("soccer", 2, plan__collector="local", ppo__learning_rate=1e-30, ppo__normalise_obs=False)
     first = rollouts("soccer", 2, plan__collector="local", plan__lag=1, ppo__normalise_obs=False)
     assert np.array_equal(never[1]["log_prob"], first[1]["log_prob"])
 
 
-def test_training_is_the_same_with_either(quick: Callable[..., Run]) -> None:
-    """A whole run by actors leaves the weights that a local one leaves."""
+def test_training_does_not_depend_on_the_collector(quick: Callable[..., Run]) -> None:
+    """A whole run with actors ends with the same weights as a local one."""
     weights = []
     for name, collector in (("a", "local"), ("b", "actors")):
         run = quick(name=name, plan__collector=collector, plan__threads=1)

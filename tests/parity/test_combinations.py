@@ -1,4 +1,4 @@
-"""Every kind of policy on every kind of game: what acted is what is trained, and it plays, saves and goes on."""
+"""Every kind of policy on every kind of game: the acting policy is the trained one, and it saves, resumes and plays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from slipstream.runs.layout import RunDir
 from slipstream.training.build import build, choose_env
 
 SMALL: dict[str, Any] = {
-    "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 32,
-    "ppo__epochs": 1, "policy__hidden": [16], "policy__memory_size": 12, "policy__sequence": 8, "policy__features": 16,
+    "plan__collector": "local",
+    "plan__envs": 4,
+    "plan__threads": 1,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 32,
+    "ppo__epochs": 1,
+    "policy__hidden": [16],
+    "policy__memory_size": 12,
+    "policy__sequence": 8,
+    "policy__features": 16,
     "env__match_seconds": 1.0,
-}  # fmt: skip
+}
 GAMES: dict[str, dict[str, Any]] = {
     "recall:masked": {},  # masks, vectors
     "pixels": {},  # an image alone
@@ -32,8 +40,8 @@ GAMES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("game", GAMES)
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> None:
-    """At lag 0 the policy of the update gives the log-probabilities and values of the rollout: ratio 1 within 1e-5."""
+def test_the_acting_policy_is_the_trained_one(game: str, memory: str, shared: bool) -> None:
+    """At lag 0 the update computes the log-probabilities and values of the rollout: the ratio is 1 within 1e-5."""
     flags = {"policy__shared": shared} | SMALL | GAMES[game] | {"policy__memory": memory}
     settings = configure(game, flags=flags | {"policy__image": "impala" if shared else "nature"}).settings
     parts = build(choose_env(game, settings), settings)
@@ -65,7 +73,7 @@ def test_what_acted_is_what_is_trained(game: str, memory: str, shared: bool) -> 
 def test_resumed_equals_uninterrupted_and_is_evaluated(
     game: str, more: dict[str, Any], quick: Callable[..., Run]
 ) -> None:
-    """Weights, memory, optimiser, buffer, opponents' memory and environments go on bit for bit, and the agent plays."""
+    """Weights, memory, optimiser, replay buffer, opponents and environments resume bit for bit, and the agent plays."""
     settings = SMALL | more | {"every__checkpoint": 0, "every__gradients": 64}
     if more.get("opponent"):
         teacher = quick(game, name="teacher", steps=200, **(settings | {"opponent": None}))

@@ -1,4 +1,4 @@
-"""A resumed run equals an uninterrupted one, bit for bit, clocks excepted."""
+"""A resumed run equals an uninterrupted one, bit for bit, except for times."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ CASES: dict[str, dict[str, Any]] = {
     "rewards": {
         "plan__collector": "actors",
         "plan__workers": 2,
-        "rewards": {"normalise": True, "potential": True, "clip": 3.0, "zero_sum": 1.0, "half_life": 2.0},
+        "rewards": {"normalise": True, "potential": True, "clip": 3.0, "zero_sum": 1.0, "half_life_s": 2.0},
     },
-    "pictures, numbers, memory": {
+    "images, scalars, memory": {
         "env": "treechop",
         "plan__collector": "local",
         "env__options": {"scalars": True},
@@ -68,18 +68,18 @@ WHOLE = {"every__log": 64, "every__evaluate": 512, "every__checkpoint": 10**9, "
 
 
 def exact(row: dict[str, Any]) -> dict[str, Any]:
-    """A metrics row without its clocks."""
+    """Return a metrics row without times."""
     return {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
 
 
 def last(run: Run) -> Checkpoint:
-    """The newest checkpoint."""
+    """Return the newest checkpoint."""
     return load(find(RunDir.open(Path(run.path))))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_equals_uninterrupted(case: str, quick: Callable[..., Run]) -> None:
-    """Weights, optimiser, normalisers, environments, chance and metrics are all the same."""
+    """Weights, optimiser, normalisers, environments, RNG and metrics are all the same."""
     settings = WHOLE | CASES[case]
     whole = quick(name="whole", steps=2000, **settings)
     half = quick(name="half", steps=1000, **settings)
@@ -96,7 +96,7 @@ def test_resumed_equals_uninterrupted(case: str, quick: Callable[..., Run]) -> N
 
 
 def test_resume_discards_newer_metrics(quick: Callable[..., Run]) -> None:
-    """Rows that a crash left behind the newest checkpoint are moved aside, not mixed in."""
+    """Rows newer than the newest checkpoint are moved to another file."""
     run = quick(steps=1000, **WHOLE)
     place = RunDir.open(Path(run.path))
     with place.metrics.open("a") as file:
@@ -107,7 +107,7 @@ def test_resume_discards_newer_metrics(quick: Callable[..., Run]) -> None:
 
 
 def test_schedule_does_not_depend_on_the_length_of_the_run(quick: Callable[..., Run]) -> None:
-    """With a length of its own, the learning rate at a step count is the same in a short and in a long run."""
+    """With its own length, a schedule has the same value at a step count in a short and in a long run."""
     settings = {"schedules": {"ppo.learning_rate": "linear to 0 over 4000"}, "every__log": 64}
     short, long = quick(name="a", steps=500, **settings), quick(name="b", steps=1000, **settings)
     rates = [{row["steps"]: row["ppo/learning_rate"] for row in run.metrics()} for run in (short, long)]

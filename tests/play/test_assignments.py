@@ -101,7 +101,7 @@ def make_actor(envs: int, players: list[Any]) -> tuple[Actor, Counting]:
     roster = OpponentRoster(lambda name: players[int(name)])
     roster.add([str(number) for number in range(len(players))])
     actor = Actor(vector, design, seed=0, roster=roster)
-    actor.acting.load(design.initial_params_and_stats(0))
+    actor.policy.load(design.initial_params_and_stats(0))
     return actor, vector
 
 
@@ -145,7 +145,7 @@ def test_what_is_told_of_games() -> None:
     actor.reset(seats((0, 1), (0, 0)))
     rollout = empty_rollout(vector.spec, actor.design, 4, 2)
     actor.fill(rollout, seats((0, 1), (SELF, 0)))
-    (t, first), (u, second) = actor.drain()
+    (t, first), (u, second) = actor.drain_finished()
     assert (t, u) == (2, 3)
     assert (first.env, first.player, first.side, first.length, first.gain, first.seed) == (0, 0, 1, 3, 3.0, 0)
     assert first.outcome == int(np.sign(vector.seen[2][1] - 4)) and first.theirs == (4.0,)
@@ -153,7 +153,7 @@ def test_what_is_told_of_games() -> None:
     assert (second.env, second.player, second.length, second.seed) == (1, 0, 4, 1)
     assert first.value == pytest.approx(rollout.value[0, 1])
     assert FinishedGame.hear(first.tell()) == first
-    assert actor.drain() == []
+    assert actor.drain_finished() == []
 
 
 def test_where_a_player_fails_its_games_do_not_count() -> None:
@@ -169,7 +169,7 @@ def test_where_a_player_fails_its_games_do_not_count() -> None:
     roster = OpponentRoster(load)
     roster.add(["-1", "9", "missing", "1"])
     actor = Actor(vector, design, seed=0, roster=roster)
-    actor.acting.load(design.initial_params_and_stats(0))
+    actor.policy.load(design.initial_params_and_stats(0))
     wanted = seats((0, 0), (1, 0), (2, 0), (3, 0))
     actor.reset(wanted)
     actor.fill(empty_rollout(vector.spec, design, 4, 4), wanted)
@@ -178,7 +178,7 @@ def test_where_a_player_fails_its_games_do_not_count() -> None:
         1: "9 gave an action that does not exist",
         2: "missing is not there.",
     }
-    assert [match.player for _, match in actor.drain()] == [3]
+    assert [match.player for _, match in actor.drain_finished()] == [3]
     assert [played[1] for played in vector.seen] == [0] * 4, "it stands still until its game is over"
 
 
@@ -193,7 +193,7 @@ def test_a_snapshot_goes_on_with_the_same_seats() -> None:
     other.restore(kept, later)
     rollouts = [empty_rollout(vector.spec, one.design, 6, 3) for _ in range(2)]
     for actor, rollout in ((one, rollouts[0]), (other, rollouts[1])):
-        actor.drain()
+        actor.drain_finished()
         actor.fill(rollout, later)
     assert one.drain() == other.drain()
     assert np.array_equal(rollouts[0].action, rollouts[1].action)

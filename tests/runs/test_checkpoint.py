@@ -39,12 +39,12 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs fork or rlimits")
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A fresh run directory."""
+    """Return a new run directory."""
     return RunDir.create(tmp_path / "run")
 
 
 def made(steps: int, size: int = 100) -> Checkpoint:
-    """A checkpoint whose content follows from its step count."""
+    """Return a checkpoint whose content depends on its step count."""
     arrays: dict[str, np.ndarray] = {
         "w": np.full(size, steps, np.float32),
         "counter": np.array([2**64 - 1 - steps], np.uint64),
@@ -53,21 +53,21 @@ def made(steps: int, size: int = 100) -> Checkpoint:
 
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
-    """Whether two checkpoints hold the same arrays and state."""
+    """Return whether two checkpoints have the same arrays and state."""
     keys = {(g, n) for g in a.groups for n in a.groups[g]} == {(g, n) for g in b.groups for n in b.groups[g]}
     arrays = all(np.array_equal(a.groups[g][n], b.groups[g][n]) for g in a.groups for n in a.groups[g])
     return keys and arrays and (a.steps, a.state) == (b.steps, b.state)
 
 
 def names(run: RunDir) -> list[str]:
-    """The checkpoints on disk."""
+    """Return the checkpoints on disk."""
     return sorted(p.name for p in run.checkpoints.iterdir())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0,), (0, 4)])
-def test_every_dtype_comes_back(run: RunDir, dtype: str, shape: tuple[int, ...]) -> None:
-    """Arrays of any fixed-size dtype and shape come back equal, with dtype and shape, and can be written to."""
+def test_every_dtype_is_restored(run: RunDir, dtype: str, shape: tuple[int, ...]) -> None:
+    """Arrays of any fixed-size dtype and shape are restored equal and writable."""
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     back = load(save(run, Checkpoint(1, {"policy": {"a": array, "t": array.T}}, {}))).groups["policy"]
     for there, here in ((back["a"], array), (back["t"], array.T)):
@@ -75,7 +75,7 @@ def test_every_dtype_comes_back(run: RunDir, dtype: str, shape: tuple[int, ...])
         assert there.flags.writeable
 
 
-def test_nan_bits_and_layout_survive(run: RunDir) -> None:
+def test_nan_bits_and_layout_are_kept(run: RunDir) -> None:
     """NaN payloads, negative zero and strided views are kept bit for bit."""
     odd = np.array([0x7FC00001, 0x80000000, 0xFF800000, 1], np.uint32).view(np.float32)
     grid = np.arange(24.0).reshape(4, 6)
@@ -83,22 +83,22 @@ def test_nan_bits_and_layout_survive(run: RunDir) -> None:
     assert back["odd"].tobytes() == odd.tobytes() and np.array_equal(back["view"], grid[::2, 1::2])
 
 
-def test_objects_are_refused(run: RunDir) -> None:
-    """An array of Python objects is refused when saving: loading it would need pickle."""
+def test_object_arrays_are_an_error(run: RunDir) -> None:
+    """Saving an array of Python objects is an error, since loading it would need pickle."""
     with pytest.raises(CheckpointError, match="Array `a` of group `g` has dtype object"):
         save(run, Checkpoint(1, {"g": {"a": np.array([{}])}}, {}))
     assert names(run) == [] if run.checkpoints.exists() else True
 
 
 def test_state_is_exact(run: RunDir) -> None:
-    """Floats and integers of any size come back exactly, infinity and NumPy scalars too."""
+    """Floats and integers of any size are restored exactly, infinity and NumPy scalars included."""
     state = {"f": 0.1 + 0.2, "big": 2**127 - 1, "inf": float("-inf"), "np": np.int64(5), "none": None}
     back = load(save(run, Checkpoint(7, {}, state))).state
     assert back == {**state, "np": 5}
 
 
-def test_only_asked_groups_are_read(run: RunDir) -> None:
-    """An agent that needs the policy alone loads it even if another group is damaged."""
+def test_only_requested_groups_are_read(run: RunDir) -> None:
+    """The policy can be loaded alone even if another group is damaged."""
     path = save(run, made(5))
     (path / "learner.safetensors").write_bytes(b"gone")
     assert list(load(path, ["policy"]).groups) == ["policy"]
@@ -106,8 +106,8 @@ def test_only_asked_groups_are_read(run: RunDir) -> None:
         load(path, ["critic"])
 
 
-def test_every_flipped_bit_is_seen(run: RunDir) -> None:
-    """A flipped bit or a cut in any file is named with both hashes, and the hint names the newest whole checkpoint."""
+def test_every_flipped_bit_is_detected(run: RunDir) -> None:
+    """A flipped bit or a truncated file is reported with both hashes, and the hint has the newest valid checkpoint."""
     save(run, made(1000))
     path = save(run, made(2000))
     rng = np.random.default_rng(0)
@@ -132,23 +132,21 @@ def test_every_flipped_bit_is_seen(run: RunDir) -> None:
 
 
 def test_latest_falls_back(run: RunDir) -> None:
-    """A damaged newest checkpoint is passed over for the newest whole one, and the notice says which and why."""
+    """A damaged newest checkpoint is skipped for the newest valid one, with a notice."""
     for steps in (1000, 2000, 3000):
         save(run, made(steps))
     (run.checkpoints / f"{3000:012d}" / "state.json").write_bytes(b"{}")
     back, notices = load_latest(run)
     assert same(back, made(2000))
-    assert (
-        len(notices) == 1 and notices[0].startswith("Checkpoint 3000 was passed over:") and "state.json" in notices[0]
-    )
+    assert len(notices) == 1 and notices[0].startswith("Checkpoint 3000 was skipped:") and "state.json" in notices[0]
     for steps in (1000, 2000):
         (run.checkpoints / f"{steps:012d}" / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is whole.*1000 was passed over"):
+    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is valid.*1000 was skipped"):
         load_latest(run)
 
 
 def test_find(run: RunDir) -> None:
-    """Latest, best and step counts are found; what is not there is answered with what is."""
+    """Latest, best and step counts are found; an error lists what is available."""
     with pytest.raises(CheckpointError, match="has no checkpoint yet"):
         find(run)
     with pytest.raises(CheckpointError, match="has no checkpoint yet"):
@@ -168,7 +166,7 @@ def test_find(run: RunDir) -> None:
 
 
 def resealed(path: Path, change: dict[str, Any]) -> None:
-    """Rewrite a manifest as an attacker would, with a seal that fits."""
+    """Rewrite a manifest as an attacker would, with a valid hash."""
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["sha256"]
     manifest |= change
@@ -177,7 +175,7 @@ def resealed(path: Path, change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "a\\b", "..", "C:x", ""])
-def test_paths_in_a_manifest_are_refused(run: RunDir, name: str) -> None:
+def test_paths_in_a_manifest_are_rejected(run: RunDir, name: str) -> None:
     """A manifest cannot name a file outside its folder."""
     path = save(run, made(1))
     resealed(path, {"files": {name: {"sha256": "0" * 64, "bytes": 1}}})
@@ -186,8 +184,8 @@ def test_paths_in_a_manifest_are_refused(run: RunDir, name: str) -> None:
 
 
 @posix
-def test_links_and_devices_are_refused(run: RunDir) -> None:
-    """A link or a pipe in a checkpoint is refused, not followed and not waited for."""
+def test_links_and_devices_are_rejected(run: RunDir) -> None:
+    """A link or a pipe in a checkpoint is an error; it is neither followed nor waited for."""
     path = save(run, made(1))
     target = path / "policy.safetensors"
     target.rename(run.path / "elsewhere")
@@ -201,7 +199,7 @@ def test_links_and_devices_are_refused(run: RunDir) -> None:
 
 
 def test_nothing_is_unpickled(run: RunDir) -> None:
-    """A pickle in the place of any file is an error, and does not run."""
+    """A pickle in place of any file is an error and is not executed."""
 
     class Bomb:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -221,8 +219,8 @@ def test_nothing_is_unpickled(run: RunDir) -> None:
     assert not (run.path / "owned").exists()
 
 
-def test_other_version_is_refused(run: RunDir) -> None:
-    """A checkpoint of another format version is not guessed at."""
+def test_another_format_version_is_an_error(run: RunDir) -> None:
+    """A checkpoint of another format version is not read."""
     path = save(run, made(1))
     resealed(path, {"version": 99})
     with pytest.raises(CheckpointError, match="has format version 99; this slipstream reads version 1"):
@@ -230,14 +228,14 @@ def test_other_version_is_refused(run: RunDir) -> None:
 
 
 def test_saving_again_replaces(run: RunDir) -> None:
-    """A second save at the same step count takes the place of the first."""
+    """A second save at the same step count replaces the first."""
     save(run, made(10))
     other = Checkpoint(10, {"policy": {"w": np.zeros(2)}}, {"again": True})
     assert same(load(save(run, other)), other) and names(run) == [f"{10:012d}"]
 
 
-def test_leftovers_are_cleared(run: RunDir) -> None:
-    """What a dead writer left is removed at the next save, what a living one writes is not; a half swap is undone."""
+def test_leftovers_are_deleted(run: RunDir) -> None:
+    """Files of a dead writer are deleted at the next save, those of a live one are not; a half swap is undone."""
     path = save(run, made(10))
     for name in (f".writing-{20:012d}-{2**22 + 1}", f".pruned-{5:012d}-{2**22 + 1}", f".writing-{30:012d}-1"):
         (run.checkpoints / name).mkdir()
@@ -292,7 +290,7 @@ print(partial, last)
 
 @posix
 def test_kill_while_writing(run: RunDir) -> None:
-    """However a writer is killed, the newest complete checkpoint loads, and its leavings are cleared."""
+    """Whenever a writer is killed, the newest complete checkpoint loads, and leftovers are deleted."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(run.path), "60"], capture_output=True, text=True, timeout=60
     )
@@ -335,7 +333,7 @@ assert not saver.problems
 
 @posix
 def test_disk_full(run: RunDir) -> None:
-    """A full disk costs nothing but a notice: old checkpoints stay, and everything is written once it can be."""
+    """A full disk causes a notice only: old checkpoints stay, and everything is written once there is space."""
     done = subprocess.run([sys.executable, "-c", FULL, str(run.path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     told, counts, after = done.stdout.splitlines()
@@ -357,10 +355,10 @@ def test_saver_keeps_newest_and_best(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("damaged", "written", "keep", "left"), [(3000, 2000, 1, [2000]), (2000, 3000, 2, [1000, 2000, 3000])]
 )
-def test_a_damaged_checkpoint_takes_no_whole_ones_place(
+def test_a_damaged_checkpoint_does_not_count_as_kept(
     run: RunDir, damaged: int, written: int, keep: int, left: list[int]
 ) -> None:
-    """After falling back from it the next save stays and the damaged one goes; an older one is not counted."""
+    """After a fallback the next save stays and the damaged one is deleted; an older damaged one does not count."""
     save(run, made(1000))
     (save(run, made(damaged)) / "state.json").write_bytes(b"")
     saver = Saver(run, keep=keep)
@@ -370,7 +368,7 @@ def test_a_damaged_checkpoint_takes_no_whole_ones_place(
 
 
 def test_saver_drops_only_outdated_periodic_saves(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one is written, a newer periodic save replaces a waiting one; best and must stay."""
+    """While one is written, a newer periodic save replaces a pending one; best and must stay."""
     begun, go, written = threading.Event(), threading.Event(), []
 
     def slow(run: RunDir, checkpoint: Checkpoint) -> Path:
@@ -414,8 +412,8 @@ def test_saver_retries_what_failed(run: RunDir, monkeypatch: pytest.MonkeyPatch)
     assert steps_of(run) == [1, 2] and not saver.problems
 
 
-def test_saver_is_not_held_up_by_a_bad_order(run: RunDir) -> None:
-    """A checkpoint that can never be written is told once, and later ones are saved."""
+def test_saver_is_not_blocked_by_an_invalid_checkpoint(run: RunDir) -> None:
+    """A checkpoint that cannot be written is reported once, and later ones are saved."""
     saver = Saver(run, keep=3)
     saver.submit(Checkpoint(1, {"g": {"a": np.array([{}])}}, {}), must=True)
     with pytest.raises(CheckpointError, match="dtype object"):
@@ -426,8 +424,8 @@ def test_saver_is_not_held_up_by_a_bad_order(run: RunDir) -> None:
     assert steps_of(run) == [2] and len(saver.problems) == 1
 
 
-def test_vanished_run_is_made_again(run: RunDir) -> None:
-    """A checkpoints folder that is in the way of or gone does not end the saver."""
+def test_a_deleted_run_folder_is_made_again(run: RunDir) -> None:
+    """A file in place of the checkpoints folder, or a deleted folder, does not stop the saver."""
     run.checkpoints.write_text("a file, not a folder")
     saver = Saver(run, keep=2)
     saver.submit(made(1))
@@ -440,7 +438,7 @@ def test_vanished_run_is_made_again(run: RunDir) -> None:
 
 
 def test_check_space(tmp_path: Path) -> None:
-    """Too little disk is said before the run begins, in MiB."""
+    """Too little disk space is an error in MiB."""
     check_space(tmp_path / "not" / "yet", 1)
     with pytest.raises(MachineError, match=r"MiB free; 1,099,511,627,776 MiB are needed"):
         check_space(tmp_path / "not" / "yet", 2**60)

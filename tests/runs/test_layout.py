@@ -1,4 +1,4 @@
-"""A run directory: its files, its lock, its name."""
+"""The run directory: its files, its lock and its default name."""
 
 from __future__ import annotations
 
@@ -43,42 +43,42 @@ except CheckpointError:
 
 
 def python(script: str, *args: object) -> subprocess.Popen[str]:
-    """A Python process with pipes on all ends."""
+    """Start a Python process with pipes."""
     command = [sys.executable, "-c", script, *map(str, args)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_create_then_open(tmp_path: Path) -> None:
-    """A new run directory is made with its parents, and opens once something is in it."""
+    """A new run directory is created with its parents, and can be opened once it has files."""
     run = RunDir.create(tmp_path / "a" / "b")
     write_text(run.config, "env: soccer\n")
     assert RunDir.open(tmp_path / "a" / "b") == run
     assert run.metrics.name == "metrics.jsonl" and run.discarded.name == "metrics.discarded.jsonl"
 
 
-def test_create_refuses_a_run(tmp_path: Path) -> None:
-    """A directory that holds a run is not begun anew: the error names `resume`."""
+def test_create_in_an_existing_run_is_an_error(tmp_path: Path) -> None:
+    """Creating a run in a directory that has one is an error with `resume` as the hint."""
     run = RunDir.create(tmp_path / "r")
     run.checkpoints.mkdir()
     with pytest.raises(CheckpointError) as caught:
         RunDir.create(run.path)
     assert str(caught.value) == (
         f"{run.path} already holds a run.\n"
-        f"hint: go on with it by `slipstream resume {run.path}`, or choose another `--run DIR`"
+        f"hint: resume it with `slipstream resume {run.path}`, or choose another `--run DIR`"
     )
     assert caught.value.code == 5
 
 
 def test_create_under_a_file(tmp_path: Path) -> None:
-    """A path that cannot be made is the machine's trouble, with the system's reason."""
+    """A path that cannot be created is a MachineError with the system's reason."""
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match=r"Could not make the run directory .*hint: choose a folder|Not a directory"):
         RunDir.create(tmp_path / "file" / "run")
 
 
-def test_open_says_what_is_wrong(tmp_path: Path) -> None:
-    """A missing run is named, with the nearest run beside it."""
+def test_open_without_a_run_is_an_error(tmp_path: Path) -> None:
+    """The error has the path and the most similar run beside it."""
     RunDir.create(tmp_path / "soccer-1").checkpoints.mkdir()
     with pytest.raises(CheckpointError, match=r"No run at .*soccer-2: no such folder\. Did you mean `soccer-1`\?"):
         RunDir.open(tmp_path / "soccer-2")
@@ -87,7 +87,7 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_default_path_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs begun in the same second get different names, made of letters that any file system takes."""
+    """Runs started in the same second get different names with portable characters."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(layout.time, "strftime", lambda _: "20260102-030405")
     first = default_path("gymnasium:CartPole-v1")
@@ -99,8 +99,8 @@ def test_default_path_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert default_path("gymnasium:CartPole-v1").name == first.name + "-3"
 
 
-def test_second_process_is_refused_by_name(tmp_path: Path) -> None:
-    """While a process holds a run, a second start is refused with its pid and host; after kill -9 it is taken over."""
+def test_a_second_process_is_an_error(tmp_path: Path) -> None:
+    """While a process uses a run, a second one fails with its pid and host; after kill -9 the lock is replaced."""
     run = RunDir.create(tmp_path / "r")
     holder = python(HOLD, run.path)
     try:
@@ -120,15 +120,15 @@ def test_second_process_is_refused_by_name(tmp_path: Path) -> None:
         holder.communicate()
 
 
-def test_same_process_is_refused(tmp_path: Path) -> None:
-    """One process cannot hold a run twice, and the file is gone afterwards."""
+def test_the_same_process_cannot_lock_twice(tmp_path: Path) -> None:
+    """A process cannot lock a run twice, and the lock file is removed afterwards."""
     run = RunDir.create(tmp_path / "r")
     with lock(run), pytest.raises(CheckpointError, match="in use"), lock(run):
         pass
     assert not run.lock_file.exists()
 
 
-def test_recycled_pid_is_not_believed(tmp_path: Path) -> None:
+def test_a_reused_pid_is_stale(tmp_path: Path) -> None:
     """A lock whose pid now belongs to another process is stale."""
     run = RunDir.create(tmp_path / "r")
     write_json(run.lock_file, {"pid": os.getpid(), "host": socket.gethostname(), "birth": "long ago"})
@@ -136,16 +136,16 @@ def test_recycled_pid_is_not_believed(tmp_path: Path) -> None:
         assert "no longer running" in notices[0]
 
 
-def test_other_host_is_believed(tmp_path: Path) -> None:
-    """A lock of another machine is never taken over; the hint says which file to delete."""
+def test_a_lock_of_another_host_is_kept(tmp_path: Path) -> None:
+    """A lock of another machine is never replaced; the hint has the file to delete."""
     run = RunDir.create(tmp_path / "r")
     write_json(run.lock_file, {"pid": 1, "host": "elsewhere", "birth": "x"})
     with pytest.raises(CheckpointError, match=r"pid 1 on elsewhere.*\nhint: .*delete .*lock"), lock(run):
         pass
 
 
-def test_torn_lock_is_taken_over(tmp_path: Path) -> None:
-    """A lock that its writer could not finish holds nothing."""
+def test_an_incomplete_lock_is_replaced(tmp_path: Path) -> None:
+    """A lock file that its writer did not complete is not a lock."""
     run = RunDir.create(tmp_path / "r")
     run.lock_file.write_text('{"pid": 12')
     with lock(run) as notices:
@@ -154,7 +154,7 @@ def test_torn_lock_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_no_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file system has no locks, only the creator of the file owns the run."""
+    """On a file system without locks, only the creator of the file owns the run."""
 
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -168,7 +168,7 @@ def test_no_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_winner(tmp_path: Path) -> None:
-    """Of several processes that find the same stale lock at the same moment, exactly one takes it over."""
+    """Of several processes that find the same stale lock at the same time, exactly one replaces it."""
     run = RunDir.create(tmp_path / "r")
     write_json(run.lock_file, {"pid": 2**22 + 7, "host": socket.gethostname(), "birth": "x"})
     go = time.time() + 1.2

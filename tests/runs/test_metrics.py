@@ -1,4 +1,4 @@
-"""The truth, metrics.jsonl, and TensorBoard, a reader of it."""
+"""metrics.jsonl, mirrored to TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from slipstream.runs.metrics import Metrics, TensorBoardMirror, _checksum, _fram
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A fresh run directory."""
+    """Return a new run directory."""
     return RunDir.create(tmp_path / "run")
 
 
-def test_rows_come_back(run: RunDir) -> None:
+def test_rows_are_written_and_read(run: RunDir) -> None:
     """Rows are on disk at once, one JSON object a line, floats exact, NaN and infinity as null."""
     metrics = Metrics(run, tensorboard=False)
     metrics.append({"steps": 5, "loss": 0.1 + 0.2, "nan": float("nan"), "np": np.float32(np.inf), "name": "a\nb"})
@@ -36,13 +36,13 @@ def test_rows_come_back(run: RunDir) -> None:
 
 
 def test_steps_are_required(run: RunDir) -> None:
-    """A row without `steps` could not be rewound, so it is a bug that shows at once."""
+    """A row without `steps` is an error, since it could not be rewound."""
     with pytest.raises(ValueError, match="needs `steps`"):
         Metrics(run, tensorboard=False).append({"loss": 1.0})
 
 
-def test_torn_line_is_left_out(run: RunDir) -> None:
-    """A last line cut by a crash is not read, and the next row does not run into it."""
+def test_an_incomplete_line_is_ignored(run: RunDir) -> None:
+    """An incomplete last line is not read, and the next row is written on a new line."""
     run.metrics.write_bytes(b'{"steps": 1}\n{"steps": 2, "lo')
     assert read(run) == [{"steps": 1}]
     metrics = Metrics(run, tensorboard=False)
@@ -52,7 +52,7 @@ def test_torn_line_is_left_out(run: RunDir) -> None:
 
 
 def test_rewind_is_exact(run: RunDir) -> None:
-    """Rows up to the checkpoint keep their bytes; newer and torn ones move, byte for byte, to the discarded."""
+    """Rows up to the checkpoint keep their bytes; newer and incomplete ones are moved byte for byte."""
     kept = b'{"steps": 1, "x": 1e-07}\n{"steps": 2,  "spaces":  true}\n'
     newer = b'{"steps": 3}\n{"steps": 4}\n'
     run.metrics.write_bytes(kept + newer + b'{"steps": 5, "to')
@@ -67,7 +67,7 @@ def test_rewind_is_exact(run: RunDir) -> None:
 
 
 def test_interrupted_rewind_does_not_double(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the move stops half-way, doing it again loses no row and copies none twice."""
+    """If a rewind is interrupted, repeating it loses no row and copies none twice."""
     run.metrics.write_bytes(b'{"steps": 1}\n{"steps": 2}\n')
     real = module.write_bytes
 
@@ -88,8 +88,8 @@ def test_no_metrics_yet(run: RunDir) -> None:
     assert read(run) == [] and rewind(run, 10) == 0
 
 
-def test_vanished_folder(run: RunDir) -> None:
-    """Rows wait in memory while the run folder is gone, told once, and are written when it is back."""
+def test_a_deleted_folder(run: RunDir) -> None:
+    """Rows are kept in memory while the run folder is missing, with one report, and written when it is back."""
     metrics = Metrics(run, tensorboard=False)
     metrics.append({"steps": 1})
     shutil.rmtree(run.path)
@@ -103,7 +103,7 @@ def test_vanished_folder(run: RunDir) -> None:
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
-    """What TensorBoard reads back."""
+    """Return what TensorBoard reads."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()
@@ -111,7 +111,7 @@ def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_reads_the_rows(run: RunDir) -> None:
-    """TensorBoard's own reader finds every number; after a rewind it forgets what was discarded."""
+    """TensorBoard's reader finds every number; after a rewind it drops the discarded ones."""
     pytest.importorskip("tensorboard")
     metrics = Metrics(run)
     for steps in range(1, 6):
@@ -126,7 +126,7 @@ def test_tensorboard_reads_the_rows(run: RunDir) -> None:
     assert scalars(run.tensorboard, "loss/policy") == [(1, 0.5), (2, 1.0), (3, 1.5), (4, 9.0)]
 
 
-def test_tensorboard_brings_no_framework(run: RunDir) -> None:
+def test_tensorboard_imports_no_framework(run: RunDir) -> None:
     """Mirroring imports no framework and none of tensorboard's plugins; importing metrics not even tensorboard."""
     script = (
         "import sys; from pathlib import Path; from slipstream.runs.layout import RunDir\n"
@@ -140,7 +140,7 @@ def test_tensorboard_brings_no_framework(run: RunDir) -> None:
 
 
 def test_records_are_those_of_tensorboard() -> None:
-    """The checksum is CRC-32C (of "123456789": e3069283), and a record what tensorboard's own writer makes of it."""
+    """The checksum is CRC-32C (of "123456789": e3069283), and a record equals that of tensorboard's writer."""
     turned = ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
     assert int.from_bytes(_checksum(b"123456789"), "little") == turned
     records = pytest.importorskip("tensorboard.summary.writer.record_writer")
@@ -151,7 +151,7 @@ def test_records_are_those_of_tensorboard() -> None:
 
 
 def test_mirror_absent_or_broken(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without tensorboard, or with a folder that cannot be written, metrics go on as if nothing had happened."""
+    """Without tensorboard, or with a folder that is not writable, metrics are written as usual."""
     run.tensorboard.write_text("in the way")
     metrics = Metrics(run)
     for steps in range(3):

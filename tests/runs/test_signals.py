@@ -1,4 +1,4 @@
-"""Signals become wishes."""
+"""Signals set the flags of a stop request."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from slipstream.runs.signals import StopRequest, handle_signals
 
 
-def test_signals_are_wishes_and_are_put_back() -> None:
-    """The first signal asks, the second ends at once, and afterwards the handlers are those of before."""
+def test_signals_set_flags_and_handlers_are_restored() -> None:
+    """The first signal requests a stop, the second raises at once, and the handlers are restored."""
     before = signal.getsignal(signal.SIGTERM)
-    wishes = StopRequest()
-    with handle_signals(wishes):
+    request = StopRequest()
+    with handle_signals(request):
         signal.raise_signal(signal.SIGTERM)
-        assert wishes.stop == "SIGTERM"
+        assert request.stop == "SIGTERM"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before

@@ -1,4 +1,4 @@
-"""Timing spans that cost next to nothing."""
+"""Timing spans with negligible overhead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_totals_add_up() -> None:
 
 
 def test_shares_add_up() -> None:
-    """Env, inference, learning and the rest are all of the time; evaluations are a part of the rest."""
+    """Env, inference, learning and other sum to the wall time; evaluations are part of other."""
     spans = Spans()
     for name, seconds in (("collect", 0.02), ("learn", 0.01), ("evaluate", 0.01)):
         with spans(name):
@@ -43,7 +43,7 @@ def test_shares_add_up() -> None:
 
 
 def test_one_span_costs_little() -> None:
-    """A span costs under 1.5 microseconds (the best of several rounds, so that a busy machine does not matter)."""
+    """A span costs under 1.5 microseconds (best of several rounds, which ignores a busy machine)."""
     spans = Spans()
     best = float("inf")
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""CPU and memory of this run."""
+"""CPU, memory and disk usage of this run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.runs.system_metrics import sample
 
 
 def test_children_count() -> None:
-    """A busy child shows in CPU and memory, and all numbers are finite and not negative."""
+    """A busy child counts in CPU and memory, and all numbers are finite and not negative."""
     sample()
     before = sample()["system/memory_mib"]
     script = "b = bytearray(64 << 20); b[::4096] = b'x' * len(b[::4096]); print(flush=True)\nwhile True: pass"
@@ -30,7 +30,7 @@ def test_children_count() -> None:
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    """For a folder that is gone, the disk it would be on is told."""
+    """For a missing folder, the disk of its nearest parent is reported."""
     assert sample(tmp_path / "gone" / "too")["system/disk_free_gib"] > 0.0
 
 

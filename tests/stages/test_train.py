@@ -22,7 +22,7 @@ from slipstream.runs.replays import Replay
 from slipstream.runs.signals import StopRequest
 from slipstream.system import numba_compile
 from slipstream.testing import ToyEnv
-from slipstream.training.runner import _obey_keys
+from slipstream.training.runner import _handle_keys
 
 
 class Keys:
@@ -48,10 +48,10 @@ class Keys:
 def test_keys(keys: list[str | None], stop: str, save: bool) -> None:
     """c saves, q saves and ends, p waits for p or q, and others do nothing."""
     wishes, display = StopRequest(), Keys(*keys)
-    _obey_keys(display, wishes)  # type: ignore[arg-type]
+    _handle_keys(display, wishes)  # type: ignore[arg-type]
     assert (wishes.stop, wishes.save) == (stop, save)
     if keys[0] == "p":
-        assert display.said[0] == "paused: p goes on, q saves and quits"
+        assert display.said[0].startswith("paused")
 
 
 def test_training_works_in_a_thread(quick: Callable[..., Run]) -> None:
@@ -105,10 +105,8 @@ def test_a_run_of_a_python_env_needs_it_again(quick: Callable[..., Run]) -> None
     run = quick(lambda: ToyEnv(), steps=128)
     with pytest.raises(ConfigError) as caught:
         resume(run.path, steps=256)
-    assert str(caught.value) == (
-        f"The environment of {run.path} was given in Python and has no name.\n"
-        f"hint: resume it there: slipstream.resume({str(run.path)!r}, env=lambda: ToyEnv(...))"
-    )
+    assert str(run.path) in caught.value.message
+    assert f"slipstream.resume({str(run.path)!r}, env=lambda: ToyEnv(...))" in caught.value.hint
     assert resume(run.path, steps=256, env=lambda: ToyEnv()).facts["steps"] == 256
 
 
@@ -116,10 +114,7 @@ def test_an_env_that_cannot_be_put_back_says_so(quick: Callable[..., Run], capsy
     """A Gymnasium env starts new episodes on resume, and that is said, not hidden."""
     run = quick("gymnasium:CartPole-v1", steps=128)
     resume(run.path, steps=192)
-    assert (
-        "`gymnasium:CartPole-v1` cannot be put back exactly: its environments start new episodes."
-        in capsys.readouterr().err
-    )
+    assert "Environment state of `gymnasium:CartPole-v1` cannot be restored" in capsys.readouterr().err
 
 
 def test_an_env_must_be_a_name_or_a_function(quick: Callable[..., Run]) -> None:

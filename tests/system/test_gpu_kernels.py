@@ -1,4 +1,4 @@
-"""One function for every index: loops on the CPU, and what a captured graph of a GPU holds on to."""
+"""Kernel launches: loops on the CPU, kernels and captured graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SIZE = 1 << 20
 
 @compiled
 def double_at(index: int, factor: float, values: Array) -> None:
-    """Write one number."""
+    """Write one element."""
     values[index] = factor * index
 
 
 @compiled
 def double_all(factor: float, values: Array) -> None:
-    """Write them all."""
+    """Write all elements."""
     for index in range(values.size):
         double_at(index, factor, values)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 def test_every_index_is_reached(device: str) -> None:
-    """By the loop or by a kernel, with the same arguments: tensors and numbers."""
+    """The loop and the kernel reach every index, with the same tensors and numbers as arguments."""
     values = torch.zeros(300, dtype=torch.float64, device=device)
     launch(double_all, double_at, len(values), (2.0, values))
     np.testing.assert_array_equal(values.cpu().numpy(), 2.0 * np.arange(300))
@@ -42,8 +42,8 @@ def test_every_index_is_reached(device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_kernels_are_kept() -> None:
-    """Whoever needs a kernel of ours once more, in whatever process, finds it compiled; it does the same."""
+def test_kernels_are_cached() -> None:
+    """A kernel is loaded from the cache in another process and computes the same."""
     ended = torch.tensor([1, 0], dtype=torch.uint8, device="cuda")
     for attempt in range(2):
         memory, last = torch.ones(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda")
@@ -57,8 +57,8 @@ def test_kernels_are_kept() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_graph_keeps_what_it_works_on() -> None:
-    """What only the work knows is not given to anybody else as long as the graph can be replayed."""
+def test_a_graph_keeps_its_tensors_alive() -> None:
+    """Memory that only the captured function references is not reused while the graph can be replayed."""
 
     def make() -> tuple[Graph, Any]:
         room, total = torch.zeros(SIZE, device="cuda"), torch.zeros(1, device="cuda")

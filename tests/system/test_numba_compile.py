@@ -1,4 +1,4 @@
-"""The cache of compiled code: a change in any compiled source starts a new one, and old ones go."""
+"""The cache of compiled code: a change in any compiled source starts a new one, and old ones are deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.system.numba_compile import cache_folder, compiled
 
 
 def test_any_compiled_source_changes_the_folder(tmp_path: Path) -> None:
-    """A kernel that another kernel calls may change in a file of its own; files that are not compiled do not matter."""
+    """A change in any compiled file changes the folder; files that are not compiled do not matter."""
     (tmp_path / "kernel.py").write_text("import numba\n")
     (tmp_path / "plain.py").write_text("x = 1\n")
     first = cache_folder(tmp_path)
@@ -26,7 +26,7 @@ def test_any_compiled_source_changes_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_constant_that_is_compiled_in_changes_the_folder(tmp_path: Path) -> None:
-    """Numba holds constants fast; one from a file that compiles nothing itself must not be that of an older version."""
+    """Numba compiles constants in, so a change in a file with an imported constant changes the folder."""
     package = tmp_path / "slipstream"
     (package / "game").mkdir(parents=True)
     (package / "kernel.py").write_text(
@@ -46,7 +46,7 @@ def test_a_constant_that_is_compiled_in_changes_the_folder(tmp_path: Path) -> No
 
 
 def test_every_constant_of_a_compiled_module_is_watched() -> None:
-    """In the real package: whatever module a compiled one has its numbers from is among the sources of the cache."""
+    """In the package, every module with constants that a compiled module imports is part of the hash."""
     package = Path(module.__file__).parents[1]
     watched = {source.relative_to(package).as_posix() for source in module._compiled_sources(package)}
     assert {
@@ -58,22 +58,21 @@ def test_every_constant_of_a_compiled_module_is_watched() -> None:
     assert not {"settings.py", "config.py"} & watched
 
 
-def test_a_folder_of_the_user_is_kept_apart_by_version_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With NUMBA_CACHE_DIR a changed source starts a new cache as well, in a place of ours within it."""
+def test_numba_cache_dir_has_a_folder_per_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NUMBA_CACHE_DIR a changed source starts a new cache as well, in a subfolder of it."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "mine"))
     (tmp_path / "kernel.py").write_text("import numba\n")
     first = cache_folder(tmp_path)
     (tmp_path / "kernel.py").write_text("import numba  # changed\n")
     assert cache_folder(tmp_path) != first and first.parent == tmp_path / "mine" / "slipstream"
-    code = "from slipstream.core import compile; import numba; print(compile.COLD, numba.config.CACHE_DIR)"
-    cold, folder = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()  # fmt: skip
+    code = "from slipstream.system import numba_compile as n; import numba; print(n.COLD, numba.config.CACHE_DIR)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cold, folder = done.stdout.split()
     assert cold == "True" and Path(folder).parent == tmp_path / "mine" / "slipstream"
 
 
-def test_old_folders_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the newest ones stay, whatever else lies there stays too."""
+def test_old_folders_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the newest cache folders stay; other folders are not touched."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", numba.config.CACHE_DIR)  # type: ignore[attr-defined]
     (tmp_path / "other").mkdir()
     for number in range(4):
@@ -82,8 +81,8 @@ def test_old_folders_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "numba-3").is_dir() and (tmp_path / "other").is_dir()
 
 
-def test_strict_arithmetic_is_that_of_python() -> None:
-    """Compiled scalars divide by zero as NumPy does, and keep the order of additions."""
+def test_strict_arithmetic_equals_python() -> None:
+    """Compiled scalars divide by zero like NumPy and keep the order of additions."""
 
     def total(x: float, y: float) -> float:
         return (x + y) - x
@@ -96,15 +95,15 @@ def test_strict_arithmetic_is_that_of_python() -> None:
     assert compiled(ratio)(1.0, 0.0) == float("inf")
 
 
-def test_what_takes_long_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that waits for kernels says so, once a run; where all is compiled it says nothing."""
-    monkeypatch.setattr(module, "PATIENCE_S", 1e-9)
-    said: list[str] = []
-    module.announce(said.append)
+def test_long_compiling_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that compiles for long prints one notice per run, and none if everything is compiled."""
+    monkeypatch.setattr(module, "NOTICE_AFTER_S", 1e-9)
+    notices: list[str] = []
+    module.announce(notices.append)
     more = [numba.njit(lambda x, k=k: x + k) for k in range(3)]
-    assert [add(1) for add in more] == [1, 2, 3] and said == [module.NOTICE]
-    module.announce(said.append)
-    assert [add(1) for add in more] == [1, 2, 3] and len(said) == 1
+    assert [add(1) for add in more] == [1, 2, 3] and notices == [module.NOTICE]
+    module.announce(notices.append)
+    assert [add(1) for add in more] == [1, 2, 3] and len(notices) == 1
     monkeypatch.setattr(module, "COLD", True)
-    module.announce(said.append)
-    assert len(said) == 2
+    module.announce(notices.append)
+    assert len(notices) == 2

@@ -1,4 +1,4 @@
-"""Page-locked slabs: the GPU's driver knows their pages, and a refusal is told and forgotten."""
+"""Pinned slabs: they are registered with the CUDA driver, and a failure is reported and cleared."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slipstream.system import pinned_memory
 from slipstream.system.slab import Field, Slab
 
 
-def test_a_refusal_is_told_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's number and the size are in the answer, and its error is not left for a later kernel."""
+def test_a_failure_is_reported_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report has the CUDA error and the size, and the error is cleared before a later kernel."""
     asked, cleared = list[tuple[int, ...]](), list[bool]()
     runtime = SimpleNamespace(cudaHostRegister=lambda *given: (asked.append(given), 2)[1])
     monkeypatch.setattr(pinned_memory, "_runtime", lambda: runtime)
-    monkeypatch.setattr(pinned_memory, "_forget", lambda: cleared.append(True))
+    monkeypatch.setattr(pinned_memory, "_clear_error", lambda: cleared.append(True))
     slab = Slab({"obs": Field((3 << 20,), "uint8")})
     assert pinned_memory.pin(slab) == "3 MiB could not be page-locked (CUDA error 2)" and cleared == [True]
     assert asked == [(slab.address, slab.nbytes, 1)]
@@ -26,8 +26,8 @@ def test_a_refusal_is_told_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_pages_are_locked_and_let_go() -> None:
-    """Torch sees that a slab is pinned, copies come from it in order, and afterwards it is plain memory again."""
+def test_a_slab_is_pinned_and_unpinned() -> None:
+    """Torch sees that a slab is pinned, copies from it are correct, and after `unpin` it is pageable again."""
     slab = Slab({"obs": Field((1 << 16,), "float32")})
     slab["obs"][:] = np.arange(1 << 16)
     seen = torch.from_numpy(slab["obs"])

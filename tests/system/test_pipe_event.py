@@ -1,4 +1,4 @@
-"""A bell: rung, it wakes; dropped, it says so; silent, it lets go when the time is over."""
+"""PipeEvent: `notify` wakes a waiting process, a closed end is noticed, and a wait can time out."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import pytest
 
 from slipstream.system.pipe_event import PipeEvent
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="bells are POSIX pipes")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="PipeEvent needs POSIX pipes")
 
 
-def test_a_ring_wakes_the_one_who_waits() -> None:
-    """A wait that began before the ring ends with it, and rings are counted, not lost."""
-    bell = PipeEvent()
-    timer = threading.Timer(0.1, bell.ring)
+def test_notify_wakes_a_waiting_thread() -> None:
+    """A wait that began before `notify` ends with it, and notifications are counted, not lost."""
+    event = PipeEvent()
+    timer = threading.Timer(0.1, event.notify)
     timer.start()
-    assert bell.wait(5.0) is True
+    assert event.wait(5.0) is True
     timer.join()
-    bell.ring()
-    bell.ring()
-    assert [bell.wait(1.0), bell.wait(1.0), bell.wait(0.01)] == [True, True, None]
-    bell.drop(ear=True, cord=True)
+    event.notify()
+    event.notify()
+    assert [event.wait(1.0), event.wait(1.0), event.wait(0.01)] == [True, True, None]
+    event.close(read=True, write=True)
 
 
-def test_silence_ends_at_the_deadline() -> None:
-    """Nobody rings: None, after the time and not much later."""
-    bell = PipeEvent()
+def test_a_wait_times_out() -> None:
+    """Without `notify`, wait returns None after the timeout and not much later."""
+    event = PipeEvent()
     began = time.monotonic()
-    assert bell.wait(0.1) is None
+    assert event.wait(0.1) is None
     assert 0.09 < time.monotonic() - began < 2.0
-    bell.drop(ear=True, cord=True)
+    event.close(read=True, write=True)
 
 
-def test_a_dead_other_side_is_noticed_on_both_ends() -> None:
-    """Whoever waits for the dead is told at once, and ringing them does no harm."""
-    bell = PipeEvent()
-    bell.drop(cord=True)
-    assert bell.wait(5.0) is False
-    bell.drop(ear=True, cord=True)
-    deaf = PipeEvent()
-    deaf.drop(ear=True)
-    deaf.ring()
-    deaf.drop(ear=True, cord=True)
+def test_a_closed_end_is_noticed_on_both_sides() -> None:
+    """Waiting for a closed writer returns False at once, and notifying a closed reader does no harm."""
+    event = PipeEvent()
+    event.close(write=True)
+    assert event.wait(5.0) is False
+    event.close(read=True, write=True)
+    unread = PipeEvent()
+    unread.close(read=True)
+    unread.notify()
+    unread.close(read=True, write=True)

@@ -1,4 +1,4 @@
-"""Chance by counter: the same everywhere, even, independent, never repeating."""
+"""The counter-based RNG: reproducible, uniform, independent, without repetition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ plain_uniform: Any = uniform.py_func  # type: ignore[attr-defined]
 
 
 def draws(keys: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """The first `count` draws of each stream."""
+    """Return the first `count` draws of each stream."""
     out = np.zeros((len(keys), count), np.float32)
     for row in range(len(keys)):
         for n in range(count):
@@ -24,7 +24,7 @@ def draws(keys: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
 
 
 def test_compiled_equals_plain_python(monkeypatch: Any) -> None:
-    """The same bits with and without the compiler, over many keys and counters, far ones included."""
+    """Compiled and plain Python give the same bits for many keys and counters, large ones included."""
     random = np.random.default_rng(0)
     numbers = random.integers(0, 2**32, 500)
     assert [int(mix(x)) for x in numbers] == [int(plain_mix(x)) for x in numbers]
@@ -40,14 +40,14 @@ def test_compiled_equals_plain_python(monkeypatch: Any) -> None:
 
 
 def test_mix_is_one_to_one() -> None:
-    """No two of 200,000 numbers fall on the same one."""
+    """200,000 numbers have 200,000 different hashes."""
     seen = {int(mix(np.int64(x))) for x in range(200_000)}
     assert len(seen) == 200_000
     assert max(seen) < 2**32
 
 
-def test_draws_are_even() -> None:
-    """Mean 1/2, variance 1/12, and 20 bins of 20,000 draws each filled as chance allows (chi-square < 60)."""
+def test_draws_are_uniform() -> None:
+    """The mean is 1/2, the variance 1/12, and 20 bins of 20,000 draws pass a chi-square test (< 60)."""
     values = draws(make_streams(0, "even", 0, 20), 1000).reshape(-1)
     assert values.min() > 0 and values.max() < 1
     assert abs(values.mean() - 0.5) < 0.01
@@ -57,7 +57,7 @@ def test_draws_are_even() -> None:
 
 
 def test_streams_are_independent() -> None:
-    """Neither neighbouring rows nor neighbouring draws nor two purposes are correlated."""
+    """Adjacent rows, adjacent draws and different purposes are not correlated."""
     values = draws(make_streams(3, "act", 0, 20), 500)
     other = draws(make_streams(3, "opponent", 0, 20), 500)
     for one, two in ((values[1:], values[:-1]), (values[:, 1:], values[:, :-1]), (values, other)):
@@ -65,13 +65,13 @@ def test_streams_are_independent() -> None:
 
 
 def test_streams_do_not_repeat() -> None:
-    """10,000 draws of a stream hold about as many values as 24 bits allow."""
+    """10,000 draws of a stream have about as many different values as 24 bits allow."""
     values = draws(make_streams(1, "long", 0, 1), 10_000)
     assert len(np.unique(values)) > 9_980
 
 
-def test_a_row_has_its_stream_whoever_makes_it() -> None:
-    """Rows made in one piece or in two have the same streams; another seed or purpose has others."""
+def test_streams_do_not_depend_on_the_split() -> None:
+    """Rows made together or in two parts have the same streams; another seed or purpose has others."""
     whole = make_streams(5, "act", 0, 6)
     parts = np.concatenate([make_streams(5, "act", 0, 2), make_streams(5, "act", 2, 4)])
     assert np.array_equal(whole, parts)
@@ -81,22 +81,22 @@ def test_a_row_has_its_stream_whoever_makes_it() -> None:
 
 
 def test_a_copied_stream_replays() -> None:
-    """Copying two numbers copies the future."""
+    """A copy of a stream draws the same numbers."""
     stream = make_streams(0, "act", 0, 1)
     draws(stream, 5)
     saved = stream.copy()
     assert np.array_equal(draws(stream, 5), draws(saved, 5))
 
 
-def test_the_lowest_and_the_topmost_draw() -> None:
-    """0 never comes (its logarithm is taken), and the largest draw is 1."""
+def test_the_smallest_and_the_largest_draw() -> None:
+    """0 is never drawn (its logarithm is taken), and the largest draw is 1."""
     ends = np.array([[1292716, 0], [8230406, 0]], np.int64)
     assert uniform(ends, 0) == np.float32(2.0**-25)
     assert uniform(ends, 1) == 1.0
 
 
 def test_a_seed_is_for_one_episode() -> None:
-    """First all begin from their own; later those that are given one, once; what was given last is remembered."""
+    """The first episode has the env's own seed, later ones only a seed that was given; the last given one is kept."""
     seeds = module.Seeds([5, 6, 7])
     for index in range(3):
         seeds.begin(index)

@@ -1,4 +1,4 @@
-"""Shared memory: seen by another process, gone with its owner, aligned."""
+"""Shared memory: visible to another process, freed with its owner, aligned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ slab["flags"][:] = [1, 2, 3]
 
 
 def test_a_second_process_sees_and_writes_the_same_memory() -> None:
-    """What one process writes the other reads, both ways, by the inherited descriptor alone."""
+    """Each process reads what the other writes, with nothing but the inherited descriptor."""
     slab = Slab(FIELDS)
     slab["obs"][1, 4] = 7.5
     assert isinstance(slab.handle, int)
@@ -44,7 +44,7 @@ def test_a_second_process_sees_and_writes_the_same_memory() -> None:
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="/dev/shm is a Linux folder")
 def test_nothing_appears_in_dev_shm() -> None:
-    """The mapping has no name that could be left behind."""
+    """The mapping has no name in /dev/shm that could be left over."""
     before = set(Path("/dev/shm").iterdir())
     slab = Slab(FIELDS)
     slab["obs"][:] = 1
@@ -53,8 +53,8 @@ def test_nothing_appears_in_dev_shm() -> None:
     slab.close()
 
 
-def test_fields_are_aligned_zeroed_and_apart() -> None:
-    """Every field starts on a cache line, holds zeros, and writing one changes no other."""
+def test_fields_are_aligned_zeroed_and_disjoint() -> None:
+    """Every field starts on a cache line and is zero, and writing one does not change another."""
     slab = Slab(FIELDS)
     for name, field in FIELDS.items():
         view = slab[name]
@@ -66,8 +66,8 @@ def test_fields_are_aligned_zeroed_and_apart() -> None:
     slab.close()
 
 
-def test_close_twice_and_views_live_on() -> None:
-    """Closing is safe to repeat, and a view taken before still reads its page."""
+def test_close_twice_and_views_stay_valid() -> None:
+    """A slab can be closed twice, and earlier views stay readable."""
     slab = Slab(FIELDS)
     view = slab["obs"]
     view[:] = 3
@@ -76,14 +76,14 @@ def test_close_twice_and_views_live_on() -> None:
     assert (view == 3).all()
 
 
-def test_slab_of_nothing() -> None:
-    """No fields, or only empty ones, make a slab too."""
+def test_an_empty_slab() -> None:
+    """A slab may have no fields or only empty ones."""
     for fields in ({}, {"none": Field((0,), "float32")}):
         Slab(fields).close()
 
 
-def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers that cannot fit are refused before anything is allocated, with the settings that size them."""
+def test_more_than_the_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers that do not fit are an error before anything is allocated, with the settings that size them."""
     monkeypatch.setattr(module, "memory_bytes", lambda: 2**30)
     with pytest.raises(MachineError) as caught:
         Slab({"obs": Field((2**28,), "float32")})
@@ -93,8 +93,8 @@ def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     assert caught.value.code == 6
 
 
-def test_without_memfd_a_file_that_has_no_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no memfd (macOS), the same slab stands on an unlinked file."""
+def test_without_memfd_an_unlinked_file_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On systems without memfd (macOS), the slab uses an unlinked file."""
     monkeypatch.delattr(module.os, "memfd_create", raising=False)
     slab = Slab(FIELDS)
     slab["count"][0] = 5

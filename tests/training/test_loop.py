@@ -1,4 +1,4 @@
-"""The loop: what falls on which step, and when it ends."""
+"""The training loop: intervals in steps, and when it ends."""
 
 from __future__ import annotations
 
@@ -18,50 +18,58 @@ from slipstream.training.loop import due
 @pytest.mark.parametrize(
     ("every", "before", "now", "passed"),
     [
-        (0, 0, 10**9, False), (100, 0, 99, False), (100, 0, 100, True), (100, 99, 100, True), (100, 100, 199, False),
-        (100, 100, 200, True), (100, 150, 450, True), (1, 5, 6, True), (64, 64, 128, True), (100, 0, 64, False),
+        (0, 0, 10**9, False),
+        (100, 0, 99, False),
+        (100, 0, 100, True),
+        (100, 99, 100, True),
+        (100, 100, 199, False),
+        (100, 100, 200, True),
+        (100, 150, 450, True),
+        (1, 5, 6, True),
+        (64, 64, 128, True),
+        (100, 0, 64, False),
     ],
-)  # fmt: skip
-def test_due_when_a_mark_is_passed(every: int, before: int, now: int, passed: bool) -> None:
-    """An interval is due once for each iteration that passes one of its marks; 0 is never."""
+)
+def test_due_when_a_multiple_is_passed(every: int, before: int, now: int, passed: bool) -> None:
+    """An interval is due in each iteration that passes one of its multiples; 0 never is."""
     assert due(every, before, now) is passed
 
 
-def test_intervals_fall_on_steps(quick: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 64 steps per iteration, a log every 128 has a row at each second one, and so on."""
-    asked, submit = [], Saver.submit
+def test_intervals_count_steps(quick: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 64 steps per iteration, logging every 128 steps gives a row every second iteration."""
+    requested, submit = [], Saver.submit
 
-    def ask(saver: Saver, checkpoint: Checkpoint, *rest: Any, **more: Any) -> None:
-        asked.append(checkpoint.steps)
+    def record(saver: Saver, checkpoint: Checkpoint, *rest: Any, **more: Any) -> None:
+        requested.append(checkpoint.steps)
         submit(saver, checkpoint, *rest, **more)
 
-    monkeypatch.setattr(Saver, "submit", ask)
+    monkeypatch.setattr(Saver, "submit", record)
     run = quick(lambda: ToyEnv(), steps=640, every__log=128, every__checkpoint=256, every__gradients=320, keep=10)
     rows = run.metrics()
     assert [row["steps"] for row in rows] == [128, 256, 384, 512, 640]
     assert [row["iteration"] for row in rows] == [2, 4, 6, 8, 10]
-    assert asked == [256, 512, 640]
+    assert requested == [256, 512, 640]
     saved = steps_of(RunDir.open(Path(run.path)))
-    assert set(saved) <= set(asked), "a save that is overtaken by a newer one may be left out"
+    assert set(saved) <= set(requested), "a save may be skipped for a newer one"
     assert saved[-1] == 640
     assert [row["steps"] for row in rows if "gradient/trunk.head.weight/length" in row] == [640]
     assert all(row["lag"] == 0 for row in rows)
 
 
-def test_off_is_off(quick: Callable[..., Run]) -> None:
-    """With every interval at 0 nothing is logged or saved on the way, and the end is saved all the same."""
+def test_intervals_can_be_off(quick: Callable[..., Run]) -> None:
+    """With every interval at 0 nothing is logged, and only the end is saved."""
     run = quick(lambda: ToyEnv(), steps=320, every__log=0, every__checkpoint=0, every__gradients=0)
     assert run.metrics() == []
     assert steps_of(RunDir.open(Path(run.path))) == [320]
 
 
-def test_steps_are_whole_iterations(quick: Callable[..., Run]) -> None:
+def test_a_run_ends_after_a_whole_iteration(quick: Callable[..., Run]) -> None:
     """A run ends with the first iteration that reaches its steps."""
     assert quick(lambda: ToyEnv(), steps=100).facts["steps"] == 128
 
 
 def test_minutes_end_a_run(quick: Callable[..., Run]) -> None:
-    """With minutes instead of steps the clock ends it."""
+    """With minutes instead of steps the run ends by time."""
     run = quick(lambda: ToyEnv(), steps=None, minutes=0.01)
     assert run.facts["steps"] > 0
     assert run.facts["seconds"] > 0.5
@@ -69,7 +77,7 @@ def test_minutes_end_a_run(quick: Callable[..., Run]) -> None:
 
 
 def test_the_time_split_adds_up(quick: Callable[..., Run]) -> None:
-    """Shares of env, inference, learning and other are of the wall clock and sum to 1."""
+    """The fractions of env, inference, learning and other sum to 1."""
     row = quick(lambda: ToyEnv(), steps=640).metrics()[-1]
     assert sum(row[f"time/{name}"] for name in ("env", "inference", "learn", "other")) == pytest.approx(1, abs=0.02)
     assert row["time/steps_per_second"] > 0

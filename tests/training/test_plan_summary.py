@@ -1,4 +1,4 @@
-"""The plan as people see it: a table of what says something."""
+"""The table of the plan that is shown when a run starts."""
 
 from __future__ import annotations
 
@@ -10,48 +10,55 @@ from slipstream.training.build import build, choose_env
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
 
 SMALL: dict[str, Any] = {
-    "plan__collector": "local", "plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": [16],
-}  # fmt: skip
+    "plan__collector": "local",
+    "plan__envs": 8,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 64,
+    "policy__hidden": [16],
+}
 
 
 def rows(env: str, **more: Any) -> list[Any]:
-    """The rows of a small run."""
+    """Return the rows of a small run."""
     settings = configure(env, flags=SMALL | more, tuned=False).settings
     parts = build(choose_env(env, settings), settings)
     parts.close()
     return plan_rows(parts, settings)
 
 
-def test_what_speed_depends_on_is_shown_with_the_plan() -> None:
-    """Every switch has its row, and so have the minibatch and the repetition of actions, which keep their keys."""
-    found = {name: (asked, applied, why) for name, asked, applied, why in rows("soccer")}
+def test_all_settings_that_affect_speed_have_a_row() -> None:
+    """Every switch has a row, and so have the minibatch and the action repeat."""
+    found = {name: (requested, applied, why) for name, requested, applied, why in rows("soccer")}
     switches = [f"plan.{name}" for name in PlanSettings.model_fields if name != "deadline_s"]
     assert list(found) == [*switches, "ppo.minibatch", "env.action_repeat"]
-    assert found["ppo.minibatch"] == (64, 64, "4 of them in a batch of 256")
-    assert found["env.action_repeat"] == (None, 4, "the game's own")
-    assert rows("soccer", env__action_repeat=6)[-1] == ("env.action_repeat", 6, 6, "asked for")
-    assert rows("gymnasium:CartPole-v1", env__action_repeat=3)[-1] == ("env.action_repeat", 3, 3, "asked for")
-    assert rows("recall", env__action_repeat=3)[-1] == (
-        "env.action_repeat", 3, 1, "this game takes every action once"
-    )  # fmt: skip
+    assert found["ppo.minibatch"] == (64, 64, "4 per batch of 256")
+    assert found["env.action_repeat"] == (None, 4, "the game's default")
+    assert rows("soccer", env__action_repeat=6)[-1] == ("env.action_repeat", 6, 6, "requested")
+    assert rows("gymnasium:CartPole-v1", env__action_repeat=3)[-1] == ("env.action_repeat", 3, 3, "requested")
+    assert rows("recall", env__action_repeat=3)[-1] == ("env.action_repeat", 3, 1, "this game does not repeat actions")
     sac = rows("gymnasium:Pendulum-v1", algorithm="sac", sac__batch_size=32)
-    assert sac[-2] == ("sac.batch_size", 32, 32, "drawn from the replay buffer")
+    assert sac[-2] == ("sac.batch_size", 32, 32, "sampled from the replay buffer")
 
 
-def test_only_what_says_something_is_told() -> None:
-    """Where a run starts, what is done in the plainest way and was not asked for is left out."""
-    told = [name for name, *_ in notable_switches(rows("recall", plan__threads=1))]
-    assert told == ["plan.envs", "plan.collector", "plan.learner", "ppo.minibatch"]
-    wished = rows("recall", plan__learner="torch", plan__threads=2, plan__graphs=True, plan__micro_batch=16)
-    told = [name for name, *_ in notable_switches(wished)]
-    assert told == [
-        "plan.envs", "plan.collector", "plan.learner", "plan.graphs", "plan.threads", "plan.micro_batch",
+def test_defaults_are_not_listed() -> None:
+    """When a run starts, switches with default values that were not requested are not listed."""
+    names = [name for name, *_ in notable_switches(rows("recall", plan__threads=1))]
+    assert names == ["plan.envs", "plan.collector", "plan.learner", "ppo.minibatch"]
+    requested = rows("recall", plan__learner="torch", plan__threads=2, plan__graphs=True, plan__micro_batch=16)
+    names = [name for name, *_ in notable_switches(requested)]
+    assert names == [
+        "plan.envs",
+        "plan.collector",
+        "plan.learner",
+        "plan.graphs",
+        "plan.threads",
+        "plan.micro_batch",
         "ppo.minibatch",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_table_has_columns() -> None:
-    """Columns stand under their heading; nothing stands where nothing was asked for, and switches are on or off."""
+    """Columns are aligned, unrequested cells are empty, and booleans are shown as on or off."""
     lines = table([("plan.lag", None, 0, "newest"), ("plan.compile", True, False, "no compiler"), ("x", 8, None, "y")])
     assert lines == [
         "switch        requested  applied  why",

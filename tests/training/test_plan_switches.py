@@ -1,4 +1,4 @@
-"""Every switch of the plan really acts: turning it on changes what runs; and what is done where it cannot."""
+"""Every switch of the plan has an effect, and falls back where it cannot be applied."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ from slipstream.system.worker_pool import WorkerPool
 from slipstream.training.build import TrainingParts, build, choose_env
 
 SMALL: dict[str, Any] = {
-    "plan__envs": 16, "plan__collector": "local", "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 64,
-    "policy__hidden": [16], "policy__features": 24, "ppo__epochs": 2,
-}  # fmt: skip
+    "plan__envs": 16,
+    "plan__collector": "local",
+    "plan__threads": 1,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 64,
+    "policy__hidden": [16],
+    "policy__features": 24,
+    "ppo__epochs": 2,
+}
 
 
 @pytest.fixture(autouse=True)
 def modes() -> Iterator[None]:
-    """Leave torch as it was."""
+    """Restore torch's global flags."""
     yield
     set_backend_flags(make_plan(PlanSettings(), Facts(cores=1, native=True, minibatch=64)))
     torch.set_num_threads(1)
@@ -49,7 +55,7 @@ def make(env: str, **more: Any) -> TrainingParts:
 
 
 def learn(parts: TrainingParts, iterations: int = 1) -> dict[str, Any]:
-    """Some iterations; the last row."""
+    """Run some iterations and return the last metrics."""
     row: dict[str, Any] = {}
     for version in range(iterations):
         _, row = parts.learner.update(parts.collector.collect(version), version)
@@ -58,7 +64,7 @@ def learn(parts: TrainingParts, iterations: int = 1) -> dict[str, Any]:
 
 
 def most_rows(parts: TrainingParts) -> int:
-    """The most samples that the network saw at once while it learned."""
+    """Return the largest batch that the network computed during an update."""
     seen: list[int] = []
     policy = parts.learner.engine.policy
     policy.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
@@ -67,12 +73,12 @@ def most_rows(parts: TrainingParts) -> int:
 
 
 def copied(parts: TrainingParts) -> bool:
-    """Whether the learner gets a copy of the memory that workers write into."""
+    """Return whether the learner gets a copy of the workers' memory."""
     return not np.shares_memory(parts.collector.collect(0).obs, parts.collector._rollouts[0].obs)
 
 
 def passes(parts: TrainingParts) -> int:
-    """How often a hidden layer runs in one gradient step."""
+    """Return the number of forward passes of a hidden layer in one update."""
     seen: list[int] = []
     layer = next(iter(parts.learner.engine.policy.hidden().values()))
     layer.register_forward_hook(lambda *_: seen.append(1))
@@ -84,11 +90,15 @@ ACTORS = {"plan__collector": "actors", "plan__workers": 2}
 TORCH = {"plan__learner": "torch"}
 CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[TrainingParts], Any], Any, Any]] = {
     "envs": ("recall", {}, 8, lambda p: p.collector.collect(0).reward.shape[1], 16, 8),
-    "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "Local", "Actors"),
-    "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "Threads"),
+    "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "LocalCollector", "ActorsCollector"),
+    "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "ThreadVector"),
     "native": (
-        "gymnasium:CartPole-v1", {"plan__native": False}, True, lambda p: type(p.collector.actor.vector).__name__,
-        "Serial", "Native",
+        "gymnasium:CartPole-v1",
+        {"plan__native": False},
+        True,
+        lambda p: type(p.collector.actor.vector).__name__,
+        "SerialVector",
+        "Native",
     ),
     "workers": ("recall", ACTORS | {"plan__workers": 1}, 2, lambda p: len(psutil.Process().children()), 1, 2),
     "groups": ("recall", {"plan__collector": "batched", "plan__groups": 1}, 2, lambda p: len(p.collector.groups), 1, 2),
@@ -98,39 +108,42 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[TrainingParts], Any],
     "threads": ("pixels", {}, 2, lambda p: (learn(p), torch.get_num_threads())[1], 1, 2),
     "micro_batch": ("pixels", {}, 16, most_rows, 64, 16),
     "activation_checkpointing": ("pixels", {}, True, passes, 8, 16),
-    "reproducible": (
-        "recall", TORCH, True, lambda p: torch.are_deterministic_algorithms_enabled(), False, True
-    ),
-}  # fmt: skip
+    "reproducible": ("recall", TORCH, True, lambda p: torch.are_deterministic_algorithms_enabled(), False, True),
+}
 ELSEWHERE = {
-    "precision": "test_precision.py, and below", "compile": "test_precision.py", "compile_mode": "below",
-    "cudnn_benchmark": "below", "device": "below", "inference": "tests of the batched collector",
-    "storage": "tests of the batched collector", "graphs": "tests of the batched collector",
+    "precision": "test_precision.py, and below",
+    "compile": "test_precision.py",
+    "compile_mode": "below",
+    "cudnn_benchmark": "below",
+    "device": "below",
+    "inference": "tests of the batched collector",
+    "storage": "tests of the batched collector",
+    "graphs": "tests of the batched collector",
     "pinned": "tests of the batched collector",
-}  # fmt: skip
+}
 
 
-def test_no_switch_is_forgotten() -> None:
-    """Every switch of the plan is turned on by some test."""
+def test_every_switch_is_tested() -> None:
+    """Every switch of the plan is set by some test."""
     assert set(CASES) | set(ELSEWHERE) == set(PlanSettings.model_fields) - {"deadline_s"}
     assert not set(CASES) & set(ELSEWHERE)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_switch_acts(name: str) -> None:
-    """What runs is one thing with the switch as it was, and another when it is set."""
-    env, common, value, look, before, after = CASES[name]
-    for wanted, expected in (({}, before), ({f"plan__{name}": value}, after)):
-        parts = make(env, **common | wanted)
+def test_a_switch_has_an_effect(name: str) -> None:
+    """What runs differs with and without the switch."""
+    env, common, value, observe, before, after = CASES[name]
+    for requested, expected in (({}, before), ({f"plan__{name}": value}, after)):
+        parts = make(env, **common | requested)
         try:
-            assert look(parts) == expected
+            assert observe(parts) == expected
         finally:
             parts.close()
 
 
 @pytest.mark.parametrize("vector", ["threads", "processes"])
-def test_however_envs_are_stepped_the_rollouts_are_the_same(vector: str) -> None:
-    """Workers that step for this process change no bit of what is collected, and none is left behind."""
+def test_rollouts_do_not_depend_on_the_vector(vector: str) -> None:
+    """Threads and processes collect the same bits as a serial vector, and no worker is left over."""
     found = []
     for how in ("serial", vector):
         parts = make("soccer", plan__vector=how, plan__workers=2)
@@ -144,8 +157,8 @@ def test_however_envs_are_stepped_the_rollouts_are_the_same(vector: str) -> None
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("envs-")]
 
 
-def test_workers_that_cannot_be_started_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that gives no more processes lets this one do the work: said once, and put down in the plan."""
+def test_workers_that_cannot_start_fall_back_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no process can be started, this one steps the envs; the notice comes once, and the plan has the reason."""
 
     def refuse(*_: Any) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -155,8 +168,9 @@ def test_workers_that_cannot_be_started_are_done_without(monkeypatch: pytest.Mon
     parts = make("recall", plan__collector="actors", plan__workers=2)
     assert parts.plan.collector == Switch("actors", "local", why)
     assert parts.learner.notices == [
-        f"plan.collector is local: {why}", "plan.workers is 1: local steps all envs in this process"
-    ]  # fmt: skip
+        f"plan.collector is local: {why}",
+        "plan.workers is 1: the local collector steps all envs in this process",
+    ]
     learn(parts)
     parts = make("recall", plan__vector="processes", plan__workers=2)
     assert (parts.plan.vector, parts.plan.workers.applied) == (Switch("processes", "serial", why), 1)
@@ -164,43 +178,47 @@ def test_workers_that_cannot_be_started_are_done_without(monkeypatch: pytest.Mon
     assert not psutil.Process().children()
 
 
-def gpu_plan(**wanted: Any) -> Plan:
-    """The plan of a machine with a GPU, which need not be there to be planned for."""
+def gpu_plan(**requested: Any) -> Plan:
+    """Return the plan for a machine with a GPU."""
     facts = Facts(cores=4, native=True, minibatch=64, gpu="H200", images=True)
-    return make_plan(PlanSettings(device="cuda", **wanted), facts)
+    return make_plan(PlanSettings(device="cuda", **requested), facts)
 
 
-def test_torch_computes_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TF32, cuDNN's trying of ways and deterministic kernels are torch's own switches, set by the plan and unset."""
+def test_torch_flags_follow_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan sets and unsets torch's flags for TF32, cuDNN autotune and deterministic kernels."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
 
-    def told() -> tuple[Any, ...]:
+    def flags() -> tuple[Any, ...]:
         cudnn = torch.backends.cudnn
         deterministic = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic
         return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark, *deterministic
 
-    for wanted, expected in (
+    for requested, expected in (
         ({"precision": "tf32"}, ("high", True, True, False, False)),
         ({"precision": "fp32"}, ("highest", False, True, False, False)),
         ({"cudnn_benchmark": False}, ("highest", False, False, False, False)),
     ):
-        set_backend_flags(gpu_plan(**wanted))
-        assert told() == expected
+        set_backend_flags(gpu_plan(**requested))
+        assert flags() == expected
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     set_backend_flags(gpu_plan(reproducible=True))
-    assert told() == ("highest", False, False, True, True)
+    assert flags() == ("highest", False, False, True, True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-def test_the_learner_is_where_the_plan_says(precision: str) -> None:
-    """On a GPU the same updates end near those of the CPU, in every precision."""
+def test_the_learner_is_on_the_planned_device(precision: str) -> None:
+    """Updates on a GPU end near those on the CPU, in every precision."""
     found = []
     for device in ("cpu", "cuda"):
-        parts = make("pixels", plan__device=device, plan__collector="local",
-                     plan__precision=precision if device == "cuda" else "fp32")  # fmt: skip
+        parts = make(
+            "pixels",
+            plan__device=device,
+            plan__collector="local",
+            plan__precision=precision if device == "cuda" else "fp32",
+        )
         learn(parts, 2)
         assert next(parts.learner.engine.policy.parameters()).device.type == device
         found.append(parts.learner.params_and_stats.copy())
@@ -209,8 +227,8 @@ def test_the_learner_is_where_the_plan_says(precision: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_torch_compiles_in_the_mode_asked_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every network is compiled in that mode, before anything is learned."""
+def test_torch_compiles_in_the_requested_mode(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every network is compiled in that mode before the first update."""
     modes: list[Any] = []
 
     def note(function: Any, **how: Any) -> Any:
@@ -225,7 +243,7 @@ def test_torch_compiles_in_the_mode_asked_for(mode: str, monkeypatch: pytest.Mon
 
 
 def half(parts: TrainingParts, factor: float = 65536.0) -> TorchEngine:
-    """Give the learner an engine that computes in fp16, on the CPU, with a given factor."""
+    """Give the learner an engine that computes in fp16 on the CPU, with a given loss scale."""
     params = parts.design.split_params_and_stats(parts.learner.params_and_stats)[0]
     engine = TorchEngine(parts.design, params, 1, precision="fp16")
     engine.restore(engine.snapshot() | {"loss_scale": np.array([factor, 0.0])})
@@ -233,8 +251,8 @@ def half(parts: TrainingParts, factor: float = 65536.0) -> TorchEngine:
     return engine
 
 
-def test_fp16_learns_what_fp32_does() -> None:
-    """Layers give fp16, gradients have their true length before they are clipped, and the weights end close by."""
+def test_fp16_updates_are_close_to_fp32() -> None:
+    """Layers output fp16, gradients are unscaled before clipping, and the weights end close to those of fp32."""
     whole, parts, dtypes = make("pixels"), make("pixels"), set[torch.dtype]()
     engine = half(parts, 1024.0)
     for module in engine.policy.hidden().values():
@@ -247,8 +265,8 @@ def test_fp16_learns_what_fp32_does() -> None:
     assert engine.snapshot()["loss_scale"].tolist() == [1024.0, 8.0]
 
 
-def test_a_factor_that_is_too_large_is_no_failure() -> None:
-    """Steps whose gradient overflows are left out and counted, the factor is halved each time, and learning goes on."""
+def test_a_loss_scale_that_is_too_large_is_halved() -> None:
+    """Steps whose gradient overflows are skipped and counted, the scale is halved each time, and training continues."""
     parts = make("pixels", plan__learner="torch")
     engine, before = half(parts, 2.0**40), parts.learner.params_and_stats.copy()
     row = learn(parts)
@@ -263,8 +281,8 @@ def test_a_factor_that_is_too_large_is_no_failure() -> None:
     assert np.array_equal(other.snapshot()["loss_scale"], kept["loss_scale"])
 
 
-def test_what_is_the_factors_fault() -> None:
-    """Only an infinite gradient of a finite loss under a factor above 1: else something is wrong with learning."""
+def test_overflow_is_only_blamed_on_the_loss_scale_if_it_can_be() -> None:
+    """Only an infinite gradient of a finite loss with a scale above 1 counts as overflow."""
     fine, infinite = torch.tensor(1.0), torch.tensor(float("inf"))
     scale = LossScale("cpu")
     assert scale.multiply(torch.tensor(2.0)) == 2 * 65536
@@ -279,15 +297,15 @@ def test_what_is_the_factors_fault() -> None:
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the network run out of memory where it sees more than so many samples at once with gradients."""
+    """Make the network run out of memory for batches with gradients above a given size."""
     forward = ActorCritic.forward
 
     def set_limit(limit: int) -> None:
         def limited(self: Any, obs: Any, *rest: Any) -> Any:
-            told = forward(self, obs, *rest)
+            outputs = forward(self, obs, *rest)
             if torch.is_grad_enabled() and len(obs) > limit:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            return told
+            return outputs
 
         monkeypatch.setattr(ActorCritic, "forward", limited)
 
@@ -297,10 +315,10 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     ("env", "more"), [("pixels", {}), ("recall", {"policy__memory": "lstm", "policy__sequence": 4, **TORCH})]
 )
-def test_memory_that_runs_out_halves_the_parts(
+def test_running_out_of_memory_halves_the_micro_batch(
     env: str, more: dict[str, Any], small_memory: Callable[[int], None]
 ) -> None:
-    """The same weights come out, to rounding; the plan holds the new size, and each halving is said once."""
+    """The weights are the same up to rounding, the plan has the new size, and each halving is reported once."""
     whole = make(env, **more)
     learn(whole, 2)
     small_memory(20)
@@ -314,8 +332,8 @@ def test_memory_that_runs_out_halves_the_parts(
     assert parts.plan.micro_batch == Switch(None, 16, "memory ran out with 32 samples at once")
 
 
-def test_memory_that_is_too_small_for_anything_is_said(small_memory: Callable[[int], None]) -> None:
-    """Where not even one sample fits, the run ends with what to do."""
+def test_memory_too_small_for_one_sample_is_an_error(small_memory: Callable[[int], None]) -> None:
+    """If not even one sample fits, the error has a hint."""
     small_memory(0)
     parts = make("pixels")
     with pytest.raises(MachineError) as caught:
@@ -326,10 +344,10 @@ def test_memory_that_is_too_small_for_anything_is_said(small_memory: Callable[[i
     )
 
 
-def test_what_was_done_instead_can_be_read_later(
+def test_fallbacks_are_recorded(
     quick: Callable[..., Run], small_memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provenance holds the plan as it became, events hold each change once, and checkpoints go on with it."""
+    """provenance.json has the final plan, and events.jsonl has each change once."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("there is no compiler")
@@ -341,8 +359,10 @@ def test_what_was_done_instead_can_be_read_later(
     why = "memory ran out with 64 samples at once"
     assert plan["plan.micro_batch"] == {"requested": None, "applied": 32, "why": why}
     assert plan["plan.compile"] == {
-        "requested": True, "applied": False, "why": "compiling failed: there is no compiler"
-    }  # fmt: skip
+        "requested": True,
+        "applied": False,
+        "why": "compiling failed: there is no compiler",
+    }
     assert plan["plan.envs"]["applied"] == 16 and plan["ppo.minibatch"]["applied"] == 64
     lines = (Path(run.path) / "events.jsonl").read_text().splitlines()
     said = [event["text"] for event in map(json.loads, lines) if event["text"].startswith("plan.")]

@@ -1,4 +1,4 @@
-"""Games on a device: the function of one env is the vector's own step, and a GPU plays it to the bit."""
+"""Games on a device: the kernel of one env equals the vector's step, on a GPU bit for bit."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall
-from slipstream.vector.device import WRITTEN, DeviceVector, side_by_side
+from slipstream.vector.device import OUTPUTS, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {
     "soccer": lambda envs: Soccer(envs, match_seconds=3.0, random_starts=0.5),
     "soccer terms": lambda envs: Soccer(
-        envs, match_seconds=3.0, random_starts=0.5, actions="multi_discrete",
+        envs,
+        match_seconds=3.0,
+        random_starts=0.5,
+        actions="multi_discrete",
         rewards=RewardSettings(
             weights={"save": 1.0, "aim": 0.1}, potential=True, normalise=True, clip=2.0, zero_sum=1.0
         ),
     ),
     "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
     "kart": lambda envs: Kart(envs, limit_seconds=0.5, random_starts=0.5),
-}  # fmt: skip
+}
 
 
 def host(arg: Any, rooms: dict[Any, Array]) -> Any:
-    """The argument of a function as it is on the CPU."""
+    """Return the argument of a kernel for the CPU."""
     return rooms.setdefault(arg, np.zeros(arg.shape, arg.dtype)) if isinstance(arg, EmptyArray) else arg
 
 
 def actions(vector: Any, random: np.random.Generator) -> Array:
-    """Some actions for all rows."""
+    """Return random actions for all rows."""
     rows, action = vector.envs * vector.spec.agents, vector.spec.action
     if action.kind == "continuous":
         return random.uniform(-1, 1, (rows, action.parts)).astype(np.float32)
@@ -43,8 +46,8 @@ def actions(vector: Any, random: np.random.Generator) -> Array:
 
 
 @pytest.mark.parametrize("name", list(GAMES))
-def test_one_env_at_a_time_is_the_vector(name: str) -> None:
-    """The function that a GPU runs for each env gives what the vector's step gives, bit for bit."""
+def test_the_kernel_equals_the_vector(name: str) -> None:
+    """The function that a GPU runs for each env gives the same bits as the vector's step."""
     one, other = GAMES[name](3), GAMES[name](3)
     mine, theirs = empty_rows(one.spec, 3), empty_rows(other.spec, 3)
     one.reset(mine)
@@ -64,19 +67,19 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
         one.step(action, mine)
         if step % 20 == 0:
             do(play.before)
-        do(play.step, action, *(getattr(theirs, field) for field in WRITTEN))
+        do(play.step, action, *(getattr(theirs, field) for field in OUTPUTS))
         do(play.after)
-        for field in WRITTEN:
+        for field in OUTPUTS:
             assert np.array_equal(getattr(mine, field), getattr(theirs, field)), field
     for field, array in one.snapshot().items():
         assert np.array_equal(array, other.snapshot()[field]), field
 
 
 def test_on_the_cpu_the_vector_steps_itself() -> None:
-    """Tensors on the CPU are the vector's own memory: nothing is copied, nothing is compiled anew."""
+    """Tensors on the CPU share the vector's memory: nothing is copied or compiled."""
     vector, plain = GAMES["soccer"](2), GAMES["soccer"](2)
     rows, game = empty_rows(plain.spec, 2), DeviceVector(vector, "cpu")
-    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in WRITTEN})
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in OUTPUTS})
     action = np.array([[3], [4], [5], [6]], np.int32)
     plain.step(action, rows)
     game.step(torch.from_numpy(action), told)
@@ -85,8 +88,8 @@ def test_on_the_cpu_the_vector_steps_itself() -> None:
     assert np.array_equal(game.pull()["state"], plain.state)
 
 
-def test_envs_stand_side_by_side() -> None:
-    """The first axis runs fastest where it is envs of a few numbers; the numbers are the same."""
+def test_envs_are_contiguous() -> None:
+    """The first axis is contiguous for arrays with few numbers per env; the values are the same."""
     few, many, other = torch.arange(24.0).view(4, 6), torch.zeros(4, 300), torch.arange(6.0).view(2, 3)
     assert side_by_side(few, (4,)).stride() == (1, 4)
     assert torch.equal(side_by_side(few, (4,)), few)
@@ -97,14 +100,14 @@ def test_envs_stand_side_by_side() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.parametrize("name", list(GAMES))
-def test_a_gpu_plays_the_same_game(name: str) -> None:
-    """Chance, physics, rewards and observations are the CPU's to the bit, over hundreds of decisions and many ends."""
+def test_a_gpu_game_equals_the_cpu_game(name: str) -> None:
+    """RNG, physics, rewards and observations equal the CPU's bit for bit, over hundreds of steps and many episodes."""
     one, other = GAMES[name](256), GAMES[name](256)
     mine, first = empty_rows(one.spec, 256), empty_rows(other.spec, 256)
     one.reset(mine)
     other.reset(first)
     game = DeviceVector(other, "cuda")
-    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in WRITTEN})
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in OUTPUTS})
     random = np.random.default_rng(0)
     for step in range(300):
         if step % 20 == 0:

@@ -1,4 +1,4 @@
-"""Envs in worker processes step exactly as envs in this one."""
+"""Envs in worker processes step exactly like envs in this process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from slipstream.vector.processes import ProcessVector
 
 
 def split(choice: EnvChoice, envs: int, seed: int = 0, deadline_s: float = 60.0) -> ProcessVector:
-    """The envs over two processes."""
+    """Split the envs over two processes."""
     spec = make_vector(choice, 1).spec
     return ProcessVector(partial(make_vector, choice, seed=seed), spec, envs, workers=2, deadline_s=deadline_s)
 
 
 def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
-    """Step with fixed actions and keep every row."""
+    """Step with fixed actions and return all rows."""
     rows, kept = empty_rows(vector.spec, vector.envs), []
     vector.reset(rows)
     action = np.zeros((vector.envs * vector.spec.agents, vector.spec.action.parts), vector.spec.action.dtype)
@@ -51,7 +51,7 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
     "env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "pixels", "mixed:team", "recall:masked"]
 )
 def test_processes_equal_serial(env: str) -> None:
-    """Every array of every step is the same, bit for bit, with uneven shares."""
+    """Every array of every step is the same, bit for bit, with unequal shares."""
     one, other = make_vector(EnvChoice(env), 5, seed=3), split(EnvChoice(env), 5, seed=3)
     try:
         for a, b in zip(play(one, 30), play(other, 30), strict=True):
@@ -65,18 +65,18 @@ def test_processes_equal_serial(env: str) -> None:
 
 
 class Photo(gymnasium.Env[Any, Any]):
-    """A random image and a random choice in a dict; actions are a tuple."""
+    """An env with a dict of a random image and a random choice; actions are a tuple."""
 
     observation_space = spaces.Dict(image=spaces.Box(0, 255, (8, 8, 3), np.uint8), mood=spaces.Discrete(3))
     action_space = spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(2)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Seed the chance."""
+        """Seed the RNG."""
         super().reset(seed=seed)
         return self._see(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay for the switches that agree with the choice."""
+        """Reward switches that agree with the choice."""
         paid = float(np.sum(action[0] == action[1]))
         return self._see(), paid, bool(self.np_random.random() < 0.2), False, {}
 
@@ -85,8 +85,8 @@ class Photo(gymnasium.Env[Any, Any]):
         return {"image": image, "mood": self.np_random.integers(3)}
 
 
-def test_dicts_cross_processes() -> None:
-    """Rows of bytes from a dict of image and choice, and nested actions, are the same bit for bit."""
+def test_dict_observations_across_processes() -> None:
+    """Rows of a dict of image and choice, and nested actions, are the same bit for bit."""
     choice = EnvChoice("python:Photo", factory=Photo)
     one, other = make_vector(choice, 5, seed=3), split(choice, 5, seed=3)
     try:
@@ -98,8 +98,8 @@ def test_dicts_cross_processes() -> None:
         other.close()
 
 
-def test_a_fault_crosses_the_process_with_its_traceback() -> None:
-    """An env that raises in a worker arrives as the same error, by its global index."""
+def test_an_exception_in_a_worker_has_its_traceback() -> None:
+    """An env that raises in a worker raises the same error here, with its global index."""
     vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2).vector
     try:
         with pytest.raises(EnvFault) as caught:
@@ -117,8 +117,8 @@ def test_a_fault_crosses_the_process_with_its_traceback() -> None:
         ("hang", r"Env [01] \(step 5\) did not return from `step` or `reset` within 1 s\."),
     ],
 )
-def test_workers_that_die_or_hang_are_named(fault: Any, message: str) -> None:
-    """A worker that is gone or stands still is named within its deadline, and none is left behind."""
+def test_workers_that_die_or_hang_are_reported(fault: Any, message: str) -> None:
+    """A worker that dies or hangs is reported within its deadline, and no process is left over."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=4))
     vector = split(choice, 2, deadline_s=1.0)
     try:

@@ -1,4 +1,4 @@
-"""Gymnasium envs as rows: ends, limits, repeats, masks, and every space."""
+"""Gymnasium envs as rows: autoreset, time limits, action repeat, masks, and every space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slipstream.vector.make import make_vector
 
 
 class Recorder(gymnasium.Env[Any, Any]):
-    """Keeps what it is told; observes its clock; ends when its length is up."""
+    """Records its actions, observes its clock, and terminates after `length` steps."""
 
     def __init__(
         self, action_space: Any = None, observation_space: Any = None, length: int = 3, obs: Any = None
@@ -32,13 +32,13 @@ class Recorder(gymnasium.Env[Any, Any]):
         self._length, self._obs, self._t = length, obs, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start the clock."""
+        """Reset the clock."""
         self.seeds.append(seed)
         self._t = 0
         return self._see(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay the clock."""
+        """Reward the clock."""
         self._t += 1
         self.told.append(action)
         return self._see(), float(self._t), self._t == self._length, False, {}
@@ -48,7 +48,7 @@ class Recorder(gymnasium.Env[Any, Any]):
 
 
 def start(factory: Callable[[], Any], envs: int = 1, seed: int = 0, repeat: int = 1) -> tuple[Vector, Rows]:
-    """A vector, begun."""
+    """Return a vector after its reset."""
     choice = EnvChoice("python:Env", EnvSettings(action_repeat=repeat), factory=factory)
     vector = make_vector(choice, envs, seed=seed)
     rows = empty_rows(vector.spec, envs)
@@ -64,12 +64,12 @@ def step(vector: Vector, rows: Rows, action: Any = 0) -> Rows:
 
 
 def inner(vector: Any, index: int = 0) -> Any:
-    """The env itself."""
+    """Return the env itself."""
     return vector._envs[index].unwrapped
 
 
-def test_an_end_starts_the_next_episode_in_the_same_step() -> None:
-    """`obs` holds the first observation of the next, `final_obs` the last of the old, and every row stays active."""
+def test_autoreset_is_same_step() -> None:
+    """`obs` is the first observation of the next episode, `final_obs` the last of the old, and rows stay active."""
     vector, rows = start(lambda: Recorder(length=3), 2)
     seen = []
     for _ in range(4):
@@ -82,7 +82,7 @@ def test_an_end_starts_the_next_episode_in_the_same_step() -> None:
 
 
 def test_only_the_first_episode_is_seeded() -> None:
-    """Each env has its own seed once; later episodes go on from it."""
+    """Each env is seeded once; later episodes continue with its RNG."""
     vector, rows = start(lambda: Recorder(length=1), 2, seed=5)
     for _ in range(3):
         step(vector, rows)
@@ -92,7 +92,7 @@ def test_only_the_first_episode_is_seeded() -> None:
 
 
 def test_a_time_limit_truncates() -> None:
-    """The limit of a TimeLimit wrapper ends episodes as truncation, even without the wrapper in the loop."""
+    """The limit of a TimeLimit wrapper truncates episodes, even though the wrapper is removed."""
     vector, rows = start(lambda: TimeLimit(Recorder(length=100), 4))
     ends = [(int(step(vector, rows).truncated[0]), int(rows.terminated[0])) for _ in range(8)]
     assert ends == [(0, 0)] * 3 + [(1, 0)] + [(0, 0)] * 3 + [(1, 0)]
@@ -100,15 +100,15 @@ def test_a_time_limit_truncates() -> None:
 
 
 def test_termination_at_the_limit_is_termination() -> None:
-    """An episode that ends by itself in its last allowed step was not cut off."""
+    """An episode that terminates in its last allowed step is not truncated."""
     vector, rows = start(lambda: TimeLimit(Recorder(length=4), 4))
     for _ in range(4):
         step(vector, rows)
     assert (rows.terminated[0], rows.truncated[0]) == (1, 0)
 
 
-def test_an_action_is_repeated_and_paid_in_sum() -> None:
-    """With a repeat of 3 one step is three env steps, cut short by an end; the rewards add up."""
+def test_action_repeat_sums_rewards() -> None:
+    """With a repeat of 3 one step is three env steps or fewer at an episode's end, and the rewards are summed."""
     vector, rows = start(lambda: Recorder(length=5), repeat=3)
     step(vector, rows)
     assert (rows.reward[0], rows.obs[0, 0], rows.terminated[0]) == (1 + 2 + 3, 3, 0)
@@ -118,7 +118,7 @@ def test_an_action_is_repeated_and_paid_in_sum() -> None:
 
 
 def test_a_time_limit_counts_env_steps_under_repeat() -> None:
-    """A limit of 4 env steps with a repeat of 3 cuts the second step after one."""
+    """A limit of 4 env steps with a repeat of 3 ends the second step after one env step."""
     vector, rows = start(lambda: TimeLimit(Recorder(length=100), 4), repeat=3)
     step(vector, rows)
     step(vector, rows)
@@ -127,8 +127,8 @@ def test_a_time_limit_counts_env_steps_under_repeat() -> None:
     assert (rows.truncated[0], rows.reward[0]) == (0, 6)
 
 
-def test_masks_are_those_of_the_next_act() -> None:
-    """The mask beside an observation belongs to it, also right after an end."""
+def test_masks_belong_to_the_next_action() -> None:
+    """A mask belongs to the observation of the same row, also after an autoreset."""
     vector, rows = start(lambda: ToyEnv("masked", length=2), 3)
     for _ in range(5):
         cue = rows.obs.argmax(axis=1)
@@ -153,8 +153,8 @@ def test_masks_are_those_of_the_next_act() -> None:
         (spaces.Box(-1, 1, (2, 1), np.float64), [[0.25, -0.5]], [[0.25], [-0.5]]),
     ],
 )
-def test_every_action_space_hears_its_own_kind(space: Any, action: Any, told: Any) -> None:
-    """An env gets what its action space contains: offsets, shapes and dtypes included."""
+def test_actions_belong_to_the_action_space(space: Any, action: Any, told: Any) -> None:
+    """An env receives elements of its action space, with offsets, shapes and dtypes."""
     vector, rows = start(lambda: Recorder(space))
     vector.step(np.array(action, vector.spec.action.dtype), rows)
     (heard,) = inner(vector).told
@@ -175,7 +175,7 @@ def test_every_action_space_hears_its_own_kind(space: Any, action: Any, told: An
     ],
 )
 def test_every_observation_space_becomes_a_row(space: Any, obs: Any, row: list[float]) -> None:
-    """Choices become one-hot, arrays are laid flat, all as float32."""
+    """Discrete values become one-hot and arrays are flattened, all as float32."""
     vector, rows = start(lambda: Recorder(observation_space=space, obs=obs))
     assert rows.obs.tolist() == [row]
     step(vector, rows)
@@ -183,7 +183,7 @@ def test_every_observation_space_becomes_a_row(space: Any, obs: Any, row: list[f
 
 
 class Camera(gymnasium.Env[Any, Any]):
-    """Sees its clock as an image, a number and a token; switches are masked by whether the clock is even."""
+    """Observes its clock as an image, a number and a token; one switch is masked by the clock's parity."""
 
     observation_space = spaces.Dict(
         image=spaces.Box(0, 255, (3, 8, 10), np.uint8),
@@ -196,17 +196,17 @@ class Camera(gymnasium.Env[Any, Any]):
         self._length, self._t = length, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start the clock."""
+        """Reset the clock."""
         self._t = 0
         return self._see(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay for the first switch."""
+        """Reward the first switch."""
         self._t += 1
         return self._see(), float(action[0]), self._t == self._length, False, {}
 
     def action_masks(self) -> Any:
-        """The first switch is free, the second is as the clock says."""
+        """Return a mask that allows the first switch always and the second by the clock's parity."""
         return [1, 1, self._t % 2 == 0, self._t % 2 == 1]
 
     def _see(self) -> Any:
@@ -216,7 +216,7 @@ class Camera(gymnasium.Env[Any, Any]):
 
 
 def test_images_stay_bytes() -> None:
-    """Rows of images, numbers and tokens are uint8, and every field of `obs` and `final_obs` can be read back."""
+    """Rows of images, numbers and tokens are uint8, and every field of `obs` and `final_obs` can be split again."""
     vector, rows = start(Camera, 2)
     spec = vector.spec.obs
     assert rows.obs.dtype == rows.final_obs.dtype == np.uint8 and rows.obs.shape == (2, 256), "4 + 240 + 6 bytes"
@@ -232,14 +232,14 @@ def test_images_stay_bytes() -> None:
             assert np.array_equal(fields["image"], np.stack([first + np.uint8(clock)] * 2))
 
 
-def test_an_observation_outside_its_space_is_the_envs_fault() -> None:
-    """A choice that does not exist is named with env and step, not written."""
+def test_an_observation_outside_its_space_is_an_env_fault() -> None:
+    """An invalid discrete observation is reported with env and step."""
     with pytest.raises(EnvFault, match="the observation 7 is not one of 4 from 0"):
         start(lambda: Recorder(observation_space=spaces.Discrete(4), obs=7))
 
 
-def test_an_env_that_raises_is_named() -> None:
-    """Index, seed, step and the env's own traceback are in the error."""
+def test_an_env_that_raises_is_reported() -> None:
+    """The error has the env's index, seed, step and traceback."""
     vector, rows = start(lambda: BrokenEnv("raise", at=13, length=10), 2, seed=4)
     with pytest.raises(EnvFault) as caught:
         for _ in range(20):
@@ -249,16 +249,16 @@ def test_an_env_that_raises_is_named() -> None:
     assert f"seed {caught.value.seed}, step 13" in str(caught.value)
 
 
-def test_named_envs_are_reset_alone() -> None:
-    """`reset_envs` starts only what it names."""
+def test_reset_envs_resets_only_these() -> None:
+    """`reset_envs` resets only the given envs."""
     vector, rows = start(lambda: Recorder(length=9), 3)
     step(vector, rows)
     vector.reset_envs([1], rows)
     assert rows.obs[:, 0].tolist() == [1, 0, 1]
 
 
-def test_episodes_can_be_begun_from_a_seed() -> None:
-    """The same seed gives the same episode in another env, and which seed began an episode is known."""
+def test_episodes_can_be_seeded() -> None:
+    """The same seed gives the same episode in another env, and `seeds` returns it."""
     vector, rows = start(lambda: ToyEnv(length=3), 3, seed=4)
     first = vector.seeds()
     assert (first >= 0).all() and len(set(first.tolist())) == 3, "the first episodes are seeded"
@@ -277,18 +277,18 @@ def test_episodes_can_be_begun_from_a_seed() -> None:
 
 
 class Levels(Recorder):
-    """An env that declares its tasks."""
+    """An env with tasks."""
 
     tasks = ("easy", "hard", "odd")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Note the task."""
+        """Record the task."""
         self.played = [*getattr(self, "played", []), (options or {}).get("task")]
         return super().reset(seed=seed)
 
 
 def levels(envs: list[Levels], **attributes: Any) -> Callable[[], Any]:
-    """Makes such envs, under a wrapper, and keeps them; the first is looked at only."""
+    """Makes such envs in a wrapper and keeps them; the first is the probe."""
 
     def make() -> Any:
         envs.append(Levels(length=2))
@@ -298,8 +298,8 @@ def levels(envs: list[Levels], **attributes: Any) -> Callable[[], Any]:
     return make
 
 
-def test_an_env_is_told_its_task_by_reset() -> None:
-    """Each episode begins with the task that was assigned last; without one, the target's in turn."""
+def test_reset_passes_the_task() -> None:
+    """Each episode has the task that was assigned last; without one, the target tasks in turn."""
     envs: list[Levels] = []
     vector, rows = start(levels(envs, target=("easy", "hard")), 3)
     assert vector.spec.tasks == ("easy", "hard", "odd") and vector.spec.target == ("easy", "hard")
@@ -312,7 +312,7 @@ def test_an_env_is_told_its_task_by_reset() -> None:
 
 
 def test_targets_of_an_env() -> None:
-    """Without a target it is all tasks; `env.target` chooses; one that is no task is named, whoever said it."""
+    """By default all tasks are targets; `env.target` selects some; an unknown task is an error."""
     assert start(levels([]))[0].spec.target == ("easy", "hard", "odd")
     assert start(levels([], target="odd"))[0].spec.target == ("odd",)
     assert start(lambda: Recorder())[0].spec.tasks == ()
@@ -331,29 +331,31 @@ def test_targets_of_an_env() -> None:
         assert wrong.value.message == message
 
 
-def test_a_task_that_is_not_there_is_named() -> None:
-    """A number beyond the tasks is an error, and an env without tasks takes -1 only."""
+def test_an_unknown_task_is_an_error() -> None:
+    """An index beyond the tasks is an error, and an env without tasks accepts -1 only."""
     vector, _ = start(levels([]), 2)
     with pytest.raises(ConfigError) as caught:
         vector.assign(np.array([0, 3]))
-    assert caught.value.message == "`python:Env` has no task number 3. It has easy, hard, odd."
+    assert caught.value.message == "`python:Env` has no task number 3. Its tasks are easy, hard, odd."
     plain, _ = start(Recorder)
     plain.assign(np.array([-1]))
-    with pytest.raises(ConfigError, match=r"has no task number 0\. It has one kind of game only\."):
+    with pytest.raises(ConfigError, match=r"has no task number 0"):
         plain.assign(np.array([0]))
 
 
 def test_close_twice() -> None:
-    """Closing again does no harm."""
+    """A vector can be closed twice."""
     vector, _ = start(Recorder)
     vector.close()
     vector.close()
 
 
-def test_the_array_type_is_the_one_of_the_contract() -> None:
-    """Rows are float32 and bytes, whatever the env gives."""
+def test_rows_have_the_dtypes_of_the_contract() -> None:
+    """Rows have the dtypes of `Rows`, whatever the env returns."""
     _, rows = start(lambda: Recorder(observation_space=spaces.Box(-9, 9, (2,), np.float64), obs=np.zeros(2)))
     kinds: dict[str, Array] = {"obs": rows.obs, "reward": rows.reward, "terminated": rows.terminated}
     assert {name: array.dtype.name for name, array in kinds.items()} == {
-        "obs": "float32", "reward": "float32", "terminated": "uint8",
-    }  # fmt: skip
+        "obs": "float32",
+        "reward": "float32",
+        "terminated": "uint8",
+    }

@@ -1,4 +1,4 @@
-"""Envs shared out over threads step exactly as envs of one thread."""
+"""Envs split over threads step exactly like envs in one thread."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from slipstream.vector.make import make_vector, spread_vector
 
 
 def spread(choice: EnvChoice, envs: int, how: str = "threads", **more: Any) -> Any:
-    """The envs over two workers."""
+    """Split the envs over two workers."""
     return spread_vector(choice, envs, how, 2, seed=3, **more)
 
 
 def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
-    """Step with drawn actions, start some envs anew on the way, and keep every row of every step."""
+    """Step with random actions, reset some envs meanwhile, and return all rows."""
     rows, random = empty_rows(vector.spec, vector.envs), np.random.default_rng(0)
     last, shape = vector.envs - 1, (vector.envs * vector.spec.agents, vector.spec.action.parts)
     kept = []
@@ -43,7 +43,7 @@ def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
     "env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "treechop", "pixels", "recall:masked"]
 )
 def test_threads_equal_serial(env: str) -> None:
-    """Every array of every step is the same, bit for bit, with uneven shares; no thread is left."""
+    """Every array of every step is the same, bit for bit, with unequal shares; no thread is left over."""
     one, other = make_vector(EnvChoice(env), 5, seed=3), spread(EnvChoice(env), 5)
     before = threading.active_count()
     try:
@@ -58,8 +58,8 @@ def test_threads_equal_serial(env: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["threads", "processes"])
-def test_workers_save_and_go_on(how: str) -> None:
-    """A snapshot is that of one vector of all envs, and what it is put into goes on as the other would."""
+def test_snapshot_and_restore(how: str) -> None:
+    """A snapshot equals that of a serial vector, and a vector that restores it continues the same way."""
     one, other = make_vector(EnvChoice("soccer"), 5, seed=3), spread(EnvChoice("soccer"), 5, how)
     try:
         play(one, 12)
@@ -77,19 +77,19 @@ def test_workers_save_and_go_on(how: str) -> None:
 
 
 class Busy(ToyEnv):
-    """An env that notes which threads step it, and waits as an env that computes elsewhere does."""
+    """An env that records the threads that step it and sleeps, which releases the GIL."""
 
     stepped: ClassVar[set[int]] = set()
 
     def step(self, action: Any) -> Any:
-        """Let the others run meanwhile."""
+        """Sleep without the GIL."""
         self.stepped.add(threading.get_ident())
         time.sleep(0.005)
         return super().step(action)
 
 
-def test_envs_that_wait_wait_together() -> None:
-    """Four of them take about half the time in two threads."""
+def test_sleeping_envs_overlap() -> None:
+    """Four sleeping envs take about half the time in two threads."""
     seconds = {}
     for how in ("serial", "threads"):
         Busy.stepped.clear()
@@ -102,8 +102,8 @@ def test_envs_that_wait_wait_together() -> None:
     assert seconds["threads"] < 0.8 * seconds["serial"]
 
 
-def test_a_fault_in_a_thread_names_the_env() -> None:
-    """An env that raises arrives as the same error, by its global index, and the vector can still be closed."""
+def test_an_exception_in_a_thread_names_the_env() -> None:
+    """An env that raises raises the same error here, with its global index, and the vector can be closed."""
     vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2, vector="threads").vector
     try:
         with pytest.raises(EnvFault) as caught:
@@ -118,8 +118,8 @@ def test_a_fault_in_a_thread_names_the_env() -> None:
         slipstream.make_vector(BrokenEnv, envs=3, workers=2, vector="fibres")
 
 
-def test_an_env_that_hangs_is_named() -> None:
-    """A thread that stands still is named within the deadline."""
+def test_an_env_that_hangs_is_reported() -> None:
+    """An env that hangs in a thread is reported within the deadline."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv("hang", at=4))
     vector = spread(choice, 2, deadline_s=0.3)
     with pytest.raises(EnvError, match=r"Env [01] .*did not return from `step` or `reset` within 0\.3 s\."):

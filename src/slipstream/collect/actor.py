@@ -1,182 +1,278 @@
-"""One actor: environments and a copy of the policy, stepped together for a whole rollout.
+"""An actor: a vector of environments and a copy of the policy, which together fill rollouts.
 
-The local collector is one actor with all environments; each worker process is one with a share of them.
+The local collector is one actor with all environments. Each worker process of the actors collector has one actor with
+its share of the environments. The batched collector has one actor per group.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
-from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, NanGuard, check_rows
+from slipstream.collect.nan_guard import (
+    ENDED,
+    INACTIVE,
+    NONFINITE,
+    TRUNCATED,
+    CheckArgs,
+    NanGuard,
+    check_args,
+    check_rows,
+)
 from slipstream.collect.rollout import Rollout, sequence_starts
-from slipstream.collect.step_views import StepViews
-from slipstream.contracts import Array, Rows, Vector, empty_rows
+from slipstream.contracts import Array, EnvSpec, Rows, Vector, empty_rows
 from slipstream.play.assignments import TASK, Assignments, FinishedGame, OpponentRoster, act_opponents
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.fused_actor import make_actor
 from slipstream.system.rng import make_streams
 
+CACHED_ROLLOUTS = 2
+"""Rollout buffers whose step views are cached: as many as are filled in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """Views of one step of a rollout: what the policy reads and writes, and where the vector writes its results."""
+
+    obs: Array
+    mask: Array
+    active: Array
+    action: Array
+    log_prob: Array
+    value: Array
+    rows: Rows
+    check_args: CheckArgs
+    """The arguments of `check_rows` after the step."""
+
+
+class StepViews:
+    """Caches the step views of the rollout buffers that were filled last.
+
+    With few environments in a process, making the views of a step takes longer than a fast env's step. `now` provides
+    `final_obs` and `behaviour`, which all steps share; for off-policy learning each step has its own `final_obs`.
+    """
+
+    def __init__(self, spec: EnvSpec, now: Rows) -> None:
+        self._spec, self._now = spec, now
+        self._cache: list[tuple[Rollout, list[StepView]]] = []
+
+    def of(self, rollout: Rollout) -> list[StepView]:
+        """Return the views of all steps of a rollout."""
+        for cached, views in self._cache:
+            if cached is rollout:
+                return views
+        views = [self._make(rollout, t) for t in range(rollout.steps)]
+        self._cache = [*self._cache, (rollout, views)][-CACHED_ROLLOUTS:]
+        return views
+
+    def _make(self, rollout: Rollout, t: int) -> StepView:
+        final_obs = rollout.final_obs[t] if len(rollout.final_obs) else self._now.final_obs
+        rows = rollout.at(t, final_obs, self._now.behaviour)
+        return StepView(
+            obs=rollout.obs[t],
+            mask=rollout.mask[t],
+            active=rollout.active[t],
+            action=rollout.action[t],
+            log_prob=rollout.log_prob[t],
+            value=rollout.value[t],
+            rows=rows,
+            check_args=check_args(self._spec, rows),
+        )
+
 
 class Actor:
-    """Fills rollouts: act, step, guard, again; where a game ends, the next one seats whoever is wanted then."""
+    """Fills rollouts: choose actions, step the environments, process the results, for every step.
+
+    Each env plays a game with an assignment [task, opponent, learning side]. Where a game ends, the next game takes the
+    assignment that was passed for the current rollout.
+    """
 
     def __init__(
-        self, vector: Vector, design: Design, *, seed: int, roster: OpponentRoster, memory: int = 0, first: int = 0,
-        progress: Array | None = None, acting: PolicyActor | None = None, now: Rows | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        vector: Vector,
+        design: Design,
+        *,
+        seed: int,
+        roster: OpponentRoster,
+        memory: int = 0,
+        first: int = 0,
+        progress: Array | None = None,
+        policy: PolicyActor | None = None,
+        now: Rows | None = None,
+    ) -> None:
+        """Use `policy` to act, or a new copy of `design`.
+
+        `memory` is the size of the largest opponent's recurrent state, `first` the global index of the first env,
+        `progress` a shared array that a watcher reads, `now` the buffers that hold the rows between two rollouts.
+        """
         spec = vector.spec
         rows = vector.envs * spec.agents
         self.vector = vector
         self.design = design
-        self.acting = acting or make_actor(design)
+        self.policy = policy or make_actor(design)
         self.guard = NanGuard(vector, first)
         self.roster = roster
-        self.table = Assignments(spec, vector.envs, first)
-        self.matches: list[tuple[int, FinishedGame]] = []
-        """Games that ended, with the step of the rollout."""
+        self.assignments = Assignments(spec, vector.envs, first)
         self.seconds = np.zeros(2, np.float64)
-        """Time in the environments and in inference."""
+        """Seconds spent in the environments and in inference."""
         self.progress = np.zeros(2, np.int64) if progress is None else progress
-        self._all = np.arange(rows)
+        self._finished: list[tuple[int, FinishedGame]] = []
+        """Games that ended, each with the step of the rollout."""
+        self._all_rows = np.arange(rows)
         self._streams = make_streams(seed, "act", first * spec.agents, rows)
-        self._other_streams = make_streams(seed, "opponent", first * spec.agents, rows)
+        self._opponent_streams = make_streams(seed, "opponent", first * spec.agents, rows)
         self._memory = np.zeros((rows, design.state_size), np.float32)
-        self._other_memory = np.zeros((rows, memory), np.float32)
-        """What the frozen players remember, the widest of them filling a row."""
+        self._opponent_memory = np.zeros((rows, memory), np.float32)
+        """Recurrent states of the opponents; a smaller state uses the first columns."""
         self._now = now or empty_rows(spec, vector.envs)
-        self._moments = StepViews(spec, self._now)
+        self._views = StepViews(spec, self._now)
         action = spec.action
         self._continuous = action.kind == "continuous"
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
         self._env_action = np.zeros((rows, action.parts), action.dtype)
-        self._watch = memoryview(self.progress)  # type: ignore[arg-type]
+        self._step_counter = memoryview(self.progress)  # type: ignore[arg-type]
         self._steps = 0
 
-    def reset(self, wanted: Array) -> None:
-        """Start all environments, with the seats [envs, 3] that are wanted."""
-        self._memory[:], self._other_memory[:] = 0, 0
-        self._assign(wanted)
+    def reset(self, assignments: Array) -> None:
+        """Reset all environments; their first games have these assignments [envs, 3]."""
+        self._memory[:], self._opponent_memory[:] = 0, 0
+        self._assign_tasks(assignments)
         self.vector.reset(self._now)
-        self.table.begin(np.arange(self.vector.envs), wanted, self.vector.seeds())
+        self.assignments.begin(np.arange(self.vector.envs), assignments, self.vector.seeds())
 
-    def fill(self, rollout: Rollout, wanted: Array) -> None:
-        """Act and step until the rollout is full, with the weights that `self.acting` holds."""
-        self.begin(rollout, wanted)
+    def fill(self, rollout: Rollout, assignments: Array) -> None:
+        """Act and step until the rollout is full, with the weights that `self.policy` holds."""
+        self.begin_rollout(rollout, assignments)
         for t in range(rollout.steps):
-            self.choose(t)
+            self.choose_actions(t)
             began = perf_counter()
             self.vector.step(self.action, self.rows)
-            self._in_envs += perf_counter() - began
-            self.settle(t)
-        self.finish()
+            self._env_seconds += perf_counter() - began
+            self.process_step(t)
+        self.finish_rollout()
 
-    def begin(self, rollout: Rollout, wanted: Array) -> None:
-        """Turn to a rollout that is to be filled."""
+    def begin_rollout(self, rollout: Rollout, assignments: Array) -> None:
+        """Begin to fill a rollout; games that begin in it have these assignments."""
         now = self._now
-        self._rollout, self._wanted = rollout, wanted
-        self._starts, self._found = sequence_starts(self.design, rollout.steps), ABSENT
-        self._turns = self._moments.of(rollout)
-        self._in_envs = self._in_policy = 0.0
-        self._assign(wanted)
+        self._rollout, self._next_assignments = rollout, assignments
+        self._sequence_starts, self._flags = sequence_starts(self.design, rollout.steps), INACTIVE
+        self._step_views = self._views.of(rollout)
+        self._env_seconds = self._policy_seconds = 0.0
+        self._assign_tasks(assignments)
         rollout.obs[0], rollout.mask[0], rollout.active[0] = now.obs, now.mask, now.active
-        rollout.active[0][self.table.frozen] = 0
+        rollout.active[0][self.assignments.frozen] = 0
         rollout.terms[:] = 0
 
-    def choose(self, t: int) -> None:
-        """Choose for all rows at step t: `action` is what the vector is to be stepped with, `rows` where it writes."""
-        began, step, memory, table = perf_counter(), self._turns[t], self._memory, self.table
+    def choose_actions(self, t: int) -> None:
+        """Choose actions at step t. Afterwards the vector must be stepped with `action` and write into `rows`."""
+        began, step, memory, assignments = perf_counter(), self._step_views[t], self._memory, self.assignments
         obs, mask, action = step.obs, step.mask, step.action
-        for sequence in self._starts.get(t, ()):
+        for sequence in self._sequence_starts.get(t, ()):
             self._rollout.state[sequence] = memory
-        own = self._present(table.own, step.active) if self._found & ABSENT and not memory.size else table.own
-        self.acting.act(own, obs, mask, self._streams, True, action, step.log_prob, step.value, memory)
+        own = assignments.own
+        if self._flags & INACTIVE and not memory.size:
+            own = self._active_rows(own, step.active)
+        self.policy.act(own, obs, mask, self._streams, True, action, step.log_prob, step.value, memory)
         if self._continuous:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
-        if table.others:
-            act_opponents(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
-        if table.follows:
-            table.expect(step.value, step.active)
+        if assignments.others:
+            act_opponents(
+                assignments,
+                self.roster,
+                obs,
+                mask,
+                self._opponent_streams,
+                action,
+                self._opponent_memory,
+                check=t == 0,
+            )
+        if assignments.follows:
+            assignments.expect(step.value, step.active)
         self.action, self.rows = action, step.rows
         self._steps += 1
-        self._watch[0] = self._steps
-        self._in_policy += perf_counter() - began
+        self._step_counter[0] = self._steps
+        self._policy_seconds += perf_counter() - began
 
-    def settle(self, t: int) -> None:
-        """Look at what step t has brought: ends, faults, games."""
-        rollout, rows, table, step = self._rollout, self.rows, self.table, self._turns[t]
-        found = self._found = check_rows(*step.looked)
-        truncated = np.flatnonzero(rows.truncated) if self.design.value and found & CUT else self._all[:0]
-        broken = self.guard.mend(t, self._steps, rollout, rows) if found & BROKEN else []
-        if truncated.size:  # where the guard has cut, it has said the value too
-            truncated = truncated[~np.isin(truncated // table.spec.agents, broken)] if broken else truncated
-            self.acting.value(truncated, rows.final_obs, rollout.final_value[t], self._memory)
-        if table.follows:
-            table.follow(rows.reward, step.active)
-        if found & (ENDED | BROKEN):
-            self._end(t, rows, (rows.terminated | rows.truncated) > 0, step.active, broken, self._wanted)
-        if len(table.frozen):
-            rows.active[table.frozen] = 0
+    def process_step(self, t: int) -> None:
+        """Process the results of step t: mask NaN, compute final values, end games."""
+        rollout, rows, assignments, step = self._rollout, self.rows, self.assignments, self._step_views[t]
+        flags = self._flags = check_rows(*step.check_args)
+        truncated = np.flatnonzero(rows.truncated) if self.design.value and flags & TRUNCATED else self._all_rows[:0]
+        masked = self.guard.mask(t, self._steps, rollout, rows) if flags & NONFINITE else []
+        if truncated.size:  # for masked envs the guard has set the final value
+            truncated = truncated[~np.isin(truncated // assignments.spec.agents, masked)] if masked else truncated
+            self.policy.value(truncated, rows.final_obs, rollout.final_value[t], self._memory)
+        if assignments.follows:
+            assignments.follow(rows.reward, step.active)
+        if flags & (ENDED | NONFINITE):
+            self._end_games(t, rows, (rows.terminated | rows.truncated) > 0, step.active, masked)
+        if len(assignments.frozen):
+            rows.active[assignments.frozen] = 0
 
-    def finish(self) -> None:
-        """Keep what the next rollout starts from, and what this one is worth at its end."""
+    def finish_rollout(self) -> None:
+        """Keep the rows that the next rollout starts from and compute the value of the last observations."""
         rollout, now = self._rollout, self._now
         now.obs[:], now.mask[:], now.active[:] = rollout.obs[-1], rollout.mask[-1], rollout.active[-1]
         if self.design.value:
-            self.acting.value(self._all, now.obs, rollout.value[-1], self._memory)
-        self.seconds[0] += self._in_envs
-        self.seconds[1] += self._in_policy
+            self.policy.value(self._all_rows, now.obs, rollout.value[-1], self._memory)
+        self.seconds[0] += self._env_seconds
+        self.seconds[1] += self._policy_seconds
 
-    def drain(self) -> list[tuple[int, FinishedGame]]:
-        """The games that ended since the last call, each with the step of the rollout."""
-        matches, self.matches = self.matches, []
-        return matches
+    def drain_finished(self) -> list[tuple[int, FinishedGame]]:
+        """Return the games that ended since the last call, each with the step of the rollout."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of all that the next rollout starts from, rows or envs first."""
+        """Return copies of everything that the next rollout starts from; the first axis is rows or envs."""
         state = {f"env/{name}": array for name, array in self.vector.snapshot().items()}
-        state |= {f"seat/{name}": array.copy() for name, array in self.table.arrays().items()}
-        now = self._now
-        own = {
-            "obs": now.obs, "mask": now.mask, "active": now.active, "streams": self._streams,
-            "others": self._other_streams, "memory": self._memory, "others_memory": self._other_memory,
-        }  # fmt: skip
-        return state | {f"row/{name}": array.copy() for name, array in own.items()}
+        state |= {f"seat/{name}": array.copy() for name, array in self.assignments.arrays().items()}
+        rows = {
+            "obs": self._now.obs,
+            "mask": self._now.mask,
+            "active": self._now.active,
+            "streams": self._streams,
+            "others": self._opponent_streams,
+            "memory": self._memory,
+            "others_memory": self._opponent_memory,
+        }
+        return state | {f"row/{name}": array.copy() for name, array in rows.items()}
 
-    def restore(self, state: dict[str, Array], wanted: Array) -> None:
-        """Go on from a snapshot; environments that cannot be put back start new episodes."""
+    def restore(self, state: dict[str, Array], assignments: Array) -> None:
+        """Restore a snapshot; environments whose state cannot be restored start new episodes."""
         self._streams[:] = state["row/streams"]
-        self._other_streams[:] = state["row/others"]
+        self._opponent_streams[:] = state["row/others"]
         if not self.vector.spec.exact:
-            self.reset(wanted)
+            self.reset(assignments)
             return
         self.vector.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
-        for name, array in self.table.arrays().items():
+        for name, array in self.assignments.arrays().items():
             array[:] = state[f"seat/{name}"]
-        self.table.arrange()
+        self.assignments.arrange()
         for name in ("obs", "mask", "active"):
             getattr(self._now, name)[:] = state[f"row/{name}"]
-        self._memory[:], self._other_memory[:] = state["row/memory"], state["row/others_memory"]
+        self._memory[:], self._opponent_memory[:] = state["row/memory"], state["row/others_memory"]
 
-    def _present(self, rows: Array, active: Array) -> Array:
-        """Those of the rows that act; all of them, in most games."""
-        there = active[rows] > 0
-        return rows if there.all() else rows[there]
+    def _active_rows(self, rows: Array, active: Array) -> Array:
+        """Return those of `rows` that act; in most games all of them."""
+        acts = active[rows] > 0
+        return rows if acts.all() else rows[acts]
 
-    def _assign(self, wanted: Array) -> None:
+    def _assign_tasks(self, assignments: Array) -> None:
         if self.vector.spec.tasks:
-            self.vector.assign(wanted[:, TASK])
+            self.vector.assign(assignments[:, TASK])
 
-    def _end(self, t: int, rows: Rows, ended: Array, active: Array, broken: list[int], wanted: Array) -> None:
-        """What ended is told and forgotten; the row's next observation belongs to another game."""
-        table = self.table
-        if self._memory.size or self._other_memory.size:
-            self._memory[ended], self._other_memory[ended] = 0, 0
-        if table.follows:
-            envs = np.flatnonzero(ended.reshape(table.learning.shape).any(axis=1))
-            counted = [env for env in envs.tolist() if env not in broken and not table.void[env]]
-            self.matches += [(t, table.result(env, rows, active)) for env in counted]
-            table.begin(envs, wanted, self.vector.seeds())
+    def _end_games(self, t: int, rows: Rows, ended: Array, active: Array, masked: list[int]) -> None:
+        """Record the games that ended, clear their recurrent states and begin the next games."""
+        assignments = self.assignments
+        if self._memory.size or self._opponent_memory.size:
+            self._memory[ended], self._opponent_memory[ended] = 0, 0
+        if assignments.follows:
+            envs = np.flatnonzero(ended.reshape(assignments.learning.shape).any(axis=1))
+            counted = [env for env in envs.tolist() if env not in masked and not assignments.void[env]]
+            self._finished += [(t, assignments.result(env, rows, active)) for env in counted]
+            assignments.begin(envs, self._next_assignments, self.vector.seeds())

@@ -224,7 +224,7 @@ class DeviceCollector:
                 self._roll, 1, [*self._kept(), self.returns, self.lengths, self.rollout.action, self.rollout.log_prob]
             )
 
-    def ahead(self, version: int) -> None:
+    def prefetch(self, version: int) -> None:
         """Nothing: whoever asks for a rollout makes it."""
 
     def collect(self, version: int) -> DeviceRollout:
@@ -237,7 +237,7 @@ class DeviceCollector:
             torch.cuda.synchronize()  # the learner waits for it anyway, and so the time is told where it was spent
         return self.rollout
 
-    def matches(self, version: int) -> list[FinishedGame]:
+    def finished_games(self, version: int) -> list[FinishedGame]:
         """Some of the games that ended in the rollout that was made last."""
         names = len(self.game.spec.behaviours)
         found = []

@@ -1,4 +1,4 @@
-"""A rollout: what acting for T steps leaves behind, as arrays [T, rows] in a slab."""
+"""The rollout buffer: the transitions of T steps as arrays [T, rows], in private or shared memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from slipstream.system.slab import Field
 
 @dataclass
 class Rollout:
-    """The transitions of all rows over T steps; `obs`, `value`, `active` and `mask` have one step more.
+    """The transitions of all rows over T steps; `obs`, `value`, `active` and `mask` have T + 1 steps.
 
-    `active` is 1 where the learning policy acted: only there is a transition. Where an episode was truncated,
-    `final_value` is the value of its last observation. `state` is what the memory held where each sequence begins, its
-    burn-in included. `final_obs`, the last observations of ended episodes, is there for off-policy learning only.
+    `active` is 1 where the learning policy acted; other entries are not transitions. Where an episode was truncated,
+    `final_value` is the value of its last observation, from which returns are bootstrapped. `state` is the recurrent
+    state at the start of each sequence, before its burn-in. `final_obs`, the last observations of ended episodes, is
+    kept for off-policy learning only.
     """
 
     obs: Array  # [T + 1, rows, obs]
@@ -37,26 +38,26 @@ class Rollout:
     terms: Array  # [rows, terms] float32, sums over the rollout
 
     mirror = cast(Any, None)
-    """A tensor with the observations [T, rows, obs] on the device that learns, where they are there already."""
+    """A tensor with the observations [T, rows, obs] on the learner's device, if the collector keeps them there."""
 
     @property
     def steps(self) -> int:
-        """T."""
+        """The number of steps, T."""
         return int(self.reward.shape[0])
 
     def term_sums(self) -> Array:
-        """Each reward term's sum over the rollout, for rows in which the learning policy acted."""
-        acting = self.active[: self.steps].any(axis=0)
-        sums: Array = self.terms[acting].sum(axis=0, dtype=np.float64)
+        """Return the sum of each reward term over the rollout, for rows in which the learning policy acted."""
+        acted = self.active[: self.steps].any(axis=0)
+        sums: Array = self.terms[acted].sum(axis=0, dtype=np.float64)
         return sums
 
     def part(self, low: int, high: int) -> Rollout:
-        """The rows [low, high) of this rollout, as views."""
+        """Return the rows [low, high) of this rollout, as views."""
         views: dict[str, Any] = {f.name: getattr(self, f.name)[:, low:high] for f in fields(self) if f.name != "terms"}
         return Rollout(**views, terms=self.terms[low:high])
 
     def at(self, t: int, final_obs: Array, behaviour: Array) -> Rows:
-        """Where the vector writes the results of step t."""
+        """Return the views into which the vector writes the results of step t."""
         return Rows(
             obs=self.obs[t + 1],
             reward=self.reward[t],
@@ -72,7 +73,7 @@ class Rollout:
 
 
 def sequence_starts(design: Design, steps: int) -> dict[int, list[int]]:
-    """The sequences of a rollout by the step at which their state is kept."""
+    """Return the sequences of a rollout by the step at which their recurrent state is stored."""
     starts: dict[int, list[int]] = {}
     if design.state_size:
         for k in range(steps // design.sequence):
@@ -81,7 +82,7 @@ def sequence_starts(design: Design, steps: int) -> dict[int, list[int]]:
 
 
 def rollout_fields(spec: EnvSpec, design: Design, steps: int, envs: int) -> dict[str, Field]:
-    """The fields that hold one rollout."""
+    """Return the fields of one rollout."""
     rows, action, obs = envs * spec.agents, spec.action, spec.obs
     width, kind = obs.width, np.dtype(obs.dtype).name
     return {
@@ -103,44 +104,45 @@ def rollout_fields(spec: EnvSpec, design: Design, steps: int, envs: int) -> dict
 
 
 def empty_rollout(spec: EnvSpec, design: Design, steps: int, envs: int) -> Rollout:
-    """Allocate a rollout in this process's own memory."""
+    """Allocate a rollout in private memory."""
     fields = rollout_fields(spec, design, steps, envs)
     return Rollout(**{name: np.zeros(field.shape, field.dtype) for name, field in fields.items()})
 
 
-def copy_rollout(made: Rollout, into: Rollout) -> Rollout:
-    """Copy a rollout into another of the same shape; return that."""
+def copy_rollout(source: Rollout, target: Rollout) -> Rollout:
+    """Copy `source` into `target`, which has the same shape; return `target`."""
     for field in fields(Rollout):
-        np.copyto(getattr(into, field.name), getattr(made, field.name))
-    return into
+        np.copyto(getattr(target, field.name), getattr(source, field.name))
+    return target
 
 
 def view_rollout(slab: Any, prefix: str) -> Rollout:
-    """The rollout whose fields stand in a slab under `prefix`."""
+    """Return the rollout whose fields are in a slab under `prefix`."""
     return Rollout(**{f.name: slab[prefix + f.name] for f in fields(Rollout)})
 
 
 def now_fields(spec: EnvSpec, envs: int) -> dict[str, Field]:
-    """The fields, under `now/`, that hold the rows between rollouts."""
+    """Return the fields, under `now/`, that hold the rows between two rollouts."""
     like = empty_rows(spec, envs)
     return {f"now/{name}": Field(array.shape, array.dtype.name) for name, array in vars(like).items()}
 
 
 def view_now(slab: Any, low: int, high: int) -> Rows:
-    """The rows [low, high) between rollouts."""
+    """Return the rows [low, high) between two rollouts, as views."""
     return Rows(**{f.name: slab[f"now/{f.name}"][low:high] for f in fields(Rows)})
 
 
-def places(slab: Any, low: int, high: int, *, buffers: int) -> list[Rows]:
-    """Where the rows [low, high) of a slab with rollouts may be written: a place to copy from, now, every step of all.
+def output_rows(slab: Any, low: int, high: int, *, buffers: int) -> list[Rows]:
+    """Return all views into which a vector may write the rows [low, high).
 
-    What is not kept in a rollout (`behaviour`, and `final_obs` where values stand for it) has one place for all steps.
+    These are the rows to copy from, the rows between two rollouts, and every step of every rollout buffer. What a
+    rollout does not hold (`behaviour`, and `final_obs` for on-policy learning) is shared by all steps.
     """
     copied = Rows(**{f.name: slab[f.name][low:high] for f in fields(Rows)})
     now = view_now(slab, low, high)
-    found = [copied, now]
+    outputs = [copied, now]
     for b in range(buffers):
         rollout = view_rollout(slab, f"{b}/").part(low, high)
         finals = [now.final_obs] * rollout.steps if not len(rollout.final_obs) else list(rollout.final_obs)
-        found += [rollout.at(t, finals[t], now.behaviour) for t in range(rollout.steps)]
-    return found
+        outputs += [rollout.at(t, finals[t], now.behaviour) for t in range(rollout.steps)]
+    return outputs

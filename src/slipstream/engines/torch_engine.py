@@ -21,7 +21,7 @@ from slipstream.engines.torch_backends import HALVES, LossScale, ran_out_of_memo
 from slipstream.engines.torch_optimisers import Optimiser, clip_grad_norm
 from slipstream.engines.weights_io import strip_prefix
 from slipstream.errors import MachineError
-from slipstream.plan import changed
+from slipstream.plan import describe_change
 from slipstream.policies.design import Design
 from slipstream.policies.torch_policy import ActorCritic, PolicyOutput
 
@@ -90,7 +90,7 @@ Mend = Callable[[str, Any, str], None]
 
 def warn_of(name: str, applied: Any, why: str) -> None:
     """Warn, for engines that nobody listens to."""
-    warnings.warn(changed(name, applied, why), stacklevel=2)
+    warnings.warn(describe_change(name, applied, why), stacklevel=2)
 
 
 class TorchEngine:

@@ -1,8 +1,8 @@
-"""Action maps: the buttons and the camera of Minecraft-like games as choices a policy can make, and back.
+"""Action maps: convert the buttons and the camera of Minecraft-like games to a policy's actions, and back.
 
-A game takes a dict: a 0 or 1 for every button, the camera as degrees of pitch and yaw ([up -, down +], [left -,
-right +]), and sometimes words (`craft`, `equip`). A map turns arrays of such dicts into actions [steps, parts] and
-actions into dicts; encode after decode changes nothing.
+A game takes a dict: 0 or 1 for every button, the camera as degrees of pitch ([up -, down +]) and yaw ([left -, right
++]), and sometimes strings (`craft`, `equip`). A map converts dicts of arrays to actions [steps, parts] and actions to
+dicts; encode is the inverse of decode.
 """
 
 from __future__ import annotations
@@ -18,59 +18,75 @@ from slipstream.contracts import ActionSpec, Array
 from slipstream.errors import ConfigError, DemoError, did_you_mean
 
 BUTTONS = ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint")
-"""What every MineRL game has beside the camera."""
+"""The buttons of every MineRL game, besides the camera."""
 VPT_BUTTONS = (
-    *BUTTONS, "use", "drop", "inventory", *(f"hotbar.{n}" for n in range(1, 10)), "pickItem", "swapHands", "ESC",
-)  # fmt: skip
-"""What players of the VPT and BASALT recordings press."""
+    *BUTTONS,
+    "use",
+    "drop",
+    "inventory",
+    *(f"hotbar.{n}" for n in range(1, 10)),
+    "pickItem",
+    "swapHands",
+    "ESC",
+)
+"""The buttons in the VPT and BASALT recordings."""
 RANK = ("attack", "forward", "jump", "sprint", "back", "left", "right")
-"""Buttons by weight: where no entry of a table has all that were pressed, the first that differs decides."""
+"""Buttons by priority: if no table entry matches all pressed buttons, the first button that differs decides."""
 LOOKS = {"look left": (0.0, -1.0), "look right": (0.0, 1.0), "look up": (-1.0, 0.0), "look down": (1.0, 0.0)}
-"""Directions of pitch and yaw."""
+"""Direction of pitch and yaw of each camera entry."""
 NAMES = {
     "14": (
-        "noop", "forward", "back", "left", "right", "jump", "jump+forward", "sprint+forward", "attack",
-        "attack+forward", *LOOKS,
+        "noop",
+        "forward",
+        "back",
+        "left",
+        "right",
+        "jump",
+        "jump+forward",
+        "sprint+forward",
+        "attack",
+        "attack+forward",
+        *LOOKS,
     ),
     "8": ("noop", "forward", "jump+forward", "attack", *LOOKS),
-}  # fmt: skip
+}
 
 
 class ActionMap(Protocol):
-    """Turns dicts of arrays into actions and back."""
+    """Converts dicts of arrays to actions and back."""
 
     @property
     def spec(self) -> ActionSpec:
-        """What a policy is told about these actions."""
+        """The action space of the policy."""
 
     def encode(self, given: Mapping[str, Any]) -> Array:
-        """Actions [steps, parts] nearest to what was done: a dict of arrays, the camera [steps, 2] in degrees."""
+        """Return the actions [steps, parts] nearest to a dict of arrays, with the camera [steps, 2] in degrees."""
 
     def decode(self, action: Array) -> dict[str, Array]:
-        """A dict of arrays as the game takes them; the inverse of `encode` on all actions there are."""
+        """Return the game's dict of arrays; `encode` is its inverse for every action."""
 
     def describe(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return a JSON object."""
 
 
 @dataclass(frozen=True)
 class CameraBins:
-    """Degrees as one of a few bins around zero: even ones, or fine near zero and coarse further out (mu-law)."""
+    """Bins of camera angles: of equal width, or narrow near zero and wide further out (mu-law)."""
 
     limit: float = 10.0
-    """Degrees; what turns further is taken for this."""
+    """Largest angle in degrees; larger ones are clipped."""
     width: float = 2.0
-    """Degrees from bin to bin, on average."""
+    """Mean width of a bin in degrees."""
     mu: float = 10.0
-    """How much finer the bins near zero are; 0: all alike."""
+    """Mu-law parameter: how much narrower the bins near zero are; 0: equal widths."""
 
     @property
     def count(self) -> int:
-        """Bins; the middle one is rest."""
+        """Number of bins; the middle one is no movement."""
         return round(2 * self.limit / self.width) + 1
 
     def discretise(self, degrees: Any) -> Array:
-        """The bin of each angle."""
+        """Return the bin of each angle."""
         share = np.clip(np.asarray(degrees, np.float64) / self.limit, -1.0, 1.0)
         if self.mu:
             share = np.sign(share) * np.log1p(self.mu * np.abs(share)) / np.log1p(self.mu)
@@ -78,7 +94,7 @@ class CameraBins:
         return bins
 
     def undiscretise(self, bins: Any) -> Array:
-        """The angle in the middle of each bin."""
+        """Return the angle at the centre of each bin."""
         share = np.asarray(bins, np.float64) * self.width / self.limit - 1.0
         if self.mu:
             share = np.sign(share) * np.expm1(np.abs(share) * np.log1p(self.mu)) / self.mu
@@ -91,35 +107,34 @@ LINEAR = CameraBins(mu=0.0)
 
 @dataclass(frozen=True)
 class TableMap:
-    """One choice out of a table.
+    """A discrete action: one entry of a table.
 
-    An entry is `noop`, buttons joined by `+`, or `look left|right|up|down`. What was done is encoded so: where the
-    camera turned by `margin` degrees or more about either axis, the look along the axis that turned more (yaw if both
-    did alike); else the entry whose buttons are nearest, where the highest button of `RANK` that differs decides.
-    Buttons that the table does not have are not looked at.
+    An entry is `noop`, buttons joined by `+`, or `look left|right|up|down`. Encoding: if the camera turned by `margin`
+    degrees or more about either axis, the look along the axis that turned more (yaw if equal); otherwise the entry with
+    the nearest buttons, where the first button of `RANK` that differs decides. Buttons that no entry has are ignored.
     """
 
     names: tuple[str, ...]
     look: float = 15.0
-    """Degrees that a look turns."""
+    """Degrees by which a look entry turns the camera."""
     margin: float = 5.0
-    """Degrees from which a turn is a look."""
+    """Degrees from which a camera movement is encoded as a look."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.margin <= self.look:
             raise ConfigError(
-                f"A look of {self.look:g} degrees is less than the margin of {self.margin:g} from which a turn counts.",
+                f"`look` = {self.look:g} degrees is smaller than `margin` = {self.margin:g}.",
                 "choose 0 < margin <= look",
             )
 
     @property
     def spec(self) -> ActionSpec:
-        """One choice among the entries."""
+        """One discrete action over the entries."""
         return ActionSpec("discrete", (len(self.names),))
 
     @cached_property
     def pressed(self) -> dict[str, Array]:
-        """For every button that the table has or MineRL needs: which entries press it."""
+        """For every button of the table or of MineRL: which entries press it."""
         parts = [() if name == "noop" or name in LOOKS else name.split("+") for name in self.names]
         used = dict.fromkeys((*BUTTONS, *(button for part in parts for button in part)))
         return {button: np.array([button in part for part in parts], np.int64) for button in used}
@@ -135,7 +150,7 @@ class TableMap:
         return [b for b in RANK if b in used] + [b for b in used if b not in RANK]
 
     def _code(self, pressed: Mapping[str, Any], count: int) -> Array:
-        """What was pressed as one number, the button of highest rank as its highest bit."""
+        """Return the pressed buttons as one number; the button with the highest priority is the highest bit."""
         code = np.zeros(count, np.int64)
         for button in self._ranked:
             code = 2 * code + (np.asarray(pressed.get(button, 0)).reshape(-1) != 0)
@@ -143,15 +158,15 @@ class TableMap:
 
     @cached_property
     def _nearest(self) -> Array:
-        """The entry nearest to each combination of buttons; looks press nothing and are never nearer than noop."""
-        still = np.flatnonzero(~self.camera.any(axis=1))
-        entries = self._code(self.pressed, len(self.names))[still]
+        """The entry nearest to each combination of buttons; looks press none and are never nearer than noop."""
+        no_look = np.flatnonzero(~self.camera.any(axis=1))
+        entries = self._code(self.pressed, len(self.names))[no_look]
         combinations = np.arange(1 << len(self._ranked))
-        nearest: Array = still[np.argmin(combinations[:, None] ^ entries[None, :], axis=1)]
+        nearest: Array = no_look[np.argmin(combinations[:, None] ^ entries[None, :], axis=1)]
         return nearest
 
     def encode(self, given: Mapping[str, Any]) -> Array:
-        """The entry nearest to what was done at each step [steps, 1]."""
+        """Return the nearest entry at each step [steps, 1]."""
         camera = np.asarray(given["camera"], np.float64).reshape(-1, 2)
         pitch, yaw = np.abs(camera).T
         chosen = self._nearest[self._code(given, len(camera))]
@@ -164,29 +179,29 @@ class TableMap:
         return chosen.astype(np.int32)[:, None]
 
     def decode(self, action: Array) -> dict[str, Array]:
-        """The buttons and the camera of the chosen entries."""
+        """Return the buttons and the camera of the chosen entries."""
         index = np.asarray(action).reshape(-1)
         found = {button: entries[index] for button, entries in self.pressed.items()}
         return found | {"camera": self.camera[index]}
 
     def describe(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return a JSON object."""
         return {"map": "table", "names": list(self.names), "look": self.look, "margin": self.margin}
 
 
 @dataclass(frozen=True)
 class FullMap:
-    """All there is to press, side by side: a switch for every button, words as choices, bins for pitch and for yaw."""
+    """A multi-discrete action: a switch for every button, one part per string choice, bins for pitch and yaw."""
 
     buttons: tuple[str, ...] = BUTTONS
     bins: CameraBins | None = field(default_factory=CameraBins)
-    """None: there is no camera."""
+    """None if there is no camera."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Actions that are words (`craft`), each with all of its words."""
+    """String actions (such as `craft`), each with all of its values."""
 
     @property
     def spec(self) -> ActionSpec:
-        """Switches first, then words, then pitch and yaw."""
+        """Switches first, then string choices, then pitch and yaw."""
         switches = len(self.buttons)
         sizes = [2] * switches + [len(words) for _, words in self.choices]
         sizes += [self.bins.count] * 2 if self.bins else []
@@ -194,7 +209,7 @@ class FullMap:
         return ActionSpec("multi_discrete", tuple(sizes), binary=binary if switches else ())
 
     def encode(self, given: Mapping[str, Any]) -> Array:
-        """One column for each button, word and axis [steps, parts]; what is not given is not pressed."""
+        """Return one column per button, string choice and axis [steps, parts]; missing buttons are not pressed."""
         count = len(np.asarray(next(iter(given.values()))))
         columns = [np.broadcast_to(np.asarray(given.get(button, 0)) != 0, count) for button in self.buttons]
         columns += [codes(given[name], words, name) for name, words in self.choices]
@@ -203,7 +218,7 @@ class FullMap:
         return np.stack(columns, axis=1).astype(np.int32)
 
     def decode(self, action: Array) -> dict[str, Array]:
-        """Every button, word and axis as the game takes it, the camera in the middle of its bins."""
+        """Return every button, string and axis as the game takes it, with the camera at the centres of its bins."""
         columns = list(np.asarray(action).T)
         found = {button: columns.pop(0).astype(np.int64) for button in self.buttons}
         found |= {name: np.array(words)[columns.pop(0)] for name, words in self.choices}
@@ -212,7 +227,7 @@ class FullMap:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return a JSON object."""
         bins = {"limit": self.bins.limit, "width": self.bins.width, "mu": self.bins.mu} if self.bins else None
         return {"map": "full", "buttons": list(self.buttons), "choices": dict(self.choices), "camera": bins}
 
@@ -221,10 +236,15 @@ TABLE_14, TABLE_8, FULL = TableMap(NAMES["14"]), TableMap(NAMES["8"]), FullMap()
 
 
 def action_map(
-    kind: str, *, look: float = 15.0, margin: float = 5.0, buttons: Sequence[str] = BUTTONS,
-    choices: Mapping[str, Sequence[str]] | None = None, bins: CameraBins | None = FULL.bins,
-) -> ActionMap:  # fmt: skip
-    """The map that is called `14`, `8` or `full`; `buttons`, `choices` and `bins` are those of a full one."""
+    kind: str,
+    *,
+    look: float = 15.0,
+    margin: float = 5.0,
+    buttons: Sequence[str] = BUTTONS,
+    choices: Mapping[str, Sequence[str]] | None = None,
+    bins: CameraBins | None = FULL.bins,
+) -> ActionMap:
+    """Return the map named `14`, `8` or `full`; `buttons`, `choices` and `bins` apply to `full` only."""
     if kind == "full":
         return FullMap(tuple(buttons), bins, tuple((name, tuple(words)) for name, words in (choices or {}).items()))
     if kind not in NAMES:
@@ -234,15 +254,15 @@ def action_map(
 
 
 def codes(values: Any, words: Sequence[str], name: str) -> Array:
-    """The number of each word in a list of them; a word that is not there is an error."""
-    told = np.asarray(values)
-    if told.dtype.kind not in "UT":
-        raise DemoError(f"`{name}` should be words but is {told.dtype}.", "")
+    """Return the index of each string in `words`; raise for a string that is not among them."""
+    strings = np.asarray(values)
+    if strings.dtype.kind not in "UT":
+        raise DemoError(f"`{name}` should be strings but is {strings.dtype}.", "")
     order = np.argsort(np.array(words))
     ranked = np.array(words)[order]
-    place = np.minimum(np.searchsorted(ranked, told), len(words) - 1)
-    strange = told[ranked[place] != told]
-    if len(strange):
-        raise DemoError(f"`{name}` is `{strange[0]}`, which is none of: {', '.join(words)}.", "")
+    place = np.minimum(np.searchsorted(ranked, strings), len(words) - 1)
+    unknown = strings[ranked[place] != strings]
+    if len(unknown):
+        raise DemoError(f"`{name}` is `{unknown[0]}`, which is none of: {', '.join(words)}.", "")
     found: Array = order[place].astype(np.int32)
     return found

@@ -1,4 +1,4 @@
-"""Frame adapters: pictures made smaller, grey and stacked, with numbers beside them, as rows of observations."""
+"""Frame preprocessing: resize, grayscale and stack frames, and join them with scalars to observation rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from slipstream.errors import ConfigError
 
 How = Literal["area", "bilinear"]
 LUMA = np.array([19595, 38470, 7471], np.uint32)
-"""Weights of red, green and blue in 65,536 parts, as the ITU-R 601 standard has them."""
+"""Weights of red, green and blue by ITU-R 601, in units of 1/65,536."""
 
 
 def resize(frames: Array, size: tuple[int, int], how: How = "area") -> Array:
-    """Frames [..., H, W, 1 or 3] of uint8 in another height and width.
+    """Resize uint8 frames [..., H, W, 1 or 3].
 
-    `area` averages the pixels that a new one covers; `bilinear` mixes the four around its middle and skips those
-    between, which is what OpenCV's INTER_LINEAR does, and so what VPT's policies were trained on.
+    `area` averages the pixels that a new pixel covers. `bilinear` interpolates the four pixels around its centre, like
+    OpenCV's INTER_LINEAR, with which VPT's policies were trained.
     """
     height, width, channels = frames.shape[-3:]
     if (height, width) == tuple(size):
@@ -50,14 +50,14 @@ def _bilinear(frame: Array, size: tuple[int, int]) -> Array:
 
 @lru_cache(maxsize=16)
 def _taps(old: int, new: int) -> tuple[Array, Array, Array]:
-    """For each new pixel of a side the two old ones around its middle, and how much of the second."""
+    """Return for each new pixel of an axis the two old ones around its centre, and the weight of the second."""
     middle = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     first = middle.astype(np.intp)
     return first, np.minimum(first + 1, old - 1), (middle - first).astype(np.float32)
 
 
 def grey(frames: Array) -> Array:
-    """Frames [..., H, W, 3] as brightness [..., H, W, 1]; what has one channel already stays."""
+    """Convert frames [..., H, W, 3] to grayscale [..., H, W, 1]; frames with one channel are returned as they are."""
     if frames.shape[-1] == 1:
         return frames
     light: Array = ((frames @ LUMA + 0x8000) >> 16).astype(np.uint8)[..., None]
@@ -65,9 +65,9 @@ def grey(frames: Array) -> Array:
 
 
 def stack(frames: Array, count: int) -> Array:
-    """Each frame of an episode [T, H, W, C] behind the `count` - 1 before it, oldest first [T, H, W, count * C].
+    """Stack each frame of an episode [T, H, W, C] with the `count` - 1 before it: [T, H, W, count * C], oldest first.
 
-    Before the start there is nothing: the first frame stands there.
+    Before the start of the episode the first frame is repeated.
     """
     if count == 1:
         return frames
@@ -78,58 +78,58 @@ def stack(frames: Array, count: int) -> Array:
 
 
 def follow(stacked: Array, frame: Array) -> Array:
-    """The stack [..., H, W, count * C] one step later, for games that give a frame at a time."""
+    """Return the stack [..., H, W, count * C] one step later, with a new frame at its end."""
     return np.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
 
 
 @dataclass(frozen=True)
 class FrameAdapter:
-    """What becomes of the frames of an episode, and which numbers stand beside them."""
+    """How the frames of an episode are preprocessed, and which scalars are joined with them."""
 
     size: tuple[int, int] | None = None
-    """Height and width; None: as they come."""
+    """Height and width; None: unchanged."""
     grey: bool = False
     stack: int = 1
     scalars: tuple[tuple[str, int], ...] = ()
-    """Names and sizes of the numbers beside the frames."""
+    """Names and sizes of the scalars."""
     how: How = "area"
     name: str = "pov"
-    """The field of the frames."""
+    """Name of the observation field of the frames."""
 
     def __post_init__(self) -> None:
         if self.stack < 1 or (self.size and min(self.size) < 1):
             raise ConfigError(
-                f"Frames of size {self.size} in stacks of {self.stack} cannot be.", "give positive numbers"
+                f"Frame size {self.size} and stack {self.stack} must be positive.", "use positive numbers"
             )
 
     def small(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """The shape of one frame (H, W, C) after `shrink`."""
+        """Return the shape of one frame (H, W, C) after `shrink`."""
         height, width = self.size or shape[:2]
         return height, width, 1 if self.grey else shape[2]
 
     def obs_spec(self, shape: tuple[int, ...]) -> ObsSpec:
-        """The observations that frames (H, W, C) and the numbers make together."""
+        """Return the observation spec for frames (H, W, C) and the scalars."""
         height, width, channels = self.small(shape)
         vectors = [ObsField(name, "vector", (size,)) for name, size in self.scalars]
         return ObsSpec((*vectors, ObsField(self.name, "image", (height, width, channels * self.stack))))
 
     def shrink(self, frames: Array) -> Array:
-        """Frames [..., H, W, C] resized and grey as wanted, not yet stacked."""
+        """Resize frames [..., H, W, C] and convert them to grayscale as configured, without stacking."""
         small = resize(frames, self.size, self.how) if self.size else frames
         return grey(small) if self.grey else small
 
     def rows(self, shrunk: Array, scalars: Mapping[str, Any] | None = None) -> Array:
-        """Rows of the observations of one episode [T, width], from shrunk frames [T, h, w, c] and numbers [T, size]."""
+        """Return the rows [T, width] of one episode from shrunk frames [T, h, w, c] and scalars [T, size]."""
         fields = {self.name: stack(shrunk, self.stack)}
         for name, size in self.scalars:
             fields[name] = np.asarray((scalars or {})[name], np.float32).reshape(len(shrunk), size)
         return self.obs_spec(shrunk.shape[1:]).join(fields)
 
     def encode(self, frames: Array, scalars: Mapping[str, Any] | None = None) -> Array:
-        """Rows [T, width] of an episode's frames [T, H, W, C] and numbers."""
+        """Return the observation rows [T, width] of an episode's frames [T, H, W, C] and scalars."""
         return self.rows(self.shrink(frames), scalars)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return a JSON object."""
         size = list(self.size) if self.size else None
         return {"size": size, "grey": self.grey, "stack": self.stack, "resize": self.how}

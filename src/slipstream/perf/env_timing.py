@@ -58,7 +58,7 @@ def best_workers(probe: Vector, envs: int, most: int, make: Callable[[int], Vect
 def _call_s(vector: Vector) -> float:
     """Seconds of a step of all of them, where it is quick."""
     walk = RandomRollout(vector)
-    return walk.rows / walk.glance()
+    return walk.rows / walk.best_rate()
 
 
 def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) -> EnvFindings:

@@ -145,7 +145,7 @@ class TrialRun:
             taken, row = learner.update(rollout, self._steps)
         parts.episodes.add(rollout)
         self._steps += taken
-        matches.see(collector.matches(self._version), collector.failed, self._steps)
+        matches.see(collector.finished_games(self._version), collector.failed, self._steps)
         self._version += 1
         collector.snapshot(self._version)
         row |= matches.advance(self._steps, learner.params_and_stats)

@@ -151,9 +151,9 @@ def work(share: RecordShare, slab: Slab, requests: Requests, answer: Answer) -> 
     # A signal to the whole group is the parent's to answer: it says stop, and ends us if it dies.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     scribe, stop = RecordWorker(share, slab), slab["stop"]
-    answer({"said": "ready"})
+    answer({"answer": "ready"})
     requests.get()
-    answer({"said": "done", "faults": scribe.run(lambda: bool(stop[0]))})
+    answer({"answer": "done", "faults": scribe.run(lambda: bool(stop[0]))})
     requests.get()
 
 

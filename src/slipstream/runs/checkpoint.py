@@ -1,9 +1,9 @@
 """Checkpoints: safetensors + JSON + sha256 manifest, written atomically.
 
-A checkpoint is a folder `checkpoints/<steps>/`: one safetensors file per group of arrays (`policy` is what acts), the
-rest in `state.json`, and `manifest.json` with the size and sha256 of each. It is written under another name, synced and
-renamed, so a folder with a step count for a name is complete. A reader hashes the very bytes that it then parses, opens
-no link, follows no path, and unpickles nothing.
+A checkpoint is a folder `checkpoints/<steps>/`: one safetensors file per group of arrays (`policy` is all that acting
+needs), the rest in `state.json`, and `manifest.json` with the size and sha256 of each. It is written under another
+name, synced and renamed, so a folder that is named by a step count is complete. A reader verifies the same bytes that
+it parses, follows no links or paths, and unpickles nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from slipstream.system.machine import disk_free_bytes
 
 VERSION = 1
 MANIFEST_LIMIT = 2**24
-CARRIED = frozenset({"b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"})  # by safetensors itself
+CARRIED = frozenset(
+    {"b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"}
+)  # dtypes that safetensors supports
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 SCRATCH = re.compile(r"\.(writing|pruned|replaced)-(\d+)-(\d+)")
 _writing = threading.Lock()
@@ -40,7 +42,7 @@ _writing = threading.Lock()
 
 @dataclass
 class Checkpoint:
-    """Arrays by group and name (in no set order), and the rest as JSON (tuples come back as lists)."""
+    """Arrays by group and name (unordered), and the rest as JSON (tuples become lists)."""
 
     steps: int
     groups: dict[str, dict[str, np.ndarray]]
@@ -48,7 +50,7 @@ class Checkpoint:
 
 
 def save(run: RunDir, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint; when this returns it is on disk, complete, under its final name."""
+    """Write a checkpoint; when this returns, it is complete on disk under its final name."""
     with _writing:
         _sweep(run)
         target = run.checkpoints / f"{checkpoint.steps:012d}"
@@ -67,13 +69,13 @@ def save(run: RunDir, checkpoint: Checkpoint) -> Path:
 
 
 def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
-    """The bytes of every file, the manifest last."""
+    """Return the bytes of every file, the manifest last."""
     files = {f"{group}.safetensors": _pack(group, arrays) for group, arrays in checkpoint.groups.items()}
     files["state.json"] = json.dumps(checkpoint.state, indent=1, default=plain).encode()
-    unfit = [name for name in files if not NAME.fullmatch(name)]
-    if unfit:
+    invalid = [name for name in files if not NAME.fullmatch(name)]
+    if invalid:
         raise CheckpointError(
-            f"Group names {unfit} cannot be file names.", hint="use letters, digits, `_` and `-` in group names"
+            f"Group names {invalid} are not valid file names.", hint="use letters, digits, `_` and `-` in group names"
         )
     entries = {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in files.items()}
     manifest = {"version": VERSION, "steps": checkpoint.steps, "files": entries}
@@ -86,12 +88,12 @@ def _sha256(data: bytes) -> str:
 
 
 def _seal(manifest: dict[str, Any]) -> str:
-    """The hash of the manifest's own content, so that damage to it is seen too."""
+    """Return the hash of the manifest's own content, which reveals damage to it."""
     return _sha256(json.dumps(manifest, sort_keys=True).encode())
 
 
 def _pack(group: str, arrays: dict[str, np.ndarray]) -> bytes:
-    """Safetensors bytes; a dtype that the format lacks goes in as raw bytes, with its name in the header."""
+    """Return safetensors bytes; an unsupported dtype is stored as raw bytes, with its name in the header."""
     tensors, raw = {}, {}
     for name, array in arrays.items():
         array = np.asarray(array)
@@ -100,7 +102,7 @@ def _pack(group: str, arrays: dict[str, np.ndarray]) -> bytes:
             continue
         if array.dtype.hasobject or array.dtype.names:
             raise CheckpointError(
-                f"Array `{name}` of group `{group}` has dtype {array.dtype}, which a checkpoint does not hold.",
+                f"Array `{name}` of group `{group}` has dtype {array.dtype}, which a checkpoint cannot store.",
                 hint="store it as plain numeric arrays, or as JSON in the checkpoint's state",
             )
         tensors[name] = np.frombuffer(array.tobytes(), np.uint8)
@@ -115,13 +117,13 @@ def _unpack(data: bytes) -> dict[str, np.ndarray]:
     for name, (kind, shape) in raw.items():
         dtype = np.dtype(str(kind))
         if dtype.hasobject:
-            raise ValueError(f"array `{name}` asks for Python objects")
+            raise ValueError(f"array `{name}` contains Python objects")
         arrays[name] = np.frombuffer(arrays[name].tobytes(), dtype).reshape(shape).copy()
     return arrays
 
 
 def _put_in_place(writing: Path, target: Path) -> None:
-    """Rename; an older checkpoint of the same step count steps aside first (`_sweep` puts it back after a crash)."""
+    """Rename. An older checkpoint with the same step count is moved aside first; `_sweep` restores it after a crash."""
     aside = target.with_name(f".replaced-{target.name}-{os.getpid()}")
     replaces = target.exists()
     if replaces:
@@ -138,7 +140,7 @@ def _put_in_place(writing: Path, target: Path) -> None:
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what dead writers left, and put back a checkpoint whose replacement never came."""
+    """Delete temporary folders of dead writers, and restore a checkpoint whose replacement was interrupted."""
     for path in _listing(run):
         match = SCRATCH.fullmatch(path.name)
         if not match or _has_writer(path, int(match[3])):
@@ -151,7 +153,7 @@ def _sweep(run: RunDir) -> None:
 
 
 def _has_writer(path: Path, pid: int) -> bool:
-    """Whether another living process, older than the folder, made it (this process has one writer at a time)."""
+    """Return whether another live process, older than the folder, is writing it (this process has one writer)."""
     if pid == os.getpid():
         return False
     try:
@@ -171,7 +173,7 @@ def _listing(run: RunDir) -> list[Path]:
 
 
 def steps_of(run: RunDir) -> list[int]:
-    """The step counts of all checkpoints, oldest first; they may be damaged."""
+    """Return the step counts of all checkpoints, oldest first; some may be damaged."""
     return sorted(int(path.name) for path in _listing(run) if re.fullmatch(r"\d{12,}", path.name))
 
 
@@ -180,13 +182,13 @@ def _path_of(run: RunDir, steps: int) -> Path:
 
 
 def verify(path: Path) -> None:
-    """Read every file and compare it with the manifest; CheckpointError names the first that differs."""
+    """Compare every file with the manifest; raise CheckpointError for the first that differs."""
     for name, entry in _read_manifest(path)["files"].items():
         _read_checked(path, name, entry)
 
 
 def load(path: Path, groups: Collection[str] | None = None) -> Checkpoint:
-    """Read a checkpoint, or only some of its groups; every file read is compared with the manifest."""
+    """Read a checkpoint, or only some of its groups; every file that is read is compared with the manifest."""
     try:
         return _load(Path(path), groups)
     except CheckpointError as error:
@@ -198,14 +200,14 @@ def load(path: Path, groups: Collection[str] | None = None) -> Checkpoint:
 def _load(path: Path, groups: Collection[str] | None) -> Checkpoint:
     manifest = _read_manifest(path)
     files = manifest["files"]
-    there = [name.removesuffix(".safetensors") for name in files if name.endswith(".safetensors")]
-    wanted = there if groups is None else list(groups)
-    absent = [group for group in wanted if group not in there]
-    if absent:
-        raise CheckpointError(f"Checkpoint {path} has no group {', '.join(absent)}; it has {', '.join(there)}.")
+    available = [name.removesuffix(".safetensors") for name in files if name.endswith(".safetensors")]
+    requested = available if groups is None else list(groups)
+    missing = [group for group in requested if group not in available]
+    if missing:
+        raise CheckpointError(f"Checkpoint {path} has no group {', '.join(missing)}; it has {', '.join(available)}.")
     try:
         state = json.loads(_read_checked(path, "state.json", files["state.json"]))
-        arrays = {g: _unpack(_read_checked(path, f"{g}.safetensors", files[f"{g}.safetensors"])) for g in wanted}
+        arrays = {g: _unpack(_read_checked(path, f"{g}.safetensors", files[f"{g}.safetensors"])) for g in requested}
     except (KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from error
     return Checkpoint(manifest["steps"], arrays, state)
@@ -240,7 +242,7 @@ def _check_names(path: Path, files: dict[str, Any]) -> None:
 
 
 def _read_checked(path: Path, name: str, entry: dict[str, Any]) -> bytes:
-    """The bytes of one file; read once, so that what was checked is what is used."""
+    """Return the bytes of one file, read once, so that the checked bytes are those that are used."""
     data = _read_plain_file(path / name, entry["bytes"])
     if len(data) != entry["bytes"]:
         raise CheckpointError(f"{path / name} is damaged: expected {entry['bytes']} bytes, found {len(data)}.")
@@ -251,11 +253,11 @@ def _read_checked(path: Path, name: str, entry: dict[str, Any]) -> bytes:
 
 
 def _read_plain_file(path: Path, limit: int) -> bytes:
-    """Read a regular file, or one byte more than `limit` of it; a link or a device is refused."""
+    """Read a regular file, at most `limit` + 1 bytes of it; raise for a link or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         if path.is_symlink():
-            raise CheckpointError(f"{path} is a link: refused, a checkpoint holds its own files.")
+            raise CheckpointError(f"{path} is a link, which a checkpoint must not contain.")
         with open(os.open(path, flags), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -274,24 +276,24 @@ def _is_valid(path: Path) -> bool:
 
 
 def _other_valid(path: Path) -> str:
-    """A hint that names the newest other checkpoint of the same run that is whole."""
+    """Return a hint with the newest other valid checkpoint of the same run."""
     run = RunDir(path.parent.parent)
     for steps in reversed(steps_of(run)):
         other = _path_of(run, steps)
         if other.name != path.name and _is_valid(other):
-            return f"the newest other whole checkpoint is `run:{run.path}@{steps}`"
-    return f"there is no other whole checkpoint; start again with `slipstream train ENV --run DIR` (see {run.config})"
+            return f"the newest other valid checkpoint is `run:{run.path}@{steps}`"
+    return f"there is no other valid checkpoint; start again with `slipstream train ENV --run DIR` (see {run.config})"
 
 
 def find(run: RunDir, which: str = "latest") -> Path:
-    """The folder of the `latest` or `best` checkpoint, or of the one with that step count."""
-    there = steps_of(run)
-    hint = f"there are: {', '.join(f'`run:{run.path}@{steps}`' for steps in there)}"
-    if not there:
-        hint = f"train further with `slipstream resume {run.path}`, or name another run"
+    """Return the folder of the `latest` or `best` checkpoint, or of the one with that step count."""
+    available = steps_of(run)
+    hint = f"available: {', '.join(f'`run:{run.path}@{steps}`' for steps in available)}"
+    if not available:
+        hint = f"train further with `slipstream resume {run.path}`, or give another run"
         raise CheckpointError(f"{run.path} has no checkpoint yet.", hint=hint)
     if which == "latest":
-        return _path_of(run, there[-1])
+        return _path_of(run, available[-1])
     if which == "best":
         best = read_best(run)
         if best is None:
@@ -299,13 +301,13 @@ def find(run: RunDir, which: str = "latest") -> Path:
         which = str(best["steps"])
     if not (which.isascii() and which.isdigit()):
         raise CheckpointError(f"No checkpoint `{which}` in {run.path}: use latest, best or a step count.", hint=hint)
-    if int(which) not in there:
+    if int(which) not in available:
         raise CheckpointError(f"{run.path} has no checkpoint at {which} steps.", hint=hint)
     return _path_of(run, int(which))
 
 
 def load_latest(run: RunDir) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that is whole, and a notice for each newer one that is not. Needs the run's lock."""
+    """Return the newest valid checkpoint, and a notice for each newer damaged one. Needs the run's lock."""
     with contextlib.suppress(OSError):
         _sweep(run)
     notices: list[str] = []
@@ -313,24 +315,24 @@ def load_latest(run: RunDir) -> tuple[Checkpoint, list[str]]:
         try:
             checkpoint = _load(_path_of(run, steps), None)
         except CheckpointError as error:
-            notices.append(f"Checkpoint {steps} was passed over: {error.message}")
+            notices.append(f"Checkpoint {steps} was skipped: {error.message}")
             continue
         return checkpoint, notices
     if not notices:
         find(run)
     raise CheckpointError(
-        f"No checkpoint of {run.path} is whole. " + " ".join(notices),
+        f"No checkpoint of {run.path} is valid. " + " ".join(notices),
         hint="start again with `slipstream train ENV --run DIR`, in another folder",
     )
 
 
 def mark_best(run: RunDir, steps: int, score: float, detail: dict[str, Any]) -> None:
-    """Remember which checkpoint is best, by evaluation, and why."""
+    """Store which checkpoint is best by evaluation, with its score."""
     write_json(run.checkpoints / "best.json", {**detail, "steps": steps, "score": score})
 
 
 def read_best(run: RunDir) -> dict[str, Any] | None:
-    """`steps`, `score` and the detail of the best checkpoint; None if none is marked (or the mark is unreadable)."""
+    """Return `steps`, `score` and details of the best checkpoint; None if there is none or best.json is unreadable."""
     try:
         best = json.loads((run.checkpoints / "best.json").read_bytes())
         return {**best, "steps": int(best["steps"])}
@@ -339,7 +341,7 @@ def read_best(run: RunDir) -> dict[str, Any] | None:
 
 
 def check_space(path: Path, need_bytes: int) -> None:
-    """MachineError if the disk of `path` has less than `need_bytes` free."""
+    """Raise MachineError if the disk of `path` has less than `need_bytes` free."""
     free = disk_free_bytes(path)
     if free < need_bytes:
         raise MachineError(
@@ -349,21 +351,21 @@ def check_space(path: Path, need_bytes: int) -> None:
 
 
 @dataclass
-class _Order:
+class _SaveRequest:
     checkpoint: Checkpoint
     best: dict[str, Any] | None
     must: bool
 
-    def outdated_by(self, newer: _Order) -> bool:
-        """A periodic save gives way to any newer one, a best to a newer best, a must to none."""
+    def outdated_by(self, newer: _SaveRequest) -> bool:
+        """A newer request replaces a periodic one, a newer best replaces a best; one with `must` is never replaced."""
         return not self.must and (self.best is None or newer.best is not None)
 
 
 class Saver:
-    """Writes checkpoints in one background thread; a failed write is a problem to report, never an exception.
+    """Writes checkpoints in a background thread; a failed write is reported as a problem and never raised.
 
-    The caller hands over arrays that nobody writes to any more. One order is being written, and one waits, except that
-    orders with `must` (and the newest best) are never dropped. What failed is tried again at the next submit or wait.
+    The caller must not change submitted arrays. One request is being written and one is pending; requests with `must`
+    and the newest best are never dropped. A failed request is tried again at the next submit or wait.
     """
 
     def __init__(self, run: RunDir, keep: int) -> None:
@@ -372,8 +374,8 @@ class Saver:
         self.problems: list[str] = []
         self.saved_steps: int | None = None
         self._error: SlipstreamError | None = None
-        self._whole: set[int] = set()  # found whole once: not read again at every save
-        self._waiting: list[_Order] = []
+        self._valid: set[int] = set()  # verified once, not read again at every save
+        self._waiting: list[_SaveRequest] = []
         self._busy = False
         self._stalled = False
         self._closed = False
@@ -382,17 +384,17 @@ class Saver:
         self._thread.start()
 
     def submit(self, checkpoint: Checkpoint, best: dict[str, Any] | None = None, must: bool = False) -> None:
-        """Have it written soon; `best` (its `score` and any detail) marks it best once it is on disk."""
-        order = _Order(checkpoint, best, must)
+        """Write a checkpoint soon; `best` (its `score` and details) marks it as the best once it is on disk."""
+        request = _SaveRequest(checkpoint, best, must)
         with self._changed:
             if self._closed:
                 raise RuntimeError("the saver is closed")
-            self._waiting = [old for old in self._waiting if not old.outdated_by(order)] + [order]
+            self._waiting = [old for old in self._waiting if not old.outdated_by(request)] + [request]
             self._stalled = False
             self._changed.notify_all()
 
     def wait(self, raise_errors: bool = False) -> None:
-        """Until everything submitted is on disk or has failed once more."""
+        """Wait until everything submitted is on disk or has failed once more."""
         with self._changed:
             self._stalled = False
             self._changed.notify_all()
@@ -402,7 +404,7 @@ class Saver:
             raise error
 
     def close(self) -> None:
-        """Write what waits, then end the thread; what failed stays in `problems`."""
+        """Write pending requests, then end the thread; failures stay in `problems`."""
         self.wait()
         with self._changed:
             self._closed = True
@@ -410,26 +412,26 @@ class Saver:
         self._thread.join()
 
     def drain_problems(self) -> list[str]:
-        """What went wrong since the last call."""
+        """Return the problems since the last call."""
         with self._changed:
             drained, self.problems = self.problems, []
         return drained
 
     def _work(self) -> None:
-        while (order := self._next()) is not None:
-            error = self._attempt(order)
+        while (request := self._next()) is not None:
+            error = self._attempt(request)
             with self._changed:
                 self._busy = False
                 self._error = error
                 if error is None:
-                    self.saved_steps = order.checkpoint.steps
+                    self.saved_steps = request.checkpoint.steps
                 else:
                     self.problems.append(error.message)
-                    if isinstance(error, MachineError):  # any other failure would only repeat, and hold up the rest
-                        self._put_back(order)
+                    if isinstance(error, MachineError):  # any other failure would only repeat and block later requests
+                        self._retry_later(request)
                 self._changed.notify_all()
 
-    def _next(self) -> _Order | None:
+    def _next(self) -> _SaveRequest | None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._waiting and not self._stalled))
             if self._closed:
@@ -437,56 +439,56 @@ class Saver:
             self._busy = True
             return self._waiting.pop(0)
 
-    def _put_back(self, order: _Order) -> None:
-        """Keep what the disk refused, unless something newer waits; the next submit or wait tries again."""
-        if not any(order.outdated_by(newer) for newer in self._waiting):
-            self._waiting.insert(0, order)
+    def _retry_later(self, request: _SaveRequest) -> None:
+        """Keep a failed request, unless a newer one is pending; the next submit or wait tries again."""
+        if not any(request.outdated_by(newer) for newer in self._waiting):
+            self._waiting.insert(0, request)
             self._stalled = True
 
-    def _attempt(self, order: _Order) -> SlipstreamError | None:
-        steps = order.checkpoint.steps
+    def _attempt(self, request: _SaveRequest) -> SlipstreamError | None:
+        steps = request.checkpoint.steps
         try:
-            self._write(order)
+            self._write(request)
         except SlipstreamError as error:
             return type(error)(f"Checkpoint {steps} was not saved: {error.message}", error.hint)
         except OSError as error:
             return MachineError(
                 f"Checkpoint {steps} was not saved: {error.strerror or error}.",
-                hint=f"free some space or make {self.run.checkpoints} writable; it is tried again",
+                hint=f"free some space or make {self.run.checkpoints} writable; it will be tried again",
             )
-        except Exception as error:  # anything else must not end the thread, or every later wait would hang
+        except Exception as error:  # the thread must not end, or every later wait would hang
             return SlipstreamError(f"Checkpoint {steps} was not saved: {error!r}.", "please report this, it is a bug")
         return None
 
-    def _write(self, order: _Order) -> None:
-        checkpoint = order.checkpoint
+    def _write(self, request: _SaveRequest) -> None:
+        checkpoint = request.checkpoint
         size = sum(array.nbytes for arrays in checkpoint.groups.values() for array in arrays.values())
         check_space(self.run.checkpoints, size + 2**20)
         verify(save(self.run, checkpoint))
-        if order.best is not None:
-            detail = {key: value for key, value in order.best.items() if key != "score"}
-            mark_best(self.run, checkpoint.steps, order.best["score"], detail)
+        if request.best is not None:
+            detail = {key: value for key, value in request.best.items() if key != "score"}
+            mark_best(self.run, checkpoint.steps, request.best["score"], detail)
         self._prune(checkpoint.steps)
 
     def _prune(self, newest: int) -> None:
-        """Keep the one just verified, the newest whole ones before it, later ones that are whole, and the best.
+        """Keep the newest checkpoint, the newest valid ones before it, later ones that are valid, and the best.
 
-        One that is damaged, or cannot be read now, takes no whole one's place, and goes when it is older than all kept.
+        Damaged or unreadable ones do not count among these; they are deleted when they are older than all kept ones.
         """
         best = (read_best(self.run) or {}).get("steps")
-        there = steps_of(self.run)
-        self._whole.add(newest)
-        self._whole |= {s for s in there if s not in self._whole and _is_valid(_path_of(self.run, s))}
-        kept = [steps for steps in there if steps <= newest and steps in self._whole][-self.keep :]
-        for steps in there:
-            outdated = steps < min(kept, default=newest) or (steps > newest and steps not in self._whole)
+        existing = steps_of(self.run)
+        self._valid.add(newest)
+        self._valid |= {s for s in existing if s not in self._valid and _is_valid(_path_of(self.run, s))}
+        kept = [steps for steps in existing if steps <= newest and steps in self._valid][-self.keep :]
+        for steps in existing:
+            outdated = steps < min(kept, default=newest) or (steps > newest and steps not in self._valid)
             if outdated and steps != best:
                 _remove(_path_of(self.run, steps))
 
 
 def _remove(path: Path) -> None:
-    """Rename first: a checkpoint is there whole or not at all. A folder that a reader holds open (Windows) stays."""
-    doomed = path.with_name(f".pruned-{path.name}-{os.getpid()}")
+    """Delete a checkpoint. It is renamed first, so it is never incomplete. On Windows an open folder stays."""
+    renamed = path.with_name(f".pruned-{path.name}-{os.getpid()}")
     with contextlib.suppress(OSError):
-        os.rename(path, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        os.rename(path, renamed)
+        shutil.rmtree(renamed, ignore_errors=True)

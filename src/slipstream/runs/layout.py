@@ -1,8 +1,8 @@
-"""A run directory: its files, its lock, its name.
+"""The run directory: its files, its lock and its default name.
 
-The lock is a small JSON file that says who holds the run (host, pid, and when that process was born, so that a recycled
-pid is not believed). An operating-system lock is held on the file only while it is read and rewritten: that closes the
-window in which two starters could both judge it stale, and a forked worker that outlives its parent keeps nothing.
+The lock is a small JSON file that identifies the process that uses the run: host, pid and start time of the process, so
+that a reused pid is not mistaken for it. An OS lock is held on the file only while it is read and written, so two
+processes cannot both decide that the lock is stale, and a forked worker that outlives its parent holds no lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 @dataclass(frozen=True)
 class RunDir:
-    """The files of one run; a path and the names below it, nothing is opened."""
+    """The paths of the files of one run; nothing is opened."""
 
     path: Path
 
@@ -49,12 +49,12 @@ class RunDir:
 
     @property
     def metrics(self) -> Path:
-        """One JSON object per line: the truth of what happened."""
+        """The metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def discarded(self) -> Path:
-        """Metrics newer than the checkpoint that a resume went on from."""
+        """Metrics newer than the checkpoint from which the run was resumed."""
         return self.path / "metrics.discarded.jsonl"
 
     @property
@@ -64,7 +64,7 @@ class RunDir:
 
     @property
     def provenance(self) -> Path:
-        """What made this run: code, machine, versions, command."""
+        """The code, machine, versions and command of this run."""
         return self.path / "provenance.json"
 
     @property
@@ -74,17 +74,17 @@ class RunDir:
 
     @property
     def events(self) -> Path:
-        """Decisions and faults, one per line, with the steps at which they fell."""
+        """Decisions and faults, one JSON object per line, with their step counts."""
         return self.path / "events.jsonl"
 
     @property
     def pool(self) -> Path:
-        """The frozen copies of a league, a run directory of its own."""
+        """The frozen policies of a league; a run directory of its own."""
         return self.path / "pool"
 
     @property
     def replays(self) -> Path:
-        """Games to look at."""
+        """Replays of games."""
         return self.path / "replays"
 
     @property
@@ -94,22 +94,22 @@ class RunDir:
 
     @property
     def report(self) -> Path:
-        """The report for people."""
+        """The HTML report."""
         return self.path / "report.html"
 
     @property
     def tensorboard(self) -> Path:
-        """Event files, a copy of the metrics."""
+        """TensorBoard event files, a copy of the metrics."""
         return self.path / "tensorboard"
 
     @property
     def lock_file(self) -> Path:
-        """Who holds this run, while it is held."""
+        """Identifies the process that uses the run, while it is in use."""
         return self.path / "lock"
 
     @property
     def holds_run(self) -> bool:
-        """Whether something has been written here that a new run would mix with."""
+        """Whether the directory already contains files of a run."""
         return any(p.exists() for p in (self.config, self.metrics, self.checkpoints, self.provenance))
 
     @classmethod
@@ -121,28 +121,28 @@ class RunDir:
             taken = run.holds_run
         except OSError as error:
             raise MachineError(
-                f"Could not make the run directory {path}: {error.strerror or error}.",
-                hint="choose a folder that can be written to with `--run DIR`",
+                f"Could not create the run directory {path}: {error.strerror or error}.",
+                hint="choose a writable folder with `--run DIR`",
             ) from error
         if taken:
             raise CheckpointError(
                 f"{path} already holds a run.",
-                hint=f"go on with it by `slipstream resume {path}`, or choose another `--run DIR`",
+                hint=f"resume it with `slipstream resume {path}`, or choose another `--run DIR`",
             )
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunDir:
-        """The run at `path`; an error that says what is there instead if there is none."""
+        """Return the run at `path`; raise if there is none."""
         run = cls(Path(path))
         if run.path.is_dir() and run.holds_run:
             return run
-        why = "no such folder" if not run.path.exists() else "it holds neither settings nor checkpoints"
+        why = "no such folder" if not run.path.exists() else "it contains neither settings nor checkpoints"
         if run.path.is_file():
             why = "it is a file, not a folder"
         raise CheckpointError(
             f"No run at {path}: {why}.{did_you_mean(run.path.name, _runs_beside(run.path))}",
-            hint=f"start one with `slipstream train ENV --run {path}`, or name the folder that holds `checkpoints`",
+            hint=f"start one with `slipstream train ENV --run {path}`, or give the folder that contains `checkpoints`",
         )
 
 
@@ -154,7 +154,7 @@ def _runs_beside(path: Path) -> list[str]:
 
 
 def default_path(env: str, folder: str = "runs") -> Path:
-    """A free `runs/<env>-<time>`; runs begun in the same second are told apart by a number."""
+    """Return an unused path `runs/<env>-<time>`; runs started in the same second get a number."""
     slug = re.sub(r"[^a-z0-9]+", "-", env.lower()).strip("-") or "run"
     name = f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
     suffixes = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
@@ -162,7 +162,7 @@ def default_path(env: str, folder: str = "runs") -> Path:
 
 
 def plain(value: Any) -> Any:
-    """`value` as strict JSON can hold it: NaN and infinity become null, numpy scalars and paths become plain ones."""
+    """Convert `value` to strict JSON: NaN and infinity become null, NumPy values and paths become plain ones."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | bool | int):
@@ -179,30 +179,30 @@ def plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file of ours; None where there is no such file."""
+    """Return the object in a JSON file; None if there is no such file."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise CheckpointError(
-            f"{path} is not valid JSON: {error}", "remove it, and what wrote it does so anew"
+            f"{path} is not valid JSON: {error}", "delete it; the command that wrote it will write it again"
         ) from error
-    return told if isinstance(told, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` as JSON so that a reader sees the old file or the new one, never a part."""
+    """Write `obj` as JSON atomically: a reader sees the old file or the new one."""
     write_text(path, json.dumps(plain(obj), indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the new one, never a part."""
+    """Write `text` atomically: a reader sees the old file or the new one."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Temporary file in the same folder, fsync, rename, fsync of the folder."""
+    """Write `data` atomically: temporary file in the same folder, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         write_new(temporary, data)
@@ -215,7 +215,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that must not exist yet, and wait until it is on disk."""
+    """Write a file that must not exist yet, and fsync it."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()
@@ -223,7 +223,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Put a rename in `path` on disk; Windows and some network folders have no such call, and need none."""
+    """Fsync a folder, so that a rename in it is on disk; Windows and some network folders do not support it."""
     if sys.platform == "win32":
         return
     fd = os.open(path, os.O_RDONLY)
@@ -237,7 +237,7 @@ def sync_folder(path: Path) -> None:
 
 
 def birth(pid: int) -> str | None:
-    """What tells this process from a later one with the same pid; None if it is dead (a zombie is dead).
+    """Return what distinguishes this process from a later one with the same pid; None if it is dead or a zombie.
 
     On Linux psutil's start time moves with the wall clock, so the kernel's own tick count and boot id are used there.
     """
@@ -257,7 +257,7 @@ def birth(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def lock(run: RunDir) -> Iterator[list[str]]:
-    """Hold the run; yields notices (a stale lock that was taken over). A second holder is refused."""
+    """Lock the run; yield notices (such as a stale lock that was replaced). Raise if another process uses it."""
     me = {"pid": os.getpid(), "host": socket.gethostname(), "birth": birth(os.getpid())}
     notices = _acquire(run, me)
     try:
@@ -274,7 +274,7 @@ def _acquire(run: RunDir, me: dict[str, Any]) -> list[str]:
             _refuse_if_held(run, holder, me)
         elif not created:
             raise CheckpointError(
-                f"{run.path} has a lock, and its file system cannot tell whether the holder still runs.",
+                f"{run.path} is locked, and its file system does not show whether the other process is still running.",
                 hint=f"if no other process uses it, delete {run.lock_file} and try again",
             )
         os.lseek(fd, 0, os.SEEK_SET)
@@ -283,8 +283,8 @@ def _acquire(run: RunDir, me: dict[str, Any]) -> list[str]:
         os.fsync(fd)
     if not text.strip():
         return []
-    who = f"pid {holder['pid']} on {holder['host']}" if holder else "a process that left it unreadable"
-    return [f"Took over the lock of {run.path}, left by {who}, which is no longer running."]
+    who = f"pid {holder['pid']} on {holder['host']}" if holder else "an unknown process"
+    return [f"Replaced the stale lock of {run.path}, left by {who}, which is no longer running."]
 
 
 def _read_all(fd: int) -> bytes:
@@ -303,14 +303,14 @@ def _parse_holder(text: bytes) -> dict[str, Any] | None:
 
 
 def _refuse_if_held(run: RunDir, holder: dict[str, Any] | None, me: dict[str, Any]) -> None:
-    """An empty or torn lock holds nothing: its writer died, since the guard shows that nobody is writing now."""
+    """Raise if the lock is held. An empty or incomplete lock is not: its writer died before it was complete."""
     if holder is None:
         return
     who = f"pid {holder['pid']} on {holder['host']}"
     if holder["host"] != me["host"]:
         raise CheckpointError(
-            f"{run.path} is in use by {who}, and this machine ({me['host']}) cannot see whether it still runs.",
-            hint=f"stop it there; if it is gone, delete {run.lock_file} and try again",
+            f"{run.path} is in use by {who}, and this machine ({me['host']}) cannot check whether it is still running.",
+            hint=f"stop it there; if it has ended, delete {run.lock_file} and try again",
         )
     if birth(holder["pid"]) in (holder.get("birth"), "unknown"):
         raise CheckpointError(
@@ -320,7 +320,7 @@ def _refuse_if_held(run: RunDir, holder: dict[str, Any] | None, me: dict[str, An
 
 
 def _release(run: RunDir, me: dict[str, Any]) -> None:
-    """Remove the lock if it is still ours; a run folder that vanished has none."""
+    """Remove the lock if it is still ours; the folder may have been deleted."""
     if os.getpid() != me["pid"] or not run.lock_file.exists():
         return
     with contextlib.suppress(OSError, CheckpointError), _guarded(run) as (fd, _, _):
@@ -331,9 +331,9 @@ def _release(run: RunDir, me: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _guarded(run: RunDir) -> Iterator[tuple[int, bool, bool]]:
-    """Open the lock file and keep others from changing it: (fd, whether that is so, whether this call created it).
+    """Open the lock file and lock it: (fd, whether it could be locked, whether this call created it).
 
-    Where the file system has no locks, having created the file is the only proof of owning it.
+    On a file system without locks, only the process that created the file owns the run.
     """
     deadline = time.monotonic() + GUARD_WAIT_S
     while True:
@@ -362,12 +362,12 @@ def _open_lock(run: RunDir) -> tuple[int, bool]:
     except OSError as error:
         raise MachineError(
             f"Could not lock {run.path}: {error.strerror or error}.",
-            hint="check that the folder exists and can be written to",
+            hint="check that the folder exists and is writable",
         ) from error
 
 
 def _try_guard(fd: int) -> bool | None:
-    """True: guarded. None: another process has it now. False: this file system has no locks."""
+    """True: locked. None: another process has locked it. False: this file system has no locks."""
     try:
         if sys.platform == "win32":
             os.lseek(fd, 1 << 30, os.SEEK_SET)
@@ -382,7 +382,7 @@ def _try_guard(fd: int) -> bool | None:
 
 
 def _is_still(path: Path, fd: int) -> bool:
-    """Whether `fd` is the file at `path`, and not one that its holder removed before the guard was ours."""
+    """Return whether `fd` is still the file at `path`, which another process may have removed meanwhile."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The truth, metrics.jsonl, and TensorBoard, a reader of it.
+"""metrics.jsonl, mirrored to TensorBoard.
 
-Every row has `steps`. Keys that begin with `time/` or `system/` are clocks; all others are exact, that is, equal in a
-run that was resumed and one that was not. Nothing here raises in the loop: rows that cannot be written wait in memory.
+Every row has `steps`. Keys that begin with `time/` or `system/` depend on the clock. All others are equal in a resumed
+and in an uninterrupted run. Writing never raises in the loop: rows that cannot be written are kept in memory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MIRROR_QUEUE = 10_000
 
 
 class Metrics:
-    """Appends rows to metrics.jsonl, each complete or not there."""
+    """Appends rows to metrics.jsonl; a row is written completely or not at all."""
 
     def __init__(self, run: RunDir, tensorboard: bool = True) -> None:
         self.run = run
         self.problems: list[str] = []
         self._waiting: deque[bytes] = deque(maxlen=ROWS_IN_MEMORY)
         self._fd: int | None = None
-        self._good = _whole_bytes(run.metrics)  # the file is known to be whole up to here
+        self._good = _whole_bytes(run.metrics)  # size of the complete lines
         self._failing = False
         self._mirror = TensorBoardMirror(run.tensorboard, _last_steps(run)) if tensorboard else None
 
     def append(self, row: dict[str, Any]) -> None:
-        """Write one row and flush it; NaN and infinity become null. A disk that fails is tried again at the next."""
+        """Write one row and flush it; NaN and infinity become null. If that fails, the next call tries again."""
         if "steps" not in row:
             raise ValueError(f"a metrics row needs `steps`; it has {sorted(row)}")
         row = plain(row)
@@ -50,14 +50,14 @@ class Metrics:
             self._mirror.add(row)
 
     def close(self) -> None:
-        """Try once more to write what waits, and end the mirror."""
+        """Try once more to write pending rows, and close the mirror."""
         self._flush()
         self._drop_file()
         if self._mirror is not None:
             self._mirror.close()
 
     def drain_problems(self) -> list[str]:
-        """What went wrong since the last call; a failure that lasts is told once."""
+        """Return the problems since the last call; a persistent failure is reported once."""
         drained, self.problems = self.problems, []
         return drained
 
@@ -70,7 +70,9 @@ class Metrics:
             self._drop_file()
             if not self._failing:
                 why = error.strerror or error
-                self.problems.append(f"Metrics could not be written to {self.run.metrics}: {why}. They wait in memory.")
+                self.problems.append(
+                    f"Metrics could not be written to {self.run.metrics}: {why}. They are kept in memory."
+                )
             self._failing = True
         else:
             self._failing = False
@@ -83,7 +85,7 @@ class Metrics:
         self._good += len(line)
 
     def _open(self) -> int:
-        """The file, cut to its whole lines; opened again if somebody deleted it."""
+        """Return the file, truncated to its complete lines; open it again if it was deleted."""
         if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
             self._drop_file()
         if self._fd is None:
@@ -94,7 +96,7 @@ class Metrics:
         return self._fd
 
     def _drop_file(self) -> None:
-        """Close the file, without the part of a line that a full disk may have taken."""
+        """Close the file and remove an incomplete line that a full disk may have left."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._good)
@@ -104,7 +106,7 @@ class Metrics:
 
 
 def _whole_bytes(path: Path) -> int:
-    """How much of the file is whole lines."""
+    """Return the size of the complete lines of a file."""
     try:
         return path.read_bytes().rfind(b"\n") + 1
     except OSError:
@@ -112,7 +114,7 @@ def _whole_bytes(path: Path) -> int:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The row, or None if the line is torn."""
+    """Return the row, or None if the line is incomplete."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -126,7 +128,7 @@ def _last_steps(run: RunDir) -> int | None:
 
 
 def read(run: RunDir) -> list[dict[str, Any]]:
-    """All rows, oldest first; a torn line is left out, a file that is not there has none."""
+    """Return all rows, oldest first, without incomplete lines; empty if there is no file."""
     try:
         data = run.metrics.read_bytes()
     except FileNotFoundError:
@@ -135,16 +137,16 @@ def read(run: RunDir) -> list[dict[str, Any]]:
 
 
 def rewind(run: RunDir, steps: int) -> int:
-    """Move rows newer than `steps`, and torn ones, to metrics.discarded.jsonl; returns how many.
+    """Move rows newer than `steps`, and incomplete ones, to metrics.discarded.jsonl; return how many.
 
-    The moved lines are on disk before metrics.jsonl is replaced; if that is interrupted, the next call finds them at
-    the end of the discarded ones and does not add them twice.
+    The moved lines are on disk before metrics.jsonl is replaced. If this is interrupted, the next call finds them at
+    the end of the discarded lines and does not add them twice.
     """
     return rewind_lines(run.metrics, steps, run.discarded)
 
 
 def rewind_lines(path: Path, steps: int, discarded: Path | None = None) -> int:
-    """Take lines newer than `steps`, and torn ones, out of a file of JSON lines; returns how many."""
+    """Remove lines newer than `steps`, and incomplete ones, from a file of JSON lines; return how many."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -163,7 +165,7 @@ def rewind_lines(path: Path, steps: int, discarded: Path | None = None) -> int:
 
 
 def record_events(run: RunDir, steps: int, events: Sequence[tuple[str, str]]) -> None:
-    """Append what happened to events.jsonl; a disk that refuses loses a remark, not the run."""
+    """Append events to events.jsonl; if the disk fails, events are lost, but the run continues."""
     lines = [json.dumps({"steps": steps, "kind": kind, "text": text}) + "\n" for kind, text in events]
     if lines:
         with contextlib.suppress(OSError), open(run.events, "a", encoding="utf-8") as file:
@@ -171,11 +173,11 @@ def record_events(run: RunDir, steps: int, events: Sequence[tuple[str, str]]) ->
 
 
 class TensorBoardMirror:
-    """Copies numbers into TensorBoard event files, in a thread; absent where tensorboard is not installed.
+    """Copies numbers into TensorBoard event files in a thread; inactive if tensorboard is not installed.
 
-    It writes tensorboard's messages to a plain file. Tensorboard's own writers take a third of a second to import (with
-    them come its plugins and, where there are any, tensorflow and the clients of cloud storage), and block the caller
-    when their queue is full; here rows are dropped instead.
+    It writes TensorBoard's messages to a plain file. TensorBoard's own writers take a third of a second to import
+    (plugins, tensorflow and cloud storage clients included) and block the caller when their queue is full; here rows
+    are dropped instead.
     """
 
     def __init__(self, folder: Path, last_steps: int | None = None) -> None:
@@ -186,7 +188,7 @@ class TensorBoardMirror:
         self._thread: threading.Thread | None = None
 
     def add(self, row: dict[str, Any]) -> None:
-        """Hand over one row; never waits, never raises."""
+        """Queue one row; never blocks, never raises."""
         if not self.active:
             return
         if self._thread is None:
@@ -196,7 +198,7 @@ class TensorBoardMirror:
             self._rows.put_nowait((time.time(), row))
 
     def close(self) -> None:
-        """Write what is queued, for a few seconds at most."""
+        """Write the queued rows, for at most a few seconds."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._rows.put_nowait(None)
@@ -205,7 +207,7 @@ class TensorBoardMirror:
     def _work(self) -> None:
         try:
             self._write_events()
-        except Exception:  # a mirror that breaks (old protobuf, full disk, vanished folder) must not be noticed
+        except Exception:  # a failing mirror (old protobuf, full disk, deleted folder) must not stop the run
             self.active = False
 
     def _write_events(self) -> None:
@@ -216,7 +218,7 @@ class TensorBoardMirror:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
         with open(self._folder / name, "xb") as file:
             file.write(_framed(event.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()))
-            if self._last_steps is not None:  # readers forget what an earlier, longer life of this run wrote
+            if self._last_steps is not None:  # TensorBoard then discards newer events of the run before it was resumed
                 start = event.SessionLog(status=event.SessionLog.START)
                 first = event.Event(wall_time=time.time(), step=self._last_steps + 1, session_log=start)
                 file.write(_framed(first.SerializeToString()))
@@ -230,12 +232,12 @@ class TensorBoardMirror:
 
 
 def _scalars(row: dict[str, Any]) -> list[tuple[str, float]]:
-    """The numbers of a row; `steps` is the axis."""
+    """Return the numbers of a row except `steps`, which is the x axis."""
     return [(k, float(v)) for k, v in row.items() if k != "steps" and isinstance(v, int | float)]
 
 
 def _castagnoli() -> list[int]:
-    """The remainders of every byte by the polynomial of CRC-32C."""
+    """Return the lookup table of CRC-32C (Castagnoli)."""
     table = []
     for byte in range(256):
         for _ in range(8):
@@ -244,19 +246,19 @@ def _castagnoli() -> list[int]:
     return table
 
 
-_REMAINDERS = _castagnoli()
+_CRC_TABLE = _castagnoli()
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, turned and shifted as records of TensorBoard have it, in four bytes."""
+    """Return the masked CRC-32C of TensorBoard's record format, as four bytes."""
     crc = 0xFFFFFFFF
     for byte in data:
-        crc = crc >> 8 ^ _REMAINDERS[(crc ^ byte) & 0xFF]
+        crc = crc >> 8 ^ _CRC_TABLE[(crc ^ byte) & 0xFF]
     crc ^= 0xFFFFFFFF
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def _framed(data: bytes) -> bytes:
-    """A record: its length and what is in it, each with a checksum."""
+    """Return a TensorBoard record: length and data, each with a checksum."""
     length = struct.pack("<Q", len(data))
     return length + _checksum(length) + data + _checksum(data)

@@ -1,4 +1,4 @@
-"""Being asked to stop: Ctrl-C and SIGTERM become a wish that a loop looks at."""
+"""Stop requests: Ctrl-C and SIGTERM set a flag that the loop polls."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from dataclasses import dataclass
 from typing import Any
 
 STOPPED = {"SIGTERM": 143, "Ctrl-C": 130}
-"""Exit codes of what was stopped and has saved."""
+"""Exit codes of a command that was stopped and has saved."""
 
 
 @dataclass
 class StopRequest:
-    """What the outside may ask of a loop at any moment; it looks at every boundary."""
+    """Flags that a signal or a key sets at any time; the loop polls them after every iteration."""
 
     stop: str = ""
-    """Why to stop; empty: go on."""
+    """Why to stop; empty: continue."""
     save: bool = False
+    """Whether to save a checkpoint after this iteration."""
 
 
 @contextlib.contextmanager
-def handle_signals(wishes: StopRequest) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the loop at its next boundary; a second one ends it at once."""
+def handle_signals(request: StopRequest) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the loop after the current iteration; a second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ask(number: int, _: Any) -> None:
-        if wishes.stop:
+    def handler(number: int, _: Any) -> None:
+        if request.stop:
             raise KeyboardInterrupt
-        wishes.stop = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        request.stop = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)

@@ -1,10 +1,10 @@
-"""Timing spans that cost next to nothing.
+"""Timing spans with negligible overhead.
 
     with spans("learn"):
         ...
 
 One object per name is made once and reused, so entering a span allocates nothing. Spans may nest; the time of an inner
-one counts for both names.
+span counts for both names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import TracebackType
 
 
 class _Span:
-    """The total of one name, and the context manager that adds to it."""
+    """The total time of one name, and the context manager that adds to it."""
 
     __slots__ = ("_began", "total_ns")
 
@@ -32,7 +32,7 @@ class _Span:
 
 
 class Spans:
-    """Seconds spent under each name since the last reset; for one thread."""
+    """Seconds spent in each span since the last reset; for one thread."""
 
     __slots__ = ("_open", "_spans")
 
@@ -41,37 +41,38 @@ class Spans:
         self._open: list[_Span] = []
 
     def __call__(self, name: str) -> _Span:
-        """The span of `name`, for a `with` statement."""
+        """Return the span of `name`, for a `with` statement."""
         span = self._spans.get(name)
         if span is None:
             span = self._spans[name] = _Span()
         return span
 
     def start(self, name: str) -> None:
-        """Begin a span where a `with` block does not fit; `stop` ends the one begun last."""
+        """Begin a span without a `with` block; `stop` ends the span that was begun last."""
         span = self(name)
         self._open.append(span)
         span._began = perf_counter_ns()
 
     def stop(self) -> None:
-        """End the span begun last."""
+        """End the span that was begun last."""
         now = perf_counter_ns()
         span = self._open.pop()
         span.total_ns += now - span._began
 
     def totals(self) -> dict[str, float]:
-        """Seconds per name, finished spans only."""
+        """Return the seconds per name, of finished spans only."""
         return {name: span.total_ns * 1e-9 for name, span in self._spans.items()}
 
     def shares(self, wall: float, collecting: tuple[float, float]) -> dict[str, float]:
-        """What part of the time went where; `collecting`, env and inference seconds, says how that is shared out.
+        """Return the fraction of the wall time per phase.
 
-        Evaluations are among the rest, and told once more by themselves.
+        The collecting time is split in proportion to `collecting`, the seconds in environments and in inference.
+        Evaluations are part of `time/other`, and also listed as `time/evaluate`.
         """
         totals, wall = self.totals(), max(wall, 1e-9)
         waited, learn = totals.get("collect", 0.0), totals.get("learn", 0.0)
-        in_env, in_policy = collecting
-        share = in_env / max(in_env + in_policy, 1e-9)
+        env_seconds, policy_seconds = collecting
+        share = env_seconds / max(env_seconds + policy_seconds, 1e-9)
         return {
             "time/env": waited * share / wall,
             "time/inference": waited * (1 - share) / wall,
@@ -81,6 +82,6 @@ class Spans:
         }
 
     def reset(self) -> None:
-        """Forget all totals; names stay."""
+        """Set all totals to zero."""
         for span in self._spans.values():
             span.total_ns = 0

@@ -1,4 +1,4 @@
-"""CPU and memory of this run."""
+"""CPU, memory and disk usage of this run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _sampled_at = 0.0  # 0: not yet
 
 
 def sample(path: Path = Path(".")) -> dict[str, float]:
-    """This process and its children since the last sample; `path` says whose disk.
+    """Return the usage of this process and its children since the last sample; `path` selects the disk.
 
-    `system/cpu_percent`: 100 is one core fully used (the first sample: the average since this process began).
-    `system/memory_mib`: pages that the children share with this process, the slab for one, count once.
-    `system/memory_percent`: how full memory is, of the machine by whomever or of a container's limit by this run.
+    `system/cpu_percent`: 100 is one core fully used (the first sample: the average since this process started).
+    `system/memory_mib`: pages that children share with this process, such as the slab, count once.
+    `system/memory_percent`: of the machine's memory, used by all processes, or of a container's limit, by this run.
     """
     global _before, _sampled_at
     me = psutil.Process()
     now = time.monotonic()
     cpu, memory = _usage(me)
     elapsed = now - _sampled_at if _sampled_at else time.time() - me.create_time()
-    # A child not seen before began at zero, after the last sample.
+    # A new child process started at zero, after the last sample.
     used = sum(max(seconds - _before.get(pid, 0.0), 0.0) for pid, seconds in cpu.items())
     _before, _sampled_at = cpu, now
     return {
@@ -38,12 +38,12 @@ def sample(path: Path = Path(".")) -> dict[str, float]:
 
 
 def memory_mib() -> float:
-    """What this process and its children hold now; pages that they share count once."""
+    """Return the memory of this process and its children; shared pages count once."""
     return _usage(psutil.Process())[1] / 2**20
 
 
 def _usage(me: psutil.Process) -> tuple[dict[int, float], int]:
-    """CPU seconds per process, and bytes in all; a process that ends meanwhile is left out."""
+    """Return the CPU seconds per process and the total bytes, without processes that end meanwhile."""
     cpu: dict[int, float] = {}
     memory = 0
     for process in [me, *me.children(recursive=True)]:

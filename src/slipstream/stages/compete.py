@@ -13,7 +13,7 @@ from slipstream.league.ladder import write_ladder
 from slipstream.league.league import League
 from slipstream.runs.layout import RunDir
 from slipstream.training import runner
-from slipstream.training.runner import Trained
+from slipstream.training.runner import TrainingResult
 
 
 def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def resume(
     return _facts(runner.resume(run, steps, modules, terms=terms, opponents=League))
 
 
-def _facts(trained: Trained) -> dict[str, Any]:
+def _facts(trained: TrainingResult) -> dict[str, Any]:
     """The numbers of the end, and the ladder, which is computed anew from all games."""
     run = RunDir.open(trained.run)
     return trained.facts() | {"ladder": write_ladder(run)}

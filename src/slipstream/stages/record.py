@@ -217,7 +217,7 @@ class _Crewed:
         """Let them record it all; return what was left out."""
         try:
             with self._watched(tell):
-                self._crew.tell({"go": 1})
+                self._crew.send({"go": 1})
                 self._crew.gather("done")
             return self._crew.faults
         finally:

@@ -9,10 +9,10 @@ from typing import Any
 from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
 from slipstream.training import runner
-from slipstream.training.runner import Trained
+from slipstream.training.runner import TrainingResult
 
 
-def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> Trained:
+def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> TrainingResult:
     """Start a new run."""
     return runner.begin(choice, resolved, run)
 
@@ -20,6 +20,6 @@ def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> Tra
 def resume(
     run: Path, steps: int | None = None, modules: tuple[str, ...] = (), factory: Callable[[], Any] | None = None,
     terms: dict[str, Any] | None = None,
-) -> Trained:  # fmt: skip
+) -> TrainingResult:  # fmt: skip
     """Go on with a run from its newest valid checkpoint; `steps` is the total."""
     return runner.resume(run, steps, modules, factory, terms)

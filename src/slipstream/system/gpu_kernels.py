@@ -1,7 +1,7 @@
-"""One scalar function for every index, on whatever device its arrays are: a compiled loop, or a kernel on a GPU.
+"""Launches a scalar function for every index on the device of its arrays: a compiled loop, or a GPU kernel.
 
-The functions are those that the CPU runs: numba compiles them once more, for the GPU. With `exact`, products and sums
-are rounded one by one there as well, so that games are the same to the bit; where speed matters more, they are fused.
+The functions are those that the CPU runs; numba compiles them again for the GPU. With `exact`, products and sums are
+rounded separately there as well, so that games are the same bit for bit; otherwise they are fused for speed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slipstream.system.numba_compile import twin
 
 BLOCK = 128
 _exact = [False]
-"""Whether what is being compiled must round as the CPU does."""
+"""Whether the kernel that is being compiled must round like the CPU."""
 _capturing = threading.Lock()
-"""A capture begins by waiting for the whole GPU, which would break one that another thread has begun."""
+"""A capture begins by synchronising with the GPU, which would break a capture by another thread."""
 
 
 @dataclass(frozen=True, eq=False)
 class EmptyArray:
-    """Memory that functions work in, zero at first. Whatever it holds, the results are the same: nobody saves it."""
+    """Scratch memory of kernels, initially zero. Its contents do not affect results, so it is not saved."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -35,7 +35,7 @@ class EmptyArray:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A function `one(index, *args)` for every index below `count`; arrays and rooms are shared with other work."""
+    """A call of `one(index, *args)` for every index below `count`; arrays may be shared with other calls."""
 
     one: Callable[..., Any]
     count: int
@@ -44,22 +44,28 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """How a game is played on a GPU: a step of every env, and what is done before a rollout and after each step."""
+    """The kernels of a game: a step of every env, and optional ones before a rollout and after each step."""
 
     step: KernelCall
-    """Its arguments are followed by the action and what is written."""
+    """Its arguments are followed by the action and the output arrays."""
     before: KernelCall | None = None
     after: KernelCall | None = None
 
 
 def launch(
-    loop: Callable[..., Any], one: Callable[..., Any], count: int, args: Sequence[Any], *, exact: bool = False,
+    loop: Callable[..., Any],
+    one: Callable[..., Any],
+    count: int,
+    args: Sequence[Any],
+    *,
+    exact: bool = False,
     block: int = BLOCK,
-) -> None:  # fmt: skip
+) -> None:
     """Run `one(index, *args)` for every index below `count`; on the CPU by `loop(*args)`, which does the same.
 
-    Tensors among the arguments say where: all are on the CPU, or all on one GPU, whose current stream is used, so that
-    launches can be captured in a graph once they have been made before. What is none stays a number.
+    The tensors among the arguments determine the device: all are on the CPU, or all on one GPU. There the current
+    stream is used, so launches can be captured in a graph after the first one, which compiles. Other arguments are
+    passed as numbers.
     """
     if not any(getattr(arg, "is_cuda", False) for arg in args):
         loop(*(arg.numpy() if hasattr(arg, "is_cuda") else arg for arg in args))
@@ -78,32 +84,32 @@ def launch(
 
 @dataclass(frozen=True)
 class Graph:
-    """Work that was captured, and what does it: a graph keeps none of the tensors that were made outside of it."""
+    """A captured CUDA graph, and the function that it captured, which keeps its tensors alive."""
 
     graph: Any
     work: Callable[[], None]
 
     def replay(self) -> None:
-        """Start all of it once more, on the current stream."""
+        """Launch the graph on the current stream."""
         self.graph.replay()
 
 
-def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = ()) -> Graph:
-    """Capture what `work` starts as a CUDA graph, after so many tries of it; then `changed` is put back.
+def capture(work: Callable[[], None], warmups: int = 0, changed: Sequence[Any] = ()) -> Graph:
+    """Capture the launches of `work` as a CUDA graph, after `warmups` calls; then restore the tensors `changed`.
 
-    In a try, kernels are compiled and libraries settle on their ways, which cannot be done within a capture. It is made
-    on the current stream, or on one of its own where that is the default one. Other threads may go on meanwhile.
+    Warm-up calls compile kernels and let libraries choose algorithms, which is not possible during a capture. The
+    capture uses the current stream, or a new one if that is the default stream. Other threads may keep using the GPU.
     """
     import torch
 
     now: Any = torch.cuda.current_stream()
     stream: Any = torch.cuda.Stream() if now == torch.cuda.default_stream() else now  # type: ignore[no-untyped-call]
-    kept = [tensor.clone() for tensor in changed]
+    saved = [tensor.clone() for tensor in changed]
     stream.wait_stream(now)
     with torch.cuda.stream(stream):
-        for _ in range(tries):
+        for _ in range(warmups):
             work()
-        for tensor, old in zip(changed, kept, strict=True):
+        for tensor, old in zip(changed, saved, strict=True):
             tensor.copy_(old)
         with _capturing:
             stream.synchronize()
@@ -116,11 +122,11 @@ def capture(work: Callable[[], None], tries: int = 0, changed: Sequence[Any] = (
 
 cuda: Any = None
 one: Any = None
-"""What `_at_index` calls: each kernel is a twin of it that has its own."""
+"""Globals of `_at_index`; each kernel is a copy of it with its own."""
 
 
 def _at_index(count: int, args: Any) -> None:
-    """Call a function for the index of this thread."""
+    """Call a function with the index of this thread."""
     index = cuda.grid(1)
     if index < count:
         one(index, *args)
@@ -128,19 +134,19 @@ def _at_index(count: int, args: Any) -> None:
 
 @cache
 def _kernel(function: Any, exact: bool) -> Any:
-    """The kernel of a function, from the cache if it was compiled before, which tells kernels apart by their names."""
+    """Return the kernel of a function, from the cache if possible, which distinguishes kernels by name."""
     compiler, plain = gpu_compiler(), getattr(function, "py_func", function)
     name = f"{plain.__module__}.{plain.__qualname__}{'_exact' if exact else ''}"
-    ours = name.startswith("slipstream.")  # only of our own sources is it known when they change
+    ours = name.startswith("slipstream.")  # the cache only notices changes in our own sources
     at_index = twin(_at_index, name, cuda=compiler, one=function)
-    return compiler.jit(at_index, lto=False, cache=ours)  # the linker's own code would fuse what must not be
+    return compiler.jit(at_index, lto=False, cache=ours)  # link-time optimisation would fuse multiply-adds
 
 
 @cache
 def gpu_compiler() -> Any:
-    """`numba.cuda`, taught two things: to round exactly when asked to, and what `np.floor` is."""
+    """Return `numba.cuda`, patched to round exactly on request and to support `np.floor`."""
     if not hasattr(np, "row_stack"):
-        setattr(np, "row_stack", np.vstack)  # noqa: B010 (numba-cuda asks for a name that NumPy 2.5 has dropped)
+        setattr(np, "row_stack", np.vstack)  # noqa: B010 (numba-cuda uses a name that NumPy 2.5 removed)
     try:
         from numba import cuda
         from numba.core.event import trigger_event
@@ -150,11 +156,11 @@ def gpu_compiler() -> Any:
         raise MachineError(
             f"Games on the GPU need numba-cuda: {error}.", 'pip install -c constraints.txt "slipstream[gpu]"'
         ) from error
-    warnings.filterwarnings("ignore", message=".*under-utilization")  # small launches are meant
+    warnings.filterwarnings("ignore", message=".*under-utilization")  # small launches are intended
     plain: Any = nvvm.compile_ir
 
     def compile_rounding(llvmir: Any, **options: Any) -> Any:
-        with trigger_event("numba:compile", {}):  # as numba does it on the CPU: whoever waits long is told
+        with trigger_event("numba:compile", {}):  # as numba does on the CPU, for the notice that compiling takes long
             return plain(llvmir, **({"fma": False} if _exact[0] else {}), **options)
 
     def floor(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What this machine really offers: usable cores, memory, disk, a fingerprint."""
+"""The resources of this machine: usable cores, memory, disk, GPU, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import psutil
 
 
 def affinity_cores() -> int:
-    """Cores that this process may be scheduled on."""
+    """Return the number of cores on which this process may be scheduled."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cgroup_cores(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
-    """The CPU quota of the control group, in cores; None where there is none."""
+    """Return the CPU quota of the control group in cores; None if there is none."""
     quotas = []
     for folder in _cgroup_folders(root, membership):
         quota = _quota(folder)
@@ -29,14 +29,14 @@ def cgroup_cores(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/
 
 
 def cores() -> int:
-    """Cores that can really be used: affinity and quota, at least 1."""
+    """Return the number of usable cores, by affinity and CPU quota; at least 1."""
     quota = cgroup_cores()
     usable = affinity_cores()
     return max(1, min(usable, int(quota + 0.5)) if quota is not None else usable)
 
 
 def memory_bytes() -> int:
-    """Memory that this process can use: the machine's, or the control group's limit if lower."""
+    """Return the memory that this process can use: the machine's, or the control group's limit if lower."""
     total = int(psutil.virtual_memory().total)
     try:
         text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -46,7 +46,7 @@ def memory_bytes() -> int:
 
 
 def cpu_model() -> str:
-    """The processor's name, as the system tells it."""
+    """Return the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -57,20 +57,20 @@ def cpu_model() -> str:
 
 
 def disk_free_bytes(path: Path) -> int:
-    """Free space where `path` is, or would be."""
+    """Return the free disk space at `path`, which need not exist."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def threads() -> int:
-    """Threads that a library may use in this process: all usable cores, or what OMP_NUM_THREADS says, as in workers."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores(), int(said)) if said.isdigit() and int(said) else cores()
+    """Return the number of threads for libraries in this process: all usable cores, or OMP_NUM_THREADS if lower."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores(), int(limit)) if limit.isdigit() and int(limit) else cores()
 
 
 def gpu_name(devices: Path = Path("/dev")) -> str:
-    """The GPU that torch can compute on; empty: none. Torch is asked only where there may be one."""
+    """Return the name of the GPU; empty if torch can use none. Torch is imported only if there may be one."""
     if os.name == "posix" and not (any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()):
         return ""
     import torch
@@ -79,14 +79,14 @@ def gpu_name(devices: Path = Path("/dev")) -> str:
 
 
 def gpu_bf16() -> bool:
-    """Whether the GPU has bf16 of its own; older ones only act as if."""
+    """Return whether the GPU supports bf16 natively; older ones emulate it."""
     import torch
 
     return torch.cuda.is_available() and torch.cuda.get_device_capability(0) >= (8, 0)
 
 
 def fingerprint() -> str:
-    """A short name for this kind of machine, the same on every call."""
+    """Return a short hash of this kind of machine, the same on every call."""
     facts = (platform.system(), platform.machine(), cpu_model(), cores(), memory_bytes() >> 30, gpu_name())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""Page-locked memory: the pages of a slab made known to the GPU's driver, so that copies need no stop on the way."""
+"""Pinned (page-locked) memory: registers a slab with the CUDA driver, so that transfers need no staging copy."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from slipstream.system.slab import Slab
 
 PORTABLE = 1
-"""cudaHostRegisterPortable: locked for every context of this process."""
+"""cudaHostRegisterPortable: pinned for every context of this process."""
 
 
 def pin(slab: Slab) -> str:
-    """Lock the pages of a slab for the GPU; return why that was not possible, or nothing."""
+    """Pin a slab; return why that was not possible, or an empty string."""
     failed = int(_runtime().cudaHostRegister(slab.address, slab.nbytes, PORTABLE))
     if not failed:
         return ""
-    _forget()
+    _clear_error()
     return f"{slab.nbytes >> 20} MiB could not be page-locked (CUDA error {failed})"
 
 
 def unpin(slab: Slab) -> None:
-    """Let the pages go, before the mapping does."""
+    """Unpin a slab, before it is closed."""
     _runtime().cudaHostUnregister(slab.address)
 
 
-def _forget() -> None:
-    """Clear the error, which the driver keeps until a kernel is launched: a small one takes the blame."""
+def _clear_error() -> None:
+    """Clear the error, which the driver reports at the next kernel launch, by launching a small one."""
     import torch
 
     with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""A bell between two processes: one byte over a pipe wakes the one who waits; nobody spins."""
+"""An event between two processes: one byte over a pipe wakes the process that waits. Nothing busy-waits."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ import select
 class PipeEvent:
     """A pipe with one end in each of two processes; POSIX only."""
 
-    def __init__(self, ear: int | None = None, cord: int | None = None) -> None:
-        if ear is None and cord is None:
-            ear, cord = os.pipe()
-        self.ear, self.cord = ear, cord
-        """The descriptors to read from and to write to; None where this process does not hold that end."""
-        self.word = 0
-        """What the last ring that was heard said."""
+    def __init__(self, read_fd: int | None = None, write_fd: int | None = None) -> None:
+        """Open a new pipe, or use the descriptors of one."""
+        if read_fd is None and write_fd is None:
+            read_fd, write_fd = os.pipe()
+        self.read_fd, self.write_fd = read_fd, write_fd
+        """The descriptors; None where this process does not hold that end."""
+        self.value = 0
+        """The byte that was received last."""
 
-    def ring(self, word: int = 0) -> None:
-        """Wake the other side with a word (one byte); a dead one is noticed by whoever waits for its answer."""
-        assert self.cord is not None
+    def notify(self, value: int = 0) -> None:
+        """Wake the other process and pass it one byte. If it is dead, waiting for its answer will show that."""
+        assert self.write_fd is not None
         with contextlib.suppress(BrokenPipeError):
-            os.write(self.cord, bytes([word]))
+            os.write(self.write_fd, bytes([value]))
 
     def wait(self, timeout_s: float | None = None) -> bool | None:
-        """True when rung, False when the other side is gone, None when the time is over."""
-        assert self.ear is not None
+        """Wait for `notify`: True when it was called, False when the other process is gone, None after the timeout."""
+        assert self.read_fd is not None
         if timeout_s is not None:
             poll = select.poll()
-            poll.register(self.ear, select.POLLIN)
+            poll.register(self.read_fd, select.POLLIN)
             if not poll.poll(timeout_s * 1000):
                 return None
-        heard = os.read(self.ear, 1)
-        self.word = heard[0] if heard else self.word
-        return bool(heard)
+        received = os.read(self.read_fd, 1)
+        self.value = received[0] if received else self.value
+        return bool(received)
 
-    def drop(self, *, ear: bool = False, cord: bool = False) -> None:
-        """Close the end that the other process holds too, so that its death is an end of file here."""
-        if ear and self.ear is not None:
-            os.close(self.ear)
-            self.ear = None
-        if cord and self.cord is not None:
-            os.close(self.cord)
-            self.cord = None
+    def close(self, *, read: bool = False, write: bool = False) -> None:
+        """Close one or both ends. Closing the end that the other process holds makes its death an end of file here."""
+        if read and self.read_fd is not None:
+            os.close(self.read_fd)
+            self.read_fd = None
+        if write and self.write_fd is not None:
+            os.close(self.write_fd)
+            self.write_fd = None

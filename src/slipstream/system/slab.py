@@ -1,7 +1,7 @@
-"""One anonymous shared mapping with named, typed, aligned fields.
+"""A slab: one anonymous shared memory mapping with named, typed, aligned fields.
 
-Anonymous, so that nothing is left behind whatever dies: memfd on Linux, an unlinked file on other POSIX systems,
-a named section of the paging file on Windows (which goes with its last handle).
+The mapping is anonymous, so nothing is left behind when a process dies: memfd on Linux, an unlinked file on other POSIX
+systems, a named section of the paging file on Windows (freed with its last handle).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Size of the field without padding."""
+        """Size of the field in bytes, without padding."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 class Slab:
-    """Fields in shared memory: `slab["obs"]` is a NumPy view of it."""
+    """Fields in shared memory: `slab["obs"]` is a NumPy view of one."""
 
     def __init__(self, fields: Mapping[str, Field], handle: int | str | None = None) -> None:
         self.fields = dict(fields)
@@ -64,23 +64,23 @@ class Slab:
 
     @property
     def address(self) -> int:
-        """Where the mapping stands in this process."""
+        """The address of the mapping in this process."""
         address: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         return address
 
     def describe(self) -> dict[str, Any]:
-        """What another process needs to attach: plain JSON."""
+        """Return what another process needs to attach, as JSON."""
         fields = {name: [list(field.shape), field.dtype] for name, field in self.fields.items()}
         return {"fields": fields, "handle": self.handle}
 
     @classmethod
     def attach(cls, description: Mapping[str, Any]) -> Slab:
-        """Open the mapping that `describe` told of; its descriptor must have been inherited."""
+        """Open the mapping that `describe` described; its descriptor must have been inherited."""
         fields = {name: Field(tuple(shape), dtype) for name, (shape, dtype) in description["fields"].items()}
         return cls(fields, description["handle"])
 
     def close(self) -> None:
-        """Let go of the mapping; views taken from it keep their pages until they are dropped."""
+        """Release the mapping; views keep their pages until they are deleted."""
         self._views.clear()
         if isinstance(self.handle, int) and self.handle >= 0:
             os.close(self.handle)

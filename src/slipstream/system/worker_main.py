@@ -1,4 +1,4 @@
-"""The worker's end of a crew: takes its job from stdin, serves it, and goes when the parent goes."""
+"""The worker's side of a `WorkerPool`: receive the job from stdin, run it, and exit with the parent."""
 
 from __future__ import annotations
 
@@ -20,25 +20,31 @@ from slipstream.errors import EnvFault, SlipstreamError
 from slipstream.system.slab import Slab
 
 Requests = queue.SimpleQueue[dict[str, Any]]
+"""The messages of the parent, in order."""
 Answer = Callable[[dict[str, Any]], None]
+"""Sends a message to the parent.
+
+`answer` is the word that `WorkerPool.gather` waits for ("ready" after the start). `faults` (strings) and `results`
+(anything JSON holds) are optional; the pool collects them.
+"""
 
 
 def serve(work: Callable[[Any, Slab, Requests, Answer], None]) -> None:
-    """Run `work(job, slab, requests, answer)`; what it raises is told to the parent."""
+    """Run `work(job, slab, requests, answer)`; an exception that it raises is sent to the parent."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what an environment prints must not be taken for an answer
+    os.dup2(2, 1)  # what an environment prints goes to stderr, since stdout carries the answers
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parcel = json.loads(sys.stdin.buffer.readline())
+    setup = json.loads(sys.stdin.buffer.readline())
     requests: Requests = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
 
     def answer(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message).encode() + b"\n")
 
     try:
-        # The parcel comes from our own parent over a private pipe, never from a file.
-        work(cloudpickle.loads(base64.b64decode(parcel["job"])), Slab.attach(parcel["slab"]), requests, answer)
+        # The pickle comes from our own parent over a private pipe, never from a file.
+        work(cloudpickle.loads(base64.b64decode(setup["job"])), Slab.attach(setup["slab"]), requests, answer)
     except Exception as error:
         answer({"error": _describe(error)})
         sys.stdout.flush()
@@ -46,14 +52,14 @@ def serve(work: Callable[[Any, Slab, Requests, Answer], None]) -> None:
         os._exit(3)
 
 
-def _listen(requests: Requests) -> None:
+def _read_requests(requests: Requests) -> None:
     for line in sys.stdin.buffer:
         requests.put(json.loads(line))
-    os._exit(0)  # the parent closed the pipe or died: nobody wants the rest
+    os._exit(0)  # end of file: the parent closed the pipe or died
 
 
 def _die_with_parent() -> None:
-    """On Linux, ask to be killed with the parent even while an environment hangs; elsewhere the pipe must do."""
+    """On Linux, have the kernel kill this process with its parent, even while an environment hangs."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

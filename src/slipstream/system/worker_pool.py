@@ -1,7 +1,8 @@
-"""Worker processes: started, spoken to, watched and ended by their parent.
+"""A pool of worker processes: start, send, gather, watch, respawn, close.
 
-Workers are plain subprocesses of this interpreter that read lines on stdin and answer on stdout: nothing spins, a
-user's script needs no `__main__` guard, and a dead parent is an end of file. What is large goes through a slab.
+Workers are plain subprocesses of this interpreter. They read JSON lines from stdin and answer on stdout (see
+`worker_main`), so a user's script needs no `__main__` guard, a waiting worker uses no CPU, and the parent's death is an
+end of file. Large data goes through a slab.
 """
 
 from __future__ import annotations
@@ -28,29 +29,45 @@ from slipstream.errors import EnvError, EnvFault, MachineError, SlipstreamError
 from slipstream.system.slab import Slab
 
 START_S = 120.0
-"""A worker must have made its environments within this time, or within the deadline if that is longer."""
+"""A worker must answer "ready" within this time, or within the deadline if that is longer."""
 POLL_S = 0.2
-News = tuple[int, dict[str, Any]]
-"""A worker, and what it said."""
+Message = tuple[int, dict[str, Any]]
+"""A worker's index and what it sent."""
 
 
 class WorkerPool:
-    """Processes that each run one job; `progress` [workers, n] in the slab shows the watcher that they live."""
+    """Processes that each run one job.
+
+    The slab has a field `progress` [workers, n], which the workers update. A worker that neither answers nor makes
+    progress for `deadline_s` seconds is considered hung.
+    """
 
     def __init__(
-        self, module: str, jobs: Sequence[Any], slab: Slab, *, deadline_s: float, where: Callable[[int], str],
+        self,
+        module: str,
+        jobs: Sequence[Any],
+        slab: Slab,
+        *,
+        deadline_s: float,
+        where: Callable[[int], str],
         inherit: Sequence[Sequence[int]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
+        """Start one process `python -m module` per job and wait until all are ready.
+
+        `where` describes what a worker was doing last, for error messages. `inherit` are file descriptors that each
+        worker inherits.
+        """
         self.faults: list[str] = []
-        """What workers reported beside their answers."""
-        self.told: list[Any] = []
-        """What else they had to tell."""
+        """Faults that workers reported with their answers."""
+        self.results: list[Any] = []
+        """Results that workers sent with their answers."""
         self._slab, self._deadline_s, self._where = slab, deadline_s, where
         self._module, inherited = module, [tuple(descriptors) for descriptors in inherit] or [()] * len(jobs)
-        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._early: set[tuple[int, str]] = set()
+        """Answers that came before `gather` waited for them."""
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._listeners: list[threading.Thread] = []
+        self._readers: list[threading.Thread] = []
         try:
             for worker, job in enumerate(jobs):
                 self._start(worker, job, inherited[worker])
@@ -59,83 +76,60 @@ class WorkerPool:
             self.close()
             raise
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message to every worker."""
         line = json.dumps(message).encode() + b"\n"
         for worker in range(len(self._processes)):
-            self._send(worker, line)
+            self._write_line(worker, line)
 
-    def gather(self, word: str, deadline_s: float | None = None, workers: Collection[int] | None = None) -> None:
-        """Wait until every worker, or each of these, has said `word`; name the one that fails, dies or stands still.
-
-        What others have said meanwhile is heard later.
-        """
-        asked = range(len(self._processes)) if workers is None else workers
-        wanted = {(worker, word) for worker in asked}
-        waiting = wanted - self._early
-        self._early -= wanted
-        watch = _Watch(self._slab["progress"])
-        with self._hearing(asked) as hear:
-            while waiting:
-                heard = hear()
-                if heard is None:
-                    self._check(watch.still({worker for worker, _ in waiting}), deadline_s or self._deadline_s)
+    def gather(self, answer: str, deadline_s: float | None = None, workers: Collection[int] | None = None) -> None:
+        """Wait until every worker, or each of `workers`, has sent `answer`; raise if one fails, dies or hangs."""
+        waited_for = range(len(self._processes)) if workers is None else workers
+        expected = {(worker, answer) for worker in waited_for}
+        missing = expected - self._early
+        self._early -= expected
+        watch = _ProgressWatch(self._slab["progress"])
+        with self._receiving(waited_for) as receive:
+            while missing:
+                message = receive()
+                if message is None:
+                    idle = watch.idle_seconds({worker for worker, _ in missing})
+                    self._raise_if_hung(idle, deadline_s or self._deadline_s)
                     continue
-                said = self._take(*heard)
-                if said in waiting:
-                    waiting.remove(said)
+                received = self._process_message(*message)
+                if received in missing:
+                    missing.remove(received)
                 else:
-                    self._early.add(said)
+                    self._early.add(received)
 
-    def blame(self, worker: int) -> None:
-        """Raise what kept a worker from answering: its own error, its end, or that it stands still."""
+    def raise_failure(self, worker: int) -> None:
+        """Raise the reason why a worker does not answer: its own error, its death, or that it hangs."""
         limit = time.monotonic() + 1.0
-        with self._hearing({worker}) as hear:
+        with self._receiving({worker}) as receive:
             while time.monotonic() < limit:
-                heard = hear()
-                if heard is not None:
-                    self._take(*heard)
-        self._check({worker: self._deadline_s + 1.0}, self._deadline_s)
+                message = receive()
+                if message is not None:
+                    self._process_message(*message)
+        self._raise_if_hung({worker: self._deadline_s + 1.0}, self._deadline_s)
 
-    @contextmanager
-    def _hearing(self, workers: Collection[int]) -> Iterator[Callable[[], News | None]]:
-        """What these workers say, one thing at a time (None: nothing, for now); what others say is heard later."""
-        others: list[News] = []
-
-        def hear() -> News | None:
-            try:
-                news = self._news.get(timeout=POLL_S)
-            except queue.Empty:
-                return None
-            if news[0] in workers:
-                return news
-            others.append(news)
-            return None
-
-        try:
-            yield hear
-        finally:
-            for news in others:
-                self._news.put(news)
-
-    def replace(self, worker: int, job: Any, inherit: Sequence[int] = ()) -> None:
-        """Start a worker anew in the place of one that is gone or stands still, and wait until it is ready."""
+    def respawn(self, worker: int, job: Any, inherit: Sequence[int] = ()) -> None:
+        """Replace a worker that is dead or hangs with a new process, and wait until it is ready."""
         old = self._processes[worker]
         old.kill()
         old.wait()
-        self._listeners[worker].join()
+        self._readers[worker].join()
         _close_quietly(old.stdin)
         _close_quietly(old.stdout)
-        kept = [self._news.get() for _ in range(self._news.qsize())]
-        for news in kept:
-            if news[0] != worker:
-                self._news.put(news)
-        self._early = {said for said in self._early if said[0] != worker}
+        pending = [self._messages.get() for _ in range(self._messages.qsize())]
+        for message in pending:
+            if message[0] != worker:
+                self._messages.put(message)
+        self._early = {received for received in self._early if received[0] != worker}
         self._start(worker, job, tuple(inherit))
         self.gather("ready", max(START_S, self._deadline_s), {worker})
 
     def close(self) -> None:
-        """End the workers: asked first, then killed; no process is left."""
+        """End all workers: close their stdin, then kill those that do not exit within two seconds."""
         for process in self._processes:
             _close_quietly(process.stdin)
         limit = time.monotonic() + 2.0
@@ -148,17 +142,8 @@ class WorkerPool:
             _close_quietly(process.stdout)
         self._processes = []
 
-    def _take(self, worker: int, news: dict[str, Any]) -> tuple[int, str]:
-        """What a worker said; raises what it failed of."""
-        self.faults += news.get("faults", [])
-        self.told += news.get("told", [])
-        if "error" in news:
-            raise _rebuild(news["error"])
-        if "ended" in news:
-            self._raise_ended(worker, news["ended"])
-        return worker, news["said"]
-
     def _start(self, worker: int, job: Any, inherit: tuple[int, ...]) -> None:
+        """Start a process, a thread that reads its answers, and send it its job."""
         handle = self._slab.handle
         environment = dict(os.environ, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         source = str(Path(slipstream.__file__).parents[1])
@@ -170,23 +155,14 @@ class WorkerPool:
             env=environment,
             pass_fds=(handle, *inherit) if isinstance(handle, int) else (),
         )
-        listener = threading.Thread(target=self._listen, args=(worker, process), daemon=True)
-        self._processes[worker : worker + 1], self._listeners[worker : worker + 1] = [process], [listener]
-        listener.start()
-        # A user's environment may be a lambda: it travels to our own child by value, and never through a file.
-        parcel = base64.b64encode(cloudpickle.dumps(job)).decode()
-        self._send(worker, json.dumps({"job": parcel, "slab": self._slab.describe()}).encode() + b"\n")
+        reader = threading.Thread(target=self._read_answers, args=(worker, process), daemon=True)
+        self._processes[worker : worker + 1], self._readers[worker : worker + 1] = [process], [reader]
+        reader.start()
+        # A user's environment may be a lambda, so the job is pickled by value. It never goes through a file.
+        pickled = base64.b64encode(cloudpickle.dumps(job)).decode()
+        self._write_line(worker, json.dumps({"job": pickled, "slab": self._slab.describe()}).encode() + b"\n")
 
-    def _listen(self, worker: int, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                self._news.put((worker, json.loads(line)))
-        except ValueError:
-            pass  # the pipe was closed under us: the crew is being ended
-        self._news.put((worker, {"ended": process.wait()}))
-
-    def _send(self, worker: int, line: bytes) -> None:
+    def _write_line(self, worker: int, line: bytes) -> None:
         pipe = self._processes[worker].stdin
         assert pipe is not None
         try:
@@ -195,33 +171,77 @@ class WorkerPool:
         except OSError:
             self._raise_ended(worker, self._processes[worker].wait())
 
-    def _check(self, still: dict[int, float], deadline_s: float) -> None:
-        for worker, seconds in still.items():
+    def _read_answers(self, worker: int, process: subprocess.Popen[bytes]) -> None:
+        """The reader thread of one worker: queue its messages, and its exit code at the end."""
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                self._messages.put((worker, json.loads(line)))
+        except ValueError:
+            pass  # the pool is being closed, and the pipe with it
+        self._messages.put((worker, {"ended": process.wait()}))
+
+    @contextmanager
+    def _receiving(self, workers: Collection[int]) -> Iterator[Callable[[], Message | None]]:
+        """Yield a function that returns the next message of `workers`, or None if there is none at the moment.
+
+        Messages of other workers are put back into the queue at the end.
+        """
+        others: list[Message] = []
+
+        def receive() -> Message | None:
+            try:
+                message = self._messages.get(timeout=POLL_S)
+            except queue.Empty:
+                return None
+            if message[0] in workers:
+                return message
+            others.append(message)
+            return None
+
+        try:
+            yield receive
+        finally:
+            for message in others:
+                self._messages.put(message)
+
+    def _process_message(self, worker: int, message: dict[str, Any]) -> tuple[int, str]:
+        """Keep faults and results and return the answer; raise if the worker failed or ended."""
+        self.faults += message.get("faults", [])
+        self.results += message.get("results", [])
+        if "error" in message:
+            raise _rebuild(message["error"])
+        if "ended" in message:
+            self._raise_ended(worker, message["ended"])
+        return worker, message["answer"]
+
+    def _raise_if_hung(self, idle_seconds: dict[int, float], deadline_s: float) -> None:
+        for worker, seconds in idle_seconds.items():
             if seconds > deadline_s:
                 self._processes[worker].kill()
                 raise EnvError(
                     f"{self._where(worker)} did not return from `step` or `reset` within {deadline_s:g} s.",
-                    "if the env is just slow, raise plan.deadline_s; else look for a loop that never ends in it",
+                    "if the env is slow, raise plan.deadline_s; otherwise search it for an endless loop",
                 )
 
     def _raise_ended(self, worker: int, code: int) -> None:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         raise EnvError(
             f"Worker {worker} {how}. {self._where(worker)} was the last it stepped.",
-            "run with --set plan.collector=local to see it happen in this process; memory may have run out",
+            "run with --set plan.collector=local to reproduce it in this process; it may have run out of memory",
         )
 
 
-class _Watch:
-    """Since when each worker's progress has stood still."""
+class _ProgressWatch:
+    """Measures how long each worker has made no progress."""
 
     def __init__(self, progress: Array) -> None:
         self._progress = progress
         self._seen = progress.copy()
         self._since = np.full(len(progress), time.monotonic())
 
-    def still(self, workers: set[int]) -> dict[int, float]:
-        """Seconds without progress of each worker."""
+    def idle_seconds(self, workers: set[int]) -> dict[int, float]:
+        """Return the seconds without progress of each worker."""
         now = time.monotonic()
         moved = (self._progress != self._seen).any(axis=1)
         self._since[moved] = now
@@ -230,7 +250,7 @@ class _Watch:
 
 
 def _rebuild(error: dict[str, Any]) -> SlipstreamError:
-    """The error that a worker met, in this process."""
+    """Make the exception that a worker described in its message."""
     if "env" in error:
         return EnvFault(error["env"], error["seed"], error["step"], error["report"])
     kind = MachineError if error.get("code") == MachineError.code else EnvError

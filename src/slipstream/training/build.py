@@ -1,14 +1,17 @@
-"""From settings to parts: environments, policy, collector and learner of a run."""
+"""Makes the parts of a run from its settings: environments, policy, plan, learner, collector.
+
+`build` reads top to bottom: probe one environment, decide the plan, make the learner, make the collector.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.engine import Engine
@@ -22,98 +25,64 @@ from slipstream.algorithms.schedules import Schedules
 from slipstream.algorithms.warm_start import load_start
 from slipstream.collect.actor import Actor
 from slipstream.collect.actors import ActorsCollector
-from slipstream.collect.batched_groups import BatchedPlan, make_batched
+from slipstream.collect.batched import BatchedPlan, make_batched
+from slipstream.collect.collector import Collector
 from slipstream.collect.local import LocalCollector
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, MachineError
-from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
-from slipstream.play.assignments import FinishedGame, OpponentRoster, fixed_assignments
+from slipstream.plan import PYTHON_ENVS, Facts, Plan, check_batch, describe_change, make_plan
+from slipstream.play.assignments import OpponentRoster, fixed_assignments
 from slipstream.play.games import nobody_to_play
 from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
 from slipstream.system import machine
 from slipstream.system.slab import Field
 from slipstream.training.curriculum import make_curriculum
-from slipstream.training.device_support import off_device
 from slipstream.training.opponents import FixedOpponent, Matchmaker, Opponents
 from slipstream.vector.make import choose_native, make_vector, spread_vector
 
-PASSES = 8
-"""About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
+SAC_PASSES = 8
+"""Forward passes of a network of the actor's size in one gradient step of SAC; PPO has one."""
+Notify = Callable[[str], Any]
+"""Receives a notice for the user."""
 
 
 class Learner(Protocol):
-    """What turns rollouts into better weights."""
+    """Updates the weights from rollouts: PPO or SAC."""
 
     section: str
-    """The settings it reads."""
+    """The section of the settings that it reads: `ppo` or `sac`."""
     now: Any
-    """Those settings as they are at this moment."""
+    """That section with the current values of its schedules."""
     params_and_stats: Array
-    """Weights and normaliser: what acts."""
+    """The weights and the observation normaliser, as actors load them."""
     notices: list[str]
+    """Notices for the user; the loop drains them."""
     engine: Any
-    """What holds the weights and their optimiser: `snapshot` and `restore`."""
+    """Holds the weights and their optimiser; has `snapshot` and `restore`."""
 
     def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
-        """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
+        """Update the weights with a rollout that began at `steps`; return its number of samples and the metrics."""
 
     def gradient_statistics(self) -> dict[str, float]:
-        """Facts about the last gradient of each layer."""
+        """Return statistics of the last gradient of each layer."""
 
     def dormant(self) -> dict[str, float]:
-        """The share of units that hardly move, by layer."""
+        """Return the fraction of dormant units of each layer."""
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Copies of all that a resumed run needs."""
+        """Return copies of everything that a resumed run needs."""
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Put back what `snapshot` gave."""
-
-
-class Collector(Protocol):
-    """How rollouts are made is hidden behind this; the learner never knows."""
-
-    lag: int
-
-    @property
-    def failed(self) -> dict[int, str]:
-        """Frozen players that failed, and how."""
-
-    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
-        """Give the weights and normaliser of a version and the seats of games begun with them; let more players in."""
-
-    def start(self, version: int, state: dict[str, Array] | None) -> None:
-        """Begin with rollout number `version`, from a snapshot if there is one."""
-
-    def ahead(self, version: int) -> None:
-        """Begin with rollout number `version` now if that can be done beside something else; its weights are there."""
-
-    def collect(self, version: int) -> Any:
-        """Return rollout number `version`, made with weights number `version - lag`."""
-
-    def matches(self, version: int) -> list[FinishedGame]:
-        """The games that ended in rollout number `version`."""
-
-    def snapshot(self, version: int) -> Mapping[str, Array]:
-        """What rollout number `version`, the next one to be trained on, starts from."""
-
-    def drain_faults(self) -> list[str]:
-        """What was kept out of the batch since the last call."""
-
-    def seconds(self) -> tuple[float, float]:
-        """Time spent in environments and in inference so far."""
-
-    def close(self) -> None:
-        """End everything that was started."""
+        """Restore what `snapshot` returned."""
 
 
 @dataclass
 class TrainingParts:
-    """What a run is made of."""
+    """The parts of a run."""
 
     choice: EnvChoice
     spec: EnvSpec
@@ -125,11 +94,12 @@ class TrainingParts:
     matches: Matchmaker
     collector: Collector
     batch: int
-    alarm: RewardHackingDetector
-    gate: Rollback | None = None
+    """Samples of one rollout."""
+    reward_hacking: RewardHackingDetector
+    rollback: Rollback | None = None
 
     def publish(self, version: int) -> None:
-        """Hand the newest weights over as this version, with the seats of the games that begin under it."""
+        """Give the collector the newest weights as `version`, and the assignments of games that begin with them."""
         self.collector.publish(version, self.learner.params_and_stats, self.matches.seats, self.matches.newcomers())
 
     def close(self) -> None:
@@ -139,90 +109,72 @@ class TrainingParts:
 
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
-    """The environment of a run."""
+    """Return the environment of a run: its name with the settings that concern it."""
     gamma = getattr(settings, settings.algorithm).gamma
     return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, **more)
 
 
-def settle_discount(settings: Settings, step_seconds: float, env: str) -> Settings:
-    """The settings with the discounts that `rewards.half_life_s` stands for, where it is given."""
-    rewards = settings.rewards
-    if rewards.potential and f"{settings.algorithm}.gamma" in settings.schedules:
-        raise ConfigError(
-            f"`rewards.potential` pays by one discount, and `{settings.algorithm}.gamma` has a schedule.",
-            "drop one of the two",
-        )
-    if rewards.half_life_s is None:
-        return settings
-    gamma = {"gamma": discount(rewards, step_seconds, 0.0, env)}
-    return settings.model_copy(
-        update={"ppo": settings.ppo.model_copy(update=gamma), "sac": settings.sac.model_copy(update=gamma)}
-    )
-
-
-def told_discount(settings: Settings, step_seconds: float) -> str:
-    """What `rewards.half_life_s` makes of the discount, in words; empty without one."""
-    half_life, gamma = settings.rewards.half_life_s, getattr(settings, settings.algorithm).gamma
-    if half_life is None:
-        return ""
-    why = f"rewards.half_life_s: {half_life:g} s in steps of {step_seconds:.3g} s"
-    return f"{settings.algorithm}.gamma = {gamma:.6g}  ({why})"
-
-
 def build(
-    choice: EnvChoice, settings: Settings, before: Mapping[str, Any] | None = None,
+    choice: EnvChoice,
+    settings: Settings,
+    before: Mapping[str, Any] | None = None,
     opponents: Callable[[EnvSpec, Design], Opponents] | None = None,
-) -> TrainingParts:  # fmt: skip
-    """Make the parts of a run; `before` is the applied plan of a run that goes on."""
-    spec, design, memory, fields, native = probe_env(choice, settings)
-    settings = settle_discount(settings, spec.step_seconds, choice.name)
+) -> TrainingParts:
+    """Make the parts of a run.
+
+    `before` is the applied plan of a run that is resumed. `opponents` makes the opponents of a league; without it the
+    run plays against `settings.opponent` or itself.
+    """
+    env = probe_env(choice, settings)
+    spec, design, resumed = env.spec, env.design, before is not None
+    settings = apply_half_life(settings, spec.step_seconds, choice.name)
     schedules = Schedules(settings)
-    if (settings.opponent or opponents) and not spec.competitive:
+    has_opponents = bool(settings.opponent or opponents)
+    if has_opponents and not spec.competitive:
         raise nobody_to_play(spec)
-    replay = settings.algorithm == "sac"
-    facts = Facts(
-        cores=machine.cores(), native=parse(choice.name)[0] is not None,
-        minibatch=settings.sac.batch_size if replay else settings.ppo.minibatch,
-        weights=design.weights.size * (PASSES if replay else 1), replay=replay,
-        needs_torch=needs_torch(settings, design), images=not spec.obs.plain, **machine_facts(settings.plan),
-        **_native_facts(choice, settings, spec, resumed=before is not None), off_device=off_device(
-            settings, spec, design, game=native, terms=bool(choice.terms),
-            rivals=bool(settings.opponent or opponents),
-        ),
-    )  # fmt: skip
-    plan = make_plan(settings.plan, facts, before)
-    envs = plan.envs.applied
-    batch = check_batch(settings, envs, spec.agents)
+
+    plan = make_plan(settings.plan, _plan_facts(choice, settings, env, has_opponents, resumed), before)
+    batch = check_batch(settings, plan.envs.applied, spec.agents)
     if plan.collector.applied == "device":
-        return _on_device(choice, settings, spec, design, plan, schedules, batch, episode_start=before is None)
-    learner = _learner(choice, settings, spec, design, plan, episode_start=before is None)
-    if said := told_discount(settings, spec.step_seconds):
-        learner.notices.append(said)
+        return _build_on_device(choice, settings, env, plan, batch, schedules, resumed)
+
+    learner = _make_learner(choice, settings, spec, design, plan, resumed)
+    if notice := describe_half_life(settings, spec.step_seconds):
+        learner.notices.append(notice)
     game, _ = parse(choice.name)
     curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+    envs = plan.envs.applied
     rivals = opponents(spec, design) if opponents else FixedOpponent(settings.opponent, spec, envs)
-    matches = Matchmaker(spec, envs, settings.seed, rivals, curriculum)
-    stepped = replace(choice, native=plan.native.applied)
-    collector = _collector(
-        stepped, settings, plan, spec, design, fields, rivals.sampled, memory, learner.notices.append
-    )
-    episodes = EpisodeStats(envs * spec.agents, versus=settings.opponent is not None)
-    alarm = RewardHackingDetector(steady=curriculum is None)
-    gate = (
-        Rollback(settings.evaluation.rollback_after)
-        if settings.evaluation.rollback_after and settings.every.evaluate
-        else None
+    matchmaker = Matchmaker(spec, envs, settings.seed, rivals, curriculum)
+    collector = _make_collector(
+        replace(choice, native=plan.native.applied), settings, plan, env, rivals.sampled, learner.notices.append
     )
     return TrainingParts(
-        choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch, alarm, gate
+        choice=choice,
+        spec=spec,
+        plan=plan,
+        design=design,
+        learner=learner,
+        schedules=schedules,
+        episodes=EpisodeStats(envs * spec.agents, versus=settings.opponent is not None),
+        matches=matchmaker,
+        collector=collector,
+        batch=batch,
+        reward_hacking=RewardHackingDetector(steady=curriculum is None),
+        rollback=_make_rollback(settings),
     )
 
 
-def _on_device(
-    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, schedules: Schedules, batch: int,
-    episode_start: bool,
-) -> TrainingParts:  # fmt: skip
-    """The parts of a run that lives on one device."""
+def _build_on_device(
+    choice: EnvChoice,
+    settings: Settings,
+    env: EnvProbe,
+    plan: Plan,
+    batch: int,
+    schedules: Schedules,
+    resumed: bool,
+) -> TrainingParts:
+    """Make the parts of a run whose environments, policy and learner are all on one device."""
     from slipstream.collect.device import DeviceCollector
     from slipstream.engines.device_engine import DeviceEpisodes, DevicePPO
     from slipstream.engines.torch_backends import set_backend_flags
@@ -230,16 +182,16 @@ def _on_device(
     from slipstream.vector.device import DeviceVector
 
     set_backend_flags(plan)
-    envs, rows, device = plan.envs.applied, plan.envs.applied * spec.agents, plan.device.applied
-    params_and_stats = design.initial_params_and_stats(settings.seed)
-    start = load_start(settings.start, design, params_and_stats, spec) if settings.start and episode_start else {}
+    spec, design, began = env.spec, env.design, time.perf_counter()
+    envs, device, graphs = plan.envs.applied, plan.device.applied, plan.graphs.applied
+    rows = envs * spec.agents
+    params_and_stats, start = _initial_weights(settings, spec, design, resumed)
     net = DeviceNet(design, device, plan.precision.applied)
-    began, graphs = time.perf_counter(), plan.graphs.applied
     learner = DevicePPO(settings, net, params_and_stats, rows, graphs=graphs, absences=spec.absences, start=start)
-    if said := told_discount(settings, spec.step_seconds):
-        learner.notices.append(said)
-    game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
-    collector = DeviceCollector(game, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
+    if notice := describe_half_life(settings, spec.step_seconds):
+        learner.notices.append(notice)
+    vector = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
+    collector = DeviceCollector(vector, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
     if graphs:
         try:
             collector.prepare()
@@ -250,181 +202,316 @@ def _on_device(
                 "lower plan.envs or ppo.rollout if memory ran out; plan.graphs=false runs without graphs",
             ) from error
         learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
-    matches = Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None)
-    gate = (
-        Rollback(settings.evaluation.rollback_after)
-        if settings.evaluation.rollback_after and settings.every.evaluate
-        else None
-    )
     return TrainingParts(
-        choice, spec, plan, design, learner, schedules, DeviceEpisodes(rows, collector), matches, collector, batch,
-        RewardHackingDetector(steady=True), gate,
-    )  # fmt: skip
+        choice=choice,
+        spec=spec,
+        plan=plan,
+        design=design,
+        learner=learner,
+        schedules=schedules,
+        episodes=DeviceEpisodes(rows, collector),
+        matches=Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None),
+        collector=collector,
+        batch=batch,
+        reward_hacking=RewardHackingDetector(steady=True),
+        rollback=_make_rollback(settings),
+    )
 
 
-def probe_env(choice: EnvChoice, settings: Settings) -> tuple[EnvSpec, Design, int, dict[str, Field], bool]:
-    """Make one environment, play one step of it, and read off its facts, the design of its policy and what is kept.
+class EnvProbe(NamedTuple):
+    """What one environment shows about all of them."""
 
-    The last of them is whether the game can be played on a GPU.
+    spec: EnvSpec
+    design: Design
+    memory: int
+    """Size of the largest recurrent state of policy and opponents; 0 if there is no opponent."""
+    state_fields: dict[str, Field]
+    """The fields of an actor's snapshot, for one env."""
+    on_device: bool
+    """Whether the game can run on a GPU."""
 
-    This compiles what workers need, once, and finds a broken environment or opponent before anything is started.
+
+def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
+    """Make one environment and fill a rollout of one step with it.
+
+    This compiles the kernels that workers need, and finds a broken environment or opponent before workers start.
     """
     vector = make_vector(choice, 1, seed=settings.seed)
     try:
         spec = vector.spec
         design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
         roster = OpponentRoster(lambda name: load_agent(name, spec, choice))
-        rivals = [settings.opponent] if settings.opponent else []
-        remembered = [load_agent(name, spec, choice).memory(0).shape[1] for name in rivals]
-        memory = max([design.state_size, *remembered]) if spec.competitive else 0
+        opponents = [settings.opponent] if settings.opponent else []
+        state_sizes = [load_agent(name, spec, choice).memory(0).shape[1] for name in opponents]
+        memory = max([design.state_size, *state_sizes]) if spec.competitive else 0
         actor = Actor(vector, design, seed=settings.seed, roster=roster, memory=memory)
-        roster.add(rivals)
-        seats = fixed_assignments(spec, 1, bool(rivals))
-        actor.reset(seats)
-        fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
-        actor.fill(empty_rollout(spec, design, 1, 1), seats)
+        roster.add(opponents)
+        assignments = fixed_assignments(spec, 1, bool(opponents))
+        actor.reset(assignments)
+        state_fields = {name: Field(value.shape, value.dtype.name) for name, value in actor.snapshot().items()}
+        actor.fill(empty_rollout(spec, design, 1, 1), assignments)
     finally:
         vector.close()
-    return spec, design, memory, fields, hasattr(vector, "on_device")
+    return EnvProbe(spec, design, memory, state_fields, hasattr(vector, "on_device"))
 
 
-def _native_facts(choice: EnvChoice, settings: Settings, spec: EnvSpec, resumed: bool) -> dict[str, Any]:
-    """What the plan has to know about a vector env of the env's own; a run that goes on has decided."""
-    if resumed or settings.plan.native is False:
-        return {}
-    share = max(1, (settings.plan.envs or PYTHON_ENVS) // machine.cores())
-    why, gain = choose_native(choice, spec, share, late=settings.policy.memory == "none")
-    return {"no_native": why, "native_gain": gain}
+def apply_half_life(settings: Settings, step_seconds: float, env: str) -> Settings:
+    """Return the settings with gamma set from `rewards.half_life_s`, if it is given."""
+    rewards = settings.rewards
+    if rewards.potential and f"{settings.algorithm}.gamma" in settings.schedules:
+        raise ConfigError(
+            f"`rewards.potential` needs a constant discount, but `{settings.algorithm}.gamma` has a schedule.",
+            "remove one of the two",
+        )
+    if rewards.half_life_s is None:
+        return settings
+    gamma = {"gamma": discount(rewards, step_seconds, 0.0, env)}
+    return settings.model_copy(
+        update={"ppo": settings.ppo.model_copy(update=gamma), "sac": settings.sac.model_copy(update=gamma)}
+    )
 
 
-def machine_facts(wanted: PlanSettings) -> dict[str, Any]:
-    """What the plan has to know about the machine; a GPU is looked for only where it may be used."""
-    looked_for = wanted.device != "cpu" or wanted.inference == "cuda"
-    gpu = machine.gpu_name() if looked_for else ""
+def describe_half_life(settings: Settings, step_seconds: float) -> str:
+    """Return a notice with the gamma that follows from `rewards.half_life_s`; empty without it."""
+    half_life, gamma = settings.rewards.half_life_s, getattr(settings, settings.algorithm).gamma
+    if half_life is None:
+        return ""
+    why = f"rewards.half_life_s: {half_life:g} s in steps of {step_seconds:.3g} s"
+    return f"{settings.algorithm}.gamma = {gamma:.6g}  ({why})"
+
+
+def _plan_facts(choice: EnvChoice, settings: Settings, env: EnvProbe, has_opponents: bool, resumed: bool) -> Facts:
+    """Return the facts about env, network and machine from which the plan follows."""
+    off_policy, design = settings.algorithm == "sac", env.design
+    native: dict[str, Any] = {}
+    if not resumed and settings.plan.native is not False:  # a resumed run keeps its decision
+        share = max(1, (settings.plan.envs or PYTHON_ENVS) // machine.cores())
+        why, gain = choose_native(choice, env.spec, share, late=settings.policy.memory == "none")
+        native = {"no_native": why, "native_gain": gain}
+    return Facts(
+        cores=machine.cores(),
+        native=parse(choice.name)[0] is not None,
+        minibatch=settings.sac.batch_size if off_policy else settings.ppo.minibatch,
+        weights=design.weights.size * (SAC_PASSES if off_policy else 1),
+        replay=off_policy,
+        needs_torch=needs_torch(settings, design),
+        images=not env.spec.obs.plain,
+        off_device=off_device(settings, env, terms=bool(choice.terms), opponents=has_opponents),
+        **machine_facts(settings.plan),
+        **native,
+    )
+
+
+def machine_facts(requested: PlanSettings) -> dict[str, Any]:
+    """Return the facts about the machine that the plan needs; a GPU is searched for only if it may be used."""
+    gpu = machine.gpu_name() if requested.device != "cpu" or requested.inference == "cuda" else ""
     return {"gpu": gpu, "bf16": bool(gpu) and machine.gpu_bf16(), "posix": os.name == "posix"}
 
 
 def needs_torch(settings: Settings, design: Design) -> str:
-    """What of this run the fused kernels cannot do; empty: nothing."""
-    wants = {
+    """Return what in this run the fused kernels do not support; empty if they support everything."""
+    unsupported = {
         "an observation with images or tokens": not design.fused,
         "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
         "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
         "the contrastive loss": settings.algorithm == "ppo"
         and (settings.ppo.contrastive_coef > 0 or "ppo.contrastive_coef" in settings.schedules),
     }
-    return next((what for what, wanted in wants.items() if wanted), "")
+    return next((what for what, requested in unsupported.items() if requested), "")
 
 
-def _learner(
-    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, episode_start: bool
-) -> Learner:
-    """What learns; a fresh one begins as `start`, one that goes on gets its weights from a checkpoint."""
-    rows, threads = plan.envs.applied * spec.agents, plan.threads.applied
+def off_device(settings: Settings, env: EnvProbe, *, terms: bool, opponents: bool) -> str:
+    """Return why env, policy and learner cannot all run on one device; empty if they can.
+
+    `terms` is whether the user gave reward terms, `opponents` whether the policy plays against others.
+    """
+    ppo, policy = settings.ppo, settings.policy
+    reasons = {
+        "this game has no GPU version": not env.on_device,
+        "SAC runs on the CPU only": settings.algorithm != "ppo",
+        "user-defined reward terms run on the CPU only": terms,
+        "opponents run on the CPU only": opponents,
+        "a curriculum needs the result of every game, which this collector does not report": settings.curriculum.kind
+        != "none",
+        "action masks are not supported on the GPU": env.spec.action.masked,
+        "networks for images or tokens are not supported by the device collector": not env.design.obs.plain,
+        "layer norm is not supported by the device collector": policy.layer_norm,
+        "a GRU is not supported by the device collector": policy.memory == "gru",
+        "a burn-in is not supported by the device collector": bool(policy.memory != "none" and policy.burn_in),
+        "`ppo.optimiser` = muon needs the torch learner": ppo.optimiser == "muon",
+        "the contrastive loss needs the torch learner": ppo.contrastive_coef > 0
+        or "ppo.contrastive_coef" in settings.schedules,
+        "V-trace (`ppo.vtrace_rho`) runs on the CPU only": ppo.vtrace_rho > 0,
+        "prioritised segments (`ppo.priority_alpha`) run on the CPU only": ppo.priority_alpha > 0,
+        "an adaptive number of epochs (`ppo.epochs_max`) runs on the CPU only": ppo.epochs_max > 0,
+        "a KL reference (`ppo.reference`) runs on the CPU only": ppo.reference is not None,
+        "a teacher (`ppo.teacher`) runs on the CPU only": ppo.teacher is not None,
+        "imitation of demos (`ppo.demos`) runs on the CPU only": ppo.demos is not None,
+    }
+    return next((why for why, applies in reasons.items() if applies), "")
+
+
+def _initial_weights(
+    settings: Settings, spec: EnvSpec, design: Design, resumed: bool
+) -> tuple[Array, Mapping[str, Array]]:
+    """Return the initial weights and normaliser, and the statistics that come with `settings.start`.
+
+    A resumed run loads its weights from a checkpoint later, so `start` is not read again.
+    """
     params_and_stats = design.initial_params_and_stats(settings.seed)
-    start = load_start(settings.start, design, params_and_stats, spec) if settings.start and episode_start else {}
+    if settings.start and not resumed:
+        return params_and_stats, load_start(settings.start, design, params_and_stats, spec)
+    return params_and_stats, {}
+
+
+def _make_learner(
+    choice: EnvChoice, settings: Settings, spec: EnvSpec, design: Design, plan: Plan, resumed: bool
+) -> Learner:
+    rows = plan.envs.applied * spec.agents
+    params_and_stats, start = _initial_weights(settings, spec, design, resumed)
     if settings.algorithm == "sac":
-        if settings.ppo.teacher or settings.ppo.demos:
-            raise ConfigError(
-                "SAC does not imitate a teacher or minibatches of demos: `ppo.teacher` and `ppo.demos` are PPO's.",
-                "start from a clone with --start run:DIR and draw from demos with sac.demos=DIR",
-            )
-        from slipstream.algorithms.sac import SAC
-
-        if plan.learner.applied == "torch":
-            from slipstream.engines.torch_backends import set_backend_flags
-
-            set_backend_flags(plan)
-        return SAC(settings, design, params_and_stats, rows, threads, plan.learner.applied, start)
-    wanted, said = settings.ppo, list[str]()
-    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, said.append)
-    anchor = make_kl_reference(wanted.reference, spec, design, rows) if wanted.reference else None
-    ppo = PPO(
-        settings,
-        design,
-        params_and_stats,
-        engine,
-        rows,
-        anchor,
-        make_imitation_loss(settings, choice, spec, design, rows),
-        start,
-    )
-    ppo.notices = said  # one list, so that what the engine says in the midst of training is heard too
+        return _make_sac(settings, design, plan, rows, params_and_stats, start)
+    notices: list[str] = []
+    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, notices.append)
+    reference = settings.ppo.reference
+    kl_reference = make_kl_reference(reference, spec, design, rows) if reference else None
+    imitation_loss = make_imitation_loss(settings, choice, spec, design, rows)
+    ppo = PPO(settings, design, params_and_stats, engine, rows, kl_reference, imitation_loss, start)
+    ppo.notices = notices  # the engine appends to the same list during training
     return ppo
 
 
-def mend(plan: Plan, say: Callable[[str], None], name: str, applied: Any, why: str) -> None:
-    """Put down in the plan what is done instead, and say it, once."""
-    if getattr(plan, name).applied != applied:
-        plan.mend(name, applied, why)
-        say(changed(name, applied, why))
+def _make_sac(
+    settings: Settings, design: Design, plan: Plan, rows: int, params_and_stats: Array, start: Mapping[str, Array]
+) -> Learner:
+    if settings.ppo.teacher or settings.ppo.demos:
+        raise ConfigError(
+            "SAC does not support `ppo.teacher` and `ppo.demos`.",
+            "start from a clone with --start run:DIR and draw from demos with sac.demos=DIR",
+        )
+    from slipstream.algorithms.sac import SAC
+
+    if plan.learner.applied == "torch":
+        from slipstream.engines.torch_backends import set_backend_flags
+
+        set_backend_flags(plan)
+    return SAC(settings, design, params_and_stats, rows, plan.threads.applied, plan.learner.applied, start)
 
 
 def make_engine(
-    settings: Settings, design: Design, params: Array, plan: Plan, say: Callable[[str], None] = warnings.warn
+    settings: Settings, design: Design, params: Array, plan: Plan, notify: Notify = warnings.warn
 ) -> Engine:
-    """What takes the gradient steps, as the plan says; where it cannot, the plan is mended and `say` told."""
+    """Make the engine that takes the gradient steps, according to the plan.
+
+    Where the engine cannot do what the plan requests, it changes the plan and calls `notify`.
+    """
     if plan.learner.applied == "torch":
         from slipstream.engines.torch_backends import set_backend_flags
         from slipstream.engines.torch_engine import TorchEngine
 
         set_backend_flags(plan)
         return TorchEngine(
-            design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
-            checkpointing=plan.activation_checkpointing.applied, optimiser=settings.ppo.optimiser,
-            device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
-            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
+            design,
+            params,
+            plan.threads.applied,
+            micro_batch=plan.micro_batch.applied,
+            checkpointing=plan.activation_checkpointing.applied,
+            optimiser=settings.ppo.optimiser,
+            device=plan.device.applied,
+            precision=plan.precision.applied,
+            compiled=plan.compile.applied,
+            compile_mode=plan.compile_mode.applied,
+            mend=partial(fall_back, plan, notify),
+            graphs=bool(plan.graphs.applied),
             offload=plan.storage.applied == "host",
-        )  # fmt: skip
+        )
     from slipstream.engines.fused_engine import FusedEngine
 
     return FusedEngine(design, params, plan.threads.applied)
 
 
-def _collector(
-    choice: EnvChoice, settings: Settings, plan: Plan, spec: EnvSpec, design: Design, fields: dict[str, Field],
-    sampled: bool, memory: int, say: Callable[[str], None],
-) -> Collector:  # fmt: skip
-    envs, lag = plan.envs.applied, plan.lag.applied
+def fall_back(plan: Plan, notify: Notify, name: str, applied: Any, why: str) -> None:
+    """Change a switch of the plan to what is applied instead, and notify the user once."""
+    if getattr(plan, name).applied != applied:
+        plan.fall_back(name, applied, why)
+        notify(describe_change(name, applied, why))
+
+
+def _make_collector(
+    choice: EnvChoice, settings: Settings, plan: Plan, env: EnvProbe, sampled: bool, notify: Notify
+) -> Collector:
+    """Make the collector of the plan; if its workers cannot be started, fall back to the local collector."""
+    spec, design, seed = env.spec, env.design, settings.seed
+    envs, lag, deadline_s = plan.envs.applied, plan.lag.applied, settings.plan.deadline_s
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
     roster = OpponentRoster(lambda name: load_agent(name, spec, choice, sampled))
-    if plan.collector.applied == "local":
-        vector = _vector(choice, settings, plan, say)
-        return LocalCollector(Actor(vector, design, seed=settings.seed, roster=roster, memory=memory), steps, lag)
-
-    def sized(name: str, field: Field) -> Field:
-        first = envs * spec.agents if name.startswith("row/") else envs
-        return Field((first, *field.shape[1:]), field.dtype)
-
-    state = {name: sized(name, field) for name, field in fields.items()}
+    state_fields = {
+        name: Field((envs * spec.agents if name.startswith("row/") else envs, *field.shape[1:]), field.dtype)
+        for name, field in env.state_fields.items()
+    }
     if plan.collector.applied == "batched":
-        kept = plan.storage.applied == "device" and plan.learner.applied == "torch"
-        how = BatchedPlan(
-            envs, plan.workers.applied, plan.groups.applied, plan.vector.applied, steps, lag, plan.zero_copy.applied,
-            settings.plan.deadline_s, plan.inference.applied, plan.precision.applied, plan.graphs.applied,
-            plan.pinned.applied, plan.device.applied if kept else "",
-        )  # fmt: skip
-        return make_batched(
-            choice, spec, design, roster, state, how, seed=settings.seed, memory=memory, mend=partial(mend, plan, say)
-        )  # fmt: skip
-    try:
-        return ActorsCollector(
-            choice, spec, design, state, envs=envs, workers=plan.workers.applied, steps=steps, lag=lag,
-            seed=settings.seed, sampled=sampled, memory=memory, deadline_s=settings.plan.deadline_s,
+        obs_on_device = plan.storage.applied == "device" and plan.learner.applied == "torch"
+        batched_plan = BatchedPlan(
+            envs=envs,
+            workers=plan.workers.applied,
+            groups=plan.groups.applied,
+            vector=plan.vector.applied,
+            steps=steps,
+            lag=lag,
             zero_copy=plan.zero_copy.applied,
-        )  # fmt: skip
-    except OSError as error:
-        mend(plan, say, "collector", "local", f"workers cannot be started: {error}")
-        mend(plan, say, "workers", 1, "local steps all envs in this process")
-    return _collector(choice, settings, plan, spec, design, fields, sampled, memory, say)
+            deadline_s=deadline_s,
+            inference=plan.inference.applied,
+            precision=plan.precision.applied,
+            graphs=plan.graphs.applied,
+            pinned=plan.pinned.applied,
+            mirror=plan.device.applied if obs_on_device else "",
+        )
+        return make_batched(
+            choice,
+            spec,
+            design,
+            roster,
+            state_fields,
+            batched_plan,
+            seed=seed,
+            memory=env.memory,
+            fall_back=partial(fall_back, plan, notify),
+        )
+    if plan.collector.applied == "actors":
+        try:
+            return ActorsCollector(
+                choice,
+                spec,
+                design,
+                state_fields,
+                envs=envs,
+                workers=plan.workers.applied,
+                steps=steps,
+                lag=lag,
+                seed=seed,
+                sampled=sampled,
+                memory=env.memory,
+                deadline_s=deadline_s,
+                zero_copy=plan.zero_copy.applied,
+            )
+        except OSError as error:
+            fall_back(plan, notify, "collector", "local", f"workers cannot be started: {error}")
+            fall_back(plan, notify, "workers", 1, "the local collector steps all envs in this process")
+    vector = _make_local_vector(choice, settings, plan, notify)
+    return LocalCollector(Actor(vector, design, seed=seed, roster=roster, memory=env.memory), steps, lag)
 
 
-def _vector(choice: EnvChoice, settings: Settings, plan: Plan, say: Callable[[str], None]) -> Vector:
-    """What steps all environments for this process; where no workers can be started, one after another."""
-    envs, how, workers = plan.envs.applied, plan.vector.applied, plan.workers.applied
+def _make_local_vector(choice: EnvChoice, settings: Settings, plan: Plan, notify: Notify) -> Vector:
+    """Make the vector of the local collector; if its workers cannot be started, a serial one."""
+    envs, kind, workers = plan.envs.applied, plan.vector.applied, plan.workers.applied
     try:
-        return spread_vector(choice, envs, how, workers, seed=settings.seed, deadline_s=settings.plan.deadline_s)
+        return spread_vector(choice, envs, kind, workers, seed=settings.seed, deadline_s=settings.plan.deadline_s)
     except OSError as error:
-        mend(plan, say, "vector", "serial", f"workers cannot be started: {error}")
-        mend(plan, say, "workers", 1, "plan.vector is serial")
+        fall_back(plan, notify, "vector", "serial", f"workers cannot be started: {error}")
+        fall_back(plan, notify, "workers", 1, "plan.vector is serial")
         return make_vector(choice, envs, seed=settings.seed)
+
+
+def _make_rollback(settings: Settings) -> Rollback | None:
+    evaluation = settings.evaluation
+    return Rollback(evaluation.rollback_after) if evaluation.rollback_after and settings.every.evaluate else None

@@ -1,4 +1,4 @@
-"""The loop: collect -> update -> log -> save, as a generator; whoever drives it decides what is shown."""
+"""The training loop as a generator: collect -> update -> evaluate -> log -> save, one iteration per `next`."""
 
 from __future__ import annotations
 
@@ -20,62 +20,77 @@ from slipstream.training.run_state import Position, capture
 
 @dataclass
 class Progress:
-    """What one iteration leaves to look at."""
+    """The result of one iteration, yielded by the loop."""
 
     position: Position
     seconds: float
-    """Since the loop began."""
+    """Seconds since the loop began."""
     measured: tuple[int, float] = (0, 0.0)
-    """Steps and seconds since the end of the first iteration."""
+    """Steps and seconds since the end of the first iteration, which includes compiling."""
     row: dict[str, Any] = field(default_factory=dict)
+    """The metrics of the iteration."""
     notices: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
 
 Evaluate = Callable[[int], tuple[float, dict[str, Any]]]
+"""(steps) -> score and metrics of the current policy."""
 Profile = Callable[[int], Any]
+"""(steps) -> a context manager that profiles one iteration."""
 
 
 def iterate(
-    parts: TrainingParts, settings: Settings, position: Position, metrics: Metrics, saver: Saver, wishes: StopRequest,
-    evaluate: Evaluate, profile: Profile,
-) -> Iterator[Progress]:  # fmt: skip
-    """Train until the steps or minutes are used up or somebody wishes to stop; yields after every iteration.
+    parts: TrainingParts,
+    settings: Settings,
+    position: Position,
+    metrics: Metrics,
+    saver: Saver,
+    request: StopRequest,
+    evaluate: Evaluate,
+    profile: Profile,
+) -> Iterator[Progress]:
+    """Train until the steps or minutes are used up or a stop is requested; yield after every iteration.
 
-    Everything that is logged falls on step counts, so that a resumed run writes what an uninterrupted one does.
+    Logging, evaluation and saving depend on the step count only, so a resumed run logs what an uninterrupted run logs.
     """
     collector, learner, matches, every = parts.collector, parts.learner, parts.matches, settings.every
     spans, began, load = Spans(), time.perf_counter(), dict[str, Any]()
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
-    if parts.gate is not None and not position.version:
+    if parts.rollback is not None and not position.version:
         score, result = evaluate(0)
-        parts.gate.judge(score, result, learner.engine)
+        parts.rollback.judge(score, result, learner.engine)
         metrics.append({"steps": 0, **result})
     if not position.version:
         matches.advance(0, learner.params_and_stats)
-    while not wishes.stop and not _finished(settings, position, time.perf_counter() - began):
+
+    while not request.stop and not _finished(settings, position, time.perf_counter() - began):
+        # Collect a rollout and update the policy with it.
         before = position.steps
         with profile(before) if before and due(every.profile, before - parts.batch, before) else spans("iteration"):
             with spans("collect"):
                 rollout = collector.collect(position.version)
             previous = learner.params_and_stats.copy() if collector.lag else None
-            position.whole = False
+            position.consistent = False
             learner.now = parts.schedules.now(learner.section, before)
             with spans("learn"):
                 samples, row = learner.update(rollout, before)
+
+        # Advance the run's position, draw the next games and publish the new weights.
         parts.episodes.add(rollout)
         position.steps += samples
-        matches.see(collector.matches(position.version), collector.failed, position.steps)
+        matches.see(collector.finished_games(position.version), collector.failed, position.steps)
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
         row |= matches.advance(position.steps, learner.params_and_stats)
-        position.whole = True
+        position.consistent = True
         matches.draw()
         parts.publish(position.version)
+
+        # Metrics, and evaluation where it is due.
         row |= {"iteration": position.version, "lag": collector.lag}
-        row |= parts.episodes.metrics() | _terms(parts, rollout, samples)
+        row |= parts.episodes.metrics() | _reward_terms(parts, rollout, samples)
         if due(every.gradients, before, position.steps):
             row |= learner.gradient_statistics()
         if due(every.dormant_units, before, position.steps):
@@ -85,14 +100,19 @@ def iterate(
             with spans("evaluate"):
                 score, result = evaluate(position.steps)
             row |= result
-            if parts.gate is not None and (said := parts.gate.judge(score, result, learner.engine)):
-                learner.notices.append(said)
+            if parts.rollback is not None and (notice := parts.rollback.judge(score, result, learner.engine)):
+                learner.notices.append(notice)
                 parts.publish(position.version)
             if not matches.opponents.promotes and (position.best is None or score >= position.best):
                 position.best, best = score, {"score": score, **result}
+
+        # The weights are final from here on: at lag 0 the workers can start the next rollout while metrics are written.
         now = time.perf_counter()
         progress.seconds = now - began
-        _go_ahead(parts, settings, position, progress.seconds)
+        if not collector.lag and not _finished(settings, position, progress.seconds):
+            collector.prefetch(position.version)
+
+        # Timing. The rate excludes the first iteration, in which kernels are compiled.
         parts.schedules.see(row)
         load = system_metrics.sample() if due(every.system, before, position.steps) else load
         progress.measured = (position.steps - first_steps, now - first_at) if first_steps else (0, 0.0)
@@ -102,26 +122,22 @@ def iterate(
         rate = steps / seconds if seconds else 0.0
         row |= load | {"time/seconds": position.seconds + progress.seconds, "time/steps_per_second": rate}
         row |= spans.shares(progress.seconds, collector.seconds())
+
+        # Save and log.
         with spans("save"):
-            if best or wishes.save or due(every.checkpoint, before, position.steps):
-                saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=wishes.save)
-                wishes.save = False
+            if best or request.save or due(every.checkpoint, before, position.steps):
+                saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=request.save)
+                request.save = False
             progress.events = matches.drain()
             if evaluating or due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
-                said = parts.alarm.see({"steps": position.steps, **row})
-                progress.events += [("alarm", said)] if said else []
+                warning = parts.reward_hacking.see({"steps": position.steps, **row})
+                progress.events += [("alarm", warning)] if warning else []
         progress.row = row
         progress.notices = [*learner.notices, *collector.drain_faults()]
         progress.notices += [*saver.drain_problems(), *metrics.drain_problems()]
         learner.notices.clear()
         yield progress
-
-
-def _go_ahead(parts: TrainingParts, settings: Settings, position: Position, seconds: float) -> None:
-    """Weights are final: where none are awaited, the next rollout need not wait for what is still to be told."""
-    if not parts.collector.lag and not _finished(settings, position, seconds):
-        parts.collector.ahead(position.version)
 
 
 def _finished(settings: Settings, position: Position, seconds: float) -> bool:
@@ -131,12 +147,12 @@ def _finished(settings: Settings, position: Position, seconds: float) -> bool:
 
 
 def due(every: int, before: int, now: int) -> bool:
-    """Whether a mark was passed between two step counts; never where the interval is 0."""
+    """Return whether a multiple of `every` lies in (before, now]; never if `every` is 0."""
     return every > 0 and now // every > before // every
 
 
-def _terms(parts: TrainingParts, rollout: Any, samples: int) -> dict[str, float]:
-    """The mean of each reward term per step of the learning policy."""
+def _reward_terms(parts: TrainingParts, rollout: Any, samples: int) -> dict[str, float]:
+    """Return the mean of each reward term per sample."""
     if not parts.spec.terms:
         return {}
     sums = zip(parts.spec.terms, rollout.term_sums(), strict=True)

@@ -1,4 +1,4 @@
-"""All that a run needs to go on exactly, to and from a checkpoint."""
+"""The state of a run in a checkpoint: `capture` copies it, `restore` puts it into new parts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from slipstream.training.build import TrainingParts
 
 @dataclass
 class Position:
-    """Where a run stands between two iterations."""
+    """The progress of a run between two iterations."""
 
     steps: int = 0
     version: int = 0
-    """Updates iterations done: the number of the next rollout and of the newest weights."""
+    """Iterations done; also the number of the next rollout and the version of the newest weights."""
     seconds: float = 0.0
-    """Time that earlier starts of this run took."""
+    """Training time before this process resumed the run."""
     best: float | None = None
-    """The best evaluation so far."""
+    """The best evaluation score so far."""
     previous: Array | None = None
-    """At lag 1, the weights that the rollout in flight is being made with."""
+    """At lag 1, the weights with which the next rollout is being made."""
     start: Mapping[str, Array] = field(default_factory=dict)
-    """What the next rollout starts from."""
-    whole: bool = True
-    """Whether everything belongs to the same moment; false in the midst of an update."""
+    """The collector's state from which the next rollout starts."""
+    consistent: bool = True
+    """Whether all of the state belongs to the same iteration; false during an update, when nothing can be saved."""
 
 
 def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpoint:
-    """Copy everything; nothing in the result changes when training goes on."""
+    """Return a copy of the whole state; training does not change it afterwards."""
     learner, state = parts.learner.snapshot()
     learner |= {name: array.copy() for name, array in parts.episodes.arrays().items()}
     groups = {
@@ -44,8 +44,8 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
     if position.previous is not None:
         groups["acting"] = {"previous": position.previous}
     groups["matches"], matches = parts.matches.snapshot()
-    if parts.gate is not None and parts.gate.good:
-        groups["gate"] = parts.gate.good
+    if parts.rollback is not None and parts.rollback.good:
+        groups["gate"] = parts.rollback.good
     return Checkpoint(
         steps=position.steps,
         groups=groups,
@@ -61,26 +61,27 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
             "seen": dict(parts.schedules.seen),
             "learner": state,
             "matches": matches,
-            "alarm": parts.alarm.describe(),
-            "gate": parts.gate.describe() if parts.gate is not None else None,
+            "alarm": parts.reward_hacking.describe(),
+            "gate": parts.rollback.describe() if parts.rollback is not None else None,
         },
     )
 
 
 def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
-    """Put a checkpoint's state into freshly built parts and start collecting where it stopped."""
+    """Restore a checkpoint into newly built parts and start the collector where it stopped."""
     state: dict[str, Any] = checkpoint.state
     world = dict(parts.spec.world)
     if world != state.get("world", {}):
         raise CheckpointError(
-            f"This run was played on {_named(state.get('world', {}))}, but here is {_named(world)}.",
-            "bring the same, or start a new run from this one: --start run:DIR",
+            f"This run was trained with {_describe(state.get('world', {}))}, but this machine has {_describe(world)}.",
+            "install the same, or start a new run from this one: --start run:DIR",
         )
     if list(parts.spec.terms) != state["terms"]:
         missing = [name for name in state["terms"] if name not in parts.spec.terms]
         raise ConfigError(
-            f"This run was trained with the reward terms {state['terms']}, but now there are {list(parts.spec.terms)}.",
-            f"give {', '.join(missing) or 'the same terms'} again in Python: slipstream.resume(run, terms={{...}})",
+            f"This run was trained with the reward terms {state['terms']}, but the environment now has "
+            f"{list(parts.spec.terms)}.",
+            f"pass {', '.join(missing) or 'the same terms'} again in Python: slipstream.resume(run, terms={{...}})",
         )
     if "trunk" in state["policy"]:
         from slipstream.policies.pretrained import check_trunk
@@ -90,9 +91,9 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     parts.learner.restore(learner, state["learner"])
     parts.episodes.restore(learner)
     parts.schedules.seen.update(state["seen"])
-    parts.alarm.restore(state["alarm"])
-    if parts.gate is not None and state["gate"]:
-        parts.gate.restore(state["gate"], checkpoint.groups.get("gate", {}))
+    parts.reward_hacking.restore(state["alarm"])
+    if parts.rollback is not None and state["gate"]:
+        parts.rollback.restore(state["gate"], checkpoint.groups.get("gate", {}))
     matches = parts.matches
     matches.restore(checkpoint.groups["matches"], state["matches"])
     previous = checkpoint.groups.get("acting", {}).get("previous")
@@ -106,5 +107,5 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     )
 
 
-def _named(world: Mapping[str, str]) -> str:
-    return ", ".join(f"{what} {which}" for what, which in world.items()) or "nothing of the kind"
+def _describe(world: Mapping[str, str]) -> str:
+    return ", ".join(f"{what} {which}" for what, which in world.items()) or "none of these"

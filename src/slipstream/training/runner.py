@@ -1,4 +1,8 @@
-"""A run from its first step to its last: the loop with a display, signals and keys around it, begun or gone on with."""
+"""Runs training from start to end: `begin` a new run, `resume` one from its checkpoint, `_drive` the loop.
+
+`begin` and `resume` build the parts and hand them to `_drive`, which iterates over `loop.iterate`, shows the display,
+handles signals and keys, and saves at the end.
+"""
 
 from __future__ import annotations
 
@@ -37,33 +41,33 @@ from slipstream.training.opponents import Opponents
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
 from slipstream.training.run_state import Position, capture, restore
 
-NEED_BYTES = 256 * 2**20
+MIN_FREE_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
 REPLAY_GAMES = 16
-"""Games of which the best, worst, closest and lost ones are kept."""
-Against = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponents]
-"""Makes those whom a run plays."""
+"""Games that are played for replays; the best, worst, closest and lost ones are kept."""
+MakeOpponents = Callable[[RunDir, Settings, EnvChoice, EnvSpec, Design], Opponents]
+"""Makes the opponents of a run, such as a league."""
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a training leaves: the run, and the numbers of its end."""
+class TrainingResult:
+    """The result of a training run."""
 
     run: Path
     steps: int
     seconds: float
     start_seconds: float
-    """Start-up and compiling, up to the end of the first iteration."""
+    """Seconds until the end of the first iteration, including start-up and compiling."""
     steps_per_second: float
     mean_return: float | None
     checkpoint: Path
     stopped: str = ""
     evaluating: float = 0.0
-    """The share of the time that went into evaluations."""
+    """Fraction of the time that was spent in evaluations."""
     evaluate_every: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         return {
             "run": str(self.run),
             "steps": self.steps,
@@ -79,10 +83,14 @@ class Trained:
 
 
 def begin(
-    choice: EnvChoice, resolved: Resolved, run: Path | None = None, *, stage: str = "train",
-    opponents: Against | None = None,
-) -> Trained:  # fmt: skip
-    """Start a new run; `opponents` are whom it plays, if not as the settings say."""
+    choice: EnvChoice,
+    resolved: Resolved,
+    run: Path | None = None,
+    *,
+    stage: str = "train",
+    opponents: MakeOpponents | None = None,
+) -> TrainingResult:
+    """Start a new run; `opponents` replaces the opponent that the settings name."""
     settings = resolved.settings
     if settings.steps is None and settings.minutes is None:
         resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
@@ -93,7 +101,7 @@ def begin(
     parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
     try:
         RunDir.create(place.path)
-        check_space(place.path, NEED_BYTES)
+        check_space(place.path, MIN_FREE_BYTES)
         with lock(place):
             write_text(place.config, dump(resolved, choice.name))
             write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
@@ -106,10 +114,14 @@ def begin(
 
 
 def resume(
-    run: Path, steps: int | None = None, modules: tuple[str, ...] = (), factory: Callable[[], Any] | None = None,
-    terms: dict[str, Any] | None = None, opponents: Against | None = None,
-) -> Trained:  # fmt: skip
-    """Go on with a run from its newest valid checkpoint; `steps` is the total."""
+    run: Path,
+    steps: int | None = None,
+    modules: tuple[str, ...] = (),
+    factory: Callable[[], Any] | None = None,
+    terms: dict[str, Any] | None = None,
+    opponents: MakeOpponents | None = None,
+) -> TrainingResult:
+    """Resume a run from its newest valid checkpoint; `steps` is the new total."""
     began = time.perf_counter()
     numba_compile.announce()
     place = RunDir.open(run)
@@ -119,18 +131,18 @@ def resume(
             print(notice, file=sys.stderr)
         settings, name = provenance.read_config(place, steps)
         if steps is not None:
-            _remember_steps(place, steps)
-        choice = _rechoose(name, settings, run, modules, factory, terms or {})
+            _write_total_steps(place, steps)
+        choice = _choose_env_again(name, settings, run, modules, factory, terms or {})
         _check_unfinished(settings, checkpoint, run)
-        against = partial(opponents, place, settings, choice) if opponents else None
-        parts = build(choice, settings, before=checkpoint.state["plan"], opponents=against)
+        make_opponents = partial(opponents, place, settings, choice) if opponents else None
+        parts = build(choice, settings, before=checkpoint.state["plan"], opponents=make_opponents)
         try:
             rewind(place, checkpoint.steps)
             rewind_lines(place.events, checkpoint.steps)
             if not parts.spec.exact:
                 print(
-                    f"`{choice.name}` cannot be put back exactly: its environments start new episodes. Weights, "
-                    "optimiser, normalisers and chance go on exactly.",
+                    f"Environment state of `{choice.name}` cannot be restored, so episodes restart; weights, optimiser "
+                    "and RNG are restored exactly.",
                     file=sys.stderr,
                 )
             return _drive(parts, settings, place, restore(parts, checkpoint), began)
@@ -138,21 +150,81 @@ def resume(
             parts.close()
 
 
-def _remember_steps(run: RunDir, steps: int) -> None:
-    """Write the new total into config.yaml, so that the next resume knows it too."""
+def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> TrainingResult:
+    """Iterate over the loop with display, signals and keys; save at the end, whatever ended it."""
+    request, saver, metrics = StopRequest(), Saver(run, settings.keep), Metrics(run)
+    progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
+    display = Display(f"train {parts.choice.name}")
+    evaluate, rows = _evaluator(parts, settings), parts.plan.rows()
+    loop = iterate(parts, settings, position, metrics, saver, request, evaluate, lambda steps: _profiled(run, steps))
+    try:
+        with handle_signals(request), display:
+            for line in table(notable_switches(plan_rows(parts, settings))):
+                display.message(line)
+            try:
+                before = position.steps
+                for progress in loop:
+                    if due(settings.every.replay, before, position.steps):
+                        progress.events.append(("replay", _record_replays(parts, settings, run, position.steps)))
+                    before = position.steps
+                    start_seconds = start_seconds or time.perf_counter() - began
+                    events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
+                    record_events(run, position.steps, events)
+                    if (now := parts.plan.rows()) != rows:  # a switch fell back to another value
+                        provenance.record_plan(run, [row for row in now if row not in rows])
+                        rows = now
+                    for _, text in events:
+                        display.message(text)
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
+                    _handle_keys(display, request)
+            finally:
+                if position.version and position.consistent:
+                    saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
+                saver.wait(raise_errors=sys.exc_info()[0] is None)
+                if progress.row:
+                    display.show(_view(progress, parts, settings, run, saver, evaluated))
+    except EnvError as error:
+        if position.version:
+            modules = "".join(f" --import {name}" for name in parts.choice.modules)
+            error.hint = f"{error.hint}; then resume with: slipstream resume {run.path}{modules}"
+        raise
+    finally:
+        saver.close()
+        metrics.close()
+    steps, seconds = progress.measured
+    return TrainingResult(
+        run=run.path,
+        steps=position.steps,
+        seconds=position.seconds + progress.seconds,
+        start_seconds=start_seconds,
+        steps_per_second=steps / seconds if seconds else 0.0,
+        mean_return=progress.row.get("episode/return_mean"),
+        checkpoint=run.checkpoints / f"{position.steps:012d}",
+        stopped=request.stop,
+        evaluating=progress.row.get("time/evaluate", 0.0),
+        evaluate_every=settings.every.evaluate,
+    )
+
+
+def _write_total_steps(run: RunDir, steps: int) -> None:
+    """Write the new total into config.yaml, so that the next resume uses it too."""
     new = {"steps": f"steps: {steps}  # resume", "minutes": "minutes: null  # resume"}
     lines = run.config.read_text(encoding="utf-8").splitlines()
     write_text(run.config, "\n".join(new.get(line.partition(":")[0], line) for line in lines) + "\n")
 
 
-def _rechoose(
-    name: str, settings: Settings, run: Path, modules: tuple[str, ...], factory: Callable[[], Any] | None,
+def _choose_env_again(
+    name: str,
+    settings: Settings,
+    run: Path,
+    modules: tuple[str, ...],
+    factory: Callable[[], Any] | None,
     terms: dict[str, Any],
-) -> EnvChoice:  # fmt: skip
+) -> EnvChoice:
     if name.startswith("python:") and factory is None:
         raise ConfigError(
-            f"The environment of {run} was given in Python and has no name.",
-            f"resume it there: slipstream.resume({str(run)!r}, env=lambda: {name.partition(':')[2]}(...))",
+            f"The environment of {run} was given as a Python function and has no name.",
+            f"resume it in Python: slipstream.resume({str(run)!r}, env=lambda: {name.partition(':')[2]}(...))",
         )
     return choose_env(name, settings, modules=modules, factory=factory, terms=terms)
 
@@ -167,107 +239,51 @@ def _check_unfinished(settings: Settings, checkpoint: Checkpoint, run: Path) -> 
         )
 
 
-def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> Trained:
-    """Run the loop with a display, signals and keys around it, and save at the end whatever ended it."""
-    wishes, saver, metrics = StopRequest(), Saver(run, settings.keep), Metrics(run)
-    progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
-    display = Display(f"train {parts.choice.name}")
-    evaluate, rows = _evaluator(parts, settings), parts.plan.rows()
-    loop = iterate(parts, settings, position, metrics, saver, wishes, evaluate, lambda steps: _profiled(run, steps))
-    try:
-        with handle_signals(wishes), display:
-            for line in table(notable_switches(plan_rows(parts, settings))):
-                display.message(line)
-            try:
-                before = position.steps
-                for progress in loop:
-                    if due(settings.every.replay, before, position.steps):
-                        progress.events.append(("replay", _keep_replays(parts, settings, run, position.steps)))
-                    before = position.steps
-                    start_seconds = start_seconds or time.perf_counter() - began
-                    events = [*progress.events, *(("notice", notice) for notice in progress.notices)]
-                    record_events(run, position.steps, events)
-                    if (now := parts.plan.rows()) != rows:
-                        provenance.record_plan(run, [row for row in now if row not in rows])
-                        rows = now
-                    for _, text in events:
-                        display.message(text)
-                    display.show(_view(progress, parts, settings, run, saver, evaluated))
-                    _obey_keys(display, wishes)
-            finally:
-                if position.version and position.whole:
-                    saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
-                saver.wait(raise_errors=sys.exc_info()[0] is None)
-                if progress.row:
-                    display.show(_view(progress, parts, settings, run, saver, evaluated))
-    except EnvError as error:
-        if position.version:
-            modules = "".join(f" --import {name}" for name in parts.choice.modules)
-            error.hint = f"{error.hint}; then go on with: slipstream resume {run.path}{modules}"
-        raise
-    finally:
-        saver.close()
-        metrics.close()
-    steps, seconds = progress.measured
-    return Trained(
-        run=run.path,
-        steps=position.steps,
-        seconds=position.seconds + progress.seconds,
-        start_seconds=start_seconds,
-        steps_per_second=steps / seconds if seconds else 0.0,
-        mean_return=progress.row.get("episode/return_mean"),
-        checkpoint=run.checkpoints / f"{position.steps:012d}",
-        stopped=wishes.stop,
-        evaluating=progress.row.get("time/evaluate", 0.0),
-        evaluate_every=settings.every.evaluate,
-    )
-
-
-def _measure(
-    parts: TrainingParts, settings: Settings, games: int, steps: int, record_replay: list[GameResult] | None = None
+def _play_games(
+    parts: TrainingParts, settings: Settings, games: int, steps: int, results: list[GameResult] | None = None
 ) -> GameSummary:
-    """Games of the policy as it is against the reference, on seeds of their own, so that they disturb nothing."""
-    against = _reference(parts, settings)
+    """Play games of the current policy against the evaluation opponent, with seeds that training does not use."""
+    opponent = _evaluation_opponent(parts, settings)
     agent = TrainedAgent("learner", parts.design, parts.learner.params_and_stats.copy())
-    versus = (lambda spec, choice: load_agent(against, spec, choice)) if parts.spec.competitive else None
+    versus = (lambda spec, choice: load_agent(opponent, spec, choice)) if parts.spec.competitive else None
     seed = int(np.random.SeedSequence([settings.seed, 0xE7A1, steps]).generate_state(1)[0])
     envs = settings.evaluation.envs
-    return play(parts.choice, lambda *_: agent, versus, games, seed=seed, envs=envs, keep=record_replay)
+    return play(parts.choice, lambda *_: agent, versus, games, seed=seed, envs=envs, keep=results)
 
 
-def _reference(parts: TrainingParts, settings: Settings) -> str:
+def _evaluation_opponent(parts: TrainingParts, settings: Settings) -> str:
     game, _ = parse(parts.choice.name)
-    own = game.reference if game is not None else "random" if parts.spec.competitive else ""
-    return settings.evaluation.opponent or own
+    default = game.reference if game is not None else "random" if parts.spec.competitive else ""
+    return settings.evaluation.opponent or default
 
 
-def _keep_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps: int) -> str:
-    """Keep the games worth a look of some that are played now."""
-    played: list[GameResult] = []
-    _measure(parts, settings, REPLAY_GAMES, steps, played)
+def _record_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps: int) -> str:
+    """Play some games and keep replays of the most interesting ones; return a notice."""
+    results: list[GameResult] = []
+    _play_games(parts, settings, REPLAY_GAMES, steps, results)
     agent = TrainedAgent("learner", parts.design, parts.learner.params_and_stats.copy())
-    against = _reference(parts, settings)
+    opponent = _evaluation_opponent(parts, settings)
 
-    def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
-        return agent if name == "agent" else load_agent(against, spec, choice)
+    def load(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
+        return agent if name == "agent" else load_agent(opponent, spec, choice)
 
-    names = {"agent": f"run:{run.path}@{steps}", "opponent": against}
-    kept = record_replay(parts.choice, played, "agent", run.replays, steps=steps, seat=seat, names=names)
+    names = {"agent": f"run:{run.path}@{steps}", "opponent": opponent}
+    kept = record_replay(parts.choice, results, "agent", run.replays, steps=steps, seat=load, names=names)
     return f"Replays kept: {', '.join(path.name for path in kept)}."
 
 
 def _evaluator(parts: TrainingParts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
-    """What evaluates the policy as it is after so many steps."""
-    against = _reference(parts, settings)
+    """Return a function that evaluates the current policy and returns its score and metrics."""
+    opponent = _evaluation_opponent(parts, settings)
 
     def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
-        result = _measure(parts, settings, settings.evaluation.games, steps).summary()
+        result = _play_games(parts, settings, settings.evaluation.games, steps).summary()
         behaviour = result.pop("behaviour")
         result.pop("opponent_behaviour")
         result |= {f"behaviour/{name}": mean for name, (mean, _, _) in behaviour.items()}
         score = result["score"] if parts.spec.competitive else result["mean_return"]
-        named = {f"evaluate/{key}": value for key, value in result.items() if value is not None}
-        return score, named | ({"evaluate/opponent": against} if parts.spec.competitive else {})
+        row = {f"evaluate/{key}": value for key, value in result.items() if value is not None}
+        return score, row | ({"evaluate/opponent": opponent} if parts.spec.competitive else {})
 
     return evaluate
 
@@ -275,7 +291,7 @@ def _evaluator(parts: TrainingParts, settings: Settings) -> Callable[[int], tupl
 def _view(
     progress: Progress, parts: TrainingParts, settings: Settings, run: RunDir, saver: Saver, evaluated: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the display shows of an iteration; `evaluated` keeps the last evaluation."""
+    """Return what the display shows of an iteration; `evaluated` holds the last evaluation between calls."""
     row, position = progress.row, progress.position
     rate = row["time/steps_per_second"] or None
     eta = (settings.steps - position.steps) / rate if settings.steps and rate else None
@@ -314,24 +330,24 @@ def _view(
     }
 
 
-def _obey_keys(display: Display, wishes: StopRequest) -> None:
-    """p pauses until p again, c saves, q saves and ends."""
+def _handle_keys(display: Display, request: StopRequest) -> None:
+    """Handle one key: p pauses until p is pressed again, c saves, q saves and quits."""
     key = display.poll_key()
     if key == "p":
-        display.message("paused: p goes on, q saves and quits")
-        while not wishes.stop and (key := display.poll_key()) not in ("p", "q"):
+        display.message("paused: press p to continue, q to save and quit")
+        while not request.stop and (key := display.poll_key()) not in ("p", "q"):
             time.sleep(0.05)
-        display.message("going on")
+        display.message("continuing")
     if key == "c":
-        wishes.save = True
+        request.save = True
     if key == "q":
-        wishes.stop = "quit"
+        request.stop = "quit"
 
 
 @contextlib.contextmanager
 def _profiled(run: RunDir, steps: int) -> Iterator[None]:
-    """A torch-profiler trace of one iteration, with the GPU's work where there is one."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its own log would tear the display
+    """Write a torch-profiler trace of one iteration, with GPU activity if there is a GPU."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its log would break the display
     from torch.profiler import profile, record_function
 
     run.traces.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A native game on the learner's device: its arrays as tensors, and one kernel that plays a decision of every env."""
+"""A native game on the learner's device: its arrays as tensors, and one kernel that steps every env."""
 
 from __future__ import annotations
 
@@ -11,42 +11,40 @@ from torch import Tensor
 from slipstream.contracts import Array, EnvSpec, Rows, Vector
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice, launch
 
-WRITTEN = (
-    "obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour",
-)  # fmt: skip
-"""What a game's function takes behind the action, as `Rows` names it."""
-FEW = 256
-"""Numbers of an env beyond which they stay together."""
+OUTPUTS = ("obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour")
+"""The arguments of a game's step function after the action, named as in `Rows`."""
+MAX_TRANSPOSED = 256
+"""Arrays with more numbers per env than this keep their layout."""
 BLOCK = 64
-"""Envs of a block: a game of many envs still reaches every part of the GPU."""
+"""Threads per block; each steps one env. Small blocks use all multiprocessors of the GPU."""
 
 
 def side_by_side(tensor: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """The same numbers with the first axis running fastest, where that is envs or rows of a few numbers each.
+    """Return the tensor with its first axis (envs or rows) contiguous in memory, if it has few numbers per env.
 
-    Threads that each have an env then read and write next to each other, which is what a GPU's memory is fast at.
+    Threads that each step one env then access adjacent addresses (coalesced access).
     """
-    if tensor.ndim < 2 or tensor.shape[0] not in rows or tensor[0].numel() > FEW:
+    if tensor.ndim < 2 or tensor.shape[0] not in rows or tensor[0].numel() > MAX_TRANSPOSED:
         return tensor
     return tensor.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
 @runtime_checkable
 class DeviceGame(Vector, Protocol):
-    """A vector whose step is one scalar function of one env."""
+    """A vector whose step is a scalar function of one env."""
 
     limit_steps: int
-    """Steps after which an episode is cut off; 0: never."""
+    """Steps after which an episode is truncated; 0: never."""
 
     def on_device(self) -> OnDevice:
-        """Its step and the rest, with its arrays and numbers as they stand."""
+        """Return the kernels of the game with its current arrays and numbers."""
 
 
 class DeviceVector:
-    """The game of a vector, played where its tensors are.
+    """The game of a vector on a device.
 
-    On the CPU they share the vector's own memory, and its own step plays; on a GPU they are copies, which `pull` brings
-    back and `push` replaces.
+    On the CPU it uses the vector's own memory and step. On a GPU it has copies of the vector's arrays; `pull` copies
+    them to the vector, `push` from the vector.
     """
 
     def __init__(self, vector: DeviceGame, device: str) -> None:
@@ -54,12 +52,12 @@ class DeviceVector:
         self.spec: EnvSpec = vector.spec
         self.envs = vector.envs
         self._shared: list[tuple[Array, Tensor]] = []
-        self._works: dict[str, KernelCall] = {}
+        self._calls: dict[str, KernelCall] = {}
         if device != "cpu":
             self._place(vector.on_device())
 
     def _place(self, play: OnDevice) -> None:
-        """Give every array and room of the game's work a tensor."""
+        """Make a tensor for every array of the game's kernels."""
         rows = (self.envs, self.envs * self.spec.agents)
         made: dict[int, Any] = {}
 
@@ -74,45 +72,45 @@ class DeviceVector:
 
         for name, work in vars(play).items():
             if work is not None:
-                self._works[name] = KernelCall(work.one, work.count, tuple(placed(arg) for arg in work.args))
+                self._calls[name] = KernelCall(work.one, work.count, tuple(placed(arg) for arg in work.args))
 
     def begin(self) -> None:
-        """Do what the game does before a rollout."""
+        """Run the game's kernel before a rollout, if it has one."""
         self._launch("before")
 
     def step(self, action: Tensor, rows: Any) -> None:
-        """Play one decision of every env, written into tensors named as the fields of `Rows`."""
+        """Step every env and write the results into tensors named as the fields of `Rows`."""
         if self.device == "cpu":
             self.vector.step(action.numpy(), _host(rows, self.spec))
             return
-        self._launch("step", action, *(getattr(rows, name) for name in WRITTEN))
+        self._launch("step", action, *(getattr(rows, name) for name in OUTPUTS))
         self._launch("after")
 
     def _launch(self, name: str, *more: Any) -> None:
-        """Start one part of the game's work, if it has it."""
-        if name in self._works:
-            work = self._works[name]
+        """Launch one of the game's kernels, if it has it."""
+        if name in self._calls:
+            work = self._calls[name]
             launch(_no_loop, work.one, work.count, (*work.args, *more), exact=True, block=BLOCK)
 
     def tensors(self) -> list[Tensor]:
-        """All that the game keeps, on its device."""
+        """Return the game's state on its device."""
         return [tensor for _, tensor in self._shared]
 
     def pull(self, tensors: list[Tensor] | None = None) -> dict[str, Array]:
-        """A snapshot of the game as it stands, or as it stood when these tensors were copied."""
+        """Return a snapshot of the current state, or of the state in `tensors`, which are copies of an earlier one."""
         for (array, _), tensor in zip(self._shared, tensors or self.tensors(), strict=True):
             array[...] = tensor.cpu().numpy()
         return self.vector.snapshot()
 
     def push(self) -> None:
-        """Go on from what the vector holds."""
+        """Copy the vector's state to the device."""
         for array, tensor in self._shared:
             tensor.copy_(torch.from_numpy(array))
 
 
 def _host(rows: Any, spec: EnvSpec) -> Rows:
-    """The same memory as arrays; games that live here have no masks."""
-    named = {name: getattr(rows, name).numpy() for name in WRITTEN}
+    """Return the same memory as arrays; games on the device have no masks."""
+    named = {name: getattr(rows, name).numpy() for name in OUTPUTS}
     return Rows(mask=np.ones((len(named["reward"]), spec.action.options), np.uint8), **named)
 
 

@@ -1,4 +1,4 @@
-"""From the name of an environment to a vector of them."""
+"""Makes a vector of environments from the name of one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from slipstream.vector.random_rollout import RandomRollout
 from slipstream.vector.serial import EnvAdapter, SerialVector
 from slipstream.vector.threads import ThreadVector
 
-LATE = "it resets in the step after an episode's end, which is no step of the next"
+LATE_RESETS = "it resets in the step after an episode's end, and recurrent policies need same-step resets"
 
 
 def make_vector(
     choice: EnvChoice, envs: int, *, seed: int = 0, first: int = 0, progress: Array | None = None
 ) -> Vector:
-    """Make environments [first, first + envs) of a run, to be stepped by this process."""
+    """Make the environments [first, first + envs) of a run in this process.
+
+    `progress` is a shared array in which the vector reports the env that it steps.
+    """
     import_modules(choice.modules)
     game, variant = parse(choice.name)
     if game is not None:
@@ -42,19 +45,19 @@ def make_vector(
         made = choice.factory() if choice.factory else _make_named(choice, variant)
         if choice.factory is not None and rlgym.recognise(made):
             return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
-        spec, bridge = _bridge(choice, variant, adapter.make_env(made))
+        spec, env_adapter = _make_adapter(choice, variant, adapter.make_env(made))
     except SlipstreamError:
         raise
     except Exception as error:
-        lacking = rlgym.missing(error) if isinstance(error, ModuleNotFoundError) else None
-        raise lacking or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
+        missing_package = rlgym.missing(error) if isinstance(error, ModuleNotFoundError) else None
+        raise missing_package or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
     spec = replace(spec, action_repeat=repeat)
-    return SerialVector(spec, bridge, seeds, first=first, repeat=repeat, progress=progress)
+    return SerialVector(spec, env_adapter, seeds, first=first, repeat=repeat, progress=progress)
 
 
 def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> vector_env.Native:
-    """All of them by the vector env that is registered for the env."""
+    """Make the environments with the vector env that is registered for the env."""
     one = make_one(choice)
     try:
         spec = adapter.spec_of(one, choice.name, choice.env.target)
@@ -64,70 +67,78 @@ def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> ve
 
 
 def steps_in_batches(choice: EnvChoice) -> bool:
-    """Whether one call steps many of an environment."""
+    """Return whether one call steps many environments."""
     return choice.native or parse(choice.name)[0] is not None
 
 
 def choose_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True) -> tuple[str, float]:
-    """Why an environment cannot be stepped by a vector env of its own, or how many times faster that is.
+    """Return why an environment cannot be stepped by its own vector env, and how many times faster that would be.
 
-    `late` says that it may reset in the step after an end.
+    Both are measured with `envs` environments. `late` allows vector envs that reset in the step after an episode's end.
     """
     game, variant = parse(choice.name)
     reasons = {
-        "the game steps in batches by itself": game is not None,
-        "an env that is made in Python has no vector env": choice.factory is not None,
+        "a native game already steps in batches": game is not None,
+        "an env given as a Python function has no vector env": choice.factory is not None,
         "live games step one by one": choice.name.partition(":")[0] in LIVE,
-        "env.wrappers are for one env": bool(choice.env.wrappers),
-        "env.action_repeat is for one env": (choice.env.action_repeat or 1) > 1,
+        "env.wrappers apply to single envs": bool(choice.env.wrappers),
+        "env.action_repeat applies to single envs": (choice.env.action_repeat or 1) > 1,
         "its actions are masked": spec.action.masked,
         "it has tasks": bool(spec.tasks),
     }
-    why = next((reason for reason, holds in reasons.items() if holds), "") or vector_env.lacking(variant)
+    why = next((reason for reason, applies in reasons.items() if applies), "") or vector_env.lacking(variant)
     if why:
         return why, 0.0
     rates = []
-    for way in (replace(choice, native=True), choice):
+    for candidate in (replace(choice, native=True), choice):
         try:
-            vector = make_vector(way, envs)
+            vector = make_vector(candidate, envs)
         except EnvError as error:
             return error.message.splitlines()[0].rstrip("."), 0.0
         with contextlib.closing(vector):
             if vector.spec.late_resets and not late:
-                return LATE, 0.0
-            rates.append(RandomRollout(vector).glance())
+                return LATE_RESETS, 0.0
+            rates.append(RandomRollout(vector).best_rate())
     return "", rates[0] / rates[1]
 
 
 def spread_vector(
-    choice: EnvChoice, envs: int, how: str, workers: int, *, seed: int = 0, deadline_s: float = 60.0,
-    mends: bool = False, probe: Vector | None = None,
-) -> Vector:  # fmt: skip
-    """Make all environments of a run, stepped `serial`, in `threads` or in `processes`, to the same effect.
+    choice: EnvChoice,
+    envs: int,
+    kind: str,
+    workers: int,
+    *,
+    seed: int = 0,
+    deadline_s: float = 60.0,
+    respawn: bool = False,
+    probe: Vector | None = None,
+) -> Vector:
+    """Make all environments of a run; `kind` is `serial`, `threads` or `processes`, with the same results.
 
-    With `mends`, a process that dies or stands still is started anew. `probe` is some of them, to look at.
+    With `respawn`, a process that dies or hangs is replaced. `probe` is a vector of the same environments from which
+    the spec is read; it is closed.
     """
-    if how == "serial":
+    if kind == "serial":
         return make_vector(choice, envs, seed=seed)
-    with contextlib.closing(probe or make_vector(choice, 1, seed=seed)) as looked_at:
-        spec, kept = looked_at.spec, looked_at.snapshot()
-    if how == "threads" and spec.own_threads:
+    with contextlib.closing(probe or make_vector(choice, 1, seed=seed)) as sample:
+        spec, snapshot = sample.spec, sample.snapshot()
+    if kind == "threads" and spec.own_threads:
         return make_vector(choice, envs, seed=seed)
     make, workers = partial(make_vector, choice, seed=seed), min(workers, envs)
-    if how == "threads":
+    if kind == "threads":
         return ThreadVector(make, spec, envs, workers, deadline_s)
-    state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in kept.items()}
-    return ProcessVector(make, spec, envs, workers, deadline_s, state, mends)
+    state = {name: Field((envs, *array.shape[1:]), array.dtype.name) for name, array in snapshot.items()}
+    return ProcessVector(make, spec, envs, workers, deadline_s, state, respawn)
 
 
 def spaces_of(vector: Vector) -> tuple[Space[Any], Space[Any]]:
-    """The spaces of observations and actions: an env's own, or what a game's rows are."""
+    """Return the observation and action spaces: the env's own, or those of a native game's rows."""
     own: tuple[Space[Any], Space[Any]] | None = getattr(vector, "spaces", None)
     return own or (space_of(vector.spec.obs), action_space_of(vector.spec.action))
 
 
 def make_one(choice: EnvChoice) -> adapter.Env:
-    """One Gymnasium environment with all its wrappers."""
+    """Make one Gymnasium environment with all its wrappers."""
     return adapter.wrap(_make_plain(choice, parse(choice.name)[1]), choice.env.wrappers)
 
 
@@ -140,20 +151,20 @@ def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
     return minerl.make(variant, choice.env.options) if live else adapter.make(variant, choice.env.options)
 
 
-def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, EnvAdapter]:
-    """Look at one environment with all its checks, then take them off; it is the first that is stepped."""
+def _make_adapter(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, EnvAdapter]:
+    """Read the spec of an environment and strip Gymnasium's checking wrappers; it becomes the first of the vector."""
     bare, limit = adapter.strip(plain)
-    looked_at = [adapter.wrap(bare, choice.env.wrappers)]
+    first = [adapter.wrap(bare, choice.env.wrappers)]
 
     def make_bare() -> adapter.Env:
-        if looked_at:
-            return looked_at.pop()
+        if first:
+            return first.pop()
         return adapter.wrap(adapter.strip(_make_plain(choice, variant))[0], choice.env.wrappers)
 
-    env = looked_at[0]
+    env = first[0]
     try:
         spec = adapter.spec_of(env, choice.name, choice.env.target)
-        bridge = EnvAdapter(
+        env_adapter = EnvAdapter(
             make=make_bare,
             time_limit=limit,
             encode_obs=obs_encoder(env.observation_space),
@@ -165,4 +176,4 @@ def _bridge(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpe
     except BaseException:
         env.close()
         raise
-    return spec, bridge
+    return spec, env_adapter

@@ -1,7 +1,7 @@
-"""Environments stepped by several threads of this process, each a vector of its own.
+"""Environments stepped by threads of this process, each of which has a vector of its own.
 
-It pays for native games and other environments that let go of the interpreter while they step; those in Python hold
-each other up and belong into processes. A thread that waits sleeps on its queue: nobody spins.
+Threads speed up native games and other environments that release the GIL while they step; Python environments belong
+in processes. A waiting thread sleeps on its queue.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ Task = Callable[[], None]
 
 
 class ThreadVector:
-    """A vector whose environments are shared out over threads; a step can be begun and waited for."""
+    """A vector whose environments are split over threads."""
 
     def __init__(
-        self, make: Callable[..., Vector], spec: EnvSpec, envs: int, workers: int, deadline_s: float = 60.0,
-        first: int = 0, where: Callable[[int, int], str] = "Env {} (step {})".format,
-    ) -> None:  # fmt: skip
+        self,
+        make: Callable[..., Vector],
+        spec: EnvSpec,
+        envs: int,
+        workers: int,
+        deadline_s: float = 60.0,
+        first: int = 0,
+        where: Callable[[int, int], str] = "Env {} (step {})".format,
+    ) -> None:
         self.spec, self.envs, self._deadline_s, self._first, self._where = spec, envs, deadline_s, first, where
         workers = min(workers, envs)
         self._shares = [(k * envs // workers, (k + 1) * envs // workers) for k in range(workers)]
@@ -43,11 +49,11 @@ class ThreadVector:
             thread.start()
 
     def reset(self, out: Rows) -> None:
-        """Start every environment anew."""
-        self._all(lambda vector, low, high: vector.reset(self._part(out, low, high)))
+        """Reset every environment."""
+        self._run(lambda vector, low, high: vector.reset(self._part(out, low, high)))
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Start the named environments anew, each from its seed where there is one."""
+        """Reset the given environments, from `seeds` where they are given."""
         for vector, (low, high) in zip(self._vectors, self._shares, strict=True):
             own = [k for k, index in enumerate(indices) if low <= index < high]
             if own:
@@ -55,11 +61,11 @@ class ThreadVector:
                 vector.reset_envs([indices[k] - low for k in own], self._part(out, low, high), chosen)
 
     def seeds(self) -> Array:
-        """The seeds of all episodes that are being played."""
+        """Return the seeds of the current episodes."""
         return np.concatenate([vector.seeds() for vector in self._vectors])
 
     def assign(self, tasks: Array) -> None:
-        """Say which task each env plays in the episodes that begin from now on."""
+        """Set the task of each env for its next episodes."""
         for vector, (low, high) in zip(self._vectors, self._shares, strict=True):
             vector.assign(np.asarray(tasks)[low:high])
 
@@ -77,7 +83,7 @@ class ThreadVector:
         )
 
     def receive(self) -> None:
-        """Wait until every thread is done; what one of them raised is raised here."""
+        """Wait until every thread is done; raise what one of them raised."""
         waiting, failed = set(range(len(self._shares))), list[BaseException]()
         while waiting:
             try:
@@ -87,7 +93,7 @@ class ThreadVector:
                 where = self._where(self._first + self._shares[worker][0] + env, steps)
                 raise EnvError(
                     f"{where} did not return from `step` or `reset` within {self._deadline_s:g} s.",
-                    "if the env is just slow, raise plan.deadline_s; else look for a loop that never ends in it",
+                    "if the env is slow, raise plan.deadline_s; otherwise search it for an endless loop",
                 ) from None
             waiting.remove(worker)
             failed += [error] if error is not None else []
@@ -95,12 +101,12 @@ class ThreadVector:
             raise failed[0]
 
     def snapshot(self) -> dict[str, Array]:
-        """The state of all environments, as one vector of them would give it."""
+        """Return the state of all environments, in the same form as a single vector."""
         states = [vector.snapshot() for vector in self._vectors]
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore a snapshot."""
         for vector, (low, high) in zip(self._vectors, self._shares, strict=True):
             vector.restore({name: array[low:high] for name, array in state.items()})
 
@@ -118,7 +124,7 @@ class ThreadVector:
         agents = self.spec.agents
         return Rows(**{field.name: getattr(rows, field.name)[low * agents : high * agents] for field in fields(Rows)})
 
-    def _all(self, work: Callable[[Vector, int, int], None]) -> None:
+    def _run(self, work: Callable[[Vector, int, int], None]) -> None:
         self._begin(work)
         self.receive()
 
@@ -127,12 +133,12 @@ class ThreadVector:
             call.put(lambda vector=vector, low=low, high=high: work(vector, low, high))  # type: ignore[misc]
 
     def _serve(self, worker: int) -> None:
-        """A thread: do what comes until there is nothing more."""
+        """The thread of one worker: run tasks until None comes."""
         call = self._calls[worker]
         while (task := call.get()) is not None:
             error: BaseException | None = None
             try:
                 task()
-            except BaseException as caught:  # whatever it is, the one who waits must hear of it
+            except BaseException as caught:  # raised again by `receive`
                 error = caught
             self._done.put((worker, error))

@@ -23,7 +23,7 @@ from slipstream.plan import Facts, make_plan
 from slipstream.settings import EnvSettings, PlanSettings
 from slipstream.testing import ToyEnv
 from slipstream.training.build import build, choose_env
-from slipstream.vector.make import LATE, choose_native, make_vector
+from slipstream.vector.make import LATE_RESETS, choose_native, make_vector
 
 ENVS, LENGTH = 3, 4
 SEEN = spaces.Dict({"cue": spaces.Box(-1, 1, (4,), np.float32), "left": spaces.Discrete(9, start=-4)})
@@ -248,13 +248,13 @@ def test_where_it_is_used_and_why_not() -> None:
     why, gain = choose_native(cart, spec, 32)
     assert not why and gain > 1.5
     assert not choose_native(cart, spec, 2, late=False)[0]
-    assert choose_native(EnvChoice("gymnasium:Toy/NextStep-v0"), spec, 2, late=False) == (LATE, 0.0)
+    assert choose_native(EnvChoice("gymnasium:Toy/NextStep-v0"), spec, 2, late=False) == (LATE_RESETS, 0.0)
     for choice, reason in (
-        (EnvChoice("soccer"), "the game steps in batches by itself"),
+        (EnvChoice("soccer"), "a native game already steps in batches"),
         (EnvChoice("gymnasium:Acrobot-v1"), "no vector env is registered for it"),
-        (EnvChoice("python:ToyEnv", factory=ToyEnv), "an env that is made in Python has no vector env"),
-        (replace(cart, env=EnvSettings(wrappers=("FlattenObservation",))), "env.wrappers are for one env"),
-        (replace(cart, env=EnvSettings(action_repeat=2)), "env.action_repeat is for one env"),
+        (EnvChoice("python:ToyEnv", factory=ToyEnv), "an env given as a Python function has no vector env"),
+        (replace(cart, env=EnvSettings(wrappers=("FlattenObservation",))), "env.wrappers apply to single envs"),
+        (replace(cart, env=EnvSettings(action_repeat=2)), "env.action_repeat applies to single envs"),
     ):
         assert choose_native(choice, spec, 2) == (reason, 0.0)
     assert choose_native(cart, replace(spec, tasks=("a",)), 2)[0] == "it has tasks"
@@ -273,8 +273,8 @@ def test_the_plan_tells_what_was_asked_what_is_done_and_why() -> None:
 
     assert native(able) == (None, True, "its own vector env steps 3.0 times as fast")
     assert native(replace(able, native_gain=1.1)) == (None, False, "its own vector env steps 1.1 times as fast")
-    assert native(replace(able, native_gain=1.1), native=True) == (True, True, "asked for")
-    assert native(able, native=False) == (False, False, "asked for")
+    assert native(replace(able, native_gain=1.1), native=True) == (True, True, "requested")
+    assert native(able, native=False) == (False, False, "requested")
     assert native(able, reproducible=True) == (None, False, "plan.reproducible: not chosen by the clock")
     assert native(replace(able, no_native="it has tasks")) == (None, False, "it has tasks")
     with pytest.raises(ConfigError, match=r"plan\.native=true: it has tasks") as caught:

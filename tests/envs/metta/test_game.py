@@ -222,7 +222,7 @@ def test_meanings_are_checked(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         agent.check_fits(other)
     with pytest.raises(CheckpointError, match="inv:soul"):
         ss.train("mettagrid:arena", steps=192, run=run.parent / "next", start=f"run:{run}", **TINY)
-    with pytest.raises(CheckpointError, match="This run was played on features"):
+    with pytest.raises(CheckpointError, match="This run was trained with features"):
         ss.resume(run, steps=768)
 
 

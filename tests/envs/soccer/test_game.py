@@ -173,7 +173,7 @@ def test_small_seeds_are_far_apart() -> None:
     assert 0.45 < (game.clock[:, at.KEY] & 1).mean() < 0.55, "who hits first is shared out"
     with pytest.raises(ConfigError) as caught:
         game.reset_envs([0], out, seeds=[2**48])
-    assert caught.value.message == "A game cannot begin from seed 281474976710656."
+    assert caught.value.message == "281474976710656 is not a valid seed of a game."
     assert caught.value.hint == "give a seed from 0 to 281474976710655."
 
 

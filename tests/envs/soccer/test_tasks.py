@@ -95,7 +95,7 @@ def test_the_target_can_be_chosen() -> None:
     assert caught.value.hint == f"tasks: {', '.join(TWELVE)}"
     with pytest.raises(ConfigError) as caught:
         game.assign(np.array([12, 0, 0, 0]))
-    assert caught.value.message.startswith("`soccer:mixed` has no task number 12. It has 1v1, 1v1 scattered,")
+    assert caught.value.message.startswith("`soccer:mixed` has no task number 12. Its tasks are 1v1, 1v1 scattered,")
 
 
 def columns(size: int) -> Array:
