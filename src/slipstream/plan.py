@@ -285,6 +285,7 @@ def _learning(wanted: PlanSettings, facts: Facts, device: str, collector: str, l
     elif facts.replay:
         micro_batch = Switch(wanted.micro_batch, None, "SAC takes whole batches")
     if collector == "device":
+        threads = Switch(wanted.threads, 1, "the GPU takes the gradient steps")
         micro_batch = Switch(wanted.micro_batch, facts.minibatch, "the GPU holds whole minibatches")
         activation_checkpointing = Switch(wanted.activation_checkpointing, False, "the GPU holds whole minibatches")
         compile = Switch(wanted.compile, False, "what the GPU does is captured as graphs")

@@ -83,14 +83,14 @@ def test_adamw_shrinks_the_weights_and_adam_does_not(engine: str) -> None:
 def test_muon_learns_by_torch_and_otherwise_than_adam() -> None:
     """Muon takes the torch learner, the plan says why, and the matrices move in another direction."""
     parts, plain = make(ppo__optimiser="muon"), make(plan__learner="torch")
-    assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "Muon needs it")
+    assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "`ppo.optimiser` = muon needs it")
     start = weights(parts)
     train(parts, 1), train(plain, 1)
     moved = {name: weights(parts)[name] - start[name] for name in start}
     assert all(np.abs(step).max() > 0 for step in moved.values())
     other = weights(plain)["trunk.layers.0.weight"] - start["trunk.layers.0.weight"]
     assert not np.allclose(moved["trunk.layers.0.weight"], other, atol=1e-4)
-    with pytest.raises(ConfigError, match="The fused learner cannot do Muon"):
+    with pytest.raises(ConfigError, match="ppo.optimiser"):
         make(ppo__optimiser="muon", plan__learner="fused")
 
 
@@ -225,7 +225,7 @@ def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
         "recall:masked", policy__memory="lstm", policy__hidden=[16, 16], ppo__reference=f"run:{teacher.path}",
         ppo__normalise_obs=False, ppo__learning_rate=1e-12,
     )  # fmt: skip
-    agent = parts.learner.anchor.agent
+    agent = parts.learner.reference.agent
     parts.learner.params_and_stats[:] = agent.params_and_stats
     parts.publish(0)
     assert [row["ppo/reference_kl"] for row in train(parts, 3)] == pytest.approx([0, 0, 0], abs=1e-7)
@@ -245,7 +245,7 @@ def test_contrast_is_learned(memory: str) -> None:
         "gymnasium:CartPole-v1", policy__memory=memory, ppo__contrastive_coef=1.0, ppo__value_coef=0.0, ppo__entropy_coef=0.0,
         ppo__learning_rate=3e-3, ppo__clip=1e-6, ppo__contrastive_steps=2,
     )  # fmt: skip
-    assert parts.plan.learner.why == "the contrastive loss needs it"
+    assert parts.plan.learner.why == "`ppo.contrastive_coef` needs it"
     losses = [row["loss/contrast"] for row in train(parts, 12)]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:2])
     assert "loss/contrast" not in train(make(policy__memory=memory), 1)[0]
@@ -284,7 +284,7 @@ def test_burn_in_freshens_stale_states(engine: str, memory: str) -> None:
         )  # fmt: skip
         rollout = parts.collector.collect(0)
         parts.learner.update(rollout, 0)
-        found[burn_in] = parts.learner.engine.survey(parts.learner._batch).log_prob.reshape(32, 4)
+        found[burn_in] = parts.learner.engine.evaluate(parts.learner._batch).log_prob.reshape(32, 4)
     acting, states = make_actor(parts.design), np.zeros((4, parts.design.state_size), np.float32)
     acting.load(parts.learner.params_and_stats)
     episode_start, exact = parts.learner._batch.episode_start.reshape(32, 4), np.zeros((32, 4), np.float32)

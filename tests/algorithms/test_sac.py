@@ -233,10 +233,10 @@ def test_three_failures_in_a_row_bring_the_last_good_weights_back(monkeypatch: p
     sac.replay.ring.reward[:] = np.nan
     row = game.learn(2)
     assert row["sac/failed_updates"] == 1 and "loss/value" not in row
-    assert sac.notices == ["1 gradient steps were not finite and were left out."] * 2
+    assert sac.notices == ["1 gradient steps were not finite and were skipped."] * 2
     row = game.learn(1)
     assert sac.notices[-1] == (
-        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        "Three gradient steps in a row were not finite: the last good weights are restored, and the learning rate is "
         "halved (now 0.5 of its setting)."
     )
     assert row["sac/learning_rate"] == 5e-4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -66,7 +65,7 @@ def learn(
     """Take some epochs; return the weights and the totals."""
     random, totals = np.random.default_rng(1), np.zeros(SUMS)
     for _ in range(epochs):
-        engine.run(batch, random.permutation(len(batch.log_prob) // batch.sequence), coefficients, totals)
+        totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob) // batch.sequence), coefficients)
     return engine.params.copy(), totals
 
 
@@ -105,7 +104,7 @@ def test_observations_may_be_there_already(make_case: Make) -> None:
     """A batch whose observations are a tensor teaches the same, bit for bit."""
     design, params, batch = make_case()
     plain = learn(TorchEngine(design, params.copy(), 1), batch)
-    there = learn(TorchEngine(design, params.copy(), 1), replace(batch, obs=torch.from_numpy(batch.obs.copy())))
+    there = learn(TorchEngine(design, params.copy(), 1), batch._replace(obs=torch.from_numpy(batch.obs.copy())))
     assert np.array_equal(plain[0], there[0]) and np.array_equal(plain[1], there[1])
 
 
@@ -127,9 +126,9 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     graphs = StepGraphs(engine.step, engine.optimiser, lambda *_: "", print)
     data, index = TensorBatch(batch, "cpu"), torch.arange(8)
     key = graphs._key(data, index, KNOBS)
-    assert key == graphs._key(data, index, replace(KNOBS, learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
+    assert key == graphs._key(data, index, KNOBS._replace(learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
     for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
-        assert key != graphs._key(data, index, replace(KNOBS, **other))
+        assert key != graphs._key(data, index, KNOBS._replace(**other))
     assert key != graphs._key(data, index[:4], KNOBS)
 
 
@@ -155,10 +154,10 @@ def test_a_graph_can_hold_a_step(
     compared = case.pop("reference", False)
     design, params, batch = make_case(**case)
     if compared:
-        batch = replace(batch, reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
+        batch = batch._replace(reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
     engine = TorchEngine(design, params, 1, device="cpu:0", **how)
     graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
-    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **coefficients)
+    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), KNOBS._replace(**coefficients)
     assert engine._unfit_for_graphs(data, chosen) == ""
     engine.step(data, index, chosen)
     dialled, before = graphs._dialled(chosen), engine.gradient()
@@ -184,13 +183,13 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
     """Minibatches, batches and knobs that move come to a step that is played again, which is captured once."""
     monkeypatch.setattr(graphs_module, "capture", lambda work: SimpleNamespace(replay=work))
     design, params, batch = make_case()
-    second, made = replace(batch, advantage=-batch.advantage), []
+    second, made = batch._replace(advantage=-batch.advantage), []
     for graphed in (False, True):
         engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that data has to be brought to
         if graphed:
             engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, warn_of)
         learn(engine, batch)
-        made.append(learn(engine, second, replace(KNOBS, learning_rate=5e-4, clip=0.1, entropy=0.0)))
+        made.append(learn(engine, second, KNOBS._replace(learning_rate=5e-4, clip=0.1, entropy=0.0)))
         assert not graphed or len(engine._graphs._captured) == 1
     for one, other in zip(*made, strict=True):
         near(one, other, atol=1e-6, rtol=1e-5)
@@ -221,7 +220,7 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
 def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make_case: Make) -> None:
     """On a GPU in fp32, replayed steps leave the weights of eager ones and of the CPU; a second batch is seen too."""
     design, params, batch = make_case(**case)
-    second = replace(batch, advantage=-batch.advantage)
+    second = batch._replace(advantage=-batch.advantage)
     made = []
     for where, graphs in (("cpu", False), (device, False), (device, True)):
         heard: list[Any] = []
@@ -229,7 +228,7 @@ def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make
         engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, mend=mend)
         learn(engine, batch)
         assert heard == [] and (not graphs or len(engine._graphs._captured) == 1)
-        weights, totals = learn(engine, second, replace(KNOBS, learning_rate=5e-4))
+        weights, totals = learn(engine, second, KNOBS._replace(learning_rate=5e-4))
         made.append((weights, totals, engine.gradient()))
         assert engine.counters[0] == 30
     for who, ((one, sums, grad), (other, more, steep)) in zip(

@@ -100,8 +100,9 @@ def test_samples_are_shuffled_by_the_seed() -> None:
         parts = parts_of("soccer", "device", {"ppo.minibatch": 128, "ppo.shuffle": order, "policy.sequence": 8})
         begin(parts)
         rollout = parts.collector.collect(0)
-        drawn = parts.learner._draw(rollout)  # type: ignore[attr-defined]
-        assert drawn.shape == (1, 4, 128)
+        engine, now = parts.learner.engine, parts.learner.now
+        drawn = engine.draw_order(rollout, None, now, np.random.default_rng(0))
+        assert drawn.shape == (4, 128)
         assert torch.equal(drawn.flatten().sort().values, torch.arange(512))
         assert not torch.equal(drawn.flatten(), torch.arange(512))
         parts.learner.update(rollout, 0)
@@ -113,9 +114,9 @@ def test_what_cannot_live_on_a_device_is_said() -> None:
 
     for more, why in (
         ({"opponent": "scripted:rule"}, "opponents play on the CPU"),
-        ({"policy.memory": "gru"}, "a GRU is not among"),
-        ({"curriculum.kind": "uniform"}, "a curriculum follows games one by one"),
-        ({"ppo.vtrace_rho": 1.0}, "V-trace is computed on the CPU"),
+        ({"policy.memory": "gru"}, "policy.memory"),
+        ({"curriculum.kind": "uniform"}, "curriculum.kind"),
+        ({"ppo.vtrace_rho": 1.0}, "ppo.vtrace_rho"),
     ):
         with pytest.raises(ConfigError, match=why):
             parts_of("soccer", "device", more | {"ppo.minibatch": 128})

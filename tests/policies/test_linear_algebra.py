@@ -11,7 +11,7 @@ import torch
 
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
-from slipstream.policies.fused_network import forward, load_obs, outputs
+from slipstream.policies.fused_network import Activations, forward, load_obs, outputs
 from slipstream.policies.linear_algebra import (
     OBS_LIMIT,
     adam,
@@ -153,7 +153,7 @@ def run_steps(
     inputs = outputs(scratch, steps * lanes, stack.table, -1)
     for row in range(steps * lanes):
         load_obs(obs.reshape(steps * lanes, -1), row, mean, scale, inputs[row])
-    forward(params, stack.table, scratch, steps * lanes, lanes, steps, state, episode_start)
+    forward(params, stack.table, Activations(scratch, steps * lanes, episode_start), state, lanes, steps)
     told = outputs(scratch, steps * lanes, stack.table, stack.policy_layer)[:, : design.outputs]
     after = np.zeros_like(state)
     for lane in range(lanes):

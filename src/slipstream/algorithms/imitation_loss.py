@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.demo_batches import plain_batch, policy_actions
-from slipstream.algorithms.engine import POLICY, SAMPLES, SUMS, Batch, Coefficients, Engine
+from slipstream.algorithms.engine import POLICY, SAMPLES, Batch, Coefficients, Engine
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Agent, Array, EnvSpec
 from slipstream.demos.reader import Demos
@@ -36,8 +34,7 @@ class ImitationLoss:
     ) -> dict[str, float]:
         """Imitate, and say how unlike teacher and demos the policy is."""
         row = {}
-        coefficients = replace(
-            coefficients,
+        coefficients = coefficients._replace(
             imitate=True,
             value=0.0,
             entropy=0.0,
@@ -48,14 +45,14 @@ class ImitationLoss:
         ones = np.ones(len(batch.advantage), np.float32)
         if self._teacher is not None and now.teacher_coef:
             action = policy_actions(self.design, self._ask(rollout)).reshape(batch.action.shape)
-            asked = replace(batch, action=action, advantage=ones)
-            row["ppo/teacher_loss"] = _run(engine, asked, order, replace(coefficients, policy=now.teacher_coef))
+            asked = batch._replace(action=action, advantage=ones)
+            row["ppo/teacher_loss"] = _run(engine, asked, order, coefficients._replace(policy=now.teacher_coef))
             row["ppo/teacher_weight"] = now.teacher_coef
         if self._demos is not None and now.demo_coef:
             weight = now.demo_coef * float(self.pull[0])
             shown = self._show(now.demo_batch, batch)
             everything = np.arange(len(shown.weight) // shown.sequence)
-            row["ppo/demo_loss"] = _run(engine, shown, everything, replace(coefficients, policy=weight))
+            row["ppo/demo_loss"] = _run(engine, shown, everything, coefficients._replace(policy=weight))
             row["ppo/demo_weight"] = weight
             self.pull *= now.demo_decay
         return row
@@ -86,8 +83,7 @@ class ImitationLoss:
 
 
 def _run(engine: Engine, batch: Batch, order: Array, coefficients: Coefficients) -> float:
-    totals = np.zeros(SUMS, np.float64)
-    engine.run(batch, order, coefficients, totals)
+    totals = engine.run_epoch(batch, order, coefficients)
     return float(totals[POLICY]) / max(1.0, float(totals[SAMPLES]))
 
 

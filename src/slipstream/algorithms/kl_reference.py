@@ -27,7 +27,7 @@ class KLReference:
         """What is left of the weight that holds the policy near."""
         self._states = np.zeros((rows, agent.design.state_size), np.float32)
 
-    def tell(self, rollout: Rollout, episode_start: Array) -> Array:
+    def evaluate(self, rollout: Rollout, episode_start: Array) -> Array:
         """Its outputs [samples, outputs], ruled-out options marked, and behind means their log deviations."""
         steps, rows = rollout.reward.shape
         action, acting = self.agent.action, self.agent.acting

@@ -195,11 +195,17 @@ class DeviceCollector:
         )
         self._begun: list[Tensor] = [tensor.clone() for tensor in self._kept()]
         self._made = 0
+        self._normaliser = np.zeros(0, np.float32)
+        """The normaliser that was loaded last."""
 
     def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
-        """The weights are shared with the learner; everybody plays against itself."""
+        """Load the normaliser; the weights are shared with the learner. Every game is self-play."""
         assert (seats[:, 1] == SELF).all()
         assert not players
+        normaliser = params_and_stats[len(params_and_stats) - 2 * self.net.design.numbers :]
+        if not np.array_equal(normaliser, self._normaliser):
+            self._normaliser = normaliser.copy()
+            self.net.load_normaliser(params_and_stats)
 
     def start(self, version: int, state: dict[str, Array] | None) -> None:
         """Begin with rollout number `version`, from a snapshot if there is one."""
@@ -251,6 +257,20 @@ class DeviceCollector:
     def snapshot(self, version: int) -> Mapping[str, Array]:
         """What rollout number `version` starts from, brought to the host only if somebody reads it."""
         return Later(lambda: self._snapshot(None if self._made == version else self._begun))
+
+    def finished_episodes(self) -> tuple[Array, int]:
+        """Return, length and outcome of some episodes that ended in the last rollout, and the number of all of them."""
+        listed = self.rollout.ended.cpu().numpy()
+        return listed[listed[:, ENDED] > 0][:, [RETURN, LENGTH, OUTCOME]], int(listed[0, -1])
+
+    def unfinished_episodes(self) -> tuple[Array, Array]:
+        """Return and length so far of the episode of every row."""
+        return self.returns.cpu().numpy(), self.lengths.cpu().numpy()
+
+    def restore_episodes(self, returns: Array, lengths: Array) -> None:
+        """Restore what `unfinished_episodes` returned."""
+        self.returns.copy_(torch.from_numpy(returns))
+        self.lengths.copy_(torch.from_numpy(lengths))
 
     def drain_faults(self) -> list[str]:
         """Native games make no faults."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -118,7 +118,7 @@ class StepGraphs:
             self._last = None
 
     def _key(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> Hashable:
-        fixed = [value for name, value in vars(coefficients).items() if name not in DIALS]
+        fixed = [value for name, value in coefficients._asdict().items() if name not in DIALS]
         return (*data.key, len(index), *fixed)
 
     def _set_dials(self, coefficients: Coefficients) -> None:
@@ -131,7 +131,7 @@ class StepGraphs:
         """The same knobs, of which those that move are read from memory."""
         self._set_dials(coefficients)
         dials: dict[str, Any] = dict(zip(DIALS, self._dials.unbind(0), strict=True))
-        return replace(coefficients, **dials)
+        return coefficients._replace(**dials)
 
     def _capture(self, data: TensorBatch, index: Tensor, coefficients: Coefficients, key: Hashable) -> Captured | None:
         """Capture the step of a minibatch; the weights stay as they are."""

@@ -17,6 +17,23 @@ MOVING = ("advantage", "value_target", "weight")
 """What may change between the epochs of an iteration."""
 
 
+def standardise(advantage: Tensor, weight: Tensor, enabled: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """How to standardise the advantages [..., samples] of minibatches, and the share of one sample in the mean loss.
+
+    Mean and one over the deviation of the samples of weight above 0 (0 and 1 if not enabled), and one over their number.
+    """
+    ignored = weight <= 0
+    number = (~ignored).sum(-1).double()
+    share = 1.0 / number.clamp(min=1)
+    if not enabled:
+        return torch.zeros_like(share).float(), torch.ones_like(share).float(), share.float()
+    values = advantage.double()
+    mean = values.masked_fill(ignored, 0.0).sum(-1) * share
+    squares = (values - mean[..., None]).square().masked_fill(ignored, 0.0).sum(-1)
+    deviation = (squares / (number - 1).clamp(min=1)).sqrt()
+    return mean.float(), (1 / (deviation + 1e-8)).float(), share.float()
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Some sequences of a minibatch, brought in."""
@@ -96,18 +113,10 @@ class TensorBatch:
         step = torch.arange(steps, device=self.device)[:, None]
         return (index // rows * steps + step) * rows + index % rows
 
-    def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over its number."""
-        n = self.samples(index)
-        counts = self.columns["weight"][n] > 0
-        values, number = self.columns["advantage"][n].double(), counts.sum().double()
-        share = 1.0 / number.clamp(min=1)
-        if not wanted:
-            return torch.zeros_like(share).float(), torch.ones_like(share).float(), share.float()
-        mean = values.masked_fill(~counts, 0.0).sum() * share
-        squares = (values - mean).square().masked_fill(~counts, 0.0).sum()
-        deviation = (squares / (number - 1).clamp(min=1)).sqrt()
-        return mean.float(), (1 / (deviation + 1e-8)).float(), share.float()
+    def standardise(self, index: Tensor, enabled: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """`standardise` for the samples of some sequences."""
+        n = self.samples(index).reshape(-1)
+        return standardise(self.columns["advantage"][n], self.columns["weight"][n], enabled)
 
     def _there(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(array)

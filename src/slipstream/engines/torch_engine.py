@@ -16,6 +16,7 @@ from slipstream.algorithms.contrastive_loss import contrastive_loss
 from slipstream.algorithms.engine import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, BatchEvaluation, Coefficients
 from slipstream.contracts import Array
 from slipstream.engines.cuda_graphs import StepGraphs, StepStats
+from slipstream.engines.host_engine import HostEngine
 from slipstream.engines.tensor_batch import MicroBatch, TensorBatch
 from slipstream.engines.torch_backends import HALVES, LossScale, ran_out_of_memory
 from slipstream.engines.torch_optimisers import Optimiser, clip_grad_norm
@@ -26,7 +27,7 @@ from slipstream.policies.design import Design
 from slipstream.policies.torch_policy import ActorCritic, PolicyOutput
 
 SURVEYED = 4096
-"""Samples that `survey` looks at together."""
+"""Samples that `evaluate` runs together."""
 WARMED = 256
 """Samples, at most, that a compiled policy is tried with."""
 
@@ -93,8 +94,8 @@ def warn_of(name: str, applied: Any, why: str) -> None:
     warnings.warn(changed(name, applied, why), stacklevel=2)
 
 
-class TorchEngine:
-    """A torch module and its optimiser behind the same door as the fused kernel."""
+class TorchEngine(HostEngine):
+    """A torch module and its optimiser, with the interface of the fused engine."""
 
     def __init__(
         self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
@@ -103,8 +104,7 @@ class TorchEngine:
     ) -> None:  # fmt: skip
         torch.set_num_threads(threads)
         cuda = torch.device(device).type == "cuda"
-        self.design = design
-        self.params = params
+        super().__init__(design, params)
         self.micro_batch = micro_batch
         self.device = device
         self.policy = ActorCritic(design).to(device)
@@ -112,7 +112,6 @@ class TorchEngine:
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.policy.checkpointing = checkpointing
         self.optimiser = Optimiser(self.policy, optimiser)
-        self.counters = np.zeros(3, np.int64)
         self._stretch = torch.ones((), device=device)
         self._tally = StepStats(device)
         self._data: TensorBatch | None = None
@@ -135,8 +134,8 @@ class TorchEngine:
         """Whether gradients are taken of compiled networks."""
         return self._learning is not self.policy
 
-    def run(self, batch: Batch, order: Array, coefficients: Coefficients, totals: Array) -> None:
-        """Take the gradient steps of one epoch on the sequences in `order`; only at its end the host waits."""
+    def run_epoch(self, batch: Batch, order: Array, coefficients: Coefficients) -> Array:
+        """Take the gradient steps of one epoch on the sequences in `order`; the host waits only at its end."""
         with self._own_stream():
             data, tally = self._bring(batch), self._tally
             tally.begin(int(self.counters[1]))
@@ -150,8 +149,8 @@ class TorchEngine:
             sums, failed, streak = tally.read()
         self.counters += np.array([int(sums[UPDATES]), 0, failed])
         self.counters[1] = streak
-        totals += sums
         self._publish()
+        return sums
 
     def step(self, data: TensorBatch, index: Tensor, coefficients: Coefficients) -> None:
         """Take one gradient step, without waiting for its result."""
@@ -173,8 +172,8 @@ class TorchEngine:
         added[UPDATES] += 1
         tally.add(added, bad, skipped)
 
-    def survey(self, batch: Batch) -> BatchEvaluation:
-        """Look at all samples without learning, in the precision in which the policy acts."""
+    def evaluate(self, batch: Batch) -> BatchEvaluation:
+        """Run the network on all samples without learning, in the precision in which the policy acts."""
         data, samples = self._bring(batch), len(batch.log_prob)
         log_prob, value = (torch.zeros(samples, device=self.device) for _ in range(2))
         sizes: dict[str, Tensor] = {}

@@ -224,7 +224,7 @@ def _on_device(
 ) -> TrainingParts:  # fmt: skip
     """The parts of a run that lives on one device."""
     from slipstream.collect.device import DeviceCollector
-    from slipstream.engines.device_engine import DeviceEpisodes, DevicePPO
+    from slipstream.engines.device_engine import DeviceEngine
     from slipstream.engines.torch_backends import set_backend_flags
     from slipstream.policies.device_net import DeviceNet
     from slipstream.vector.device import DeviceVector
@@ -235,7 +235,9 @@ def _on_device(
     start = load_start(settings.start, design, params_and_stats, spec) if settings.start and episode_start else {}
     net = DeviceNet(design, device, plan.precision.applied)
     began, graphs = time.perf_counter(), plan.graphs.applied
-    learner = DevicePPO(settings, net, params_and_stats, rows, graphs=graphs, absences=spec.absences, start=start)
+    params = design.split_params_and_stats(params_and_stats)[0]
+    engine = DeviceEngine(net, params, graphs=graphs, absences=spec.absences)
+    learner = PPO(settings, design, params_and_stats, engine, rows, start=start)
     if said := told_discount(settings, spec.step_seconds):
         learner.notices.append(said)
     game = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
@@ -243,7 +245,7 @@ def _on_device(
     if graphs:
         try:
             collector.prepare()
-            learner.prepare(collector.rollout)
+            engine.prepare(collector.rollout, settings.ppo, learner.coefficients())
         except RuntimeError as error:
             raise MachineError(
                 f"The GPU cannot capture this run: {str(error).splitlines()[0]}",
@@ -257,7 +259,7 @@ def _on_device(
         else None
     )
     return TrainingParts(
-        choice, spec, plan, design, learner, schedules, DeviceEpisodes(rows, collector), matches, collector, batch,
+        choice, spec, plan, design, learner, schedules, EpisodeStats(rows, versus=False, tracker=collector), matches, collector, batch,
         RewardHackingDetector(steady=True), gate,
     )  # fmt: skip
 
@@ -308,9 +310,9 @@ def needs_torch(settings: Settings, design: Design) -> str:
     """What of this run the fused kernels cannot do; empty: nothing."""
     wants = {
         "an observation with images or tokens": not design.fused,
-        "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
-        "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
-        "the contrastive loss": settings.algorithm == "ppo"
+        "`policy.burn_in` over tokens": design.tokens is not None and settings.policy.burn_in > 0,
+        "`ppo.optimiser` = muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
+        "`ppo.contrastive_coef`": settings.algorithm == "ppo"
         and (settings.ppo.contrastive_coef > 0 or "ppo.contrastive_coef" in settings.schedules),
     }
     return next((what for what, wanted in wants.items() if wanted), "")

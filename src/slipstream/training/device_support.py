@@ -1,4 +1,4 @@
-"""What can live on a GPU as a whole: game, policy and learner together; and if not, why."""
+"""Whether a run can live on a GPU as a whole, with game, policy and learner, and if not, which setting prevents it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from slipstream.settings import Settings
 
 
 def off_device(settings: Settings, spec: EnvSpec, design: Design, *, game: bool, terms: bool, rivals: bool) -> str:
-    """Why a run cannot be played and learned on one device; empty: it can.
+    """Why a run cannot be played and trained on one device; empty: it can.
 
-    `game` says whether the env has a function for one env, `terms` whether there are reward terms of the user's own,
-    `rivals` whether anybody but the policy plays.
+    `game` is whether the env has a GPU version, `terms` whether there are user-defined reward terms, `rivals` whether
+    any agent besides the policy plays.
     """
     ppo, policy = settings.ppo, settings.policy
+
+    def used(name: str) -> bool:
+        return bool(getattr(ppo, name)) or f"ppo.{name}" in settings.schedules
+
     reasons = {
         "this game has no GPU version": not game,
-        "SAC learns on the CPU": settings.algorithm != "ppo",
-        "reward terms of your own are compiled for the CPU": terms,
+        "`algorithm` = sac runs on the CPU only": settings.algorithm != "ppo",
+        "user-defined reward terms run on the CPU only": terms,
         "opponents play on the CPU": rivals,
-        "a curriculum follows games one by one": settings.curriculum.kind != "none",
-        "masks of actions are not among what the GPU plays games by": spec.action.masked,
-        "networks for images or tokens are not among what the GPU plays games by": not design.obs.plain,
-        "layer norm is not among what the GPU plays games by": policy.layer_norm,
-        "a GRU is not among what the GPU plays games by": policy.memory == "gru",
-        "a burn-in is not among what the GPU plays games by": bool(policy.memory != "none" and policy.burn_in),
+        "`curriculum.kind` needs a collector on the CPU": settings.curriculum.kind != "none",
+        "action masks are not supported on the device": spec.action.masked,
+        "image and token observations are not supported on the device": not design.obs.plain,
+        "`policy.layer_norm` is not supported on the device": policy.layer_norm,
+        "`policy.memory` = gru is not supported on the device": policy.memory == "gru",
+        "`policy.burn_in` is not supported on the device": bool(policy.memory != "none" and policy.burn_in),
         "`ppo.optimiser` = muon needs the torch learner": ppo.optimiser == "muon",
-        "the contrastive loss needs the torch learner": ppo.contrastive_coef > 0
-        or "ppo.contrastive_coef" in settings.schedules,
-        "V-trace is computed on the CPU": ppo.vtrace_rho > 0,
-        "priorities of segments are computed on the CPU": ppo.priority_alpha > 0,
-        "a tuned number of epochs is computed on the CPU": ppo.epochs_max > 0,
-        "the policy to stay near is asked on the CPU": ppo.reference is not None,
-        "a teacher is asked on the CPU": ppo.teacher is not None,
-        "demos are imitated on the CPU": ppo.demos is not None,
+        "`ppo.contrastive_coef` needs the torch learner": used("contrastive_coef"),
+        "`ppo.vtrace_rho` is not supported on the device": used("vtrace_rho"),
+        "`ppo.priority_alpha` is not supported on the device": used("priority_alpha"),
+        "`ppo.reference` is not supported on the device": ppo.reference is not None,
+        "`ppo.teacher` is not supported on the device": ppo.teacher is not None,
+        "`ppo.demos` is not supported on the device": ppo.demos is not None,
     }
-    return next((why for why, there in reasons.items() if there), "")
+    return next((why for why, applies in reasons.items() if applies), "")
