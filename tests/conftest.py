@@ -22,8 +22,8 @@ import pytest
 from slipstream.contracts import ActionSpec, Array, ObsSpec, vector_obs
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import apply_mask, log_prob_and_entropy
-from slipstream.policies.fused_network import Activations, forward, load_obs, outputs
-from slipstream.policies.linear_algebra import CHUNK
+from slipstream.policies.fused_network import forward, load_obs, outputs
+from slipstream.policies.linear_algebra import CHUNK, Activations
 from slipstream.settings import PolicySettings
 from slipstream.system import numba_compile
 

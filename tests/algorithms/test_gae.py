@@ -36,10 +36,12 @@ def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, 
 def test_by_hand_with_termination_and_truncation() -> None:
     """Five steps: one ends by termination, one by truncation, and the last is bootstrapped from what follows."""
     found = advantages(
-        reward=[[1], [2], [3], [4], [5]], value=[[0.1], [0.2], [0.3], [0.4], [0.5], [0.6]],
-        terminated=[[0], [1], [0], [0], [0]], truncated=[[0], [0], [0], [1], [0]],
+        reward=[[1], [2], [3], [4], [5]],
+        value=[[0.1], [0.2], [0.3], [0.4], [0.5], [0.6]],
+        terminated=[[0], [1], [0], [0], [0]],
+        truncated=[[0], [0], [0], [1], [0]],
         final_value=[[0], [0], [0], [0.7], [0]],
-    )  # fmt: skip
+    )
     a_4 = 5 + 0.9 * 0.6 - 0.5  # goes on behind the rollout: V of the last observation
     a_3 = 4 + 0.9 * 0.7 - 0.4  # truncated: V of its final observation, and nothing is carried over the cut
     a_2 = 3 + 0.9 * 0.4 - 0.3 + 0.9 * 0.8 * a_3

@@ -19,9 +19,13 @@ from slipstream.training.build import TrainingParts, build, choose_env
 
 ENGINES = ["fused", "torch"]
 SMALL = {
-    "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 32, "ppo__minibatch": 32,
+    "plan__collector": "local",
+    "plan__envs": 4,
+    "plan__threads": 1,
+    "ppo__rollout": 32,
+    "ppo__minibatch": 32,
     "policy__hidden": [16],
-}  # fmt: skip
+}
 
 
 def make(factory: Callable[[], Any], **more: Any) -> TrainingParts:
@@ -89,9 +93,13 @@ def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -
     Episodes of ten steps end inside sequences of sixteen, and states go on from rollout to rollout.
     """
     more = {
-        "plan__learner": engine, "ppo__learning_rate": 1e-12, "ppo__epochs": 1, "policy__memory": memory,
-        "policy__memory_size": 12, "policy__squash": actions == "continuous",
-    }  # fmt: skip
+        "plan__learner": engine,
+        "ppo__learning_rate": 1e-12,
+        "ppo__epochs": 1,
+        "policy__memory": memory,
+        "policy__memory_size": 12,
+        "policy__squash": actions == "continuous",
+    }
     parts = make(lambda: ToyEnv(actions), **more)
     steps = 0
     for version in range(3):

@@ -21,9 +21,17 @@ from slipstream.engines.torch_engine import TorchEngine, warn_of
 from slipstream.policies.design import Design
 
 KNOBS = Coefficients(
-    minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
-    adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
-)  # fmt: skip
+    minibatch=40,
+    clip=0.2,
+    clip_value=0.0,
+    value=0.5,
+    entropy=0.02,
+    max_grad_norm=0.5,
+    learning_rate=1e-3,
+    adam_eps=1e-5,
+    weight_decay=0.0,
+    normalise_advantage=True,
+)
 SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1))))
 READ = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("seen", "tokens", (6, 3))))
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -51,9 +59,21 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
         weight, episode_start = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
         state = np.zeros((count // design.sequence, design.state_size), np.float32)
         batch = Batch(
-            obs, mean, scale, mask, action, columns[0] - 1.5, *columns[1:], weight, episode_start, state,
-            np.zeros((count, 0), np.float32), np.zeros(0, np.int64), 10, design.sequence,
-        )  # fmt: skip
+            obs,
+            mean,
+            scale,
+            mask,
+            action,
+            columns[0] - 1.5,
+            *columns[1:],
+            weight,
+            episode_start,
+            state,
+            np.zeros((count, 0), np.float32),
+            np.zeros(0, np.int64),
+            10,
+            design.sequence,
+        )
         return design, params.copy(), batch
 
     return make
@@ -91,9 +111,22 @@ def test_what_does_not_count_is_left_out_of_the_standard() -> None:
     zeros, none = np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
     columns = {"advantage": np.array([1, 100, 3, 5], np.float32), "weight": np.array([1, 0, 0.5, 2], np.float32)}
     batch = Batch(
-        none, zeros[:0], zeros[:0], none, none, zeros, zeros, columns["advantage"], zeros, columns["weight"],
-        np.zeros(4, np.uint8), none, none, np.zeros(0, np.int64), 4,
-    )  # fmt: skip
+        none,
+        zeros[:0],
+        zeros[:0],
+        none,
+        none,
+        zeros,
+        zeros,
+        columns["advantage"],
+        zeros,
+        columns["weight"],
+        np.zeros(4, np.uint8),
+        none,
+        none,
+        np.zeros(0, np.int64),
+        4,
+    )
     data = TensorBatch(batch, "cpu")
     mean, factor, share = data.standardise(torch.arange(4), True)
     assert (float(mean), float(factor)) == (3.0, pytest.approx(0.5)) and float(share) == pytest.approx(1 / 3)
@@ -147,9 +180,12 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     ],
 )
 def test_a_graph_can_hold_a_step(
-    case: dict[str, Any], how: dict[str, Any], coefficients: dict[str, Any], make_case: Make,
+    case: dict[str, Any],
+    how: dict[str, Any],
+    coefficients: dict[str, Any],
+    make_case: Make,
     refused: Callable[..., list[str]],
-) -> None:  # fmt: skip
+) -> None:
     """A gradient step copies nothing from the host, and never asks for a result: on a GPU it can be captured."""
     compared = case.pop("reference", False)
     design, params, batch = make_case(**case)
@@ -168,12 +204,25 @@ def test_a_graph_can_hold_a_step(
 def test_what_a_graph_cannot_hold_is_noticed(refused: Callable[..., list[str]]) -> None:
     """Numbers that torch makes tensors of, tensors of the host, results that are asked for, and sizes that depend."""
     x = torch.arange(6.0, device="cpu:0").reshape(2, 3)
-    fine = [lambda: 2 * x - 1, lambda: x.clamp(min=1.0), lambda: x.masked_fill(x > 1, 0.0), lambda: x[0].fill_(1.0),
-            lambda: torch.zeros(3, device="cpu:0") + x, lambda: torch.zeros_like(x).copy_(x)]  # fmt: skip
+    fine = [
+        lambda: 2 * x - 1,
+        lambda: x.clamp(min=1.0),
+        lambda: x.masked_fill(x > 1, 0.0),
+        lambda: x[0].fill_(1.0),
+        lambda: torch.zeros(3, device="cpu:0") + x,
+        lambda: torch.zeros_like(x).copy_(x),
+    ]
     assert [refused(work) for work in fine] == [[]] * len(fine)
-    wrong = [lambda: torch.where(x > 1, x, 0.0), lambda: x[0].__setitem__(1, 1.0), lambda: x[torch.arange(2)],
-             lambda: x.copy_(torch.zeros(3)), lambda: torch.tensor([1.0]).to("cpu:0", copy=True), lambda: x[x > 1],
-             lambda: float(x.sum()), lambda: torch.nonzero(x)]  # fmt: skip
+    wrong = [
+        lambda: torch.where(x > 1, x, 0.0),
+        lambda: x[0].__setitem__(1, 1.0),
+        lambda: x[torch.arange(2)],
+        lambda: x.copy_(torch.zeros(3)),
+        lambda: torch.tensor([1.0]).to("cpu:0", copy=True),
+        lambda: x[x > 1],
+        lambda: float(x.sum()),
+        lambda: torch.nonzero(x),
+    ]
     assert [len(refused(work)) for work in wrong] == [1] * len(wrong)
     with pytest.raises(pytest.fail.Exception, match=r"Tensor\.numpy\(\) within a capture"):
         refused(lambda: x.numpy())
@@ -209,7 +258,7 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
     told = "the learner takes its steps one by one: a step cannot be captured: this copy is not permitted"
     engine._graphs = StepGraphs(
         engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told)
-    )  # fmt: skip
+    )
     for one, other in zip(learn(plain, batch), learn(engine, batch), strict=True):
         assert np.array_equal(one, other)
     assert (tried, heard) == ([1], [("graphs", "acting", told)])

@@ -27,15 +27,21 @@ from slipstream.policies.distributions import apply_mask
 from slipstream.policies.encoders import Pool
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 
-KINDS = [
-    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
-]  # fmt: skip
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 MEMORIES = ["none", "gru", "lstm"]
 ENGINES: dict[str, Callable[..., Any]] = {"fused": FusedEngine, "torch": TorchEngine}
 KNOBS = Coefficients(
-    minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
-    adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
-)  # fmt: skip
+    minibatch=40,
+    clip=0.2,
+    clip_value=0.0,
+    value=0.5,
+    entropy=0.02,
+    max_grad_norm=0.5,
+    learning_rate=1e-3,
+    adam_eps=1e-5,
+    weight_decay=0.0,
+    normalise_advantage=True,
+)
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
 )
@@ -49,9 +55,15 @@ def cover() -> list[dict[str, Any]]:
     for (a, kind), (b, memory) in product(enumerate(KINDS), enumerate(MEMORIES)):
         activation = ("tanh", "relu", "elu")[(a + 2 * b) % 3]
         cases.append(
-            {"kind": kind, "memory": memory, "shared": (a + b) % 2 == 0, "layer_norm": (a // 2 + b) % 2 == 0,
-             "activation": activation, "memory_layers": 1 + (a // 4 + b) % 2}
-        )  # fmt: skip
+            {
+                "kind": kind,
+                "memory": memory,
+                "shared": (a + b) % 2 == 0,
+                "layer_norm": (a // 2 + b) % 2 == 0,
+                "activation": activation,
+                "memory_layers": 1 + (a // 4 + b) % 2,
+            }
+        )
     return cases
 
 
@@ -83,9 +95,24 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
         episode_start = (random.random(count) < 0.1).astype(np.uint8) if memory else np.zeros(count, np.uint8)
         none = np.zeros((count, 0), np.float32)
         batch = Batch(
-            obs, mean, scale, mask, action, drawn(0), drawn(0), drawn(1), drawn(1), weight, episode_start, state, none,
-            np.zeros(0, np.int64), rows, sequence, design.policy.burn_in if memory else 0,
-        )  # fmt: skip
+            obs,
+            mean,
+            scale,
+            mask,
+            action,
+            drawn(0),
+            drawn(0),
+            drawn(1),
+            drawn(1),
+            weight,
+            episode_start,
+            state,
+            none,
+            np.zeros(0, np.int64),
+            rows,
+            sequence,
+            design.policy.burn_in if memory else 0,
+        )
         seen = TorchEngine(design, params.copy(), 1).evaluate(batch)
         near = {
             "log_prob": drawn(0.2, seen.log_prob),
@@ -133,9 +160,7 @@ def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
     assert np.abs(fused.params - other.params).max() < 1e-5
     assert np.abs(fused.params - case[1]).max() > 1e-3
     assert np.allclose(fused.gradient(), other.gradient(), atol=2e-5, rtol=1e-3)
-    for name in (
-        "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "reference_kl", "gradient_norm"
-    ):  # fmt: skip
+    for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "reference_kl", "gradient_norm"):
         assert getattr(one, name) == pytest.approx(getattr(two, name), abs=2e-5, rel=1e-4), name
     for name, array in other.snapshot().items():
         assert np.allclose(fused.snapshot()[name], array, atol=1e-5), name

@@ -14,16 +14,37 @@ from slipstream.training.run_state import Position, capture, restore
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "soccer": ("soccer", {"ppo.minibatch": 128, "ppo.shuffle": "time"}),
-    "two networks": ("soccer", {"ppo.minibatch": 128, "ppo.shuffle": "time", "policy.shared": False, "ppo.epochs": 2,
-                                "policy.activation": "tanh", "ppo.clip_value": 0.1, "ppo.optimiser": "adamw",
-                                "ppo.weight_decay": 0.1}),
-    "lstm": ("soccer", {"ppo.minibatch": 512, "policy.memory": "lstm", "policy.memory_size": 20, "policy.sequence": 8,
-                        "ppo.shuffle": "time", "env.match_seconds": 0.8}),
+    "two networks": (
+        "soccer",
+        {
+            "ppo.minibatch": 128,
+            "ppo.shuffle": "time",
+            "policy.shared": False,
+            "ppo.epochs": 2,
+            "policy.activation": "tanh",
+            "ppo.clip_value": 0.1,
+            "ppo.optimiser": "adamw",
+            "ppo.weight_decay": 0.1,
+        },
+    ),
+    "lstm": (
+        "soccer",
+        {
+            "ppo.minibatch": 512,
+            "policy.memory": "lstm",
+            "policy.memory_size": 20,
+            "policy.sequence": 8,
+            "ppo.shuffle": "time",
+            "env.match_seconds": 0.8,
+        },
+    ),
     "kart": ("kart", {"ppo.minibatch": 64, "ppo.shuffle": "time", "env.match_seconds": 2.4}),
     "kart, two ends in a rollout": ("kart", {"ppo.minibatch": 64, "ppo.shuffle": "time", "env.match_seconds": 1.0}),
-    "mixed": ("soccer:mixed", {"ppo.minibatch": 1536, "ppo.shuffle": "time", "env.match_seconds": 1.0,
-                               "env.target": ("1v1", "3v3")}),
-}  # fmt: skip
+    "mixed": (
+        "soccer:mixed",
+        {"ppo.minibatch": 1536, "ppo.shuffle": "time", "env.match_seconds": 1.0, "env.target": ("1v1", "3v3")},
+    ),
+}
 COMPARED = ("obs", "action", "log_prob", "value", "reward", "terminated", "truncated", "active", "state")
 
 
@@ -77,8 +98,13 @@ def test_device_is_local(name: str) -> None:
 @pytest.mark.parametrize("goes_on", ["local", "device"])
 def test_a_run_goes_on_with_either(goes_on: str) -> None:
     """What `device` keeps in a checkpoint is what `local` starts from, and itself it goes on exactly."""
-    more = {"ppo.minibatch": 512, "policy.memory": "lstm", "policy.memory_size": 16, "policy.sequence": 8,
-            "env.match_seconds": 0.8}  # fmt: skip
+    more = {
+        "ppo.minibatch": 512,
+        "policy.memory": "lstm",
+        "policy.memory_size": 16,
+        "policy.sequence": 8,
+        "env.match_seconds": 0.8,
+    }
     first, second = parts_of("soccer", "device", more), parts_of("soccer", goes_on, more)
     begin(first)
     for version in range(2):

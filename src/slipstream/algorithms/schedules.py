@@ -16,13 +16,35 @@ from slipstream.settings import PPOSettings, SACSettings, Section, Settings
 
 SECTIONS: dict[str, type[Section]] = {"ppo": PPOSettings, "sac": SACSettings}
 FIXED = {
-    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrastive_steps",
-    "ppo.normalise_advantage", "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
-    "sac.rollout", "sac.batch_size", "sac.buffer_size", "sac.buffer_mib", "sac.learning_starts", "sac.n_step", "sac.critics",
-    "sac.target_critics", "sac.critic_layer_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
-    "sac.actor_warmup", "sac.initial_temperature", "ppo.freeze_obs_stats_steps", "ppo.value_warmup_explained_variance", "ppo.demo_batch",
+    "ppo.rollout",
+    "ppo.minibatch",
+    "ppo.epochs_max",
+    "ppo.value_warmup",
+    "ppo.contrastive_steps",
+    "ppo.normalise_advantage",
+    "ppo.normalise_obs",
+    "ppo.normalise_return",
+    "ppo.priority_alpha",
+    "ppo.reference_decay",
+    "sac.rollout",
+    "sac.batch_size",
+    "sac.buffer_size",
+    "sac.buffer_mib",
+    "sac.learning_starts",
+    "sac.n_step",
+    "sac.critics",
+    "sac.target_critics",
+    "sac.critic_layer_norm",
+    "sac.normalise_obs",
+    "sac.temperature",
+    "sac.demo_share",
+    "sac.actor_warmup",
+    "sac.initial_temperature",
+    "ppo.freeze_obs_stats_steps",
+    "ppo.value_warmup_explained_variance",
+    "ppo.demo_batch",
     "ppo.demo_decay",
-}  # fmt: skip
+}
 """Numbers that arrays are sized by, that a run keeps state about, or that switch something on."""
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 FORM = re.compile(

@@ -76,9 +76,12 @@ class StepGraphs:
     """The captured steps of a learner."""
 
     def __init__(
-        self, step: Callable[[TensorBatch, Tensor, Coefficients], None], optimiser: Optimiser,
-        unfit: Callable[[TensorBatch, Coefficients], str], mend: Callable[[str, Any, str], None],
-    ) -> None:  # fmt: skip
+        self,
+        step: Callable[[TensorBatch, Tensor, Coefficients], None],
+        optimiser: Optimiser,
+        unfit: Callable[[TensorBatch, Coefficients], str],
+        mend: Callable[[str, Any, str], None],
+    ) -> None:
         self._step, self._optimiser, self._unfit, self._mend = step, optimiser, unfit, mend
         device = next(iter(optimiser.named.values())).device
         self._dials = torch.zeros(len(DIALS), device=device)

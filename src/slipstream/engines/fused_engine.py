@@ -37,8 +37,6 @@ from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import add_log_prob_gradient, apply_mask, log_prob_and_entropy
 from slipstream.policies.fused_network import (
-    Activations,
-    Gradients,
     Network,
     backward,
     outputs,
@@ -50,6 +48,8 @@ from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.linear_algebra import (
     CHUNK,
     ZERO,
+    Activations,
+    Gradients,
     adam,
     add_row,
     copy_row,

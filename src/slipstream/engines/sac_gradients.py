@@ -22,7 +22,7 @@ from slipstream.policies.distributions import (
     log_squash,
     softmax_part,
 )
-from slipstream.policies.fused_network import Activations, Gradients, backward, forward, load_obs, outputs
+from slipstream.policies.fused_network import backward, forward, load_obs, outputs
 from slipstream.policies.layer_norm import layer_norm_backward_row
 from slipstream.policies.linear_algebra import (
     CHUNK,
@@ -30,6 +30,8 @@ from slipstream.policies.linear_algebra import (
     ONE,
     TWO,
     ZERO,
+    Activations,
+    Gradients,
     activation_gradient,
     exponential,
     hyperbolic_tangent,

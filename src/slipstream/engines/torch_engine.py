@@ -98,10 +98,21 @@ class TorchEngine(HostEngine):
     """A torch module and its optimiser, with the interface of the fused engine."""
 
     def __init__(
-        self, design: Design, params: Array, threads: int, micro_batch: int | None = None, checkpointing: bool = False,
-        optimiser: str = "adam", device: str = "cpu", precision: str = "fp32", compiled: bool = False,
-        compile_mode: str = "default", mend: Mend = warn_of, graphs: bool = False, offload: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        design: Design,
+        params: Array,
+        threads: int,
+        micro_batch: int | None = None,
+        checkpointing: bool = False,
+        optimiser: str = "adam",
+        device: str = "cpu",
+        precision: str = "fp32",
+        compiled: bool = False,
+        compile_mode: str = "default",
+        mend: Mend = warn_of,
+        graphs: bool = False,
+        offload: bool = False,
+    ) -> None:
         torch.set_num_threads(threads)
         cuda = torch.device(device).type == "cuda"
         super().__init__(design, params)

@@ -38,10 +38,21 @@ class Adam:
         with torch.no_grad():
             torch._foreach_add_(taken, 1)
             torch._fused_adamw_(
-                weights, list(grads.values()), first, second, [], taken, lr=coefficients.learning_rate, beta1=0.9,
-                beta2=0.999, weight_decay=coefficients.weight_decay, eps=coefficients.adam_eps, amsgrad=False, maximize=False,
+                weights,
+                list(grads.values()),
+                first,
+                second,
+                [],
+                taken,
+                lr=coefficients.learning_rate,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=coefficients.weight_decay,
+                eps=coefficients.adam_eps,
+                amsgrad=False,
+                maximize=False,
                 found_inf=left_out,
-            )  # fmt: skip
+            )
             torch._foreach_sub_(taken, [left_out] * len(taken))
 
 

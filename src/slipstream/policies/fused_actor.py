@@ -9,8 +9,8 @@ import numpy as np
 from slipstream.contracts import Array
 from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.distributions import apply_mask, greedy, log_deviation, sample
-from slipstream.policies.fused_network import Activations, Network, forward, load_obs, outputs
-from slipstream.policies.linear_algebra import CHUNK
+from slipstream.policies.fused_network import Network, forward, load_obs, outputs
+from slipstream.policies.linear_algebra import CHUNK, Activations
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_OUTPUTS, HEAD_VALUE
 from slipstream.policies.recurrent import keep_state
 from slipstream.policies.token_encoder import AS_IT_IS, Reader

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from slipstream.contracts import Array
 from slipstream.policies.layer_norm import layer_norm, layer_norm_backward
 from slipstream.policies.linear_algebra import (
-    OBS_LIMIT,
-    ONE,
     ZERO,
+    Activations,
+    Gradients,
     activate,
     activation_gradient,
     add_products,
     dense,
+    normalise,
     product,
     scratch_columns,
     transpose_rows,
@@ -54,36 +55,15 @@ class Network(NamedTuple):
     value_layer: int
 
 
-class Activations(NamedTuple):
-    """The memory of a forward pass: the outputs of every layer for up to `block` rows."""
-
-    scratch: Array  # [block * columns]
-    block: int
-    episode_start: Array  # [steps, lanes]: 1 where an episode begins, which clears the recurrent state
-
-
-class Gradients(NamedTuple):
-    """The memory of a backward pass."""
-
-    scratch: Array  # the layout of the activations: gradients of the layers' outputs
-    params: Array  # the flat gradient, which is added to
-    flipped: Array  # transposed weights, see `transpose_weights`
-    carried: Array  # [2, lanes, columns]: what flows back through recurrent layers
-
-
 SequenceBatch = Any
 """An `algorithms.engine.Batch`: the columns obs, mean, scale, episode_start and state, and rows, sequence, burn_in."""
 
 
 @compiled_fused
 def load_obs(obs: Array, row: int, mean: Array, scale: Array, into: Array) -> None:
-    """Write one normalised observation; the padding behind it stays zero.
-
-    A number whose scale is exactly 1 is copied as it is; all others are clipped to the limit.
-    """
+    """Write one normalised observation; the padding behind it stays zero."""
     for k in range(obs.shape[1]):
-        value = (obs[row, k] - mean[k]) * scale[k]
-        into[k] = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+        into[k] = normalise(obs[row, k], mean[k], scale[k])
 
 
 @compiled_fused
@@ -103,7 +83,7 @@ def forward(params: Array, table: Array, work: Activations, state: Array | None,
         terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
         before = scratch_columns(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
         if state is not None and table[layer, KIND] != DENSE:
-            recurrent_forward(params, table[layer], before, scratch, block, lanes, steps, state, work.episode_start)
+            recurrent_forward(params, table[layer], before, work, state, lanes, steps)
             continue
         after = outputs(scratch, block, table, layer)
         matrix = params[weight:bias].reshape(terms, columns)
@@ -141,19 +121,7 @@ def backward(
             if row[NORM] >= 0:
                 layer_norm_backward(params, row, grad, scratch, gradient, block, rows)
         else:
-            recurrent_backward(
-                row,
-                grads.flipped,
-                scratch,
-                grads.scratch,
-                gradient,
-                block,
-                lanes,
-                steps,
-                state,
-                work.episode_start,
-                grads.carried,
-            )
+            recurrent_backward(row, work, state, grads, lanes, steps)
             columns *= gates_of(row[KIND])
             grad = scratch_columns(grads.scratch, block, row[EXTRA], columns)
         weight, bias = row[WEIGHT], row[BIAS]
