@@ -238,7 +238,5 @@ def test_a_rollout_with_nothing_in_it_ends_the_run() -> None:
     rollout.active[:] = 0
     with pytest.raises(EnvError) as caught:
         parts.learner.update(rollout, 0)
-    assert str(caught.value) == (
-        "Not one transition of this rollout could be used: every observation or reward was masked.\n"
-        "hint: the messages above name the env and the reward term; mend them"
-    )
+    assert str(caught.value).startswith("Every transition of this rollout was masked")
+    assert "\nhint: the messages above name the env" in str(caught.value)

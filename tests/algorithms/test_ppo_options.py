@@ -100,7 +100,7 @@ def test_muon_learns_by_torch_and_otherwise_than_adam() -> None:
     assert all(np.abs(step).max() > 0 for step in moved.values())
     other = weights(plain)["trunk.layers.0.weight"] - start["trunk.layers.0.weight"]
     assert not np.allclose(moved["trunk.layers.0.weight"], other, atol=1e-4)
-    with pytest.raises(ConfigError, match="ppo.optimiser"):
+    with pytest.raises(ConfigError, match=r"ppo\.optimiser"):
         make(ppo__optimiser="muon", plan__learner="fused")
 
 

@@ -16,7 +16,7 @@ from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
 from slipstream.errors import ConfigError, EnvError
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import FusedActing
+from slipstream.policies.fused_actor import FusedActor
 from slipstream.settings import SACSettings, Settings
 
 BOX = ActionSpec("continuous", (), (-2.0,), (2.0,))
@@ -42,7 +42,7 @@ class Game:
 
     def __init__(self, sac: SAC, rows: int, pay: Any, ended: str = "terminated", seed: int = 0) -> None:
         self.sac, self.rows, self.pay, self.ended = sac, rows, pay, ended
-        self.acting = FusedActing(sac.design)
+        self.acting = FusedActor(sac.design)
         self.acting.load(sac.params_and_stats)
         self.random = np.random.default_rng(seed)
         self.streams = np.stack([self.random.integers(0, 2**31, rows), np.zeros(rows, np.int64)], axis=1)

@@ -15,9 +15,9 @@ import torch
 from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Coefficients
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines import cuda_graphs as graphs_module
-from slipstream.engines.cuda_graphs import WARMED, StepGraphs, StepStats
+from slipstream.engines.cuda_graphs import EAGER_STEPS, StepGraphs, StepStats
 from slipstream.engines.tensor_batch import TensorBatch
-from slipstream.engines.torch_engine import TorchEngine, warn_of
+from slipstream.engines.torch_engine import TorchEngine, warn_of_fallback
 from slipstream.policies.design import Design
 
 KNOBS = Coefficients(
@@ -145,10 +145,10 @@ def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
     """Sequences with memory are learned step by step, and the plan hears why, once."""
     design, params, batch = make_case(memory="lstm", sequence=5)
     engine, heard = TorchEngine(design, params, 1), list[Any]()
-    graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told))
+    graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, lambda *told: heard.append(told))
     data = TensorBatch(batch, "cpu")
-    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(WARMED + 2))
-    why = "the learner takes its steps one by one: sequences are cut where episodes begin"
+    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(EAGER_STEPS + 2))
+    why = "the learner runs without CUDA graphs: `policy.memory`: sequences are cut where episodes begin"
     assert heard == [("graphs", "acting", why)]
 
 
@@ -192,11 +192,11 @@ def test_a_graph_can_hold_a_step(
     if compared:
         batch = batch._replace(reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
     engine = TorchEngine(design, params, 1, device="cpu:0", **how)
-    graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
+    graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, print)
     data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), KNOBS._replace(**coefficients)
-    assert engine._unfit_for_graphs(data, chosen) == ""
+    assert engine._why_not_capture(data, chosen) == ""
     engine.step(data, index, chosen)
-    dialled, before = graphs._dialled(chosen), engine.gradient()
+    dialled, before = graphs._with_memory(chosen), engine.gradient()
     assert refused(lambda: engine.step(data, index, dialled)) == []
     assert not np.array_equal(engine.gradient(), before)
 
@@ -236,7 +236,7 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
     for graphed in (False, True):
         engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that data has to be brought to
         if graphed:
-            engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, warn_of)
+            engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, warn_of_fallback)
         learn(engine, batch)
         made.append(learn(engine, second, KNOBS._replace(learning_rate=5e-4, clip=0.1, entropy=0.0)))
         assert not graphed or len(engine._graphs._captured) == 1
@@ -255,9 +255,9 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
 
     monkeypatch.setattr(graphs_module, "capture", fail)
     plain, engine = (TorchEngine(design, params.copy(), 1) for _ in range(2))
-    told = "the learner takes its steps one by one: a step cannot be captured: this copy is not permitted"
+    told = "the learner runs without CUDA graphs: a step cannot be captured: this copy is not permitted"
     engine._graphs = StepGraphs(
-        engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told)
+        engine.step, engine.optimiser, engine._why_not_capture, lambda *told: heard.append(told)
     )
     for one, other in zip(learn(plain, batch), learn(engine, batch), strict=True):
         assert np.array_equal(one, other)
@@ -274,7 +274,7 @@ def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make
     for where, graphs in (("cpu", False), (device, False), (device, True)):
         heard: list[Any] = []
         mend = partial(lambda into, *told: into.append(told), heard)
-        engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, mend=mend)
+        engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, report_fallback=mend)
         learn(engine, batch)
         assert heard == [] and (not graphs or len(engine._graphs._captured) == 1)
         weights, totals = learn(engine, second, KNOBS._replace(learning_rate=5e-4))
@@ -336,7 +336,13 @@ def test_observations_may_stay_on_the_host(device: str, make_case: Make) -> None
     heard: list[Any] = []
     kept = learn(TorchEngine(design, params.copy(), 1, device=device), batch)
     engine = TorchEngine(
-        design, params.copy(), 1, device=device, offload=True, graphs=True, mend=lambda *told: heard.append(told)
+        design,
+        params.copy(),
+        1,
+        device=device,
+        offload=True,
+        graphs=True,
+        report_fallback=lambda *told: heard.append(told),
     )
     away = learn(engine, batch)
     near(kept[0], away[0], atol=1e-5)

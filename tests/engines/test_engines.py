@@ -628,7 +628,7 @@ def test_contrast_in_blocks_is_the_contrast_of_all(monkeypatch: pytest.MonkeyPat
     generator = torch.Generator().manual_seed(0)
     anchors, positives = torch.randn(2, 50, 8, generator=generator)
     whole = contrastive_loss(anchors, positives, 0.2)
-    monkeypatch.setattr(contrasting, "CONTRASTED", 7)
+    monkeypatch.setattr(contrasting, "CHUNK", 7)
     for one, two in zip(whole, contrastive_loss(anchors, positives, 0.2), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
@@ -741,7 +741,7 @@ def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> Non
     design, params, batch = make_case(hidden=(12,), activation="relu")
     coefficients, said = KNOBS._replace(minibatch=60), list[tuple[Any, ...]]()
     plain = TorchEngine(design, params.copy(), 1)
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and not plain.compiled
     assert np.array_equal(engine.params, params), "the trial must leave no trace"
     orders = orders_of(batch, 3)
@@ -782,7 +782,9 @@ def test_other_sizes_are_not_compiled_for_ever(
     batch, coefficients, said = paired(design, batch), KNOBS._replace(contrast=0.2), list[tuple[Any, ...]]()
     wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
     plain = TorchEngine(design, params.copy(), 1, **wanted)
-    engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(
+        design, params.copy(), 1, **wanted, compiled=True, report_fallback=lambda *told: said.append(told)
+    )
     first, counts = len(captured), []
     assert first == 1, "a network is one piece for the compiler, and a second one of the same kind is no other"
     for sizes in ((199, 30, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
@@ -805,7 +807,7 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, 
     design, params, batch = make_case(memory="gru")
     plain, said = TorchEngine(design, params.copy(), 1), list[tuple[Any, ...]]()
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     for one in (plain, engine):
         outcome_of(one, batch, KNOBS, orders_of(batch, 2))
     assert said == [("compile", False, "compiling failed: the compiler is on holiday")]
@@ -825,7 +827,9 @@ def test_a_machine_without_a_compiler_is_named(
     monkeypatch.setattr(config.cpp, "cxx", (str(tmp_path / "g++"),))
     design, params, _ = make_case()
     said: list[tuple[Any, ...]] = []
-    assert not TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told)).compiled
+    assert not TorchEngine(
+        design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told)
+    ).compiled
     ((name, applied, why),) = said
     assert (name, applied) == ("compile", False) and "No working C++ compiler found" in why and "\n" not in why
 
@@ -841,7 +845,7 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
 
     tried = [1_000]
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=once))
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and calls[0] > 0
     tried[0] = calls[0]
     coefficients = KNOBS._replace(minibatch=199)  # and one more, whose size is no symbol to torch

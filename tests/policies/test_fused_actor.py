@@ -13,7 +13,7 @@ from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import MASKED, sample
-from slipstream.policies.fused_actor import FusedActing, make_actor
+from slipstream.policies.fused_actor import FusedActor, make_actor
 from slipstream.policies.parameter_layout import head_table
 from slipstream.policies.torch_actor import TorchActor
 from slipstream.policies.torch_policy import ActorCritic
@@ -188,7 +188,7 @@ def test_values_alone_equal_those_of_acting(
     obs, mask, _ = make_samples(design, 70)
     start = np.full((70, design.state_size), 0.2, np.float32)
     value = act(design, params_and_stats, obs, mask, make_streams(0, "act", 0, 70), True, states=start.copy())[2]
-    acting = FusedActing(design)
+    acting = FusedActor(design)
     acting.load(params_and_stats)
     alone, held = np.full(70, 9.0, np.float32), start.copy()
     acting.value(np.array([3, 5, 69]), obs, alone, held)
@@ -205,7 +205,7 @@ def test_telling_gives_outputs_and_moves_states(
     """`tell` gives the module's outputs, log deviations behind means, and the states that acting gives."""
     design, params_and_stats = make_policy(kind, memory=memory)
     obs, mask, _ = make_samples(design, 70)
-    acting = FusedActing(design)
+    acting = FusedActor(design)
     acting.load(params_and_stats)
     behind = design.outputs if kind == "continuous" else 0
     told = np.zeros((70, design.outputs + behind), np.float32)
@@ -233,7 +233,7 @@ def test_the_pack_is_used_where_it_stands(
     design, params_and_stats = make_policy("discrete", obs)
     seen, _, _ = make_samples(design, 4)
     acting = make_actor(design)
-    assert isinstance(acting, FusedActing if obs == 7 else TorchActor)
+    assert isinstance(acting, FusedActor if obs == 7 else TorchActor)
     acting.load(params_and_stats)
     before, after, none = np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
     acting.value(np.arange(4), seen, before, none)

@@ -321,7 +321,7 @@ def test_memory_that_is_too_small_for_anything_is_said(small_memory: Callable[[i
     with pytest.raises(MachineError) as caught:
         learn(parts)
     assert str(caught.value) == (
-        "Memory ran out in the midst of learning, with 1 samples at once: no less can be held.\n"
+        "Out of memory with a micro batch of one sequence of 1 samples.\n"
         "hint: try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
     )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
+from slipstream.algorithms.rollback import Restorable
 from slipstream.contracts import Array
 from slipstream.policies.parameter_layout import Weights
 
@@ -39,13 +39,6 @@ def dormant(activity: Mapping[str, Array]) -> dict[str, float]:
 def skipped_steps(steps: int) -> str:
     """The notice about gradient steps that were not taken."""
     return f"{steps} gradient steps were not finite and were skipped."
-
-
-class Restorable(Protocol):
-    """What can be restored."""
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        """Restore what a snapshot returned."""
 
 
 def fall_back(engine: Restorable, good: dict[str, Array], rate_scale: Array) -> str:

@@ -33,7 +33,7 @@ DeviceArray = Any
 """A torch tensor outside of kernels, an array inside."""
 
 
-class Sample(NamedTuple):
+class RecordedSample(NamedTuple):
     """What the loss reads of one sample of the batch."""
 
     log_prob: Number
@@ -59,7 +59,7 @@ class SampleLoss(NamedTuple):
 
 @compiled_fused
 def clipped_loss(
-    log_prob: Number, value: Number, sample: Sample, clip: Number, clip_value: Number, imitate: bool
+    log_prob: Number, value: Number, sample: RecordedSample, clip: Number, clip_value: Number, imitate: bool
 ) -> SampleLoss:
     """PPO's clipped surrogate and squared value error of one sample; with `imitate`, advantage * log_prob instead."""
     advantage = sample.advantage
@@ -204,7 +204,7 @@ def loss_at(
     loss = clipped_loss(
         measured[0],
         outputs.value[i, outputs.value_column],
-        Sample(samples.log_prob[n], samples.value[n], advantage, samples.value_target[n]),
+        RecordedSample(samples.log_prob[n], samples.value[n], advantage, samples.value_target[n]),
         c.clip,
         c.clip_value,
         False,

@@ -346,7 +346,7 @@ class DeviceCollector:
     def _roll(self) -> None:
         """Act and step until the rollout is full.
 
-        Where an episode can be truncated only once in a rollout, the values of final observations are computed at its end.
+        Where an episode can be truncated only once in a rollout, the values of final observations are computed last.
         """
         limit = self.game.vector.limit_steps
         r, net, memory, continuous = self.rollout, self.net, self._memory, self.net.design.action.kind == "continuous"
@@ -428,7 +428,7 @@ class DeviceCollector:
         value.copy_(outputs[stack.value_layer][:, int(stack.head[HEAD_VALUE])])
 
     def _summarise(self) -> None:
-        """Sum up the reward terms, and gather some of the episodes and games that ended, from the view of the first side."""
+        """Sum up the reward terms, and gather some of the episodes and games that ended, as the first side sees them."""
         r = self.rollout
         torch.sum(r.terms, 0, dtype=torch.float64, out=r.summed)
         r.ended[:, :4] = r.episodes[_some(r.episodes[:, ENDED], len(r.ended))]

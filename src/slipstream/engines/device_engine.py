@@ -1,8 +1,8 @@
 """PPO's arithmetic on the device where the rollout is: advantages, gradient steps and optimiser, as CUDA graphs.
 
 It takes the same steps as the fused kernel on the same weights, in the same layout, and keeps the same arrays in
-checkpoints, so that a run can resume with either engine; a parity test compares the two. The host reads one report per
-epoch. The first epoch of an update also computes advantages and statistics, so that an update of one epoch is one graph.
+checkpoints, so that a run can resume with either engine; a parity test compares the two. The host reads one report
+per epoch. The first epoch of an update also computes advantages and statistics: an update of one epoch is one graph.
 """
 
 from __future__ import annotations

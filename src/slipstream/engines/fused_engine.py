@@ -29,7 +29,7 @@ from slipstream.algorithms.engine import (
     BatchEvaluation,
     Coefficients,
 )
-from slipstream.algorithms.ppo_loss import Sample, Standardisation, clipped_loss, standardise
+from slipstream.algorithms.ppo_loss import RecordedSample, Standardisation, clipped_loss, standardise
 from slipstream.contracts import Array
 from slipstream.engines.host_engine import HostEngine
 from slipstream.engines.weights_io import arrays_by_name, read_arrays
@@ -65,7 +65,7 @@ BLOCK = 256
 """Samples that go through a recurrent network together."""
 
 
-class Workspace(NamedTuple):
+class EpochWorkspace(NamedTuple):
     """The memory that the kernel works in, for every thread."""
 
     scratch: Array  # [threads, floats]: activations
@@ -90,7 +90,7 @@ class AdamMoments(NamedTuple):
 @compiled_fused
 def accumulate_gradient(
     net: Network,
-    work: Workspace,
+    work: EpochWorkspace,
     state: Array | None,
     thread: int,
     batch: Batch,
@@ -141,7 +141,7 @@ def accumulate_gradient(
                 loss = clipped_loss(
                     measured[0],
                     values[i, value_column],
-                    Sample(batch.log_prob[n], batch.value[n], advantage, batch.value_target[n]),
+                    RecordedSample(batch.log_prob[n], batch.value[n], advantage, batch.value_target[n]),
                     clip,
                     clip_value,
                     coefficients.imitate,
@@ -188,7 +188,7 @@ def accumulate_gradient(
 def epoch_steps(
     net: Network,
     moments: AdamMoments,
-    work: Workspace,
+    work: EpochWorkspace,
     state: Array | None,
     batch: Batch,
     order: Array,
@@ -270,7 +270,7 @@ epoch_on_threads = compiled_threads(epoch_steps)
 @compiled_fused
 def evaluate_batch(
     net: Network,
-    work: Workspace,
+    work: EpochWorkspace,
     state: Array | None,
     batch: Batch,
     index: Array,
@@ -315,7 +315,7 @@ class FusedEngine(HostEngine):
         self._net = Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer)
         self._adam = AdamMoments(self.moments[0], self.moments[1], self.counters, design.of_value())
         floats = lanes * steps * stack.scratch_columns
-        self._work = Workspace(
+        self._work = EpochWorkspace(
             scratch=np.zeros((threads, floats), np.float32),
             grad_scratch=np.zeros((threads, floats), np.float32),
             probs=np.zeros((threads, max(1, design.outputs)), np.float32),

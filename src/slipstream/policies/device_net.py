@@ -200,7 +200,7 @@ class DeviceNet:
     ) -> tuple[list[Any], list[Any], Tensor]:
         """Run all layers on inputs [steps * lanes, width]; return their outputs, the LSTM traces, and the new state.
 
-        `state` [lanes, size] is the recurrent state before; `episode_start` [steps, lanes] is 1 where an episode begins.
+        `state` [lanes, size] is the recurrent state; `episode_start` [steps, lanes] is 1 where an episode begins.
         """
         stack, lanes = self.design.stack, len(state) if state.shape[1] else len(x)
         outputs: list[Any] = []

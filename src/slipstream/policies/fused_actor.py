@@ -93,7 +93,7 @@ def value_rows(net: Network, work: Activations, state: Array | None, inputs: Inp
 
 @compiled_fused
 def policy_outputs(net: Network, work: Activations, state: Array | None, inputs: Inputs, result: Array) -> None:
-    """Write the policy's outputs of `inputs.rows`, for continuous actions followed by log deviations; advance states."""
+    """Write the policy's outputs of `inputs.rows`, means followed by log deviations; advance their states."""
     policy, count_outputs = outputs(work.scratch, CHUNK, net.table, net.policy_layer), net.head[HEAD_OUTPUTS]
     log_std = net.params[net.head[HEAD_LOG_STD] :]
     for first in range(0, inputs.rows.size, CHUNK):
@@ -109,7 +109,7 @@ def policy_outputs(net: Network, work: Activations, state: Array | None, inputs:
                 keep_state(net.table, work.scratch, CHUNK, 0, i, inputs.states[row])
 
 
-class FusedActing:
+class FusedActor:
     """Acts by the compiled kernels."""
 
     def __init__(self, design: Design) -> None:
@@ -167,7 +167,7 @@ class FusedActing:
 def make_actor(design: Design) -> PolicyActor:
     """The acting copy of a policy: compiled kernels where they support the design, torch otherwise."""
     if design.fused:
-        return FusedActing(design)
+        return FusedActor(design)
     from slipstream.policies.torch_actor import TorchActor
 
     return TorchActor(design)

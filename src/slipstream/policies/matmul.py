@@ -58,7 +58,7 @@ class _Matrix:
         self._strides = strides if kind.ndim == 2 else [strides[0].type(0), *strides]
 
     def address(self, row: Any, column: Any, kind: Any) -> Any:
-        """Where an element stands, as an address of `kind`; one row alone stands for all."""
+        """The address of an element as a pointer to `kind`; a single row is broadcast."""
         build, (down, across) = self._builder, self._strides
         offset = build.add(build.mul(row, down), build.mul(column, across))
         start = build.ptrtoint(self._start, offset.type)

@@ -375,7 +375,7 @@ def make_engine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
             checkpointing=plan.activation_checkpointing.applied, optimiser=settings.ppo.optimiser,
             device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
-            compile_mode=plan.compile_mode.applied, mend=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
+            compile_mode=plan.compile_mode.applied, report_fallback=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
             offload=plan.storage.applied == "host",
         )  # fmt: skip
     from slipstream.engines.fused_engine import FusedEngine
