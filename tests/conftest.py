@@ -23,7 +23,7 @@ from slipstream.contracts import ActionSpec, Array, ObsSpec, vector_obs
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import apply_mask, log_prob_and_entropy
 from slipstream.policies.fused_network import forward, load_obs, outputs
-from slipstream.policies.linear_algebra import CHUNK
+from slipstream.policies.linear_algebra import CHUNK, Activations
 from slipstream.settings import PolicySettings
 from slipstream.system import numba_compile
 
@@ -161,7 +161,7 @@ def kernel_measure() -> Callable[..., tuple[Array, Array, Array, Array]]:
         rows = []
         for i in range(len(obs)):
             load_obs(obs, i, mean, scale, inputs[0])
-            forward(params, stack.table, scratch, CHUNK, 4, 1, state, episode_start)
+            forward(params, stack.table, Activations(scratch, CHUNK, episode_start), state, 4, 1)
             policy = outputs(scratch, CHUNK, stack.table, stack.policy_layer)[0]
             value = outputs(scratch, CHUNK, stack.table, stack.value_layer)[0, stack.head[2]]
             raw = policy[: design.outputs].copy()

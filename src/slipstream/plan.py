@@ -323,6 +323,7 @@ def _learning(requested: PlanSettings, facts: Facts, device: str, collector: str
     elif facts.replay:
         micro_batch = Switch(requested.micro_batch, None, "SAC computes whole batches")
     if collector == "device":
+        threads = Switch(requested.threads, 1, "the GPU computes the gradient steps")
         micro_batch = Switch(requested.micro_batch, facts.minibatch, "the GPU computes whole minibatches")
         activation_checkpointing = Switch(
             requested.activation_checkpointing, False, "the GPU computes whole minibatches"

@@ -22,19 +22,33 @@ def rollout(reward: Any, terminated: Any, truncated: Any = None, active: Any = N
     acting = np.concatenate([column(active, np.uint8, 1), np.ones((1, rows), np.uint8)])
     zeros = np.zeros((steps, rows), np.float32)
     return Rollout(
-        obs=zeros, action=zeros, log_prob=zeros, value=zeros, reward=rewards, terminated=column(terminated, np.uint8, 0),
-        truncated=column(truncated, np.uint8, 0), outcome=column(outcome, np.int8, 0), final_value=zeros,
-        active=acting, mask=zeros, state=zeros, final_obs=zeros, terms=zeros,
-    )  # fmt: skip
+        obs=zeros,
+        action=zeros,
+        log_prob=zeros,
+        value=zeros,
+        reward=rewards,
+        terminated=column(terminated, np.uint8, 0),
+        truncated=column(truncated, np.uint8, 0),
+        outcome=column(outcome, np.int8, 0),
+        final_value=zeros,
+        active=acting,
+        mask=zeros,
+        state=zeros,
+        final_obs=zeros,
+        terms=zeros,
+    )
 
 
 def test_returns_and_lengths_by_hand() -> None:
     """Two rows, three ends: (1 + 2), (3), and (10 + 20 + 30) over two rollouts."""
     episodes = EpisodeStats(2, versus=False)
     assert episodes.metrics() == {
-        "episode/count": 0, "episode/return_mean": None, "episode/return_low": None, "episode/return_high": None,
+        "episode/count": 0,
+        "episode/return_mean": None,
+        "episode/return_low": None,
+        "episode/return_high": None,
         "episode/length_mean": None,
-    }  # fmt: skip
+    }
     episodes.add(rollout([[1, 10], [2, 20]], [[0, 0], [1, 0]]))
     assert episodes.metrics()["episode/count"] == 1
     episodes.add(rollout([[3, 30], [4, 1]], [[0, 1], [0, 0]], truncated=[[1, 0], [0, 0]]))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.gae import compute_gae
+from slipstream.algorithms.gae import GAECoefficients, Transitions, compute_gae
 from slipstream.algorithms.running_stats import RunningMeanStd, sum_obs, sum_returns
 from slipstream.contracts import Array
 
-KNOBS = ("centre", 0.0), ("rho", 1.0), ("c", 1.0)
+DEFAULTS = ("centre", 0.0), ("rho", 1.0), ("c", 1.0)
 
 
 def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, **columns: Any) -> Array:
@@ -19,23 +19,29 @@ def advantages(gamma: float = 0.9, gae_lambda: float = 0.8, scale: float = 1.0, 
     reward = np.array(columns["reward"], np.float32)
     ones, zeros = np.ones_like(reward, np.uint8), np.zeros_like(reward, np.uint8)
     out = np.full(reward.shape, 99, np.float32)
-    compute_gae(
-        reward, np.array(columns["value"], np.float32), np.array(columns.get("final_value", zeros), np.float32),
-        np.array(columns.get("terminated", zeros), np.uint8), np.array(columns.get("truncated", zeros), np.uint8),
+    transitions = Transitions(
+        reward,
+        np.array(columns["value"], np.float32),
+        np.array(columns.get("final_value", zeros), np.float32),
+        np.array(columns.get("terminated", zeros), np.uint8),
+        np.array(columns.get("truncated", zeros), np.uint8),
         np.array(columns.get("active", ones), np.uint8),
-        np.array([gamma, gae_lambda, scale, *(columns.get(*k) for k in KNOBS)], np.float32),
-        np.array(columns.get("ratio", np.zeros((0, 0))), np.float32), out,
-    )  # fmt: skip
+    )
+    numbers = (gamma, gae_lambda, scale, *(columns.get(*default) for default in DEFAULTS))
+    ratio = np.array(columns["ratio"], np.float32) if "ratio" in columns else None
+    compute_gae(transitions, GAECoefficients(*(np.float32(number) for number in numbers)), ratio, out)
     return out
 
 
 def test_by_hand_with_termination_and_truncation() -> None:
     """Five steps: one ends by termination, one by truncation, and the last is bootstrapped from what follows."""
     found = advantages(
-        reward=[[1], [2], [3], [4], [5]], value=[[0.1], [0.2], [0.3], [0.4], [0.5], [0.6]],
-        terminated=[[0], [1], [0], [0], [0]], truncated=[[0], [0], [0], [1], [0]],
+        reward=[[1], [2], [3], [4], [5]],
+        value=[[0.1], [0.2], [0.3], [0.4], [0.5], [0.6]],
+        terminated=[[0], [1], [0], [0], [0]],
+        truncated=[[0], [0], [0], [1], [0]],
         final_value=[[0], [0], [0], [0.7], [0]],
-    )  # fmt: skip
+    )
     a_4 = 5 + 0.9 * 0.6 - 0.5  # goes on behind the rollout: V of the last observation
     a_3 = 4 + 0.9 * 0.7 - 0.4  # truncated: V of its final observation, and nothing is carried over the cut
     a_2 = 3 + 0.9 * 0.4 - 0.3 + 0.9 * 0.8 * a_3

@@ -19,9 +19,13 @@ from slipstream.training.build import TrainingParts, build, choose_env
 
 ENGINES = ["fused", "torch"]
 SMALL = {
-    "plan__collector": "local", "plan__envs": 4, "plan__threads": 1, "ppo__rollout": 32, "ppo__minibatch": 32,
+    "plan__collector": "local",
+    "plan__envs": 4,
+    "plan__threads": 1,
+    "ppo__rollout": 32,
+    "ppo__minibatch": 32,
     "policy__hidden": [16],
-}  # fmt: skip
+}
 
 
 def make(factory: Callable[[], Any], **more: Any) -> TrainingParts:
@@ -89,16 +93,20 @@ def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -
     Episodes of ten steps end inside sequences of sixteen, and states go on from rollout to rollout.
     """
     more = {
-        "plan__learner": engine, "ppo__learning_rate": 1e-12, "ppo__epochs": 1, "policy__memory": memory,
-        "policy__memory_size": 12, "policy__squash": actions == "continuous",
-    }  # fmt: skip
+        "plan__learner": engine,
+        "ppo__learning_rate": 1e-12,
+        "ppo__epochs": 1,
+        "policy__memory": memory,
+        "policy__memory_size": 12,
+        "policy__squash": actions == "continuous",
+    }
     parts = make(lambda: ToyEnv(actions), **more)
     steps = 0
     for version in range(3):
         rollout, learner = parts.collector.collect(version), parts.learner
         before = rollout.log_prob.copy(), rollout.value[:-1].copy()
         samples, row = learner.update(rollout, steps)
-        seen = learner.engine.survey(learner._batch)
+        seen = learner.engine.evaluate(learner._batch)
         assert np.abs(np.exp(seen.log_prob - before[0].reshape(-1)) - 1).max() < 1e-5
         assert np.allclose(seen.value, before[1].reshape(-1), atol=1e-5)
         if memory != "none":
@@ -129,17 +137,17 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
     _, row = learner.update(rollout, 128)
     assert row["ppo/failed_updates"] >= 3
     assert learner.notices == [
-        f"{row['ppo/failed_updates']} gradient steps were not finite and were left out.",
-        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        f"{row['ppo/failed_updates']} gradient steps were not finite and were skipped.",
+        "Three gradient steps in a row were not finite: the last good weights are restored, and the learning rate is "
         "halved (now 0.5 of its setting).",
     ]
     assert np.array_equal(learner.params_and_stats[: parts.design.weights.size], start)
     assert np.isfinite(learner.params_and_stats).all()
-    assert learner._knobs().learning_rate == pytest.approx(0.5 * parts.learner.now.learning_rate)
+    assert learner.coefficients().learning_rate == pytest.approx(0.5 * parts.learner.now.learning_rate)
     arrays, state = learner.snapshot()
     other = make(ToyEnv, plan__learner=engine).learner
     other.restore(arrays, state)
-    assert other._knobs().learning_rate == learner._knobs().learning_rate
+    assert other.coefficients().learning_rate == learner.coefficients().learning_rate
 
 
 def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
@@ -151,7 +159,7 @@ def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
     rollout.terminated[-2, 0] = 1
     _, row = parts.learner.update(rollout, 0)
     assert row["ppo/failed_updates"] == 1
-    assert parts.learner.notices == ["1 gradient steps were not finite and were left out."]
+    assert parts.learner.notices == ["1 gradient steps were not finite and were skipped."]
     assert not np.array_equal(start, parts.learner.params_and_stats)
 
 
@@ -230,7 +238,5 @@ def test_a_rollout_with_nothing_in_it_ends_the_run() -> None:
     rollout.active[:] = 0
     with pytest.raises(EnvError) as caught:
         parts.learner.update(rollout, 0)
-    assert str(caught.value) == (
-        "Not one transition of this rollout could be used: every observation or reward was masked.\n"
-        "hint: the messages above name the env and the reward term; mend them"
-    )
+    assert str(caught.value).startswith("Every transition of this rollout was masked")
+    assert "\nhint: the messages above name the env" in str(caught.value)

@@ -257,8 +257,8 @@ def test_a_head_trained_on_the_cache_plays_on_pixels(
     random, totals = np.random.default_rng(0), np.zeros(SUMS)
     counted.clear()
     for _ in range(30):
-        batch.log_prob[:] = engine.survey(batch).log_prob
-        engine.run(batch, random.permutation(len(batch.log_prob)), coefficients(), totals)
+        batch.log_prob[:] = engine.evaluate(batch).log_prob
+        totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob)), coefficients())
     assert not counted
     episode_start = record(tmp_path / "episode_start", EYE, (500,), seed=11).load(["obs", "action"])
     agent = TrainedAgent("clone", design, with_head(design, params_and_stats))

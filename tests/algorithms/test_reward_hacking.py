@@ -42,7 +42,7 @@ def test_gamed_rewards_are_named_once_with_numbers_and_terms() -> None:
     ]
     assert heard(RewardHackingDetector(), rows) == [
         "The rewards may be gamed: from step 0 to 5,000 the return in evaluation rose from 1 to 1.51 while the win "
-        "rate fell from 80% to 30%. What grew most: touch by 0.3 a step. Lower rewards.weights.touch, or set "
+        "rate fell from 80% to 30%. Terms that grew most: touch by 0.3 a step. Lower rewards.weights.touch, or set "
         "rewards.potential=true."
     ]
 

@@ -16,7 +16,7 @@ from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
 from slipstream.errors import ConfigError, EnvError
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import FusedActing
+from slipstream.policies.fused_actor import FusedActor
 from slipstream.settings import SACSettings, Settings
 
 BOX = ActionSpec("continuous", (), (-2.0,), (2.0,))
@@ -42,7 +42,7 @@ class Game:
 
     def __init__(self, sac: SAC, rows: int, pay: Any, ended: str = "terminated", seed: int = 0) -> None:
         self.sac, self.rows, self.pay, self.ended = sac, rows, pay, ended
-        self.acting = FusedActing(sac.design)
+        self.acting = FusedActor(sac.design)
         self.acting.load(sac.params_and_stats)
         self.random = np.random.default_rng(seed)
         self.streams = np.stack([self.random.integers(0, 2**31, rows), np.zeros(rows, np.int64)], axis=1)
@@ -233,10 +233,10 @@ def test_three_failures_in_a_row_bring_the_last_good_weights_back(monkeypatch: p
     sac.replay.ring.reward[:] = np.nan
     row = game.learn(2)
     assert row["sac/failed_updates"] == 1 and "loss/value" not in row
-    assert sac.notices == ["1 gradient steps were not finite and were left out."] * 2
+    assert sac.notices == ["1 gradient steps were not finite and were skipped."] * 2
     row = game.learn(1)
     assert sac.notices[-1] == (
-        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        "Three gradient steps in a row were not finite: the last good weights are restored, and the learning rate is "
         "halved (now 0.5 of its setting)."
     )
     assert row["sac/learning_rate"] == 5e-4

@@ -72,17 +72,21 @@ def test_several_at_once_and_the_rest_stays() -> None:
     ("key", "text", "message"),
     [
         ("ppo.clip", "falling to 0", "The schedule of `ppo.clip` cannot be read: 'falling to 0'."),
-        ("ppo.clip", "linear to 0", "The schedule of `ppo.clip` has no length, since the run has none in steps."),
-        ("ppo.clip", "linear to 1 by kl from 2 to 2", "The schedule of `ppo.clip` goes from 2 to 2: that is no range."),
+        ("ppo.clip", "linear to 0", "The schedule of `ppo.clip` has no length, because `steps` is not set."),
+        (
+            "ppo.clip",
+            "linear to 1 by kl from 2 to 2",
+            "The schedule of `ppo.clip` goes from 2 to 2: the range is empty.",
+        ),
         (
             "ppo.gamma",
             "linear to 2 over 9",
             "The schedule of `ppo.gamma` cannot end at 2: input should be less than or",
         ),
-        ("ppo.clipp", "linear to 1 over 9", "`ppo.clipp` cannot have a schedule: it is not a number that is read at"),
+        ("ppo.clipp", "linear to 1 over 9", "`ppo.clipp` cannot have a schedule: it is not a number that every"),
         ("ppo.minibatch", "linear to 1 over 9", "`ppo.minibatch` cannot have a schedule"),
         ("policy.hidden", "linear to 1 over 9", "`policy.hidden` cannot have a schedule"),
-        ("sac.tau", "linear to 1 over 9", "`sac.tau` has a schedule, but this run learns by ppo."),
+        ("sac.tau", "linear to 1 over 9", "`sac.tau` has a schedule, but `algorithm` is ppo."),
     ],
 )
 def test_what_cannot_be_scheduled_says_why(key: str, text: str, message: str) -> None:

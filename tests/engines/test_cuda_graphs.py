@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,15 +15,23 @@ import torch
 from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Coefficients
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines import cuda_graphs as graphs_module
-from slipstream.engines.cuda_graphs import WARMED, StepGraphs, StepStats
+from slipstream.engines.cuda_graphs import EAGER_STEPS, StepGraphs, StepStats
 from slipstream.engines.tensor_batch import TensorBatch
-from slipstream.engines.torch_engine import TorchEngine, warn_of
+from slipstream.engines.torch_engine import TorchEngine, warn_of_fallback
 from slipstream.policies.design import Design
 
 KNOBS = Coefficients(
-    minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
-    adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
-)  # fmt: skip
+    minibatch=40,
+    clip=0.2,
+    clip_value=0.0,
+    value=0.5,
+    entropy=0.02,
+    max_grad_norm=0.5,
+    learning_rate=1e-3,
+    adam_eps=1e-5,
+    weight_decay=0.0,
+    normalise_advantage=True,
+)
 SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1))))
 READ = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("seen", "tokens", (6, 3))))
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -52,9 +59,21 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
         weight, episode_start = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
         state = np.zeros((count // design.sequence, design.state_size), np.float32)
         batch = Batch(
-            obs, mean, scale, mask, action, columns[0] - 1.5, *columns[1:], weight, episode_start, state,
-            np.zeros((count, 0), np.float32), np.zeros(0, np.int64), 10, design.sequence,
-        )  # fmt: skip
+            obs,
+            mean,
+            scale,
+            mask,
+            action,
+            columns[0] - 1.5,
+            *columns[1:],
+            weight,
+            episode_start,
+            state,
+            np.zeros((count, 0), np.float32),
+            np.zeros(0, np.int64),
+            10,
+            design.sequence,
+        )
         return design, params.copy(), batch
 
     return make
@@ -66,7 +85,7 @@ def learn(
     """Take some epochs; return the weights and the totals."""
     random, totals = np.random.default_rng(1), np.zeros(SUMS)
     for _ in range(epochs):
-        engine.run(batch, random.permutation(len(batch.log_prob) // batch.sequence), coefficients, totals)
+        totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob) // batch.sequence), coefficients)
     return engine.params.copy(), totals
 
 
@@ -92,9 +111,22 @@ def test_what_does_not_count_is_left_out_of_the_standard() -> None:
     zeros, none = np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
     columns = {"advantage": np.array([1, 100, 3, 5], np.float32), "weight": np.array([1, 0, 0.5, 2], np.float32)}
     batch = Batch(
-        none, zeros[:0], zeros[:0], none, none, zeros, zeros, columns["advantage"], zeros, columns["weight"],
-        np.zeros(4, np.uint8), none, none, np.zeros(0, np.int64), 4,
-    )  # fmt: skip
+        none,
+        zeros[:0],
+        zeros[:0],
+        none,
+        none,
+        zeros,
+        zeros,
+        columns["advantage"],
+        zeros,
+        columns["weight"],
+        np.zeros(4, np.uint8),
+        none,
+        none,
+        np.zeros(0, np.int64),
+        4,
+    )
     data = TensorBatch(batch, "cpu")
     mean, factor, share = data.standardise(torch.arange(4), True)
     assert (float(mean), float(factor)) == (3.0, pytest.approx(0.5)) and float(share) == pytest.approx(1 / 3)
@@ -105,7 +137,7 @@ def test_observations_may_be_there_already(make_case: Make) -> None:
     """A batch whose observations are a tensor teaches the same, bit for bit."""
     design, params, batch = make_case()
     plain = learn(TorchEngine(design, params.copy(), 1), batch)
-    there = learn(TorchEngine(design, params.copy(), 1), replace(batch, obs=torch.from_numpy(batch.obs.copy())))
+    there = learn(TorchEngine(design, params.copy(), 1), batch._replace(obs=torch.from_numpy(batch.obs.copy())))
     assert np.array_equal(plain[0], there[0]) and np.array_equal(plain[1], there[1])
 
 
@@ -113,10 +145,10 @@ def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
     """Sequences with memory are learned step by step, and the plan hears why, once."""
     design, params, batch = make_case(memory="lstm", sequence=5)
     engine, heard = TorchEngine(design, params, 1), list[Any]()
-    graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told))
+    graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, lambda *told: heard.append(told))
     data = TensorBatch(batch, "cpu")
-    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(WARMED + 2))
-    why = "the learner takes its steps one by one: sequences are cut where episodes begin"
+    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(EAGER_STEPS + 2))
+    why = "the learner runs without CUDA graphs: `policy.memory`: sequences are cut where episodes begin"
     assert heard == [("graphs", "acting", why)]
 
 
@@ -127,9 +159,9 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     graphs = StepGraphs(engine.step, engine.optimiser, lambda *_: "", print)
     data, index = TensorBatch(batch, "cpu"), torch.arange(8)
     key = graphs._key(data, index, KNOBS)
-    assert key == graphs._key(data, index, replace(KNOBS, learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
+    assert key == graphs._key(data, index, KNOBS._replace(learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
     for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
-        assert key != graphs._key(data, index, replace(KNOBS, **other))
+        assert key != graphs._key(data, index, KNOBS._replace(**other))
     assert key != graphs._key(data, index[:4], KNOBS)
 
 
@@ -148,20 +180,23 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     ],
 )
 def test_a_graph_can_hold_a_step(
-    case: dict[str, Any], how: dict[str, Any], coefficients: dict[str, Any], make_case: Make,
+    case: dict[str, Any],
+    how: dict[str, Any],
+    coefficients: dict[str, Any],
+    make_case: Make,
     refused: Callable[..., list[str]],
-) -> None:  # fmt: skip
+) -> None:
     """A gradient step copies nothing from the host, and never asks for a result: on a GPU it can be captured."""
     compared = case.pop("reference", False)
     design, params, batch = make_case(**case)
     if compared:
-        batch = replace(batch, reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
+        batch = batch._replace(reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
     engine = TorchEngine(design, params, 1, device="cpu:0", **how)
-    graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, print)
-    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), replace(KNOBS, **coefficients)
-    assert engine._unfit_for_graphs(data, chosen) == ""
+    graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, print)
+    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), KNOBS._replace(**coefficients)
+    assert engine._why_not_capture(data, chosen) == ""
     engine.step(data, index, chosen)
-    dialled, before = graphs._dialled(chosen), engine.gradient()
+    dialled, before = graphs._with_memory(chosen), engine.gradient()
     assert refused(lambda: engine.step(data, index, dialled)) == []
     assert not np.array_equal(engine.gradient(), before)
 
@@ -169,12 +204,25 @@ def test_a_graph_can_hold_a_step(
 def test_what_a_graph_cannot_hold_is_noticed(refused: Callable[..., list[str]]) -> None:
     """Numbers that torch makes tensors of, tensors of the host, results that are asked for, and sizes that depend."""
     x = torch.arange(6.0, device="cpu:0").reshape(2, 3)
-    fine = [lambda: 2 * x - 1, lambda: x.clamp(min=1.0), lambda: x.masked_fill(x > 1, 0.0), lambda: x[0].fill_(1.0),
-            lambda: torch.zeros(3, device="cpu:0") + x, lambda: torch.zeros_like(x).copy_(x)]  # fmt: skip
+    fine = [
+        lambda: 2 * x - 1,
+        lambda: x.clamp(min=1.0),
+        lambda: x.masked_fill(x > 1, 0.0),
+        lambda: x[0].fill_(1.0),
+        lambda: torch.zeros(3, device="cpu:0") + x,
+        lambda: torch.zeros_like(x).copy_(x),
+    ]
     assert [refused(work) for work in fine] == [[]] * len(fine)
-    wrong = [lambda: torch.where(x > 1, x, 0.0), lambda: x[0].__setitem__(1, 1.0), lambda: x[torch.arange(2)],
-             lambda: x.copy_(torch.zeros(3)), lambda: torch.tensor([1.0]).to("cpu:0", copy=True), lambda: x[x > 1],
-             lambda: float(x.sum()), lambda: torch.nonzero(x)]  # fmt: skip
+    wrong = [
+        lambda: torch.where(x > 1, x, 0.0),
+        lambda: x[0].__setitem__(1, 1.0),
+        lambda: x[torch.arange(2)],
+        lambda: x.copy_(torch.zeros(3)),
+        lambda: torch.tensor([1.0]).to("cpu:0", copy=True),
+        lambda: x[x > 1],
+        lambda: float(x.sum()),
+        lambda: torch.nonzero(x),
+    ]
     assert [len(refused(work)) for work in wrong] == [1] * len(wrong)
     with pytest.raises(pytest.fail.Exception, match=r"Tensor\.numpy\(\) within a capture"):
         refused(lambda: x.numpy())
@@ -184,13 +232,13 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
     """Minibatches, batches and knobs that move come to a step that is played again, which is captured once."""
     monkeypatch.setattr(graphs_module, "capture", lambda work: SimpleNamespace(replay=work))
     design, params, batch = make_case()
-    second, made = replace(batch, advantage=-batch.advantage), []
+    second, made = batch._replace(advantage=-batch.advantage), []
     for graphed in (False, True):
         engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that data has to be brought to
         if graphed:
-            engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._unfit_for_graphs, warn_of)
+            engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, warn_of_fallback)
         learn(engine, batch)
-        made.append(learn(engine, second, replace(KNOBS, learning_rate=5e-4, clip=0.1, entropy=0.0)))
+        made.append(learn(engine, second, KNOBS._replace(learning_rate=5e-4, clip=0.1, entropy=0.0)))
         assert not graphed or len(engine._graphs._captured) == 1
     for one, other in zip(*made, strict=True):
         near(one, other, atol=1e-6, rtol=1e-5)
@@ -207,10 +255,10 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
 
     monkeypatch.setattr(graphs_module, "capture", fail)
     plain, engine = (TorchEngine(design, params.copy(), 1) for _ in range(2))
-    told = "the learner takes its steps one by one: a step cannot be captured: this copy is not permitted"
+    told = "the learner runs without CUDA graphs: a step cannot be captured: this copy is not permitted"
     engine._graphs = StepGraphs(
-        engine.step, engine.optimiser, engine._unfit_for_graphs, lambda *told: heard.append(told)
-    )  # fmt: skip
+        engine.step, engine.optimiser, engine._why_not_capture, lambda *told: heard.append(told)
+    )
     for one, other in zip(learn(plain, batch), learn(engine, batch), strict=True):
         assert np.array_equal(one, other)
     assert (tried, heard) == ([1], [("graphs", "acting", told)])
@@ -221,15 +269,15 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
 def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make_case: Make) -> None:
     """On a GPU in fp32, replayed steps leave the weights of eager ones and of the CPU; a second batch is seen too."""
     design, params, batch = make_case(**case)
-    second = replace(batch, advantage=-batch.advantage)
+    second = batch._replace(advantage=-batch.advantage)
     made = []
     for where, graphs in (("cpu", False), (device, False), (device, True)):
         heard: list[Any] = []
         mend = partial(lambda into, *told: into.append(told), heard)
-        engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, mend=mend)
+        engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, report_fallback=mend)
         learn(engine, batch)
         assert heard == [] and (not graphs or len(engine._graphs._captured) == 1)
-        weights, totals = learn(engine, second, replace(KNOBS, learning_rate=5e-4))
+        weights, totals = learn(engine, second, KNOBS._replace(learning_rate=5e-4))
         made.append((weights, totals, engine.gradient()))
         assert engine.counters[0] == 30
     for who, ((one, sums, grad), (other, more, steep)) in zip(
@@ -288,7 +336,13 @@ def test_observations_may_stay_on_the_host(device: str, make_case: Make) -> None
     heard: list[Any] = []
     kept = learn(TorchEngine(design, params.copy(), 1, device=device), batch)
     engine = TorchEngine(
-        design, params.copy(), 1, device=device, offload=True, graphs=True, mend=lambda *told: heard.append(told)
+        design,
+        params.copy(),
+        1,
+        device=device,
+        offload=True,
+        graphs=True,
+        report_fallback=lambda *told: heard.append(told),
     )
     away = learn(engine, batch)
     near(kept[0], away[0], atol=1e-5)

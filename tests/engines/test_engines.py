@@ -27,15 +27,21 @@ from slipstream.policies.distributions import apply_mask
 from slipstream.policies.encoders import Pool
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 
-KINDS = [
-    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
-]  # fmt: skip
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 MEMORIES = ["none", "gru", "lstm"]
 ENGINES: dict[str, Callable[..., Any]] = {"fused": FusedEngine, "torch": TorchEngine}
 KNOBS = Coefficients(
-    minibatch=40, clip=0.2, clip_value=0.0, value=0.5, entropy=0.02, max_grad_norm=0.5, learning_rate=1e-3,
-    adam_eps=1e-5, weight_decay=0.0, normalise_advantage=True,
-)  # fmt: skip
+    minibatch=40,
+    clip=0.2,
+    clip_value=0.0,
+    value=0.5,
+    entropy=0.02,
+    max_grad_norm=0.5,
+    learning_rate=1e-3,
+    adam_eps=1e-5,
+    weight_decay=0.0,
+    normalise_advantage=True,
+)
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
 )
@@ -49,9 +55,15 @@ def cover() -> list[dict[str, Any]]:
     for (a, kind), (b, memory) in product(enumerate(KINDS), enumerate(MEMORIES)):
         activation = ("tanh", "relu", "elu")[(a + 2 * b) % 3]
         cases.append(
-            {"kind": kind, "memory": memory, "shared": (a + b) % 2 == 0, "layer_norm": (a // 2 + b) % 2 == 0,
-             "activation": activation, "memory_layers": 1 + (a // 4 + b) % 2}
-        )  # fmt: skip
+            {
+                "kind": kind,
+                "memory": memory,
+                "shared": (a + b) % 2 == 0,
+                "layer_norm": (a // 2 + b) % 2 == 0,
+                "activation": activation,
+                "memory_layers": 1 + (a // 4 + b) % 2,
+            }
+        )
     return cases
 
 
@@ -83,16 +95,31 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
         episode_start = (random.random(count) < 0.1).astype(np.uint8) if memory else np.zeros(count, np.uint8)
         none = np.zeros((count, 0), np.float32)
         batch = Batch(
-            obs, mean, scale, mask, action, drawn(0), drawn(0), drawn(1), drawn(1), weight, episode_start, state, none,
-            np.zeros(0, np.int64), rows, sequence, design.policy.burn_in if memory else 0,
-        )  # fmt: skip
-        seen = TorchEngine(design, params.copy(), 1).survey(batch)
+            obs,
+            mean,
+            scale,
+            mask,
+            action,
+            drawn(0),
+            drawn(0),
+            drawn(1),
+            drawn(1),
+            weight,
+            episode_start,
+            state,
+            none,
+            np.zeros(0, np.int64),
+            rows,
+            sequence,
+            design.policy.burn_in if memory else 0,
+        )
+        seen = TorchEngine(design, params.copy(), 1).evaluate(batch)
         near = {
             "log_prob": drawn(0.2, seen.log_prob),
             "value": drawn(0.3, seen.value),
             "value_target": drawn(1.0, seen.value),
         }
-        return design, params.copy(), replace(batch, **near)
+        return design, params.copy(), batch._replace(**near)
 
     return make
 
@@ -101,7 +128,7 @@ def outcome_of(engine: Engine, batch: Batch, coefficients: Coefficients, orders:
     """Run one epoch for each row of `orders`."""
     totals, before = np.zeros(SUMS), engine.counters[2]
     for order in orders:
-        engine.run(batch, order, coefficients, totals)
+        totals += engine.run_epoch(batch, order, coefficients)
     return UpdateStats.of(totals, int(engine.counters[2] - before), bool(engine.counters[1] >= 3))
 
 
@@ -124,7 +151,7 @@ def both(case: Case, orders: Array, coefficients: Coefficients, threads: int = 1
 def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
     """One gradient, and the weights, moments and log after some updates, are the same for both engines."""
     batch = case[2]
-    free = replace(coefficients, max_grad_norm=1e9, minibatch=len(batch.log_prob))
+    free = coefficients._replace(max_grad_norm=1e9, minibatch=len(batch.log_prob))
     (fused, one), (other, two) = both(case, orders_of(batch, 1), free, threads)
     assert np.allclose(fused.gradient(), other.gradient(), atol=1e-5, rtol=1e-4)
     assert np.abs(other.gradient()).max() > 1e-3
@@ -133,9 +160,7 @@ def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
     assert np.abs(fused.params - other.params).max() < 1e-5
     assert np.abs(fused.params - case[1]).max() > 1e-3
     assert np.allclose(fused.gradient(), other.gradient(), atol=2e-5, rtol=1e-3)
-    for name in (
-        "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "reference_kl", "gradient_norm"
-    ):  # fmt: skip
+    for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "reference_kl", "gradient_norm"):
         assert getattr(one, name) == pytest.approx(getattr(two, name), abs=2e-5, rel=1e-4), name
     for name, array in other.snapshot().items():
         assert np.allclose(fused.snapshot()[name], array, atol=1e-5), name
@@ -165,8 +190,8 @@ def test_the_designs_cover_every_pair() -> None:
 def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_case: Callable[..., Case]) -> None:
     """For every kind of policy, with resets, absent samples, burn-in, reference and decay: the same to 1e-5."""
     design, params, batch = make_case(**more, burn_in=2, hidden=(24, 9))
-    batch = replace(batch, reference=reference_of(design, batch), weight=batch.weight * np.float32(0.7))
-    compare((design, params, batch), replace(KNOBS, clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
+    batch = batch._replace(reference=reference_of(design, batch), weight=batch.weight * np.float32(0.7))
+    compare((design, params, batch), KNOBS._replace(clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -181,17 +206,17 @@ def test_tokens_are_learned_from_as_by_torch(
     few[..., 0] %= 32
     few[np.random.default_rng(3).random(few.shape[:2]) < 0.3, 0] = 255
     few[:4, :, 0] = 255
-    batch = replace(batch, reference=reference_of(design, batch))
-    compare((design, params, batch), replace(KNOBS, reference_kl=0.3), threads)
+    batch = batch._replace(reference=reference_of(design, batch))
+    compare((design, params, batch), KNOBS._replace(reference_kl=0.3), threads)
     whole, parts = (FusedEngine(design, params.copy(), threads) for _ in range(2))
     outcome_of(whole, batch, KNOBS, orders_of(batch, 2))
     monkeypatch.setattr(token_encoder, "KNOWN", 10)  # one minibatch at a time
     outcome_of(parts, batch, KNOBS, orders_of(batch, 2))
     assert np.abs(whole.params - parts.params).max() < 1e-6 and np.array_equal(whole.counters, parts.counters)
-    again = replace(batch, obs=batch.obs[::-1].copy())  # another batch in the memory of the first
+    again = batch._replace(obs=batch.obs[::-1].copy())  # another batch in the memory of the first
     engine, episode_start = FusedEngine(design, params.copy(), threads), FusedEngine(design, params.copy(), threads)
-    engine.survey(batch)
-    assert np.array_equal(engine.survey(again).log_prob, episode_start.survey(again).log_prob)
+    engine.evaluate(batch)
+    assert np.array_equal(engine.evaluate(again).log_prob, episode_start.evaluate(again).log_prob)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -199,20 +224,20 @@ def test_tokens_are_learned_from_as_by_torch(
 def test_imitation_is_that_of_torch(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
     """Raising the log-probability of given actions takes the same steps in both engines, whatever was likely before."""
     design, params, batch = make_case(kind, memory=memory)
-    coefficients = replace(KNOBS, imitate=True, normalise_advantage=False)
+    coefficients = KNOBS._replace(imitate=True, normalise_advantage=False)
     weights = np.random.default_rng(2).uniform(0.5, 1.5, len(batch.log_prob)).astype(np.float32)
-    case = design, params, replace(batch, advantage=weights)
+    case = design, params, batch._replace(advantage=weights)
     compare(case, coefficients)
     engine = FusedEngine(design, params.copy(), 1)
-    before = engine.survey(case[2]).log_prob[batch.weight > 0].mean()
-    still = replace(coefficients, learning_rate=1e-9, minibatch=len(batch.log_prob))
+    before = engine.evaluate(case[2]).log_prob[batch.weight > 0].mean()
+    still = coefficients._replace(learning_rate=1e-9, minibatch=len(batch.log_prob))
     told = outcome_of(engine, case[2], still, orders_of(batch, 1))
     counted = batch.weight > 0
-    mean = float((engine.survey(case[2]).log_prob * weights)[counted].mean())
+    mean = float((engine.evaluate(case[2]).log_prob * weights)[counted].mean())
     assert told.policy_loss == pytest.approx(-mean, abs=1e-4)
     assert told.kl == told.clip_fraction == 0
     outcome_of(engine, case[2], coefficients, orders_of(batch, 10))
-    assert engine.survey(case[2]).log_prob[counted].mean() > before + 0.01
+    assert engine.evaluate(case[2]).log_prob[counted].mean() > before + 0.01
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -224,7 +249,7 @@ def test_threads_and_clipping_change_nothing(
     """Gradients added up over threads, and clipped values, are those of torch too."""
     for hidden, shared in (((16, 16), True), ((50, 3), False), ((), True)):
         case = make_case(memory=memory, hidden=hidden, shared=shared, seed=len(hidden))
-        compare(case, replace(KNOBS, clip_value=clip_value), threads)
+        compare(case, KNOBS._replace(clip_value=clip_value), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -234,7 +259,7 @@ def test_sequences_that_fill_no_whole_block_count_too(
 ) -> None:
     """More sequences than a block holds, and a number that no block divides, give the gradients of torch."""
     case = make_case("masked", memory=memory, rows=13, length=40, burn_in=1)
-    compare(case, replace(KNOBS, minibatch=35), threads)
+    compare(case, KNOBS._replace(minibatch=35), threads)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
@@ -245,7 +270,7 @@ def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[
     weight = batch.weight * random.uniform(0.2, 3, len(batch.weight)).astype(np.float32)
     count = len(batch.log_prob) // batch.sequence
     drawn = random.integers(0, count // 3, (3, count))
-    (fused, one), (other, two) = both((design, params, replace(batch, weight=weight)), drawn, KNOBS)
+    (fused, one), (other, two) = both((design, params, batch._replace(weight=weight)), drawn, KNOBS)
     assert one.updates == two.updates == 15
     assert np.abs(fused.params - other.params).max() < 1e-5
     assert one.policy_loss == pytest.approx(two.policy_loss, abs=2e-5)
@@ -256,7 +281,7 @@ def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[
 def test_surveys_are_the_same(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
     """Log-probabilities, values and the activity of every hidden layer are those of torch, under the same names."""
     design, params, batch = make_case(kind, memory=memory, memory_layers=2, shared=False, burn_in=3, layer_norm=True)
-    one, two = (make(design, params.copy(), 1).survey(batch) for make in ENGINES.values())
+    one, two = (make(design, params.copy(), 1).evaluate(batch) for make in ENGINES.values())
     assert np.allclose(one.log_prob, two.log_prob, atol=2e-5)
     assert np.allclose(one.value, two.value, atol=2e-5)
     assert one.activity.keys() == two.activity.keys()
@@ -273,7 +298,7 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
     for memory in ("gru", "lstm"):
         design, params, batch = make_case(memory=memory, memory_layers=2, sequence=5, burn_in=20)
         first = batch.state[: batch.rows]
-        batch = replace(batch, state=np.tile(first, (len(batch.state) // batch.rows, 1)))
+        batch = batch._replace(state=np.tile(first, (len(batch.state) // batch.rows, 1)))
         policy = ActorCritic(design)
         policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
         mean, scale, state = (torch.from_numpy(array) for array in (batch.mean, batch.scale, first))
@@ -285,7 +310,7 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
                 told = policy(torch.from_numpy(batch.obs[now]), mean, scale, state)
                 state = told.state
                 steps.append(policy.measure(told.outputs, torch.from_numpy(batch.action[now]), None)[0])
-        survey = ENGINES[kind](design, params.copy(), 1).survey(batch)
+        survey = ENGINES[kind](design, params.copy(), 1).evaluate(batch)
         assert np.allclose(survey.log_prob, torch.cat(steps).numpy(), atol=2e-5)
 
 
@@ -293,7 +318,7 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
 def test_the_fused_gradient_is_that_of_finite_differences(memory: str, make_case: Callable[..., Case]) -> None:
     """Moving single weights a little changes the loss as the gradient says."""
     design, params, batch = make_case("continuous", memory=memory, hidden=(8,), memory_size=6, memory_layers=2)
-    coefficients = replace(KNOBS, max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
+    coefficients = KNOBS._replace(max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
     order = orders_of(batch, 1)
 
     def loss(flat: Array) -> tuple[float, Array]:
@@ -336,7 +361,7 @@ def test_samples_not_named_in_the_order_are_not_used(kind: str, make_case: Calla
     orders = np.stack([np.flatnonzero(np.arange(200) != 7)[:120]] * 2)
     engines = []
     for poison in (False, True):
-        data = replace(batch, obs=batch.obs.copy(), advantage=batch.advantage.copy())
+        data = batch._replace(obs=batch.obs.copy(), advantage=batch.advantage.copy())
         if poison:
             data.obs[7], data.advantage[7] = np.nan, np.nan
         engine = ENGINES[kind](design, params.copy(), 1)
@@ -358,7 +383,7 @@ def test_samples_that_do_not_count_carry_no_loss(kind: str, memory: str, make_ca
             for column in columns.values():
                 column[::3] = np.nan
         engine = ENGINES[kind](design, params.copy(), 1)
-        said = outcome_of(engine, replace(batch, **columns), replace(KNOBS, clip_value=0.2), orders_of(batch, 2))
+        said = outcome_of(engine, batch._replace(**columns), KNOBS._replace(clip_value=0.2), orders_of(batch, 2))
         assert said.failed == 0
         ends.append(engine.params)
     assert np.array_equal(*ends)
@@ -375,7 +400,7 @@ def test_a_step_that_is_not_finite_is_left_out(
         return
     more = {"optimiser": optimiser} if kind == "torch" else {}
     design, params, batch = make_case()
-    poisoned = replace(batch, **{column: getattr(batch, column).copy()})
+    poisoned = batch._replace(**{column: getattr(batch, column).copy()})
     getattr(poisoned, column)[50] = np.nan
     engine = ENGINES[kind](design, params.copy(), 1, **more)
     outcome = outcome_of(engine, poisoned, KNOBS, np.arange(200)[None])
@@ -390,13 +415,13 @@ def test_a_step_that_is_not_finite_is_left_out(
 def test_three_in_a_row_are_a_divergence_across_iterations_too(kind: str, make_case: Callable[..., Case]) -> None:
     """Failures are counted from one run to the next, a good step starts the count anew, and three end a run."""
     design, params, batch = make_case()
-    poisoned = replace(batch, advantage=np.full_like(batch.advantage, np.nan))
-    one, order = replace(KNOBS, minibatch=200), orders_of(batch, 1)
+    poisoned = batch._replace(advantage=np.full_like(batch.advantage, np.nan))
+    one, order = KNOBS._replace(minibatch=200), orders_of(batch, 1)
     engine = ENGINES[kind](design, params.copy(), 1)
     said = [outcome_of(engine, data, one, order).diverged for data in (poisoned, poisoned, batch, poisoned, poisoned)]
     assert said == [False] * 5
     assert outcome_of(engine, poisoned, one, order).diverged
-    partly = replace(batch, advantage=batch.advantage.copy())
+    partly = batch._replace(advantage=batch.advantage.copy())
     partly.advantage[:120] = np.nan
     whole = ENGINES[kind](design, params.copy(), 1)
     outcome = outcome_of(whole, partly, KNOBS, np.arange(200)[None])
@@ -447,11 +472,11 @@ def test_engines_take_over_from_each_other(make_case: Callable[..., Case]) -> No
 def test_entropy_value_clip_and_norm_each_act(kind: str, make_case: Callable[..., Case]) -> None:
     """Every knob changes what is learned, in the direction that its description says."""
     design, params, batch = make_case(shared=False)
-    batch = replace(batch, reference=reference_of(design, batch))
+    batch = batch._replace(reference=reference_of(design, batch))
 
     def run(**coefficients: Any) -> tuple[dict[str, Array], Any]:
         engine = ENGINES[kind](design, params.copy(), 1)
-        outcome = outcome_of(engine, batch, replace(KNOBS, **coefficients), orders_of(batch, 8))
+        outcome = outcome_of(engine, batch, KNOBS._replace(**coefficients), orders_of(batch, 8))
         return design.weights.named(engine.params), outcome
 
     start = design.weights.named(params)
@@ -479,7 +504,7 @@ def test_gradients_are_shortened_to_the_limit(kind: str, make_case: Callable[...
     """The first moment after one step is a tenth of a gradient of the allowed length."""
     design, params, batch = make_case()
     engine = ENGINES[kind](design, params.copy(), 1)
-    coefficients = replace(KNOBS, minibatch=200, max_grad_norm=0.05)
+    coefficients = KNOBS._replace(minibatch=200, max_grad_norm=0.05)
     outcome = outcome_of(engine, batch, coefficients, orders_of(batch, 1))
     assert outcome.gradient_norm > 0.05
     assert np.linalg.norm(engine.gradient()) == pytest.approx(outcome.gradient_norm, rel=1e-4)
@@ -500,7 +525,7 @@ def paired(design: Design, batch: Batch) -> Batch:
     later = np.arange(count) + np.random.default_rng(3).integers(1, 3, count) * batch.rows
     span = batch.sequence * batch.rows if batch.sequence > 1 else count
     together = (later < count) & (later // span == np.arange(count) // span)
-    return replace(batch, partner=np.where(together, later, -1))
+    return batch._replace(partner=np.where(together, later, -1))
 
 
 @pytest.mark.parametrize("more", PARTED, ids=lambda more: more["kind"])
@@ -511,11 +536,11 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(
     """Gradients added up over micro-batches of any size are those of the whole, contrast among all samples included."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
-    coefficients = replace(KNOBS, minibatch=100, contrast=contrasted, max_grad_norm=1e9)
+    coefficients = KNOBS._replace(minibatch=100, contrast=contrasted, max_grad_norm=1e9)
     found = []
     for micro_batch in (None, 25, 7):
         engine = TorchEngine(design, params.copy(), 1, micro_batch=micro_batch)
-        said = outcome_of(engine, batch, replace(coefficients, minibatch=200), orders_of(batch, 1))
+        said = outcome_of(engine, batch, coefficients._replace(minibatch=200), orders_of(batch, 1))
         gradient = engine.gradient()
         many = outcome_of(engine, batch, coefficients, orders_of(batch, 2))
         found.append((gradient, engine.params, said, many))
@@ -540,7 +565,7 @@ def test_checkpointing_computes_again_and_learns_the_same(more: dict[str, Any], 
 
         for chain in engine.policy.chains():
             chain.encoder.register_forward_pre_hook(add)
-        outcome_of(engine, batch, replace(KNOBS, minibatch=200), orders_of(batch, 1))
+        outcome_of(engine, batch, KNOBS._replace(minibatch=200), orders_of(batch, 1))
         calls.append(count[0] // len(engine.policy.chains()))
         gradients.append(engine.gradient())
     assert calls == [1, 2]
@@ -553,7 +578,7 @@ def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
     moves = {}
     for optimiser in ("adam", "muon"):
         engine = TorchEngine(design, params.copy(), 1, optimiser=optimiser)
-        outcome_of(engine, batch, replace(KNOBS, minibatch=200, max_grad_norm=1e9), orders_of(batch, 1))
+        outcome_of(engine, batch, KNOBS._replace(minibatch=200, max_grad_norm=1e9), orders_of(batch, 1))
         before, after = design.weights.named(params), design.weights.named(engine.params)
         moves[optimiser] = {name: after[name] - before[name] for name in before}
     singular = np.linalg.svd(moves["muon"]["trunk.layers.1.weight"] / (1e-3 * 0.2 * 32**0.5), compute_uv=False)
@@ -570,12 +595,12 @@ def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
 def test_muon_learns_and_decays(make_case: Callable[..., Case]) -> None:
     """The value loss falls, and decay shrinks matrices."""
     design, params, batch = make_case(shared=False)
-    coefficients = replace(KNOBS, learning_rate=1e-2, policy=0.0)
+    coefficients = KNOBS._replace(learning_rate=1e-2, policy=0.0)
     engine = TorchEngine(design, params.copy(), 1, optimiser="muon")
     losses = [outcome_of(engine, batch, coefficients, orders_of(batch, 1, seed)).value_loss for seed in range(20)]
     assert losses[-1] < 0.8 * losses[0]
     still = TorchEngine(design, params.copy(), 1, optimiser="muon")
-    outcome_of(still, batch, replace(KNOBS, learning_rate=1e-6, weight_decay=1e4), orders_of(batch, 1))
+    outcome_of(still, batch, KNOBS._replace(learning_rate=1e-6, weight_decay=1e4), orders_of(batch, 1))
     name = "value.layers.1.weight"
     left = design.weights.named(still.params)[name]
     assert np.allclose(left, design.weights.named(params)[name] * 0.99**5, atol=1e-3)
@@ -603,7 +628,7 @@ def test_contrast_in_blocks_is_the_contrast_of_all(monkeypatch: pytest.MonkeyPat
     generator = torch.Generator().manual_seed(0)
     anchors, positives = torch.randn(2, 50, 8, generator=generator)
     whole = contrastive_loss(anchors, positives, 0.2)
-    monkeypatch.setattr(contrasting, "CONTRASTED", 7)
+    monkeypatch.setattr(contrasting, "CHUNK", 7)
     for one, two in zip(whole, contrastive_loss(anchors, positives, 0.2), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
@@ -613,18 +638,18 @@ def test_contrast_falls_when_trained(more: dict[str, Any], make_case: Callable[.
     """The contrastive loss goes down, from about that of chance; without it nothing is counted."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
-    coefficients = replace(KNOBS, contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
+    coefficients = KNOBS._replace(contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
     engine = TorchEngine(design, params.copy(), 1)
     losses = [outcome_of(engine, batch, coefficients, orders_of(batch, 1, seed)).contrast for seed in range(25)]
     assert losses[-1] < 0.8 * losses[0]
     plain = TorchEngine(design, params.copy(), 1)
     assert outcome_of(plain, batch, KNOBS, orders_of(batch, 1)).contrast == 0
-    none = replace(batch, partner=np.full_like(batch.partner, -1))
+    none = batch._replace(partner=np.full_like(batch.partner, -1))
     lone = TorchEngine(design, params.copy(), 1)
     assert outcome_of(lone, none, coefficients, orders_of(batch, 1)).contrast == 0
     outcome_of(plain, batch, coefficients, np.zeros((0, 5), np.int64))
     other = TorchEngine(design, params.copy(), 1)
-    outcome_of(other, batch, replace(coefficients, contrast=0.0), orders_of(batch, 1))
+    outcome_of(other, batch, coefficients._replace(contrast=0.0), orders_of(batch, 1))
     assert np.abs(lone.params - other.params).max() < 1e-6
 
 
@@ -638,7 +663,7 @@ def test_images_and_tokens_are_learned_from(image: str, make_case: Callable[...,
     assert losses[-1] < losses[0]
     before, after = design.weights.named(params), design.weights.named(engine.params)
     assert not [name for name in before if np.array_equal(before[name], after[name])]
-    activity = engine.survey(batch).activity
+    activity = engine.evaluate(batch).activity
     assert {"policy.encoder.eye.0", "value.encoder.eye.3", "policy.encoder.map.1", "value.0.memory"} <= activity.keys()
     assert activity["policy.encoder.eye.1"].shape == ((64,) if image == "nature" else (32,))
     assert all(np.isfinite(sizes).all() for sizes in activity.values())
@@ -667,11 +692,11 @@ def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[.
         module.register_forward_hook(
             lambda module, inputs, output, name=name: seen.setdefault(name, set()).add(output.dtype)
         )
-    plain, told = TorchEngine(design, params.copy(), 1).survey(batch), engine.survey(batch)
+    plain, told = TorchEngine(design, params.copy(), 1).evaluate(batch), engine.evaluate(batch)
     assert all(found == {torch.float32} for found in seen.values())
     assert np.array_equal(told.log_prob, plain.log_prob) and np.array_equal(told.value, plain.value)
     seen.clear()
-    outcome_of(engine, replace(batch, burn_in=0), KNOBS, orders_of(batch, 1))
+    outcome_of(engine, batch._replace(burn_in=0), KNOBS, orders_of(batch, 1))
     assert seen.keys() == engine.policy.hidden().keys()
     for name, found in seen.items():
         exact = name.endswith("memory") or isinstance(engine.policy.hidden()[name], Pool)
@@ -688,9 +713,9 @@ def test_half_precision_takes_nearly_the_same_steps(
     """Gradients point the way of those in fp32 but are not the same, in parts and checkpointed too, reset or not."""
     design, params, batch = make_case(**more)
     if not ends:
-        batch = replace(batch, episode_start=np.zeros_like(batch.episode_start))
+        batch = batch._replace(episode_start=np.zeros_like(batch.episode_start))
     batch = replace(paired(design, batch), reference=reference_of(design, batch))
-    coefficients = replace(KNOBS, minibatch=200, contrast=0.3, reference_kl=0.2)
+    coefficients = KNOBS._replace(minibatch=200, contrast=0.3, reference_kl=0.2)
     found = []
     for wanted in ({}, {"precision": "bf16"}, {"precision": "bf16", "micro_batch": 25, "checkpointing": True}):
         engine = TorchEngine(design, params.copy(), 1, **wanted)
@@ -714,9 +739,9 @@ needs_compiler = pytest.mark.skipif(
 def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
     """Weights after some updates, the last of each epoch on fewer samples, are those of networks as they are."""
     design, params, batch = make_case(hidden=(12,), activation="relu")
-    coefficients, said = replace(KNOBS, minibatch=60), list[tuple[Any, ...]]()
+    coefficients, said = KNOBS._replace(minibatch=60), list[tuple[Any, ...]]()
     plain = TorchEngine(design, params.copy(), 1)
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and not plain.compiled
     assert np.array_equal(engine.params, params), "the trial must leave no trace"
     orders = orders_of(batch, 3)
@@ -727,7 +752,7 @@ def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> Non
     assert np.abs(engine.params - params).max() > 1e-3
     assert np.allclose(engine.gradient(), plain.gradient(), atol=1e-5)
     assert engine.snapshot().keys() == plain.snapshot().keys()
-    assert engine.survey(batch).activity.keys() == plain.survey(batch).activity.keys() != set()
+    assert engine.evaluate(batch).activity.keys() == plain.evaluate(batch).activity.keys() != set()
 
 
 @pytest.fixture
@@ -754,16 +779,18 @@ def test_other_sizes_are_not_compiled_for_ever(
 ) -> None:
     """After one, a few and many samples at once no other number is a reason to compile, and the same is learned."""
     design, params, batch = make_case(**more)
-    batch, coefficients, said = paired(design, batch), replace(KNOBS, contrast=0.2), list[tuple[Any, ...]]()
+    batch, coefficients, said = paired(design, batch), KNOBS._replace(contrast=0.2), list[tuple[Any, ...]]()
     wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
     plain = TorchEngine(design, params.copy(), 1, **wanted)
-    engine = TorchEngine(design, params.copy(), 1, **wanted, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(
+        design, params.copy(), 1, **wanted, compiled=True, report_fallback=lambda *told: said.append(told)
+    )
     first, counts = len(captured), []
     assert first == 1, "a network is one piece for the compiler, and a second one of the same kind is no other"
     for sizes in ((199, 30, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
         for size in sizes:
             for one in (plain, engine):
-                outcome_of(one, batch, replace(coefficients, minibatch=size), orders_of(batch, 1, size))
+                outcome_of(one, batch, coefficients._replace(minibatch=size), orders_of(batch, 1, size))
         counts.append(len(captured))
     assert counts == [counts[0]] * 3 and counts[0] <= 6
     assert engine.compiled and said == []
@@ -780,7 +807,7 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, 
     design, params, batch = make_case(memory="gru")
     plain, said = TorchEngine(design, params.copy(), 1), list[tuple[Any, ...]]()
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     for one in (plain, engine):
         outcome_of(one, batch, KNOBS, orders_of(batch, 2))
     assert said == [("compile", False, "compiling failed: the compiler is on holiday")]
@@ -800,7 +827,9 @@ def test_a_machine_without_a_compiler_is_named(
     monkeypatch.setattr(config.cpp, "cxx", (str(tmp_path / "g++"),))
     design, params, _ = make_case()
     said: list[tuple[Any, ...]] = []
-    assert not TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told)).compiled
+    assert not TorchEngine(
+        design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told)
+    ).compiled
     ((name, applied, why),) = said
     assert (name, applied) == ("compile", False) and "No working C++ compiler found" in why and "\n" not in why
 
@@ -816,10 +845,10 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
 
     tried = [1_000]
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=once))
-    engine = TorchEngine(design, params.copy(), 1, compiled=True, mend=lambda *told: said.append(told))
+    engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and calls[0] > 0
     tried[0] = calls[0]
-    coefficients = replace(KNOBS, minibatch=199)  # and one more, whose size is no symbol to torch
+    coefficients = KNOBS._replace(minibatch=199)  # and one more, whose size is no symbol to torch
     outcomes = [outcome_of(one, batch, coefficients, orders_of(batch, 1)) for one in (plain, engine)]
     torch.compiler.reset()
     assert said == [("compile", False, "compiling failed: RuntimeError: the compiler is on holiday")]
@@ -828,5 +857,5 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
     assert outcomes[0].policy_loss == pytest.approx(outcomes[1].policy_loss, abs=1e-6)
     assert np.abs(engine.params - plain.params).max() < 1e-6
     with pytest.raises(RuntimeError, match="must match the size"):
-        engine.run(replace(batch, obs=batch.obs[:, :3]), np.arange(40), KNOBS, np.zeros(SUMS))
+        engine.run_epoch(batch._replace(obs=batch.obs[:, :3]), np.arange(40), KNOBS)
     assert len(said) == 1

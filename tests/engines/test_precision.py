@@ -27,9 +27,15 @@ from slipstream.training.loop import iterate
 from slipstream.training.run_state import Position, capture
 
 SMALL: dict[str, Any] = {
-    "plan__collector": "local", "plan__envs": 16, "plan__threads": 1, "ppo__rollout": 16, "ppo__minibatch": 64,
-    "policy__hidden": [16], "policy__features": 24, "ppo__epochs": 2,
-}  # fmt: skip
+    "plan__collector": "local",
+    "plan__envs": 16,
+    "plan__threads": 1,
+    "ppo__rollout": 16,
+    "ppo__minibatch": 64,
+    "policy__hidden": [16],
+    "policy__features": 24,
+    "ppo__epochs": 2,
+}
 
 
 def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any) -> TrainingParts:
@@ -90,9 +96,17 @@ def test_a_vector_policy_gets_torch_for_it() -> None:
 def test_pixels_are_learned_in_either_precision(precision: str) -> None:
     """The bright quarter is named nearly every time after some thousand steps, in fp32 and in bf16 alike."""
     parts = make(
-        plan__precision=precision, plan__envs=32, ppo__rollout=32, ppo__minibatch=256, ppo__gamma=0.0,
-        ppo__gae_lambda=0.0, ppo__learning_rate=1e-3, ppo__epochs=4, policy__features=64, policy__hidden=[32],
-    )  # fmt: skip
+        plan__precision=precision,
+        plan__envs=32,
+        ppo__rollout=32,
+        ppo__minibatch=256,
+        ppo__gamma=0.0,
+        ppo__gae_lambda=0.0,
+        ppo__learning_rate=1e-3,
+        ppo__epochs=4,
+        policy__features=64,
+        policy__hidden=[32],
+    )
     paid = []
     for version in range(10):
         rollout = parts.collector.collect(version)
@@ -140,7 +154,7 @@ def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: No
     saver, metrics, wishes = Saver(place, settings.keep), Metrics(place), StopRequest()
     loop = iterate(
         parts, settings, Position(), metrics, saver, wishes, lambda steps: (0.0, {}), lambda steps: nullcontext()
-    )  # fmt: skip
+    )
     said = [list(progress.notices) for progress in loop]
     saver.close()
     metrics.close()

@@ -32,8 +32,9 @@ def test_steps_are_those_of_torch(decay: float) -> None:
     mine = [nn.Parameter(torch.randn(shape, generator=random)) for shape in SHAPES]
     theirs = [nn.Parameter(weight.detach().clone()) for weight in mine]
     adam, other = Adam({str(place): weight for place, weight in enumerate(mine)}), torch.optim.AdamW(theirs, fused=True)
-    coefficients = Coefficients(64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay,
-                  normalise_advantage=True)  # fmt: skip
+    coefficients = Coefficients(
+        64, 0.2, 0.0, 0.5, 0.0, 1.0, learning_rate=0.003, adam_eps=1e-6, weight_decay=decay, normalise_advantage=True
+    )
     for step in range(8):
         left_out = torch.tensor(float(step == 4))
         for group in other.param_groups:

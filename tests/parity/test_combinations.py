@@ -49,8 +49,7 @@ def test_the_acting_policy_is_the_trained_one(game: str, memory: str, shared: bo
     parts.collector.start(0, None)
     for version in range(3):
         rollout = parts.collector.collect(version)
-        parts.learner._estimate(rollout, 1.0)
-        seen = parts.learner.engine.survey(parts.learner._prepare(rollout))
+        seen = parts.learner.engine.evaluate(parts.learner._load(rollout, 1.0))
         assert np.abs(np.exp(seen.log_prob - rollout.log_prob.reshape(-1)) - 1).max() < 1e-5
         assert np.allclose(seen.value, rollout.value[:-1].reshape(-1), atol=1e-5)
         _, row = parts.learner.update(rollout, 0)

@@ -13,7 +13,7 @@ import torch
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies import gpu_actor
 from slipstream.policies.design import Design, PolicyActor
-from slipstream.policies.fused_actor import FusedActing
+from slipstream.policies.fused_actor import FusedActor
 from slipstream.policies.gpu_actor import GPUActor
 from slipstream.system.rng import make_streams
 
@@ -73,7 +73,7 @@ def test_staged_equals_fused(make_policy: Make, kind: str, memory: str, device: 
     """Streams to the bit, choices the same, numbers to what two ways of adding up differ by, for some rows or all."""
     design, params_and_stats = make_policy(kind, memory=memory)
     for rows in (np.arange(ROWS), np.arange(1, ROWS, 2)):
-        one, other = FusedActing(design), GPUActor(design, ROWS, device, graphs=graphs, pinned=True)
+        one, other = FusedActor(design), GPUActor(design, ROWS, device, graphs=graphs, pinned=True)
         for acting in (one, other):
             acting.load(params_and_stats)
         a, b = play(one, 6, rows), play(other, 6, rows)
@@ -130,7 +130,7 @@ def test_a_graph_can_hold_an_act(
 def test_greedy_choices_are_the_same(make_policy: Make) -> None:
     """Without chance no stream moves."""
     design, params_and_stats = make_policy("discrete")
-    one, other = FusedActing(design), GPUActor(design, ROWS, "cpu")
+    one, other = FusedActor(design), GPUActor(design, ROWS, "cpu")
     for acting in (one, other):
         acting.load(params_and_stats)
     a, b = (play(acting, 3, np.arange(ROWS), sampled=False) for acting in (one, other))

@@ -14,6 +14,7 @@ from slipstream.policies.design import Design
 from slipstream.policies.fused_network import forward, load_obs, outputs
 from slipstream.policies.linear_algebra import (
     OBS_LIMIT,
+    Activations,
     adam,
     exponential,
     hyperbolic_tangent,
@@ -25,9 +26,7 @@ from slipstream.policies.recurrent import keep_state
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 SIZES = [(1, (50, 3)), (17, (50, 3)), (17, ()), (8, (16,)), (33, (5, 7, 9))]
-KINDS = [
-    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
-]  # fmt: skip
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 
 
 def module_of(design: Design, params_and_stats: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
@@ -100,9 +99,13 @@ def test_adam_is_that_of_torch(decay: float) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 def test_network_and_heads_equal_the_torch_definition(
-    kind: str, shared: bool, activation: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any],
+    kind: str,
+    shared: bool,
+    activation: str,
+    make_policy: Callable[..., Any],
+    make_samples: Callable[..., Any],
     kernel_measure: Callable[..., Any],
-) -> None:  # fmt: skip
+) -> None:
     """Outputs, values, log-probabilities and entropies are the module's to 1e-5, whatever the sizes."""
     for seed, (obs_size, hidden) in enumerate(SIZES):
         memory = ("none", "gru", "lstm")[seed % 3]
@@ -153,7 +156,7 @@ def run_steps(
     inputs = outputs(scratch, steps * lanes, stack.table, -1)
     for row in range(steps * lanes):
         load_obs(obs.reshape(steps * lanes, -1), row, mean, scale, inputs[row])
-    forward(params, stack.table, scratch, steps * lanes, lanes, steps, state, episode_start)
+    forward(params, stack.table, Activations(scratch, steps * lanes, episode_start), state, lanes, steps)
     told = outputs(scratch, steps * lanes, stack.table, stack.policy_layer)[:, : design.outputs]
     after = np.zeros_like(state)
     for lane in range(lanes):
@@ -185,7 +188,11 @@ def test_a_sequence_is_its_steps(memory: str, shared: bool, make_policy: Callabl
         policy, mean, scale = module_of(design, params_and_stats)
         with torch.no_grad():
             theirs = policy(
-                torch.from_numpy(obs.reshape(-1, 5)), mean, scale, torch.from_numpy(state), torch.from_numpy(episode_start)
-            )  # fmt: skip
+                torch.from_numpy(obs.reshape(-1, 5)),
+                mean,
+                scale,
+                torch.from_numpy(state),
+                torch.from_numpy(episode_start),
+            )
         assert np.allclose(theirs.outputs.numpy(), whole.reshape(steps * lanes, -1), atol=1e-5)
         assert np.allclose(theirs.state.numpy(), ended, atol=1e-5)

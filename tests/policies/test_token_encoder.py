@@ -12,7 +12,7 @@ import torch
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
-from slipstream.policies.fused_actor import FusedActing, make_actor
+from slipstream.policies.fused_actor import FusedActor, make_actor
 from slipstream.policies.torch_actor import TorchActor
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 from slipstream.system.rng import make_streams
@@ -47,7 +47,7 @@ def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: 
     """Outputs, values and states of rows with many, few and no tokens; twice, the second time from what is known."""
     design, params_and_stats = make_policy("discrete", TOKENS, hidden, memory=memory, features=24)
     assert design.fused
-    acting, obs = FusedActing(design), few_tokens(ROWS)
+    acting, obs = FusedActor(design), few_tokens(ROWS)
     acting.load(params_and_stats)
     rows, states = np.arange(ROWS), np.zeros((ROWS, design.state_size), np.float32)
     columns = state_columns(design, 1).reshape(-1)  # what the kernels pad stays zero
@@ -88,7 +88,7 @@ def test_new_weights_and_many_kinds_are_read_anew(
     """What was known of kinds is forgotten when weights change, and when too many are known."""
     design, params_and_stats = make_policy("discrete", TOKENS, (), features=24)
     obs, rows, states = few_tokens(ROWS), np.arange(ROWS), np.zeros((ROWS, 0), np.float32)
-    acting, value = FusedActing(design), np.zeros(ROWS, np.float32)
+    acting, value = FusedActor(design), np.zeros(ROWS, np.float32)
     acting.load(params_and_stats)
     acting.value(rows, obs, value, states)
     other = params_and_stats * np.float32(1.1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import slipstream as ss
-from slipstream.algorithms.engine import SUMS, Batch, Coefficients
+from slipstream.algorithms.engine import Batch, Coefficients
 from slipstream.contracts import ActionSpec, empty_rows, vector_obs
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.engines.torch_engine import TorchEngine
@@ -50,12 +50,10 @@ def test_the_fused_engine_beats_torch() -> None:
         partner=np.zeros(0, np.int64), rows=32,
     )  # fmt: skip
     coefficients = Coefficients(64, 0.2, 0.0, 0.5, 0.01, 0.5, 1e-4, 1e-5, 0.0, True)
-    order, totals = random.permutation(4096), np.zeros(SUMS)
+    order = random.permutation(4096)
     torch, fused = (kind(design, design.initial_weights(0), 1) for kind in (TorchEngine, FusedEngine))
     assert (
-        ratio(
-            lambda: torch.run(batch, order, coefficients, totals), lambda: fused.run(batch, order, coefficients, totals)
-        )
+        ratio(lambda: torch.run_epoch(batch, order, coefficients), lambda: fused.run_epoch(batch, order, coefficients))
         > 3
     )
 

@@ -339,7 +339,7 @@ def test_memory_too_small_for_one_sample_is_an_error(small_memory: Callable[[int
     with pytest.raises(MachineError) as caught:
         learn(parts)
     assert str(caught.value) == (
-        "Memory ran out in the midst of learning, with 1 samples at once: no less can be held.\n"
+        "Out of memory with a micro batch of one sequence of 1 samples.\n"
         "hint: try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
     )
 

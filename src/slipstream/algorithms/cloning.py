@@ -73,7 +73,7 @@ class Cloner:
             share = self.now.batch_size * 64
             for first in range(0, len(order), max(1, share // window.batch.sequence)):
                 some = order[first : first + max(1, share // window.batch.sequence)]
-                self.engine.run(window.batch, some, self._knobs(number, (done + first) / max(1, steps)), totals)
+                totals += self.engine.run_epoch(window.batch, some, self._knobs(number, (done + first) / max(1, steps)))
                 tell(min(steps, done + (first + len(some)) * window.batch.sequence), steps)
             done += int(window.batch.weight.sum())
             del window  # or it would stay while the next is read
@@ -109,7 +109,7 @@ class Cloner:
         for window in self.held_out.batches(None, mean.copy(), scale.copy(), False):
             self._recall(self.held_out, window)
             there = window.batch.weight > 0
-            seen = self.engine.survey(window.batch)
+            seen = self.engine.evaluate(window.batch)
             log_prob += float(seen.log_prob[there].sum(dtype=np.float64))
             count += float(there.sum())
             values.append(seen.value[there])

@@ -59,7 +59,7 @@ def measure(demos: Demos, gamma: float) -> DemoStatistics:
         reward = np.array(episode["reward"], np.float32)[:, None]
         everyone, nobody = np.ones(reward.shape, np.uint8), np.zeros(reward.shape, np.uint8)
         if spec.floats:
-            found.obs.see(np.array(spec.vectors(episode["obs"]))[:, None], everyone)
+            found.obs.update(np.array(spec.vectors(episode["obs"]))[:, None], everyone)
         own = np.zeros((1, 3), np.float64)
         sum_returns(reward, nobody, nobody, everyone, gamma, np.zeros(1, np.float64), own)
         sums += own[0]

@@ -1,58 +1,51 @@
-"""How a network fares: what its gradients look like, and which of its units sleep."""
+"""Diagnostics of a network: gradient statistics, dormant units, and the fallback after a divergence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
+from slipstream.algorithms.rollback import Restorable
 from slipstream.contracts import Array
 from slipstream.policies.parameter_layout import Weights
 
 DORMANT = 0.025
-"""A unit whose mean output is smaller than this share of its layer's mean is dormant."""
+"""A unit whose mean absolute output is at most this share of its layer's mean is dormant."""
 
 
 def gradient_statistics(weights: Weights, gradient: Array, params: Array) -> dict[str, float]:
-    """Of each layer's gradient: length, largest part, share of zeros, length against the weight's own."""
+    """Norm, largest entry, share of zeros, and norm relative to the weights, of each layer's gradient."""
     own, row = weights.named(params), {}
     for name, array in weights.named(gradient).items():
-        length = float(np.linalg.norm(array))
-        row[f"gradient/{name}/length"] = length
+        norm = float(np.linalg.norm(array))
+        row[f"gradient/{name}/length"] = norm
         row[f"gradient/{name}/largest"] = float(np.abs(array).max())
         row[f"gradient/{name}/zeros"] = float((array == 0).mean())
-        row[f"gradient/{name}/relative"] = length / max(1e-12, float(np.linalg.norm(own[name])))
+        row[f"gradient/{name}/relative"] = norm / max(1e-12, float(np.linalg.norm(own[name])))
     return row
 
 
 def dormant(activity: Mapping[str, Array]) -> dict[str, float]:
-    """The share of units of each layer, and of all, that hardly move, given the mean size of their outputs."""
-    row, sleeping, units = {}, 0, 0
+    """The share of dormant units of each layer, and of all, given the mean absolute output of each unit."""
+    row, dormant_units, units = {}, 0, 0
     for name, sizes in activity.items():
         quiet = int((sizes <= DORMANT * sizes.mean()).sum())
         row[f"dormant/{name}"] = quiet / len(sizes)
-        sleeping, units = sleeping + quiet, units + len(sizes)
-    return row | {"dormant/share": sleeping / max(1, units)}
+        dormant_units, units = dormant_units + quiet, units + len(sizes)
+    return row | {"dormant/share": dormant_units / max(1, units)}
 
 
-def left_out(steps: int) -> str:
-    """What is said of gradient steps that were not taken."""
-    return f"{steps} gradient steps were not finite and were left out."
-
-
-class Restorable(Protocol):
-    """What can be put back."""
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what a snapshot gave."""
+def skipped_steps(steps: int) -> str:
+    """The notice about gradient steps that were not taken."""
+    return f"{steps} gradient steps were not finite and were skipped."
 
 
 def fall_back(engine: Restorable, good: dict[str, Array], rate_scale: Array) -> str:
-    """Put the last good weights back and halve the rate; return what is to be said of it."""
+    """Restore the last good weights and halve the learning rate; return the notice about it."""
     engine.restore(good)
     rate_scale *= 0.5
     return (
-        "Three gradient steps in a row were not finite: the last good weights are back, and the learning rate is "
+        "Three gradient steps in a row were not finite: the last good weights are restored, and the learning rate is "
         f"halved (now {rate_scale[0]:g} of its setting)."
     )

@@ -1,22 +1,25 @@
-"""What goes into an iteration's gradient steps, and what comes out."""
+"""What an iteration's gradient steps read and return, and the engines that take them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from slipstream.algorithms.gae import GAECoefficients
 from slipstream.contracts import Array
+from slipstream.settings import PPOSettings
 
 POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATES, SKIPPED = range(11)
 SUMS = 11
-"""What an epoch adds up: sums over samples, then their number, the lengths of gradients, the steps taken, and those
-that fp16 left out because its factor was too large."""
+"""What an epoch adds up: sums over samples, then the number of samples, the gradient norms, the steps taken, and the
+steps that fp16 skipped because its loss scale was too large."""
+FAILED_STEPS = 3
+"""Failed gradient steps in a row that end an update."""
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """One rollout as flat samples and as sequences of them.
 
     Sample t * rows + row is one step; sequence k * rows + row is the steps [k * sequence, (k + 1) * sequence) of a row.
@@ -28,22 +31,21 @@ class Batch:
     scale: Array  # [floats]
     mask: Array  # [samples, options] or [samples, 0]
     action: Array  # [samples, parts]
-    log_prob: Array  # [samples]
-    value: Array  # [samples]
+    log_prob: Array  # [samples]: of the policy that acted
+    value: Array  # [samples]: of the policy that acted
     advantage: Array  # [samples]
-    value_target: Array  # [samples]: what the value should be
-    weight: Array  # [samples]: what each counts for the policy; 0 where it did not act
-    episode_start: Array  # [samples] uint8: 1 where an episode begins, the first step of the rollout aside
-    state: Array  # [sequences, size]: what the memory held before each sequence and its burn-in
-    reference: Array  # [samples, outputs] of the policy to stay near (log deviations behind means), or [samples, 0]
-    partner: Array  # [samples] int64: a later sample of the same sequence to be told from others, -1: none; or [0]
+    value_target: Array  # [samples]
+    weight: Array  # [samples]: weight in the policy loss; 0 for inactive samples
+    episode_start: Array  # [samples] uint8: 1 where an episode begins, except at the first step of the rollout
+    state: Array  # [sequences, size]: the recurrent state before each sequence and its burn-in
+    reference: Array  # [samples, outputs] of the KL reference (log deviations behind means), or [samples, 0]
+    partner: Array  # [samples] int64: the contrastive positive, a later sample of the same sequence, -1: none; or [0]
     rows: int
     sequence: int = 1
     burn_in: int = 0
 
 
-@dataclass(frozen=True)
-class Coefficients:
+class Coefficients(NamedTuple):
     """The settings of an iteration, after schedules."""
 
     minibatch: int
@@ -57,16 +59,31 @@ class Coefficients:
     weight_decay: float
     normalise_advantage: bool
     policy: float = 1.0
-    """Weight of the policy's loss; 0 while only the value is trained: then nothing but its own weights moves."""
+    """Weight of the policy loss; at 0 only the weights of the value function are trained."""
     reference_kl: float = 0.0
     contrast: float = 0.0
     contrast_temperature: float = 0.1
     imitate: bool = False
-    """Raise the log-probability of the actions given, each counted with its advantage, instead of PPO's loss."""
+    """Maximise the log-probability of the given actions, weighted by advantage, instead of PPO's objective."""
 
-    def vector(self) -> Array:
-        """The numbers in the order that the fused kernel reads them (without the minibatch)."""
-        return np.array([float(getattr(self, field.name)) for field in fields(self)[1:]], np.float64)
+
+class RewardStatistics(NamedTuple):
+    """Sums over the rewards of a rollout."""
+
+    samples: int
+    """Steps in which the learning policy acted."""
+    mean: float
+    """The mean reward of those steps; 0 unless requested."""
+    returns: Array
+    """Count, sum and sum of squares of the discounted returns; zeros unless requested."""
+
+
+class BatchStatistics(NamedTuple):
+    """Statistics of a batch that PPO logs, and those of its observations."""
+
+    explained_variance: float
+    obs: tuple[float, Array, Array]
+    """Count, mean and variance of the observations that were acted on; a count of 0 where they were not requested."""
 
 
 @dataclass(frozen=True)
@@ -83,27 +100,34 @@ class UpdateStats:
     gradient_norm: float
     updates: int
     failed: int
-    """Steps that were left out because loss or gradient was not finite."""
+    """Steps that were skipped because loss or gradient was not finite."""
     diverged: bool
     """Whether three of them came in a row."""
     skipped: int = 0
-    """Steps that were left out because fp16 needed a smaller factor."""
+    """Steps that were skipped because fp16 needed a smaller loss scale."""
 
     @classmethod
     def of(cls, totals: Array, failed: int, diverged: bool) -> UpdateStats:
         """Divide sums into means."""
         samples, updates = max(1.0, float(totals[SAMPLES])), max(1.0, float(totals[UPDATES]))
-        policy, value, entropy, kl, clipped, reference, contrast = (
-            float(total) / samples for total in totals[:SAMPLES]
-        )
-        norm = float(totals[NORMS]) / updates
+        means = [float(total) / samples for total in totals[:SAMPLES]]
         return cls(
-            policy, value, entropy, kl, clipped, reference, contrast, norm, int(totals[UPDATES]), failed, diverged,
-            int(totals[SKIPPED]),
-        )  # fmt: skip
+            policy_loss=means[POLICY],
+            value_loss=means[VALUE],
+            entropy=means[ENTROPY],
+            kl=means[KL],
+            clip_fraction=means[CLIPPED],
+            reference_kl=means[REFERENCE],
+            contrast=means[CONTRAST],
+            gradient_norm=float(totals[NORMS]) / updates,
+            updates=int(totals[UPDATES]),
+            failed=failed,
+            diverged=diverged,
+            skipped=int(totals[SKIPPED]),
+        )
 
     def metrics(self) -> dict[str, float]:
-        """As they stand in the log."""
+        """The logged means, by metric name."""
         return {
             "loss/policy": self.policy_loss,
             "loss/value": self.value_loss,
@@ -119,30 +143,66 @@ class UpdateStats:
 
 @dataclass(frozen=True)
 class BatchEvaluation:
-    """What the network of this moment makes of a batch."""
+    """The output of the current network on a batch."""
 
     log_prob: Array  # [samples]
     value: Array  # [samples]
     activity: dict[str, Array]
-    """The mean size of each unit's output, by hidden layer."""
+    """The mean absolute output of each unit, by hidden layer."""
 
 
 class Engine(Protocol):
-    """What takes gradient steps: the fused kernel, or torch."""
+    """Weights, optimiser, and the arithmetic of a PPO update: fused kernels, torch, or all of it on a device.
+
+    `algorithms.ppo.PPO` decides what happens in an update and is the same for every engine. An engine decides where the
+    rollout is and how its sums, advantages and gradient steps are computed. The batch that `load` returns and the order
+    that `draw_order` returns are only handed back to the same engine.
+    """
 
     params: Array
-    """The flat weights, current after every `run`."""
+    """The flat weights, current after `run_epoch` on the host engines and after `finish` on every engine."""
     counters: Array
-    """Optimiser steps, failed steps in a row, failed steps in all."""
+    """Optimiser steps, failed steps in a row, failed steps in total; current after every `run_epoch`."""
+    running_return: Array
+    """The discounted return of every row so far; assign to restore it."""
 
-    def run(self, batch: Batch, order: Array, coefficients: Coefficients, totals: Array) -> None:
-        """Take the gradient steps of one epoch on the sequences in `order`, and add up `totals` [SUMS].
+    def reward_statistics(self, rollout: Any, gamma: float, *, mean: bool, returns: bool) -> RewardStatistics:
+        """Sum up the rewards of a rollout; `returns` also moves `running_return` to its end."""
 
-        Three failed steps in a row end it.
+    def load(
+        self,
+        rollout: Any,
+        gae: GAECoefficients,
+        normaliser: tuple[Array, Array],
+        reference: Array | None = None,
+        partner: Array | None = None,
+    ) -> Any:
+        """Prepare the batch of a rollout, advantages and value targets included.
+
+        `normaliser` is the mean and scale that the observations were read with, `reference` the outputs of the KL
+        reference, `partner` the positives of the contrastive loss.
         """
 
-    def survey(self, batch: Batch) -> BatchEvaluation:
-        """Look at all samples without learning."""
+    def reweight(self, rollout: Any, batch: Any, gae: GAECoefficients) -> bool:
+        """Recompute advantages and value targets by V-trace with the current weights; false if they are not finite."""
+
+    def draw_order(self, rollout: Any, batch: Any, settings: PPOSettings, random: np.random.Generator) -> Any:
+        """The order in which an epoch visits the sequences of a batch."""
+
+    def run_epoch(self, batch: Any, order: Any, coefficients: Coefficients) -> Array:
+        """Take the gradient steps of one epoch and return their sums [SUMS]; `FAILED_STEPS` in a row end it."""
+
+    def finish(self, rollout: Any, batch: Any, shift: Array | None) -> BatchStatistics:
+        """Make `params` current after the epochs on a batch, and return its statistics.
+
+        `shift` is the mean that sums over observations are taken around; None: observation statistics are not needed.
+        """
+
+    def evaluate(self, batch: Any) -> BatchEvaluation:
+        """Run the network on all samples of a batch without learning."""
+
+    def activity(self, batch: Any) -> dict[str, Array]:
+        """The mean absolute output of each unit on a batch, by hidden layer."""
 
     def gradient(self) -> Array:
         """The flat gradient of the last step taken."""
@@ -151,4 +211,4 @@ class Engine(Protocol):
         """Copies of all that training changes, by name."""
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore what `snapshot` returned."""

@@ -1,9 +1,9 @@
-"""Episodes seen by the learner: their returns, lengths and outcomes, whoever collected them."""
+"""Returns, lengths and outcomes of the learner's episodes, for every collector."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,14 +16,34 @@ WINDOW = 100
 """Finished episodes that the means are taken over."""
 
 
-@compiled
-def follow(
-    reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, returns: Array,
-    lengths: Array, window: Array, count: int,
-) -> int:  # fmt: skip
-    """Carry every row's episode forward; write finished ones into the ring `window`; return how many there were.
+class EpisodeTracker(Protocol):
+    """Follows episodes where the rollouts are made, so that rollouts need not be read here."""
 
-    An episode in which the learning policy never acted is somebody else's.
+    def finished_episodes(self) -> tuple[Array, int]:
+        """Return, length and outcome of some episodes that ended in the last rollout, and the number of all of them."""
+
+    def unfinished_episodes(self) -> tuple[Array, Array]:
+        """Return and length so far of the episode of every row."""
+
+    def restore_episodes(self, returns: Array, lengths: Array) -> None:
+        """Restore what `unfinished_episodes` returned."""
+
+
+@compiled
+def track_episodes(
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    active: Array,
+    returns: Array,
+    lengths: Array,
+    window: Array,
+    count: int,
+) -> int:
+    """Carry every row's episode forward; write finished ones into the ring `window`; return the new `count`.
+
+    An episode in which the learning policy never acted is not counted.
     """
     for t in range(reward.shape[0]):
         for row in range(reward.shape[1]):
@@ -42,24 +62,43 @@ def follow(
 
 
 class EpisodeStats:
-    """The last finished episodes of the learning policy."""
+    """The last finished episodes of the learning policy.
 
-    def __init__(self, rows: int, versus: bool) -> None:
-        self.count = self.shown = np.zeros(1, np.int64)
-        """Episodes that ended, and how many of them went through the window."""
+    With a `tracker` it reads finished episodes from there instead of following them in the rollouts.
+    """
+
+    def __init__(self, rows: int, versus: bool, tracker: EpisodeTracker | None = None) -> None:
+        self.count = np.zeros(1, np.int64)
+        """Episodes that ended."""
+        self.shown = self.count if tracker is None else np.zeros(1, np.int64)
+        """Episodes that were written into the window; a tracker reports only some of them."""
         self._versus = versus
         """Whether there is an opponent, so that games are won and lost."""
+        self._tracker = tracker
         self._returns = np.zeros(rows, np.float64)
         self._lengths = np.zeros(rows, np.int64)
         self._window = np.zeros((WINDOW, 3), np.float64)
 
     def add(self, rollout: Rollout) -> None:
-        """Take in a rollout."""
-        steps = rollout.steps
-        self.count[0] = follow(
-            rollout.reward, rollout.terminated, rollout.truncated, rollout.outcome, rollout.active[:steps],
-            self._returns, self._lengths, self._window, int(self.count[0]),
-        )  # fmt: skip
+        """Add the episodes that ended in a rollout."""
+        if self._tracker is not None:
+            listed, ended = self._tracker.finished_episodes()
+            for episode in listed:
+                self._window[int(self.shown[0]) % WINDOW] = episode
+                self.shown += 1
+            self.count += ended
+            return
+        self.count[0] = track_episodes(
+            rollout.reward,
+            rollout.terminated,
+            rollout.truncated,
+            rollout.outcome,
+            rollout.active[: rollout.steps],
+            self._returns,
+            self._lengths,
+            self._window,
+            int(self.count[0]),
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Means over the window; None where no episode has finished yet."""
@@ -79,7 +118,9 @@ class EpisodeStats:
         return row
 
     def arrays(self) -> dict[str, Array]:
-        """The state by name, as it stands (not copied)."""
+        """The state by name (not copied)."""
+        if self._tracker is not None:
+            self._returns[:], self._lengths[:] = self._tracker.unfinished_episodes()
         return {
             "episodes.count": self.count,
             "episodes.returns": self._returns,
@@ -88,6 +129,9 @@ class EpisodeStats:
         }
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Put back what `arrays` told."""
+        """Restore what `arrays` returned."""
         for name, array in self.arrays().items():
             array[:] = arrays[name]
+        if self._tracker is not None:
+            self.shown[:] = np.minimum(self.count, WINDOW)
+            self._tracker.restore_episodes(self._returns, self._lengths)

@@ -1,65 +1,98 @@
-"""Advantages and returns: what an act was worth."""
+"""Generalised advantage estimation (GAE), and V-trace's correction of it."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.system.numba_compile import compiled_fused
+from slipstream.system.numba_compile import Number, compiled_fused
 
 ZERO = np.float32(0)
 
 
+class Transitions(NamedTuple):
+    """The part of a rollout that advantages are computed from; `value` and `active` have T + 1 steps."""
+
+    reward: Array  # [T, rows]
+    value: Array  # [T + 1, rows]
+    final_value: Array  # [T, rows]
+    terminated: Array  # [T, rows]
+    truncated: Array  # [T, rows]
+    active: Array  # [T + 1, rows]
+
+
+class GAECoefficients(NamedTuple):
+    """What advantages depend on besides the transitions, as float32."""
+
+    gamma: Number
+    gae_lambda: Number
+    reward_scale: Number
+    reward_centre: Number
+    vtrace_rho: Number
+    vtrace_c: Number
+
+
+@compiled_fused
+def read_gae_coefficients(vector: Array) -> GAECoefficients:
+    """The coefficients from an array [6] in device memory, which a captured graph reads anew at every replay."""
+    return GAECoefficients(vector[0], vector[1], vector[2], vector[3], vector[4], vector[5])
+
+
 @compiled_fused
 def compute_gae_row(
-    row: int, reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array,
-    coefficients: Array, ratio: Array, advantage: Array,
-) -> None:  # fmt: skip
-    """Write the generalised advantages of one row, from an agent's act to its next act.
+    row: int, transitions: Transitions, coefficients: GAECoefficients, ratio: Array | None, advantage: Array
+) -> None:
+    """Write the generalised advantages of one row, from an agent's action to its next action.
 
     delta = r + gamma * V' - V, A = delta + gamma * lambda * A'. After a termination V' is 0, after a truncation it
-    is `final_value`; both cut the sum. Rewards of inactive steps belong to the act before them. `value` has T + 1
-    rows; rewards are multiplied by `scale`, after `centre` was taken off the reward of every act.
+    is `final_value`; both cut the sum. Rewards of inactive steps belong to the action before them. Rewards are
+    multiplied by `reward_scale`, after `reward_centre` is subtracted from the reward of every action.
 
-    Where `ratio` [T, rows] tells how much likelier the acts have become, V-trace weighs with it:
+    With `ratio` [T, rows], the probability of each action under the current policy over that under the policy that
+    acted, V-trace weights the terms:
     delta = min(rho, ratio) (r + gamma * V' - V), A = delta + gamma * lambda * min(c, ratio) * A'.
-
-    `coefficients` are gamma, lambda, scale, centre, rho and c.
     """
-    gamma, fading, scale, centre, rho, c = (
-        coefficients[0],
-        coefficients[0] * coefficients[1],
-        coefficients[2],
-        coefficients[3],
-        coefficients[4],
-        coefficients[5],
-    )
-    steps, weighed = reward.shape[0], ratio.shape[0] > 0
-    following, carried, pending = value[steps, row], ZERO, ZERO
+    reward, value, active = transitions.reward, transitions.value, transitions.active
+    gamma, scale, centre = coefficients.gamma, coefficients.reward_scale, coefficients.reward_centre
+    decay = gamma * coefficients.gae_lambda
+    steps = reward.shape[0]
+    next_value, carried, pending = value[steps, row], ZERO, ZERO
     for back in range(steps):
         t = steps - 1 - back
-        if terminated[t, row]:
-            following, carried, pending = ZERO, ZERO, ZERO
-        elif truncated[t, row]:
-            following, carried, pending = final_value[t, row], ZERO, ZERO
+        if transitions.terminated[t, row]:
+            next_value, carried, pending = ZERO, ZERO, ZERO
+        elif transitions.truncated[t, row]:
+            next_value, carried, pending = transitions.final_value[t, row], ZERO, ZERO
         pending += reward[t, row] * scale
         if active[t, row]:
-            delta = pending - centre * scale + gamma * following - value[t, row]
-            if weighed:
-                carried = min(rho, ratio[t, row]) * delta + fading * min(c, ratio[t, row]) * carried
+            delta = pending - centre * scale + gamma * next_value - value[t, row]
+            if ratio is not None:
+                rho, c = min(coefficients.vtrace_rho, ratio[t, row]), min(coefficients.vtrace_c, ratio[t, row])
+                carried = rho * delta + decay * c * carried
             else:
-                carried = delta + fading * carried
+                carried = delta + decay * carried
             advantage[t, row] = carried
-            following, pending = value[t, row], ZERO
+            next_value, pending = value[t, row], ZERO
         else:
             advantage[t, row] = ZERO
 
 
 @compiled_fused
-def compute_gae(
-    reward: Array, value: Array, final_value: Array, terminated: Array, truncated: Array, active: Array, coefficients: Array,
-    ratio: Array, advantage: Array,
-) -> None:  # fmt: skip
+def compute_gae(transitions: Transitions, coefficients: GAECoefficients, ratio: Array | None, advantage: Array) -> None:
     """Write generalised advantages [T, rows], row by row."""
-    for row in range(reward.shape[1]):
-        compute_gae_row(row, reward, value, final_value, terminated, truncated, active, coefficients, ratio, advantage)
+    for row in range(transitions.reward.shape[1]):
+        compute_gae_row(row, transitions, coefficients, ratio, advantage)
+
+
+@compiled_fused
+def compute_gae_row_on_device(row: int, transitions: Transitions, coefficients: Array, advantage: Array) -> None:
+    """`compute_gae_row` with coefficients in device memory."""
+    compute_gae_row(row, transitions, read_gae_coefficients(coefficients), None, advantage)
+
+
+@compiled_fused
+def compute_gae_on_device(transitions: Transitions, coefficients: Array, advantage: Array) -> None:
+    """`compute_gae` with coefficients in device memory."""
+    compute_gae(transitions, read_gae_coefficients(coefficients), None, advantage)

@@ -1,4 +1,4 @@
-"""Which samples go together: sequences that begin anew with episodes, orders, priorities, and partners in time."""
+"""Episode starts, the order of samples in an epoch, priorities of segments, and positives of the contrastive loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream.system.numba_compile import compiled
 
 
 def episode_starts(terminated: Array, truncated: Array) -> Array:
-    """1 where an episode begins [T, rows]: at the step after an end; the first step is told by the state itself."""
+    """1 where an episode begins [T, rows]: at the step after an end. The recurrent state covers the first step."""
     episode_start = np.zeros(terminated.shape, np.uint8)
     episode_start[1:] = terminated[:-1] | truncated[:-1]
     return episode_start
@@ -22,14 +22,20 @@ def members(segments: Array, rows: int, length: int) -> Array:
 
 
 def orders(
-    random: np.random.Generator, active: Array, *, sequence: int, segment: int, order: str, minibatch: int,
+    random: np.random.Generator,
+    active: Array,
+    *,
+    sequence: int,
+    segment: int,
+    order: str,
+    minibatch: int,
     probabilities: Array | None = None,
-) -> Array:  # fmt: skip
-    """The sequences of one epoch, in the order they are taken; what does not fill a minibatch waits for another's luck.
+) -> Array:
+    """The sequences of one epoch, in the order they are visited; the partial minibatch is dropped.
 
-    `active` [T, rows] tells which samples count: a sequence without any is left out. With memory only whole sequences
-    are moved; without, samples, or segments of `segment` steps, or nothing (`order`). `probabilities` draws segments with
-    replacement.
+    `active` [T, rows] marks the samples that count: a sequence without any is dropped. With memory whole sequences are
+    shuffled; without, `order` shuffles samples, segments of `segment` steps, or nothing. `probabilities` draws segments
+    with replacement.
     """
     steps, rows = active.shape
     count = max(1, minibatch // sequence)
@@ -47,9 +53,9 @@ def orders(
 
 
 def priorities(advantage: Array, active: Array, segment: int, alpha: float, beta: float) -> tuple[Array, Array]:
-    """The chance of each segment, |advantage| to the power alpha, and the weight of every sample that makes up for it.
+    """The probability of each segment, |advantage|^alpha, and the importance weight of every sample.
 
-    The weight is (segments * chance)^-beta: at beta 1 the mean gradient is that of drawing all segments alike.
+    The weight is (segments * probability)^-beta: at beta 1 the mean gradient is that of uniform sampling.
     """
     steps, rows = advantage.shape
     size = np.abs(advantage * active, dtype=np.float64).reshape(steps // segment, segment, rows).sum(axis=1)
@@ -66,9 +72,9 @@ def priorities(advantage: Array, active: Array, segment: int, alpha: float, beta
 
 @compiled
 def choose_partners(draws: Array, episode_start: Array, active: Array, length: int, partner: Array) -> None:
-    """For each sample a later one of the same episode and segment, `draws` [T, rows] steps on or as far as there is.
+    """For each sample a later one of the same episode and segment, up to `draws` [T, rows] steps ahead.
 
-    -1 where there is none, or the partner did not act.
+    -1 where there is none, or the later sample is inactive.
     """
     steps, rows = episode_start.shape
     for row in range(rows):

@@ -1,102 +1,250 @@
-"""One gradient step of PPO as scalar functions: a sample's loss and slopes, whether the step is taken, and Adam's part.
+"""PPO's loss and gradient of one sample, advantage standardisation, and the steps of a device as scalar functions.
 
-Written for one sample or one weight, so that a GPU has a thread for each; the loops beside them are what a CPU runs.
+The scalar functions are written for one sample or one weight. The fused kernel calls them in its loops; on a GPU each
+thread calls them for its own index, and the loops beside them are what a CPU runs instead.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from slipstream.algorithms.engine import CLIPPED, ENTROPY, KL, NORMS, POLICY, SAMPLES, UPDATES, VALUE
+from slipstream.algorithms.engine import (
+    CLIPPED,
+    ENTROPY,
+    FAILED_STEPS,
+    KL,
+    NORMS,
+    POLICY,
+    SAMPLES,
+    UPDATES,
+    VALUE,
+    Coefficients,
+)
 from slipstream.contracts import Array
 from slipstream.policies.distributions import add_log_prob_gradient, log_prob_and_entropy
 from slipstream.policies.fused_network import sample_index
-from slipstream.policies.linear_algebra import ONE, TWO, ZERO, exponential
+from slipstream.policies.linear_algebra import ONE, TWO, ZERO, adam_weight, exponential
 from slipstream.system.numba_compile import Number, compiled, compiled_fused
 
-OLD_LOGP, OLD_VALUE, ADVANTAGE, GOAL, WEIGHT = range(5)
-"""Columns of what is known of a sample."""
+DeviceArray = Any
+"""A torch tensor outside of kernels, an array inside."""
+
+
+class RecordedSample(NamedTuple):
+    """What the loss reads of one sample of the batch."""
+
+    log_prob: Number
+    value: Number
+    advantage: Number
+    value_target: Number
+
+
+class SampleLoss(NamedTuple):
+    """Loss and gradient of one sample."""
+
+    d_log_prob: Number
+    """Gradient of the policy loss by the log-probability."""
+    d_value: Number
+    """Gradient of the value loss by the value."""
+    policy: Number
+    value: Number
+    kl: Number
+    """The estimate (ratio - 1) - log(ratio) of the divergence from the policy that acted."""
+    clipped: Number
+    """1 where the ratio is outside of the clip range."""
 
 
 @compiled_fused
-def surrogate(
-    log_prob: Number, value: Number, old_log_prob: Number, old_value: Number, gain: Number, value_target: Number, clip: Number,
-    clip_value: Number, imitating: bool,
-) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
-    """PPO's loss of one sample: its slopes by log-probability and by value; then what is logged of it.
-
-    That is the policy's loss, the value's, the KL divergence, and 1 where the ratio was clipped.
-    """
-    difference = ZERO if imitating else log_prob - old_log_prob
-    ratio = exponential(difference)
-    held = min(max(ratio, ONE - clip), ONE + clip)
-    by_logp = ZERO if held * gain < ratio * gain else -gain * ratio
-    error = value - value_target
-    loss = error * error
+def clipped_loss(
+    log_prob: Number, value: Number, sample: RecordedSample, clip: Number, clip_value: Number, imitate: bool
+) -> SampleLoss:
+    """PPO's clipped surrogate and squared value error of one sample; with `imitate`, advantage * log_prob instead."""
+    advantage = sample.advantage
+    log_ratio = ZERO if imitate else log_prob - sample.log_prob
+    ratio = exponential(log_ratio)
+    clipped_ratio = min(max(ratio, ONE - clip), ONE + clip)
+    d_log_prob = ZERO if clipped_ratio * advantage < ratio * advantage else -advantage * ratio
+    error = value - sample.value_target
+    value_loss = error * error
     if clip_value > ZERO:
-        moved = value - old_value
-        near = old_value + min(max(moved, -clip_value), clip_value) - value_target
-        if near * near > loss:
-            loss = near * near
-            error = near if abs(moved) < clip_value else ZERO
-    gained = -log_prob * gain if imitating else -min(ratio * gain, held * gain)
-    return by_logp, TWO * error, gained, loss, (ratio - ONE) - difference, ONE if abs(ratio - ONE) > clip else ZERO
+        moved = value - sample.value
+        clipped_error = sample.value + min(max(moved, -clip_value), clip_value) - sample.value_target
+        if clipped_error * clipped_error > value_loss:
+            value_loss = clipped_error * clipped_error
+            error = clipped_error if abs(moved) < clip_value else ZERO
+    policy_loss = -log_prob * advantage if imitate else -min(ratio * advantage, clipped_ratio * advantage)
+    clipped = ONE if abs(ratio - ONE) > clip else ZERO
+    return SampleLoss(d_log_prob, TWO * error, policy_loss, value_loss, (ratio - ONE) - log_ratio, clipped)
+
+
+class Standardisation(NamedTuple):
+    """How the advantages of a minibatch are standardised, and the share of one sample in its mean loss."""
+
+    mean: Number
+    inverse_std: Number
+    share: Number
+
+
+@compiled_fused
+def standardise(advantage: Array, weight: Array, index: Array, steps: int, rows: int, enabled: bool) -> Standardisation:
+    """Mean and one over the deviation of the samples of weight above 0 (0 and 1 if not enabled), one over their number.
+
+    `index` names sequences of `steps` samples.
+    """
+    total, squares, number = 0.0, 0.0, 0
+    for turn in range(2):
+        mean = total / max(1, number)
+        for s in index:
+            for step in range(steps):
+                n = sample_index(s, step, steps, rows)
+                if weight[n] > ZERO:
+                    if turn == 0:
+                        total += advantage[n]
+                        number += 1
+                    else:
+                        squares += (advantage[n] - mean) ** 2
+    share = np.float32(1.0 / max(1, number))
+    if not enabled:
+        return Standardisation(ZERO, ONE, share)
+    deviation = math.sqrt(squares / max(1, number - 1))
+    return Standardisation(np.float32(total / max(1, number)), np.float32(1.0 / (deviation + 1e-8)), share)
+
+
+class DeviceSamples(NamedTuple):
+    """The samples of a rollout in device memory."""
+
+    action: DeviceArray  # [samples, parts]
+    log_prob: DeviceArray  # [samples]
+    value: DeviceArray  # [samples]
+    advantage: DeviceArray  # [samples]
+    value_target: DeviceArray  # [samples]
+    weight: DeviceArray  # [samples]: 0 where the policy did not act
+
+
+class HeadOutputs(NamedTuple):
+    """The outputs of the policy and value heads for a minibatch."""
+
+    policy: DeviceArray  # [minibatch, columns]
+    value: DeviceArray  # [minibatch, columns]
+    value_column: int
+    log_std: DeviceArray
+    head: DeviceArray
+
+
+class HeadGradients(NamedTuple):
+    """The gradients of the heads' outputs, and what one sample adds to the sums."""
+
+    policy: DeviceArray  # [minibatch, columns]
+    value: DeviceArray  # [minibatch, columns]
+    log_std: DeviceArray  # [minibatch, outputs]
+    sums: DeviceArray  # [minibatch, SAMPLES + 1]
+    probs: DeviceArray  # [minibatch, outputs]: workspace
+    measured: DeviceArray  # [minibatch, 2]: workspace
+
+
+class DeviceCoefficients(NamedTuple):
+    """The coefficients of a step in device memory, in this order: a captured graph reads them at every replay."""
+
+    clip: Number
+    clip_value: Number
+    value: Number
+    entropy: Number
+    policy: Number
+    max_grad_norm: Number
+    learning_rate: Number
+    adam_eps: Number
+    weight_decay: Number
+
+
+def device_vector(coefficients: Coefficients) -> Array:
+    """The coefficients in the order of `DeviceCoefficients`."""
+    return np.array([float(getattr(coefficients, name)) for name in DeviceCoefficients._fields], np.float32)
+
+
+@compiled_fused
+def read_coefficients(vector: Array) -> DeviceCoefficients:
+    """The coefficients from device memory."""
+    return DeviceCoefficients(
+        vector[0], vector[1], vector[2], vector[3], vector[4], vector[5], vector[6], vector[7], vector[8]
+    )
+
+
+@compiled_fused
+def clear_row(array: Array, row: int) -> None:
+    """Set a row to zero."""
+    for k in range(array.shape[1]):
+        array[row, k] = ZERO
 
 
 @compiled_fused
 def loss_at(
-    i: int, policy: Array, values: Array, column: int, log_std: Array, head: Array, index: Array, action: Array,
-    known: Array, stats: Array, coefficients: Array, probs: Array, measured: Array, by_policy: Array, by_value: Array,
-    by_log_std: Array, sums: Array,
-) -> None:  # fmt: skip
-    """The slopes of PPO's loss for one sample of a minibatch, and what it adds to the sums."""
-    n = index[i]
-    for k in range(by_policy.shape[1]):
-        by_policy[i, k] = ZERO
-    for k in range(by_log_std.shape[1]):
-        by_log_std[i, k] = ZERO
-    for k in range(by_value.shape[1]):
-        by_value[i, k] = ZERO
-    for k in range(sums.shape[1]):
-        sums[i, k] = ZERO
-    if known[n, WEIGHT] == ZERO:
+    i: int,
+    outputs: HeadOutputs,
+    samples: DeviceSamples,
+    index: Array,
+    standardisation: Array,
+    coefficients: Array,
+    gradients: HeadGradients,
+) -> None:
+    """Write the gradient of PPO's loss for sample `index[i]` of a minibatch, and what it adds to the sums."""
+    n, c = index[i], read_coefficients(coefficients)
+    clear_row(gradients.policy, i)
+    clear_row(gradients.log_std, i)
+    clear_row(gradients.value, i)
+    clear_row(gradients.sums, i)
+    if samples.weight[n] == ZERO:
         return
-    share, gain = stats[2], (known[n, ADVANTAGE] - stats[0]) * stats[1] * known[n, WEIGHT]
-    log_prob_and_entropy(policy[i], log_std, head, action[n], probs[i], measured[i])
-    by_logp, by_error, gained, missed, moved, clipped = surrogate(
-        measured[i, 0], values[i, column], known[n, OLD_LOGP], known[n, OLD_VALUE], gain, known[n, GOAL], coefficients[0],
-        coefficients[1], False,
-    )  # fmt: skip
+    share = standardisation[2]
+    advantage = (samples.advantage[n] - standardisation[0]) * standardisation[1] * samples.weight[n]
+    policy, probs, measured = outputs.policy[i], gradients.probs[i], gradients.measured[i]
+    log_prob_and_entropy(policy, outputs.log_std, outputs.head, samples.action[n], probs, measured)
+    loss = clipped_loss(
+        measured[0],
+        outputs.value[i, outputs.value_column],
+        RecordedSample(samples.log_prob[n], samples.value[n], advantage, samples.value_target[n]),
+        c.clip,
+        c.clip_value,
+        False,
+    )
     add_log_prob_gradient(
-        policy[i], log_std, head, action[n], probs[i], share * coefficients[4] * by_logp, -share * coefficients[3], by_policy[i],
-        by_log_std[i],
-    )  # fmt: skip
-    by_value[i, column] = share * coefficients[2] * by_error
-    sums[i, POLICY], sums[i, VALUE], sums[i, KL], sums[i, CLIPPED] = gained, missed, moved, clipped
-    sums[i, ENTROPY], sums[i, SAMPLES] = measured[i, 1], ONE
+        policy,
+        outputs.log_std,
+        outputs.head,
+        samples.action[n],
+        probs,
+        share * c.policy * loss.d_log_prob,
+        -share * c.entropy,
+        gradients.policy[i],
+        gradients.log_std[i],
+    )
+    gradients.value[i, outputs.value_column] = share * c.value * loss.d_value
+    sums = gradients.sums[i]
+    sums[POLICY], sums[VALUE], sums[KL], sums[CLIPPED] = loss.policy, loss.value, loss.kl, loss.clipped
+    sums[ENTROPY], sums[SAMPLES] = measured[1], ONE
 
 
 @compiled_fused
 def losses(
-    policy: Array, values: Array, column: int, log_std: Array, head: Array, index: Array, action: Array, known: Array,
-    stats: Array, coefficients: Array, probs: Array, measured: Array, by_policy: Array, by_value: Array, by_log_std: Array,
-    sums: Array,
-) -> None:  # fmt: skip
-    """The slopes of every sample of a minibatch."""
+    outputs: HeadOutputs,
+    samples: DeviceSamples,
+    index: Array,
+    standardisation: Array,
+    coefficients: Array,
+    gradients: HeadGradients,
+) -> None:
+    """`loss_at` for every sample of a minibatch."""
     for i in range(index.size):
-        loss_at(
-            i, policy, values, column, log_std, head, index, action, known, stats, coefficients, probs, measured, by_policy,
-            by_value, by_log_std, sums,
-        )  # fmt: skip
+        loss_at(i, outputs, samples, index, standardisation, coefficients, gradients)
 
 
 @compiled
-def judge(i: int, norm: Array, added: Array, counters: Array, totals: Array, go: Array) -> None:
-    """Decide whether a gradient step is taken, and count it."""
-    fine = math.isfinite(norm[0]) and math.isfinite(added[POLICY] + added[VALUE]) and counters[1] < 3
-    go[0] = 1 if fine else 0
+def count_step(i: int, norm: Array, added: Array, counters: Array, totals: Array, accepted: Array) -> None:
+    """Decide whether a gradient step is taken, and count it: `accepted` is 1 where gradient and loss are finite."""
+    fine = math.isfinite(norm[0]) and math.isfinite(added[POLICY] + added[VALUE]) and counters[1] < FAILED_STEPS
+    accepted[0] = 1 if fine else 0
     if fine:
         counters[0] += 1
         counters[1] = 0
@@ -104,71 +252,42 @@ def judge(i: int, norm: Array, added: Array, counters: Array, totals: Array, go:
             totals[k] += added[k]
         totals[NORMS] += norm[0]
         totals[UPDATES] += 1.0
-    elif counters[1] < 3:
+    elif counters[1] < FAILED_STEPS:
         counters[1] += 1
         counters[2] += 1
 
 
 @compiled
-def judge_all(norm: Array, added: Array, counters: Array, totals: Array, go: Array) -> None:
-    """The same, once."""
-    judge(0, norm, added, counters, totals, go)
+def count_step_once(norm: Array, added: Array, counters: Array, totals: Array, accepted: Array) -> None:
+    """`count_step` on a CPU."""
+    count_step(0, norm, added, counters, totals, accepted)
+
+
+class AdamState(NamedTuple):
+    """Weights, gradient and moments of Adam in device memory."""
+
+    params: DeviceArray
+    gradient: DeviceArray
+    first: DeviceArray
+    second: DeviceArray
 
 
 @compiled_fused
-def adam_at(
-    i: int, params: Array, gradient: Array, first: Array, second: Array, counters: Array, norm: Array, go: Array,
-    coefficients: Array,
-) -> None:  # fmt: skip
-    """Adam's step of one weight, as `kernels.adam` has it; none where the gradient was not finite."""
-    if go[0] == 0:
+def adam_at(i: int, state: AdamState, counters: Array, norm: Array, accepted: Array, coefficients: Array) -> None:
+    """Adam's step of one weight; none where the gradient step was not accepted."""
+    if accepted[0] == 0:
         return
-    beta_1, beta_2, rate = np.float32(0.9), np.float32(0.999), np.float64(coefficients[6])
-    count = np.float64(counters[0])
+    c = read_coefficients(coefficients)
+    rate, count = np.float64(c.learning_rate), np.float64(counters[0])
     root = np.float32(math.sqrt(1.0 - math.pow(0.999, count)))
     size = np.float32(rate / (1.0 - math.pow(0.9, count))) * root
-    grad = gradient[i] * min(ONE, coefficients[5] / (norm[0] + np.float32(1e-6)))
-    first[i] = beta_1 * first[i] + (ONE - beta_1) * grad
-    second[i] = beta_2 * second[i] + (ONE - beta_2) * (grad * grad)
-    kept = ONE - coefficients[6] * coefficients[8]
-    params[i] = params[i] * kept - size * first[i] / (np.float32(math.sqrt(second[i])) + coefficients[7] * root)
+    grad = state.gradient[i] * min(ONE, c.max_grad_norm / (norm[0] + np.float32(1e-6)))
+    kept = ONE - c.learning_rate * c.weight_decay
+    adam_weight(i, state.params, state.first, state.second, grad, size, c.adam_eps * root, kept)
 
 
 @compiled_fused
-def adam_all(
-    params: Array,
-    gradient: Array,
-    first: Array,
-    second: Array,
-    counters: Array,
-    norm: Array,
-    go: Array,
-    coefficients: Array,
-) -> None:
-    """Adam's step of every weight."""
-    for i in range(params.size):
-        adam_at(i, params, gradient, first, second, counters, norm, go, coefficients)
-
-
-@compiled_fused
-def standardise(
-    values: Array, counts: Array, index: Array, steps: int, rows: int, wanted: bool
-) -> tuple[Number, Number, Number]:
-    """Mean and one over the deviation of the samples that count, and one over their number; 0 and 1 if not wanted."""
-    total, squares, number = 0.0, 0.0, 0
-    for turn in range(2):
-        mean = total / max(1, number)
-        for s in index:
-            for step in range(steps):
-                n = sample_index(s, step, steps, rows)
-                if counts[n] > ZERO:
-                    if turn == 0:
-                        total += values[n]
-                        number += 1
-                    else:
-                        squares += (values[n] - mean) ** 2
-    share = np.float32(1.0 / max(1, number))
-    if not wanted:
-        return ZERO, ONE, share
-    deviation = math.sqrt(squares / max(1, number - 1))
-    return np.float32(total / max(1, number)), np.float32(1.0 / (deviation + 1e-8)), share
+def adam_all(state: AdamState, counters: Array, norm: Array, accepted: Array, coefficients: Array) -> None:
+    """`adam_at` for every weight."""
+    for i in range(state.params.size):
+        adam_at(i, state, counters, norm, accepted, coefficients)

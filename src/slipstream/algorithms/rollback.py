@@ -1,4 +1,4 @@
-"""The gate: a run that falls below what it started from goes back."""
+"""Rollback: restore good weights when evaluations stay below the first one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from slipstream.contracts import Array
 
 
 class Restorable(Protocol):
-    """What holds weights and their optimiser."""
+    """Holds weights and optimiser state."""
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore what `snapshot` returned."""
 
 
 class Rollback:
-    """Counts evaluations below a floor, and puts back the weights of the last one that was not."""
+    """Counts evaluations below a floor, and restores the weights of the last good one."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -30,7 +30,7 @@ class Rollback:
         self.good: dict[str, Array] = {}
 
     def judge(self, score: float, result: Mapping[str, Any], engine: Restorable) -> str:
-        """Take in an evaluation; return what is to be said, if anything was done."""
+        """Add an evaluation; return a notice if it was below the floor, else nothing."""
         if self.floor is None:
             low = result.get("evaluate/score_low")
             self.floor = float(result["evaluate/mean_return_low"] if low is None else low)
@@ -39,21 +39,19 @@ class Rollback:
             return ""
         self.strikes += 1
         if self.strikes < self.limit:
-            return (
-                f"Evaluation {score:.3f} is below {self.floor:.3f}, what the run began with ({self.strikes} in a row)."
-            )
+            return f"Evaluation {score:.3f} is below the floor {self.floor:.3f} of the first one ({self.strikes} in a row)."
         engine.restore(self.good)
         self.strikes, self.returns = 0, self.returns + 1
         return (
-            f"{self.limit} evaluations in a row were below {self.floor:.3f}, where the run began: the last weights "
-            "that were not are back."
+            f"{self.limit} evaluations in a row were below the floor {self.floor:.3f} of the first one: the weights of the "
+            "last good evaluation are restored."
         )
 
     def describe(self) -> dict[str, Any]:
-        """The state as JSON holds it; `good` goes beside it."""
+        """The state as JSON; the good weights are saved separately."""
         return {"floor": self.floor, "strikes": self.strikes, "returns": self.returns}
 
-    def restore(self, told: Mapping[str, Any], good: dict[str, Array]) -> None:
-        """Put back what was described."""
-        self.floor, self.strikes, self.returns = told["floor"], told["strikes"], told["returns"]
+    def restore(self, state: Mapping[str, Any], good: dict[str, Array]) -> None:
+        """Restore what `describe` returned."""
+        self.floor, self.strikes, self.returns = state["floor"], state["strikes"], state["returns"]
         self.good = good

@@ -1,4 +1,4 @@
-"""Moments: running ones, which scale observations and rewards, and the variance that a value foresaw."""
+"""Running mean and variance of observations and returns, and the explained variance of a value function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEARLY_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
 
 @compiled_fused
 def sum_obs(obs: Array, active: Array, shift: Array, total: Array, squares: Array) -> int:
-    """Add up (obs - shift) and its square over all acting rows, in row order; return how many there were."""
+    """Add up (obs - shift) and its square over all active steps, in row order; return their number."""
     count = 0
     for t in range(active.shape[0]):
         for row in range(active.shape[1]):
@@ -30,10 +30,16 @@ def sum_obs(obs: Array, active: Array, shift: Array, total: Array, squares: Arra
 
 @compiled_fused
 def sum_row(
-    row: int, reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array,
+    row: int,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    active: Array,
+    gamma: Number,
+    running: Array,
     sums: Array,
-) -> None:  # fmt: skip
-    """Carry the discounted return of one row forward and add up count, sum and squares into its row of `sums`."""
+) -> None:
+    """Carry the discounted return of one row forward and write its count, sum and sum of squares into `sums`."""
     carried, number, total, squares = running[row], 0.0, 0.0, 0.0
     for t in range(reward.shape[0]):
         carried = carried * gamma + reward[t, row]
@@ -51,27 +57,35 @@ def sum_row(
 def sum_returns(
     reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array, sums: Array
 ) -> None:
-    """Carry each row's discounted return forward and write its count, sum and squares into `sums` [rows, 3]."""
+    """Carry each row's discounted return forward and write its count, sum and sum of squares into `sums` [rows, 3]."""
     for row in range(reward.shape[1]):
         sum_row(row, reward, terminated, truncated, active, gamma, running, sums)
 
 
 @compiled_fused
 def explained_variance(value_target: Array, value: Array, active: Array) -> float:
-    """The share of the goals' variance that the values foresaw, over acts; NaN where the goals do not vary."""
-    count, value_targets, errors = 0, 0.0, 0.0
+    """1 - Var(target - value) / Var(target) over active samples; NaN where the targets do not vary."""
+    count, mean_target, mean_error = 0, 0.0, 0.0
     for i in range(value_target.size):
         if active[i]:
             count += 1
-            value_targets += value_target[i]
-            errors += value_target[i] - value[i]
-    value_targets, errors = value_targets / max(1, count), errors / max(1, count)
-    spread, left = 0.0, 0.0
+            mean_target += value_target[i]
+            mean_error += value_target[i] - value[i]
+    mean_target, mean_error = mean_target / max(1, count), mean_error / max(1, count)
+    total, residual = 0.0, 0.0
     for i in range(value_target.size):
         if active[i]:
-            spread += (value_target[i] - value_targets) ** 2
-            left += (value_target[i] - value[i] - errors) ** 2
-    return 1.0 - left / spread if spread > 1e-12 * count else math.nan
+            total += (value_target[i] - mean_target) ** 2
+            residual += (value_target[i] - value[i] - mean_error) ** 2
+    return 1.0 - residual / total if total > 1e-12 * count else math.nan
+
+
+def observation_statistics(obs: Array, active: Array, shift: Array) -> tuple[float, Array, Array]:
+    """Count, mean and variance of the observations [T + 1, rows, size] of active steps, summed around `shift`."""
+    total, squares = np.zeros_like(shift), np.zeros_like(shift)
+    count = sum_obs(obs, active, shift, total, squares)
+    mean = total / max(1, count)
+    return count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0)
 
 
 class RunningMeanStd:
@@ -83,7 +97,7 @@ class RunningMeanStd:
         self.variance = np.ones(size, np.float64)
 
     def merge(self, count: float, mean: Array, variance: Array) -> None:
-        """Take in a batch (parallel form of Welford's update)."""
+        """Merge the statistics of a batch (parallel form of Welford's update)."""
         if count <= 0:
             return
         total = self.count[0] + count
@@ -93,24 +107,20 @@ class RunningMeanStd:
         self.mean += delta * new
         self.count[0] = total
 
-    def see(self, obs: Array, active: Array) -> None:
-        """Take in the observations [T + 1, rows, size] that were acted on."""
-        shift = self.mean.copy()
-        total, squares = np.zeros_like(shift), np.zeros_like(shift)
-        count = sum_obs(obs, active, shift, total, squares)
-        mean = total / max(1, count)
-        self.merge(count, shift + mean, np.maximum(squares / max(1, count) - mean * mean, 0.0))
+    def update(self, obs: Array, active: Array) -> None:
+        """Merge the observations [T + 1, rows, size] of active steps."""
+        self.merge(*observation_statistics(obs, active, self.mean.copy()))
 
     @property
     def scale(self) -> Array:
-        """One over the deviation; features that never vary keep their size.
+        """One over the standard deviation; features that do not vary keep their scale.
 
-        Never exactly 1, which would say that a number is not normalised and has no limit.
+        It is never exactly 1, which marks a feature that is neither normalised nor clipped.
         """
         deviation = np.sqrt(self.variance)
         scale = np.where(deviation > MIN_DEVIATION, 1.0 / np.maximum(deviation, MIN_DEVIATION), 1.0)
         return np.where(scale.astype(np.float32) == 1, NEARLY_ONE, scale)
 
     def arrays(self, name: str) -> dict[str, Array]:
-        """The state by name, as it stands (not copied)."""
+        """The state by name (not copied)."""
         return {f"{name}.count": self.count, f"{name}.mean": self.mean, f"{name}.variance": self.variance}

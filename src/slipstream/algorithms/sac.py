@@ -90,7 +90,7 @@ class SAC:
         samples = self.replay.add(rollout)
         self._watch(samples)
         if self.now.normalise_obs:
-            self._obs.see(rollout.obs, rollout.active[: rollout.steps])
+            self._obs.update(rollout.obs, rollout.active[: rollout.steps])
             self._write_normaliser()
         episode_start = max(0, self.replay.total - max(self.now.learning_starts, before))
         if episode_start and not self._warm[0]:
@@ -120,7 +120,7 @@ class SAC:
         self._taken[0] += int(totals[UPDATES])
         self._failing = failed > 0
         if failed:
-            self.notices.append(diagnostics.left_out(failed))
+            self.notices.append(diagnostics.skipped_steps(failed))
         if self.engine.counters[1] >= 3:
             self.notices.append(diagnostics.fall_back(self.engine, self._good, self._rate_scale))
         taken = float(totals[UPDATES])

@@ -1,4 +1,4 @@
-"""Settings that change while a run trains: by its progress, or by a metric."""
+"""Schedules: settings that change during training, with the number of steps or with a metric."""
 
 from __future__ import annotations
 
@@ -16,14 +16,36 @@ from slipstream.settings import PPOSettings, SACSettings, Section, Settings
 
 SECTIONS: dict[str, type[Section]] = {"ppo": PPOSettings, "sac": SACSettings}
 FIXED = {
-    "ppo.rollout", "ppo.minibatch", "ppo.epochs_max", "ppo.value_warmup", "ppo.contrastive_steps",
-    "ppo.normalise_advantage", "ppo.normalise_obs", "ppo.normalise_return", "ppo.priority_alpha", "ppo.reference_decay",
-    "sac.rollout", "sac.batch_size", "sac.buffer_size", "sac.buffer_mib", "sac.learning_starts", "sac.n_step", "sac.critics",
-    "sac.target_critics", "sac.critic_layer_norm", "sac.normalise_obs", "sac.temperature", "sac.demo_share",
-    "sac.actor_warmup", "sac.initial_temperature", "ppo.freeze_obs_stats_steps", "ppo.value_warmup_explained_variance", "ppo.demo_batch",
+    "ppo.rollout",
+    "ppo.minibatch",
+    "ppo.epochs_max",
+    "ppo.value_warmup",
+    "ppo.contrastive_steps",
+    "ppo.normalise_advantage",
+    "ppo.normalise_obs",
+    "ppo.normalise_return",
+    "ppo.priority_alpha",
+    "ppo.reference_decay",
+    "sac.rollout",
+    "sac.batch_size",
+    "sac.buffer_size",
+    "sac.buffer_mib",
+    "sac.learning_starts",
+    "sac.n_step",
+    "sac.critics",
+    "sac.target_critics",
+    "sac.critic_layer_norm",
+    "sac.normalise_obs",
+    "sac.temperature",
+    "sac.demo_share",
+    "sac.actor_warmup",
+    "sac.initial_temperature",
+    "ppo.freeze_obs_stats_steps",
+    "ppo.value_warmup_explained_variance",
+    "ppo.demo_batch",
     "ppo.demo_decay",
-}  # fmt: skip
-"""Numbers that arrays are sized by, that a run keeps state about, or that switch something on."""
+}
+"""Numbers without schedules: array sizes, settings with state, and switches."""
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 FORM = re.compile(
     rf"(constant)|(linear|cosine) to {NUMBER}(?: over {NUMBER}| by (\S+) from {NUMBER} to {NUMBER})?", re.ASCII
@@ -33,7 +55,7 @@ HINT = 'write "linear to END", "cosine to END over STEPS", "linear to END by MET
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one setting goes from its start to its end."""
+    """One setting's way from its start value to its end value."""
 
     key: str
     shape: str
@@ -45,7 +67,7 @@ class Schedule:
     high: float = 1.0
 
     def at(self, steps: int, seen: Mapping[str, float]) -> float:
-        """The value at this moment; a metric that was never seen leaves it at its start."""
+        """The current value; it stays at its start until its metric was logged."""
         if self.metric:
             progress = (seen.get(self.metric, self.low) - self.low) / (self.high - self.low)
         else:
@@ -66,7 +88,7 @@ class Schedules:
         """The last value of each metric that a schedule follows."""
 
     def now(self, section: str, steps: int) -> Any:
-        """The section of the settings as it is at this moment."""
+        """The current values of a section of the settings."""
         start: Section = getattr(self._settings, section)
         values: dict[str, Any] = {}
         for one in self._all:
@@ -77,18 +99,16 @@ class Schedules:
         return start.model_copy(update=values) if values else start
 
     def see(self, row: Mapping[str, Any]) -> None:
-        """Take in the metrics of an iteration."""
+        """Add the metrics of an iteration."""
         for one in self._all:
             if one.metric and isinstance(row.get(one.metric), int | float):
                 self.seen[one.metric] = float(row[one.metric])
 
 
-def tune_epochs(epochs: int, outcome: UpdateStats, settings: PPOSettings) -> int:
-    """One epoch less where the policy moved too far, one more where it hardly moved."""
-    far = outcome.kl > 1.5 * settings.epochs_target_kl or outcome.clip_fraction > settings.epochs_max_clip_fraction
-    near = (
-        outcome.kl < settings.epochs_target_kl / 1.5 and outcome.clip_fraction < 0.5 * settings.epochs_max_clip_fraction
-    )
+def tune_epochs(epochs: int, stats: UpdateStats, settings: PPOSettings) -> int:
+    """One epoch less where the policy moved too far, one more where it moved too little."""
+    far = stats.kl > 1.5 * settings.epochs_target_kl or stats.clip_fraction > settings.epochs_max_clip_fraction
+    near = stats.kl < settings.epochs_target_kl / 1.5 and stats.clip_fraction < 0.5 * settings.epochs_max_clip_fraction
     return min(max(epochs - 1 if far else epochs + 1 if near else epochs, 1), settings.epochs_max)
 
 
@@ -104,19 +124,19 @@ def _read(settings: Settings, key: str, text: str) -> Schedule | None:
     if metric:
         low, high = float(found[6]), float(found[7])
         if low == high:
-            raise ConfigError(f"The schedule of `{key}` goes from {low:g} to {high:g}: that is no range.", HINT)
+            raise ConfigError(f"The schedule of `{key}` goes from {low:g} to {high:g}: the range is empty.", HINT)
         return Schedule(key, found[2], start, end, metric=metric, low=low, high=high)
     steps = float(found[4]) if found[4] else float(settings.steps or 0)
     if steps <= 0:
         raise ConfigError(
-            f"The schedule of `{key}` has no length, since the run has none in steps.",
-            f'say it: schedules.{key}="{found[2]} to {end:g} over STEPS"',
+            f"The schedule of `{key}` has no length, because `steps` is not set.",
+            f'set it: schedules.{key}="{found[2]} to {end:g} over STEPS"',
         )
     return Schedule(key, found[2], start, end, steps=steps)
 
 
 def _start(settings: Settings, key: str) -> float:
-    """The setting that a schedule names, or why it cannot have one."""
+    """The start value of a schedule; an error where the setting cannot have one."""
     head, _, name = key.partition(".")
     free = [
         f"{section}.{field}"
@@ -127,12 +147,12 @@ def _start(settings: Settings, key: str) -> float:
     if key not in free:
         near = did_you_mean(key, free)
         raise ConfigError(
-            f"`{key}` cannot have a schedule: it is not a number that is read at every update.{near}",
-            f"these can: {', '.join(one for one in free if one.startswith(settings.algorithm))}",
+            f"`{key}` cannot have a schedule: it is not a number that every update reads.{near}",
+            f"settings that can: {', '.join(one for one in free if one.startswith(settings.algorithm))}",
         )
     if head != settings.algorithm:
         raise ConfigError(
-            f"`{key}` has a schedule, but this run learns by {settings.algorithm}.", f"set algorithm={head}, or drop it"
+            f"`{key}` has a schedule, but `algorithm` is {settings.algorithm}.", f"set algorithm={head}, or drop it"
         )
     return float(getattr(getattr(settings, head), name))
 
@@ -145,7 +165,7 @@ def _check_end(settings: Settings, key: str, end: float) -> None:
         type(section).model_validate(section.model_dump() | {name: value})
     except ValidationError as error:
         said = error.errors()[0]["msg"].lower()
-        # A learning rate, say, must start above 0 but may well end there.
+        # A learning rate, for example, must start above 0 but may end at 0.
         if value == 0 and "greater than 0" in said and "equal" not in said:
             return
         raise ConfigError(f"The schedule of `{key}` cannot end at {end:g}: {said}.", HINT) from error

@@ -1,7 +1,7 @@
-"""The device collector: environments, policy and rollout all on one device, a whole rollout captured as one graph.
+"""The device collector: environments, policy and rollout on one device, a whole rollout captured as one CUDA graph.
 
-On a GPU the host starts one graph per rollout and waits. The same code runs on the CPU without graphs, which is how it
-is tested: chance comes from the same streams, so that it makes the rollouts that `local` makes.
+On a GPU the host starts one graph per rollout and waits. The same code runs on the CPU without graphs, for tests: it
+uses the same random streams as the local collector, so both make the same rollouts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,39 +28,54 @@ from slipstream.system.numba_compile import compiled, compiled_fused
 from slipstream.system.rng import make_streams
 from slipstream.vector.device import DeviceVector, side_by_side
 
-SHOWN = 8
-"""Games that ended in a rollout and are told one by one; there may be thousands."""
-LISTED = 16
-"""Episodes that ended in a rollout and are told as numbers."""
+LISTED_GAMES = 8
+"""Games that ended in a rollout and are reported one by one; there may be thousands."""
+LISTED_EPISODES = 16
+"""Episodes that ended in a rollout whose return and length are reported."""
 RETURN, LENGTH, OUTCOME, ENDED = range(4)
-"""Columns of what is known of the last episode of each row that ended in a rollout."""
+"""Columns of the statistics of the last episode of each row that ended in a rollout."""
+
+
+class DeviceOutputs(NamedTuple):
+    """The outputs of the policy for all rows."""
+
+    policy: Any  # [rows, columns]
+    value: Any  # [rows, columns]
+    value_column: int
+    log_std: Any
+    head: Any
+    probs: Any  # [rows, outputs]: workspace
+
+
+class DeviceActions(NamedTuple):
+    """Where actions are written, by row."""
+
+    action: Any
+    log_prob: Any
+    value: Any
 
 
 @compiled_fused
-def sample_row(
-    row: int, acts: Array, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array,
-    probs: Array, action: Array, log_prob: Array, value: Array,
-) -> None:  # fmt: skip
-    """Draw the action of one row, unless it does not act."""
-    if acts[row] == 0:
+def sample_row(row: int, active: Array, outputs: DeviceOutputs, streams: Array, result: DeviceActions) -> None:
+    """Sample the action of one row, if it is active."""
+    if active[row] == 0:
         return
-    log_prob[row] = sample(policy[row], log_std, head, streams, row, probs[row], action[row])
-    value[row] = values[row, column]
+    result.log_prob[row] = sample(
+        outputs.policy[row], outputs.log_std, outputs.head, streams, row, outputs.probs[row], result.action[row]
+    )
+    result.value[row] = outputs.value[row, outputs.value_column]
 
 
 @compiled_fused
-def sample_rows(
-    acts: Array, policy: Array, values: Array, column: int, log_std: Array, head: Array, streams: Array, probs: Array,
-    action: Array, log_prob: Array, value: Array,
-) -> None:  # fmt: skip
-    """Draw the actions of all rows that act."""
-    for row in range(policy.shape[0]):
-        sample_row(row, acts, policy, values, column, log_std, head, streams, probs, action, log_prob, value)
+def sample_rows(active: Array, outputs: DeviceOutputs, streams: Array, result: DeviceActions) -> None:
+    """`sample_row` for all rows."""
+    for row in range(active.shape[0]):
+        sample_row(row, active, outputs, streams, result)
 
 
 @compiled
-def forget_row(row: int, terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
-    """Clear the memory of a row whose episode ended, after keeping what it was."""
+def reset_row(row: int, terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
+    """Reset the recurrent state of a row whose episode ended, after copying it to `last`."""
     if terminated[row] or truncated[row]:
         for k in range(memory.shape[1]):
             last[row, k] = memory[row, k]
@@ -68,18 +83,25 @@ def forget_row(row: int, terminated: Array, truncated: Array, memory: Array, las
 
 
 @compiled
-def forget_rows(terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
-    """Clear the memories of all rows whose episodes ended."""
+def reset_rows(terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
+    """`reset_row` for all rows."""
     for row in range(terminated.shape[0]):
-        forget_row(row, terminated, truncated, memory, last)
+        reset_row(row, terminated, truncated, memory, last)
 
 
 @compiled
-def follow_row(
-    row: int, reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, returns: Array,
-    lengths: Array, ended: Array,
-) -> None:  # fmt: skip
-    """Carry the episode of one row through a rollout; write the last one that ended into `ended` [rows, 4]."""
+def track_row(
+    row: int,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    active: Array,
+    returns: Array,
+    lengths: Array,
+    ended: Array,
+) -> None:
+    """Carry the episode of one row through a rollout; write the last episode that ended into `ended` [rows, 4]."""
     ended[row, ENDED] = 0.0
     for t in range(reward.shape[0]):
         returns[row] += reward[t, row]
@@ -94,18 +116,24 @@ def follow_row(
 
 
 @compiled
-def follow_rows(
-    reward: Array, terminated: Array, truncated: Array, outcome: Array, active: Array, returns: Array, lengths: Array,
+def track_rows(
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    active: Array,
+    returns: Array,
+    lengths: Array,
     ended: Array,
-) -> None:  # fmt: skip
-    """Carry the episodes of all rows."""
+) -> None:
+    """`track_row` for all rows."""
     for row in range(reward.shape[1]):
-        follow_row(row, reward, terminated, truncated, outcome, active, returns, lengths, ended)
+        track_row(row, reward, terminated, truncated, outcome, active, returns, lengths, ended)
 
 
 @dataclass
 class DeviceRollout:
-    """What `Rollout` holds, as tensors on the device, and `inputs`: the observations as the policy read them."""
+    """The fields of `Rollout` as tensors on the device, and `inputs`: the normalised observations."""
 
     obs: Tensor
     action: Tensor
@@ -124,7 +152,7 @@ class DeviceRollout:
     inputs: Tensor  # [T, rows, width]
     episodes: Tensor  # [rows, 4]
     summed: Tensor  # [terms]
-    ended: Tensor  # [shown, 5]: some of the rows whose episodes ended, and behind each how many there were in all
+    ended: Tensor  # [shown, 5]: some of the episodes that ended, and in the last column the number of all of them
 
     @property
     def steps(self) -> int:
@@ -137,16 +165,16 @@ class DeviceRollout:
         return sums
 
 
-class Later(Mapping[str, Array]):
-    """Arrays that are brought from the device when somebody asks for one of them."""
+class LazyArrays(Mapping[str, Array]):
+    """Arrays that are copied from the device when one of them is read."""
 
-    def __init__(self, bring: Callable[[], dict[str, Array]]) -> None:
-        self._bring = bring
+    def __init__(self, load: Callable[[], dict[str, Array]]) -> None:
+        self._load = load
         self._held: dict[str, Array] | None = None
 
     def _arrays(self) -> dict[str, Array]:
         if self._held is None:
-            self._held = self._bring()
+            self._held = self._load()
         return self._held
 
     def __getitem__(self, name: str) -> Array:
@@ -160,7 +188,7 @@ class Later(Mapping[str, Array]):
 
 
 class DeviceCollector:
-    """Makes rollouts on the device of `net`, whose weights and normaliser are those of the learner."""
+    """Makes rollouts on the device of `net`, whose weights are shared with the learner."""
 
     lag = 0
 
@@ -190,19 +218,25 @@ class DeviceCollector:
             torch.tensor(side, dtype=torch.float32, device=device) for side in (spec.action.low, spec.action.high)
         ]
         self._sides = torch.tensor(sides_of(spec.teams), device=device)
-        self._told = torch.zeros(
-            math.gcd(game.envs, SHOWN), 4 + 2 * len(spec.behaviours), dtype=torch.float64, device=device
+        self._games = torch.zeros(
+            math.gcd(game.envs, LISTED_GAMES), 4 + 2 * len(spec.behaviours), dtype=torch.float64, device=device
         )
-        self._begun: list[Tensor] = [tensor.clone() for tensor in self._kept()]
+        self._start_tensors: list[Tensor] = [tensor.clone() for tensor in self._state_tensors()]
         self._made = 0
+        self._normaliser = np.zeros(0, np.float32)
+        """The normaliser that was loaded last."""
 
     def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
-        """The weights are shared with the learner; everybody plays against itself."""
+        """Load the normaliser; the weights are shared with the learner. Every game is self-play."""
         assert (seats[:, 1] == SELF).all()
         assert not players
+        normaliser = params_and_stats[len(params_and_stats) - 2 * self.net.design.numbers :]
+        if not np.array_equal(normaliser, self._normaliser):
+            self._normaliser = normaliser.copy()
+            self.net.load_normaliser(params_and_stats)
 
     def start(self, version: int, state: dict[str, Array] | None) -> None:
-        """Begin with rollout number `version`, from a snapshot if there is one."""
+        """Start with rollout number `version`, from a snapshot if there is one."""
         vector, self._made = self.game.vector, version
         now = empty_rows(self.game.spec, self.game.envs)
         if state is None:
@@ -218,14 +252,16 @@ class DeviceCollector:
         self._active.copy_(torch.from_numpy(now.active))
 
     def prepare(self) -> None:
-        """Compile and capture what a rollout takes, so that the first one is as fast as any."""
+        """Compile and capture a rollout, so that the first one is as fast as the others."""
         if self._graphs:
             self._graph = capture(
-                self._roll, 1, [*self._kept(), self.returns, self.lengths, self.rollout.action, self.rollout.log_prob]
+                self._roll,
+                1,
+                [*self._state_tensors(), self.returns, self.lengths, self.rollout.action, self.rollout.log_prob],
             )
 
     def prefetch(self, version: int) -> None:
-        """Nothing: whoever asks for a rollout makes it."""
+        """Nothing: rollouts are made in `collect`."""
 
     def collect(self, version: int) -> DeviceRollout:
         """Make rollout number `version`."""
@@ -234,44 +270,61 @@ class DeviceCollector:
             self._roll()
         else:
             self._graph.replay()
-            torch.cuda.synchronize()  # the learner waits for it anyway, and so the time is told where it was spent
+            torch.cuda.synchronize()  # the learner would wait here anyway; this way the time counts as collecting
         return self.rollout
 
     def finished_games(self, version: int) -> list[FinishedGame]:
-        """Some of the games that ended in the rollout that was made last."""
+        """Some of the games that ended in the last rollout."""
         names = len(self.game.spec.behaviours)
         found = []
-        for row in self._told.cpu().numpy():
+        for row in self._games.cpu().numpy():
             if row[ENDED]:
                 own, theirs = tuple(row[4 : 4 + names].tolist()), tuple(row[4 + names :].tolist())
-                found.append(FinishedGame(0, -1, SELF, 0, int(row[OUTCOME]), int(row[LENGTH]), float(row[RETURN]), 0.0, -1,
-                                   own, theirs))  # fmt: skip
+                found.append(
+                    FinishedGame(
+                        0, -1, SELF, 0, int(row[OUTCOME]), int(row[LENGTH]), float(row[RETURN]), 0.0, -1, own, theirs
+                    )
+                )
         return found
 
     def snapshot(self, version: int) -> Mapping[str, Array]:
-        """What rollout number `version` starts from, brought to the host only if somebody reads it."""
-        return Later(lambda: self._snapshot(None if self._made == version else self._begun))
+        """The state that rollout number `version` starts from, copied to the host only if it is read."""
+        return LazyArrays(lambda: self._snapshot(None if self._made == version else self._start_tensors))
+
+    def finished_episodes(self) -> tuple[Array, int]:
+        """Return, length and outcome of some episodes that ended in the last rollout, and the number of all of them."""
+        listed = self.rollout.ended.cpu().numpy()
+        return listed[listed[:, ENDED] > 0][:, [RETURN, LENGTH, OUTCOME]], int(listed[0, -1])
+
+    def unfinished_episodes(self) -> tuple[Array, Array]:
+        """Return and length so far of the episode of every row."""
+        return self.returns.cpu().numpy(), self.lengths.cpu().numpy()
+
+    def restore_episodes(self, returns: Array, lengths: Array) -> None:
+        """Restore what `unfinished_episodes` returned."""
+        self.returns.copy_(torch.from_numpy(returns))
+        self.lengths.copy_(torch.from_numpy(lengths))
 
     def drain_faults(self) -> list[str]:
-        """Native games make no faults."""
+        """Native games have no faults."""
         return []
 
     def seconds(self) -> tuple[float, float]:
-        """The GPU does not tell how a graph's time is split."""
+        """The time of a graph cannot be split."""
         return 0.0, 0.0
 
     def close(self) -> None:
-        """Let go of the graph and its memory."""
+        """Free the graph and its memory."""
         self._graph = None
         self.game.vector.close()
 
-    def _kept(self) -> list[Tensor]:
-        """All that the next rollout starts from."""
+    def _state_tensors(self) -> list[Tensor]:
+        """The tensors that the next rollout starts from."""
         return [*self.game.tensors(), self._obs, self._active, self._streams, self._memory]
 
-    def _snapshot(self, begun: list[Tensor] | None) -> dict[str, Array]:
-        """As an actor's snapshot names it, so that a run can go on with any collector."""
-        kept, own = begun or self._kept(), len(self.game.tensors())
+    def _snapshot(self, start: list[Tensor] | None) -> dict[str, Array]:
+        """The names of an actor's snapshot, so that a run can resume with any collector."""
+        kept, own = start or self._state_tensors(), len(self.game.tensors())
         state = {f"env/{name}": array for name, array in self.game.pull(kept[:own]).items()}
         table = Assignments(self.game.spec, self.game.envs, 0)
         table.seat[:] = fixed_assignments(self.game.spec, self.game.envs, False)
@@ -279,21 +332,25 @@ class DeviceCollector:
         state |= {f"seat/{name}": array.copy() for name, array in table.arrays().items()}
         obs, active, streams, memory = (np.ascontiguousarray(tensor.cpu().numpy()) for tensor in kept[own:])
         rows, width = memory.shape
-        told = {
-            "obs": obs, "active": active, "streams": streams, "memory": memory, "others": self._others.copy(),
+        rows_now = {
+            "obs": obs,
+            "active": active,
+            "streams": streams,
+            "memory": memory,
+            "others": self._others.copy(),
             "mask": np.ones((rows, 0), np.uint8),
             "others_memory": np.zeros((rows, width if self.game.spec.competitive else 0), np.float32),
-        }  # fmt: skip
-        return state | {f"row/{name}": array for name, array in told.items()}
+        }
+        return state | {f"row/{name}": array for name, array in rows_now.items()}
 
     def _roll(self) -> None:
         """Act and step until the rollout is full.
 
-        Where an episode can be cut off only once in a rollout, the values of last observations wait until its end.
+        Where an episode can be truncated only once in a rollout, the values of final observations are computed last.
         """
         limit = self.game.vector.limit_steps
         r, net, memory, continuous = self.rollout, self.net, self._memory, self.net.design.action.kind == "continuous"
-        for tensor, now in zip(self._begun, self._kept(), strict=True):
+        for tensor, now in zip(self._start_tensors, self._state_tensors(), strict=True):
             tensor.copy_(now)
         self.game.begin()
         starts = sequence_starts(net.design, r.steps)
@@ -311,16 +368,22 @@ class DeviceCollector:
                 given = (r.action[t], *self._bounds, net.design.squashed, action)
                 launch(bound, bound_row, len(action), given)
             rows = SimpleNamespace(
-                obs=r.obs[t + 1], reward=r.reward[t], terminated=r.terminated[t], truncated=r.truncated[t],
-                outcome=r.outcome[t], final_obs=self._final_obs, active=r.active[t + 1], terms=r.terms,
+                obs=r.obs[t + 1],
+                reward=r.reward[t],
+                terminated=r.terminated[t],
+                truncated=r.truncated[t],
+                outcome=r.outcome[t],
+                final_obs=self._final_obs,
+                active=r.active[t + 1],
+                terms=r.terms,
                 behaviour=self._behaviour,
-            )  # fmt: skip
+            )
             self.game.step(action, rows)
             if 0 < limit < r.steps:
                 self._values(self._final_obs, memory, self._final)
                 torch.mul(r.truncated[t], self._final, out=r.final_value[t])
             if memory.numel():
-                launch(forget_rows, forget_row, len(memory), (r.terminated[t], r.truncated[t], memory, self._last))
+                launch(reset_rows, reset_row, len(memory), (r.terminated[t], r.truncated[t], memory, self._last))
         self._obs.copy_(r.obs[-1])
         self._active.copy_(r.active[-1])
         self._values(self._obs, memory, r.value[-1])
@@ -328,55 +391,63 @@ class DeviceCollector:
             self._values(self._final_obs, self._last, self._final)
             torch.mul(r.truncated, self._final, out=r.final_value)
         launch(
-            follow_rows, follow_row, len(self.returns),
+            track_rows,
+            track_row,
+            len(self.returns),
             (r.reward, r.terminated, r.truncated, r.outcome, r.active, self.returns, self.lengths, r.episodes),
-        )  # fmt: skip
-        self._tell()
+        )
+        self._summarise()
 
     def _act(
-        self, acts: Tensor, inputs: Tensor, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor
-    ) -> None:  # fmt: skip
-        """Choose for the rows that act; with memory all do, as everywhere."""
+        self, active: Tensor, inputs: Tensor, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor
+    ) -> None:
+        """Act for the active rows; with memory for all, as in the other collectors."""
         net, stack = self.net, self.net.design.stack
         net.read(obs, inputs)
         outputs, _, left = net.forward(inputs, self._memory)
         if self._memory.numel():
             self._memory.copy_(left)
+        heads = DeviceOutputs(
+            outputs[stack.policy_layer],
+            outputs[stack.value_layer],
+            int(stack.head[HEAD_VALUE]),
+            net.flat[int(stack.head[HEAD_LOG_STD]) :],
+            self._head,
+            self._probs,
+        )
         launch(
-            sample_rows, sample_row, len(obs),
-            (acts, outputs[stack.policy_layer], outputs[stack.value_layer], int(stack.head[HEAD_VALUE]),
-             net.flat[int(stack.head[HEAD_LOG_STD]) :], self._head, self._streams, self._probs, action, log_prob, value),
-        )  # fmt: skip
+            sample_rows, sample_row, len(obs), (active, heads, self._streams, DeviceActions(action, log_prob, value))
+        )
 
     def _values(self, obs: Tensor, memory: Tensor, value: Tensor) -> None:
-        """Write what observations are worth."""
+        """Write the values of observations."""
         net, stack = self.net, self.net.design.stack
         inputs = torch.zeros(len(obs), net.width, dtype=net.dtype, device=net.device)
         net.read(obs, inputs)
         outputs, _, _ = net.forward(inputs, memory)
         value.copy_(outputs[stack.value_layer][:, int(stack.head[HEAD_VALUE])])
 
-    def _tell(self) -> None:
-        """Add up the terms, and gather some of the episodes that ended, and of the games, told from the first side."""
+    def _summarise(self) -> None:
+        """Sum up the reward terms, and gather some of the episodes and games that ended, as the first side sees them."""
         r = self.rollout
         torch.sum(r.terms, 0, dtype=torch.float64, out=r.summed)
         r.ended[:, :4] = r.episodes[_some(r.episodes[:, ENDED], len(r.ended))]
         r.ended[:, 4] = r.episodes[:, ENDED].sum()
         spec, agents = self.game.spec, self.game.spec.agents
         episodes = self.rollout.episodes.view(-1, agents, 4)[:, 0]  # [envs, 4]
-        shown = len(self._told)
+        shown = len(self._games)
         envs = _some(episodes[:, ENDED], shown)
-        self._told[:shown, :4] = episodes[envs]
+        self._games[:shown, :4] = episodes[envs]
         counted = self._behaviour.view(-1, agents, len(spec.behaviours))[envs]
         for side in range(2):
             chosen = (self._sides == side).to(counted.dtype)[None, :, None]
             mean = (counted * chosen).sum(1) / chosen.sum().clamp(min=1)
             width = len(spec.behaviours)
-            self._told[:shown, 4 + side * width : 4 + (side + 1) * width] = mean
+            self._games[:shown, 4 + side * width : 4 + (side + 1) * width] = mean
 
 
 def _empty(game: DeviceVector, net: DeviceNet, steps: int) -> DeviceRollout:
-    """A rollout on the device; what its inputs are padded by stays zero."""
+    """A rollout on the device; the padding of its inputs stays zero."""
     fields = rollout_fields(game.spec, net.design, steps, game.envs)
     rows = game.envs * game.spec.agents
     made = {
@@ -388,13 +459,15 @@ def _empty(game: DeviceVector, net: DeviceNet, steps: int) -> DeviceRollout:
     inputs = torch.zeros(steps, rows, net.width, dtype=net.dtype, device=net.device)
     wide: Any = {"dtype": torch.float64, "device": net.device}
     return DeviceRollout(
-        **made, inputs=inputs, episodes=torch.zeros(4, rows, **wide).T,
+        **made,
+        inputs=inputs,
+        episodes=torch.zeros(4, rows, **wide).T,
         summed=torch.zeros(len(game.spec.terms), **wide),
-        ended=torch.zeros(math.gcd(rows, LISTED), 5, **wide),
-    )  # fmt: skip
+        ended=torch.zeros(math.gcd(rows, LISTED_EPISODES), 5, **wide),
+    )
 
 
 def _some(ended: Tensor, count: int) -> Tensor:
-    """Places of so many entries, spread out over all, above zero where there is such a one nearby."""
+    """The index of one entry in each of `count` equal parts, above zero where the part has such an entry."""
     share = len(ended) // count
     return ended.reshape(count, share).argmax(1) + torch.arange(count, device=ended.device) * share

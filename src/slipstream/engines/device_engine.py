@@ -1,117 +1,361 @@
-"""PPO on the device where the rollout is: advantages, gradient steps and optimiser, an epoch captured as one graph.
+"""PPO's arithmetic on the device where the rollout is: advantages, gradient steps and optimiser, as CUDA graphs.
 
-It takes the same steps as the fused kernel on the same weights, in the same layout, and keeps the same things in
-checkpoints, so that a run can go on with either; a parity test binds the two. What only the host can do (settings,
-running moments) needs a few numbers twice per iteration.
+It takes the same steps as the fused kernel on the same weights, in the same layout, and keeps the same arrays in
+checkpoints, so that a run can resume with either engine; a parity test compares the two. The host reads one report
+per epoch. The first epoch of an update also computes advantages and statistics: an update of one epoch is one graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slipstream.algorithms import diagnostics
-from slipstream.algorithms.engine import SAMPLES, SUMS, UpdateStats
-from slipstream.algorithms.episode_stats import WINDOW, EpisodeStats
-from slipstream.algorithms.gae import compute_gae, compute_gae_row
-from slipstream.algorithms.ppo import GOOD_EVERY, PPO
+from slipstream.algorithms.engine import (
+    SAMPLES,
+    SUMS,
+    BatchEvaluation,
+    BatchStatistics,
+    Coefficients,
+    RewardStatistics,
+)
+from slipstream.algorithms.gae import (
+    GAECoefficients,
+    Transitions,
+    compute_gae_on_device,
+    compute_gae_row_on_device,
+)
 from slipstream.algorithms.ppo_loss import (
-    ADVANTAGE,
-    GOAL,
-    OLD_VALUE,
-    WEIGHT,
+    AdamState,
+    DeviceCoefficients,
+    DeviceSamples,
+    HeadGradients,
+    HeadOutputs,
     adam_all,
     adam_at,
-    judge,
-    judge_all,
+    count_step,
+    count_step_once,
+    device_vector,
     loss_at,
     losses,
 )
 from slipstream.algorithms.running_stats import sum_returns, sum_row
-from slipstream.collect.device import ENDED, LENGTH, OUTCOME, RETURN, DeviceRollout
+from slipstream.collect.device import DeviceRollout
 from slipstream.contracts import Array
+from slipstream.engines.tensor_batch import standardise
 from slipstream.engines.weights_io import arrays_by_name, read_arrays
 from slipstream.policies.device_net import DeviceNet
 from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
-from slipstream.settings import Settings
+from slipstream.settings import PPOSettings
 from slipstream.system.gpu_kernels import capture, launch
 
-KNOBS = (
-    "clip", "clip_value", "value", "entropy", "policy", "max_grad_norm", "learning_rate", "adam_eps", "weight_decay",
-)  # fmt: skip
-"""The numbers of `Knobs` as the device reads them, in this order."""
+
+class DeviceBatch(NamedTuple):
+    """A rollout on the device and its samples, flat."""
+
+    rollout: DeviceRollout
+    samples: DeviceSamples
 
 
-@dataclass(frozen=True)
-class Part:
-    """The samples of one minibatch."""
+class Minibatch(NamedTuple):
+    """The inputs of one gradient step."""
 
     inputs: Tensor  # [steps * lanes, width]
     state: Tensor  # [lanes, size], or [0, 0] without memory
     episode_start: Tensor | None  # [steps, lanes]
-    index: Tensor  # [steps * lanes]: which samples of the rollout they are
+    samples: Tensor  # [steps * lanes]: their samples in the rollout
+
+
+class CapturedEpoch(NamedTuple):
+    """An epoch as a CUDA graph, and where it reads the order of sequences; None: in the order of time."""
+
+    graph: Any
+    order: Tensor | None
 
 
 class DeviceEngine:
-    """Weights and optimiser on the device, and how gradient steps are taken there.
+    """Weights, optimiser and gradient steps on the device of `net`.
 
-    It is an `Engine` but for the batches of the host, which it never sees.
+    With `absences` there may be rows that do not act.
     """
 
-    def __init__(self, net: DeviceNet, params: Array) -> None:
+    def __init__(self, net: DeviceNet, params: Array, *, graphs: bool, absences: bool) -> None:
         self.net, self.design, self.params = net, net.design, params
         device = net.device
         self.moments = torch.zeros(2, net.flat.numel(), device=device)
-        self.taken = torch.zeros(3, dtype=torch.int64, device=device)
-        """What `counters` are on the host."""
-        self.totals = torch.zeros(SUMS, dtype=torch.float64, device=device)
-        self.coefficients = torch.zeros(len(KNOBS), device=device)
         self.counters = np.zeros(3, np.int64)
-        self._go = torch.zeros(1, dtype=torch.int64, device=device)
-        self._of_value = torch.from_numpy(self.design.of_value()).to(device)
+        self._counters = torch.zeros(3, dtype=torch.int64, device=device)
+        """`counters` on the device."""
+        self._totals = torch.zeros(SUMS, dtype=torch.float64, device=device)
+        self._coefficients = torch.zeros(len(DeviceCoefficients._fields), device=device)
+        self._loaded_coefficients: list[float] = []
+        self._gae = torch.zeros(len(GAECoefficients._fields), device=device)
+        self._running_return = torch.zeros(0, dtype=torch.float64, device=device)
+        self._accepted = torch.zeros(1, dtype=torch.int64, device=device)
+        self._value_weights = torch.from_numpy(self.design.of_value()).to(device)
         self._head = torch.from_numpy(self.design.stack.head).to(device)
+        width = self.design.obs.floats
+        self._report = torch.zeros(SUMS + 6 + 2 * width, dtype=torch.float64, device=device)
+        self._statistics = np.zeros(3 + 2 * width)
+        """The variances of value targets and errors, the number of samples, and the observations' mean and variance."""
+        self._columns: Tensor | None = None
+        self._first_epoch = True
+        """Whether the next epoch is the first on its batch."""
+        self._use_graphs, self._absences = graphs and device != "cpu", absences
+        self._graphs: dict[Any, CapturedEpoch] = {}
+        net.flat.copy_(torch.from_numpy(params))
+        net.refresh()
 
-    def step(self, part: Part, known: Tensor, action: Tensor, stats: Tensor, value_only: bool) -> None:
-        """Take one gradient step on a part of a rollout; `stats` are its `_standardise`."""
+    @property
+    def running_return(self) -> Array:
+        """The discounted return of every row so far."""
+        host: Array = self._running_return.cpu().numpy()
+        return host
+
+    @running_return.setter
+    def running_return(self, value: Array) -> None:
+        self._running_return = torch.from_numpy(value).to(self.net.device)
+
+    def reward_statistics(self, rollout: DeviceRollout, gamma: float, *, mean: bool, returns: bool) -> RewardStatistics:
+        """Sum up the rewards of a rollout in one transfer; `returns` also moves `running_return` to its end."""
+        active, found = rollout.active[: rollout.steps], []
+        if returns:
+            rows = len(self._running_return)
+            sums = torch.empty(3, rows, dtype=torch.float64, device=self.net.device).T
+            launch(
+                sum_returns,
+                sum_row,
+                rows,
+                (
+                    rollout.reward,
+                    rollout.terminated,
+                    rollout.truncated,
+                    rollout.active,
+                    gamma,
+                    self._running_return,
+                    sums,
+                ),
+            )
+            found.append(sums.sum(0))
+        if mean:
+            found.append((rollout.reward.double() * active).sum()[None])
+        if self._absences and not returns:
+            found.append(active.sum(dtype=torch.float64)[None])
+        numbers: Array = torch.cat(found).cpu().numpy() if found else np.zeros(0)
+        samples = rollout.reward.numel()
+        if self._absences:
+            samples = int(numbers[0 if returns else -1])
+        total = float(numbers[3 if returns else 0]) if mean else 0.0
+        return RewardStatistics(samples, total / max(1, samples), numbers[:3] if returns else np.zeros(3))
+
+    def load(
+        self,
+        rollout: DeviceRollout,
+        gae: GAECoefficients,
+        normaliser: tuple[Array, Array],
+        reference: Array | None = None,
+        partner: Array | None = None,
+    ) -> DeviceBatch:
+        """Note the coefficients of the advantages; the first epoch computes them."""
+        assert reference is None and partner is None  # `training.build.off_device` refuses both
+        self._gae.copy_(torch.from_numpy(np.array(gae, np.float32)))
+        self._first_epoch = True
+        return self._batch(rollout)
+
+    def _batch(self, rollout: DeviceRollout) -> DeviceBatch:
+        """A rollout with memory for its samples, which is the same for every rollout of the same shape."""
+        samples = rollout.reward.numel()
+        if self._columns is None or self._columns.shape[1] != samples:
+            self._columns = torch.zeros(5, samples, device=self.net.device)
+        action = rollout.action.view(samples, self.design.action.parts)
+        return DeviceBatch(rollout, DeviceSamples(action, *self._columns.unbind(0)))
+
+    def reweight(self, rollout: DeviceRollout, batch: DeviceBatch, gae: GAECoefficients) -> bool:
+        """V-trace is refused by `training.build.off_device`."""
+        raise NotImplementedError
+
+    def draw_order(
+        self, rollout: DeviceRollout, batch: DeviceBatch, settings: PPOSettings, random: np.random.Generator
+    ) -> Tensor | None:
+        """The sequences of an epoch [minibatches, sequences]; None: single steps in the order of time."""
+        device, length, rows = self.net.device, self.design.sequence, rollout.reward.shape[1]
+        if settings.shuffle == "time" and length == 1:
+            return None
+        segment = self.design.policy.sequence if settings.shuffle == "segments" else length
+        count = rollout.steps // segment * rows
+        rng = torch.Generator(device).manual_seed(int(random.integers(2**62)))
+        if settings.shuffle == "time":
+            drawn = torch.arange(count, device=device)
+        else:
+            drawn = torch.randperm(count, generator=rng, device=device)
+        if segment != length:
+            drawn = _samples(drawn, segment, rows)
+        return drawn.view(-1, settings.minibatch // length)
+
+    def run_epoch(self, batch: DeviceBatch, order: Tensor | None, coefficients: Coefficients) -> Array:
+        """Take the gradient steps of one epoch, by a CUDA graph if they are used; the host waits once, at its end."""
+        self._load_coefficients(coefficients)
+        if self._use_graphs:
+            captured = self._capture(batch, order, coefficients, self._first_epoch)
+            if captured.order is not None and order is not None:
+                captured.order.copy_(order)
+            captured.graph.replay()
+        else:
+            self._epoch(batch, order, coefficients, self._first_epoch)
+        report: Array = self._report.cpu().numpy()
+        self.counters[:] = report[SUMS : SUMS + 3]
+        if self._first_epoch:
+            self._statistics[:] = report[SUMS + 3 :]
+        self._first_epoch = False
+        return report[:SUMS].copy()
+
+    def prepare(self, rollout: DeviceRollout, settings: PPOSettings, coefficients: Coefficients) -> None:
+        """Compile and capture the epochs of an update; `rollout` is where all rollouts will be."""
+        batch = self._batch(rollout)
+        order = self.draw_order(rollout, batch, settings, np.random.default_rng(0))
+        self._load_coefficients(coefficients)
+        for first in (True, False) if max(settings.epochs, settings.epochs_max) > 1 else (True,):
+            self._capture(batch, order, coefficients, first)
+
+    def _load_coefficients(self, coefficients: Coefficients) -> None:
+        vector = device_vector(coefficients)
+        if self._loaded_coefficients != vector.tolist():
+            self._loaded_coefficients = vector.tolist()
+            self._coefficients.copy_(torch.from_numpy(vector))
+
+    def _capture(
+        self, batch: DeviceBatch, order: Tensor | None, coefficients: Coefficients, first: bool
+    ) -> CapturedEpoch:
+        """The graph of an epoch of these settings, captured once."""
+        c = coefficients
+        key = (c.minibatch, c.normalise_advantage, c.policy == 0.0, None if order is None else order.shape, first)
+        if key not in self._graphs:
+            order = None if order is None else order.clone()
+            changed = [self.net.flat, self.moments, self._counters]
+            graph = capture(lambda: self._epoch(batch, order, coefficients, first), 1, changed)
+            self.net.refresh()
+            self._graphs[key] = CapturedEpoch(graph, order)
+        return self._graphs[key]
+
+    def _epoch(self, batch: DeviceBatch, order: Tensor | None, coefficients: Coefficients, first: bool) -> None:
+        """What the device does in an epoch; before the first one it computes advantages and statistics."""
+        rollout, samples = batch
+        if first:
+            self._compute_advantages(rollout, samples)
+        self._totals.zero_()
+        count, length, rows = rollout.reward.numel(), self.design.sequence, rollout.reward.shape[1]
+        lanes = order
+        if lanes is None:
+            lanes = torch.arange(count, device=self.net.device).view(-1, coefficients.minibatch)
+        index = _samples(lanes, length, rows)
+        stats = torch.stack(
+            standardise(samples.advantage[index], samples.weight[index], coefficients.normalise_advantage), 1
+        )
+        for k in range(len(index)):
+            part = self._minibatch(rollout, index[k], lanes[k], k if order is None else -1)
+            self._step(part, samples, stats[k], value_only=coefficients.policy == 0.0)
+        self._report[:SUMS], self._report[SUMS : SUMS + 3] = self._totals, self._counters
+        if first:
+            self._compute_statistics(rollout, samples)
+
+    def _compute_advantages(self, rollout: DeviceRollout, samples: DeviceSamples) -> None:
+        """Write the advantages of a rollout and the columns of its samples."""
+        advantage, value = torch.empty_like(rollout.reward), rollout.value[: rollout.steps]
+        transitions = Transitions(
+            *(getattr(rollout, name) for name in Transitions._fields),
+        )
+        launch(
+            compute_gae_on_device,
+            compute_gae_row_on_device,
+            rollout.reward.shape[1],
+            (transitions, self._gae, advantage),
+        )
+        columns = (rollout.log_prob, value, advantage, advantage + value, rollout.active[: rollout.steps])
+        for into, column in zip(samples[1:], columns, strict=True):
+            into.copy_(column.reshape(-1))
+
+    def _compute_statistics(self, rollout: DeviceRollout, samples: DeviceSamples) -> None:
+        """Write what `finish` returns into the report."""
+        weight, report = samples.weight.double(), self._report[SUMS + 3 :]
+        count = weight.sum()
+        report[0] = _variance(samples.value_target, weight, count)
+        report[1] = _variance(samples.value_target - samples.value, weight, count)
+        report[2] = count
+        obs = rollout.obs[: rollout.steps]
+        if self._absences:
+            active = rollout.active[: rollout.steps, :, None].float()
+            mean = (obs * active).sum((0, 1)) / count
+            variance = ((obs - mean).square() * active).sum((0, 1)) / count
+        else:
+            variance, mean = torch.var_mean(obs, (0, 1), correction=0)
+        report[3:] = torch.cat([mean, variance])
+
+    def _minibatch(self, rollout: DeviceRollout, index: Tensor, lanes: Tensor, place: int) -> Minibatch:
+        """The inputs of some samples; a minibatch at `place` in the order of time is a view, nothing is copied."""
+        inputs, rows, size = rollout.inputs.view(-1, self.net.width), rollout.reward.shape[1], self.design.state_size
+        if place >= 0:
+            inputs = inputs[place * len(index) : (place + 1) * len(index)]
+            return Minibatch(inputs, inputs.new_zeros(0, 0), None, index)
+        inputs = inputs.index_select(0, index)
+        if not size:
+            return Minibatch(inputs, inputs.new_zeros(0, 0), None, index)
+        state = rollout.state.view(-1, size).index_select(0, lanes)
+        ended = (rollout.terminated | rollout.truncated).view(-1)
+        episode_start = ended.index_select(0, (index - rows).clamp(min=0)) * (index >= rows)
+        return Minibatch(inputs, state, episode_start.view(-1, len(lanes)), index)
+
+    def _step(self, part: Minibatch, samples: DeviceSamples, standardisation: Tensor, value_only: bool) -> None:
+        """Take one gradient step; with `value_only` only the weights of the value function move."""
         net, stack, design = self.net, self.design.stack, self.design
         outputs, memories, _ = net.forward(part.inputs, part.state, part.episode_start)
         policy, values = outputs[stack.policy_layer], outputs[stack.value_layer]
-        count, at = len(part.index), int(stack.head[HEAD_LOG_STD])
-        by_policy = by_value = self._columns(count, policy.shape[1])
+        count, at = len(part.samples), int(stack.head[HEAD_LOG_STD])
+        log_std = net.gradient[at : at + design.action.outputs] if at < net.flat.numel() else net.gradient[:0]
+        by_policy = by_value = self._empty(count, policy.shape[1])
         if stack.policy_layer != stack.value_layer:
-            by_value = self._columns(count, values.shape[1])
-        spread = net.gradient[at : at + design.action.outputs] if at < net.flat.numel() else net.gradient[:0]
-        by_log_std, sums = self._columns(count, len(spread)), self._columns(count, SAMPLES + 1)
-        launch(
-            losses, loss_at, count,
-            (policy, values, int(stack.head[HEAD_VALUE]), net.flat[at:], self._head, part.index, action, known, stats,
-             self.coefficients, self._columns(count, max(1, design.outputs)), self._columns(count, 2), by_policy, by_value,
-             by_log_std, sums),
-        )  # fmt: skip
+            by_value = self._empty(count, values.shape[1])
+        gradients = HeadGradients(
+            policy=by_policy,
+            value=by_value,
+            log_std=self._empty(count, len(log_std)),
+            sums=self._empty(count, SAMPLES + 1),
+            probs=self._empty(count, max(1, design.outputs)),
+            measured=self._empty(count, 2),
+        )
+        heads = HeadOutputs(policy, values, int(stack.head[HEAD_VALUE]), net.flat[at:], self._head)
+        launch(losses, loss_at, count, (heads, samples, part.samples, standardisation, self._coefficients, gradients))
         net.backward(part.inputs, outputs, memories, {stack.policy_layer: by_policy, stack.value_layer: by_value})
-        if len(spread):
-            torch.sum(by_log_std, 0, out=spread)
+        if len(log_std):
+            torch.sum(gradients.log_std, 0, out=log_std)
         if value_only:
-            net.gradient.mul_(self._of_value)
-        norm, added = torch.linalg.vector_norm(net.gradient).reshape(1), sums.sum(0, dtype=torch.float64)
-        launch(judge_all, judge, 1, (norm, added, self.taken, self.totals, self._go))
-        launch(
-            adam_all, adam_at, net.flat.numel(),
-            (net.flat, net.gradient, self.moments[0], self.moments[1], self.taken, norm, self._go, self.coefficients),
-        )  # fmt: skip
+            net.gradient.mul_(self._value_weights)
+        norm, added = torch.linalg.vector_norm(net.gradient).reshape(1), gradients.sums.sum(0, dtype=torch.float64)
+        launch(count_step_once, count_step, 1, (norm, added, self._counters, self._totals, self._accepted))
+        adam = AdamState(net.flat, net.gradient, self.moments[0], self.moments[1])
+        launch(adam_all, adam_at, net.flat.numel(), (adam, self._counters, norm, self._accepted, self._coefficients))
         net.refresh()
 
-    def _columns(self, rows: int, columns: int) -> Tensor:
-        """Room for some numbers of every row, those of one kind side by side."""
+    def _empty(self, rows: int, columns: int) -> Tensor:
+        """An uninitialised array [rows, columns] whose columns are contiguous."""
         return torch.empty(columns, rows, device=self.net.device).T
 
-    def activity(self, rollout: DeviceRollout) -> dict[str, Array]:
-        """The mean size of each hidden unit's output on the first step of a rollout."""
+    def finish(self, rollout: DeviceRollout, batch: DeviceBatch, shift: Array | None) -> BatchStatistics:
+        """Copy the weights to the host and return the statistics that the first epoch computed."""
+        self.params[:] = self.net.flat.cpu().numpy()
+        total, residual, count = self._statistics[:3]
+        mean, variance = self._statistics[3:].reshape(2, -1)
+        explained = 1.0 - residual / total if total > 1e-12 else float("nan")
+        return BatchStatistics(explained, (float(count), mean, variance))
+
+    def evaluate(self, batch: DeviceBatch) -> BatchEvaluation:
+        """Only V-trace evaluates whole batches, and `training.build.off_device` refuses it."""
+        raise NotImplementedError
+
+    def activity(self, batch: DeviceBatch) -> dict[str, Array]:
+        """The mean absolute output of each hidden unit on the first step of a rollout, by layer."""
+        rollout = batch.rollout
         state = rollout.state[0] if self.design.state_size else rollout.value.new_zeros(0, 0)
         outputs, _, _ = self.net.forward(rollout.inputs[0], state)
         sizes = {}
@@ -127,221 +371,17 @@ class DeviceEngine:
         return flat
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of all that training changes, by name, as the fused engine has them."""
-        flat, moments, counters = (part.cpu().numpy() for part in (self.net.flat, self.moments, self.taken))
+        """Copies of all that training changes, with the names of the fused engine."""
+        flat, moments, counters = (part.cpu().numpy() for part in (self.net.flat, self.moments, self._counters))
         return arrays_by_name(self.design.weights, flat, moments, counters)
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore what `snapshot` returned."""
         moments = np.zeros(self.moments.shape, np.float32)
         read_arrays(self.design.weights, arrays, self.params, moments, self.counters)
-        for tensor, array in ((self.net.flat, self.params), (self.moments, moments), (self.taken, self.counters)):
+        for tensor, array in ((self.net.flat, self.params), (self.moments, moments), (self._counters, self.counters)):
             tensor.copy_(torch.from_numpy(array))
         self.net.refresh()
-
-
-class DevicePPO(PPO):
-    """PPO whose rollouts never leave the device: all of an iteration's learning is one piece of work there.
-
-    `absences` says that there may be rows which do not act.
-    """
-
-    def __init__(
-        self, settings: Settings, net: DeviceNet, params_and_stats: Array, rows: int, *, graphs: bool, absences: bool,
-        start: Mapping[str, Array] | None = None,
-    ) -> None:  # fmt: skip
-        self._net, self._on_device = net, DeviceEngine(net, net.design.split_params_and_stats(params_and_stats)[0])
-        self._carried = torch.zeros(rows, dtype=torch.float64, device=net.device)
-        """The discounted return of each row."""
-        net.load(params_and_stats)
-        super().__init__(settings, net.design, params_and_stats, cast(Any, self._on_device), rows, start=start)
-        net.load(params_and_stats)
-        self._graphs = graphs and net.device != "cpu"
-        self._work: dict[Any, Any] = {}
-        """What an iteration does, by the shapes it has."""
-        self._gae = torch.zeros(6, device=net.device)
-        self._report = torch.zeros(SUMS + 6 + 2 * self._obs.mean.size, dtype=torch.float64, device=net.device)
-        self._rollout: DeviceRollout | None = None
-        self._absences = absences
-
-    def update(self, rollout: Any, steps: int) -> tuple[int, dict[str, Any]]:
-        """Learn from a rollout that began at `steps`; return its number of samples and what is to be logged."""
-        s, engine = self.now, self._on_device
-        self._rollout = rollout
-        coefficients, scale = self._knobs(), self._learn_rewards(rollout)
-        if self._iterations[0] % GOOD_EVERY == 0 and not self._failing:
-            self._good = engine.snapshot()
-        engine.coefficients.copy_(torch.tensor([float(getattr(coefficients, name)) for name in KNOBS]))
-        self._gae.copy_(torch.from_numpy(self._gae_knobs(scale)))
-        failed = int(engine.counters[2])
-        report = self._learn(rollout, coefficients.policy == 0.0)
-        engine.params[:] = self._net.flat.cpu().numpy()
-        engine.counters[:] = report[SUMS : SUMS + 3]
-        outcome = UpdateStats.of(report[:SUMS], int(engine.counters[2]) - failed, bool(engine.counters[1] >= 3))
-        spread, missed, seen = report[SUMS + 3 : SUMS + 6]
-        metrics = outcome.metrics() | {
-            "ppo/explained_variance": 1.0 - missed / spread if spread > 1e-12 else float("nan"),
-            "ppo/learning_rate": coefficients.learning_rate, "ppo/reward_scale": scale, "ppo/epochs": s.epochs,
-        }  # fmt: skip
-        self._settle(outcome, metrics)
-        if s.normalise_obs and steps >= s.freeze_obs_stats_steps:
-            mean, variance = report[SUMS + 6 :].reshape(2, -1)
-            self._obs.merge(float(seen), mean, variance)
-            self._write_normaliser()
-            self._net.load_normaliser(self.params_and_stats)
-        self._iterations += 1
-        return int(seen), metrics
-
-    def dormant(self) -> dict[str, float]:
-        """The share of units of each hidden layer, and of all, that hardly move on the last batch."""
-        assert self._rollout is not None
-        return diagnostics.dormant(self._on_device.activity(self._rollout))
-
-    def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Put back what `snapshot` gave."""
-        super().restore(arrays, state)
-        self._carried.copy_(torch.from_numpy(self._running))
-        self._net.load(self.params_and_stats)
-
-    def _own_arrays(self) -> dict[str, Array]:
-        self._running[:] = self._carried.cpu().numpy()
-        return super()._own_arrays()
-
-    def _learn_rewards(self, rollout: Any) -> float:
-        """Move the statistics of rewards on; return the factor that rewards are multiplied by."""
-        s = self.now
-        if s.centre_rewards:
-            self._move_centre(float(rollout.reward.double().mean()))
-        if not s.normalise_return:
-            return 1.0
-        sums = torch.empty(3, len(self._carried), dtype=torch.float64, device=self._net.device).T
-        launch(
-            sum_returns, sum_row, len(self._carried),
-            (rollout.reward, rollout.terminated, rollout.truncated, rollout.active, s.gamma, self._carried, sums),
-        )  # fmt: skip
-        return self._merge_returns(sums.sum(0).cpu().numpy())
-
-    def _learn(self, rollout: DeviceRollout, value_only: bool) -> Array:
-        """All of an iteration's learning; return its report."""
-        run, order = self._prepare_work(rollout, value_only)
-        if order is not None and (drawn := self._draw(rollout)) is not None:
-            order.copy_(drawn)
-        run()
-        report: Array = self._report.cpu().numpy()
-        return report
-
-    def prepare(self, rollout: DeviceRollout) -> None:
-        """Compile and capture what an iteration's learning takes; `rollout` is where all of them will be."""
-        self._prepare_work(rollout, self._knobs().policy == 0.0)
-
-    def _prepare_work(self, rollout: DeviceRollout, value_only: bool) -> tuple[Any, Tensor | None]:
-        """What to run for these settings, captured once, and where it reads the order of samples from."""
-        s, engine = self.now, self._on_device
-        key = (s.minibatch, s.epochs, s.shuffle, s.normalise_advantage, value_only)
-        if key not in self._work:
-            random = self._random.bit_generator.state
-            order = self._draw(rollout)
-            self._random.bit_generator.state = random
-            known = torch.zeros(5, rollout.reward.numel(), device=self._net.device).T
-
-            def work() -> None:
-                self._teach(rollout, known, order, value_only)
-
-            changed = [self._net.flat, engine.moments, engine.taken]
-            run = capture(work, 1, changed).replay if self._graphs else work
-            self._net.refresh()
-            self._work[key] = run, order
-        run, order = self._work[key]
-        return run, order
-
-    def _teach(self, rollout: DeviceRollout, known: Tensor, order: Tensor | None, value_only: bool) -> None:
-        """What the device does: advantages, gradient steps of all epochs, and the report."""
-        s, engine, design, steps = self.now, self._on_device, self.design, rollout.steps
-        rows, samples = rollout.reward.shape[1], rollout.reward.numel()
-        engine.totals.zero_()
-        advantage = torch.empty_like(rollout.reward)
-        launch(
-            compute_gae, compute_gae_row, rows,
-            (rollout.reward, rollout.value, rollout.final_value, rollout.terminated, rollout.truncated, rollout.active,
-             self._gae, torch.zeros(0, 0, device=self._net.device), advantage),
-        )  # fmt: skip
-        value = rollout.value[:steps]
-        for number, column in enumerate(
-            (rollout.log_prob, value, advantage, advantage + value, rollout.active[:steps])
-        ):
-            known[:, number].copy_(column.reshape(-1))
-        action = rollout.action.view(samples, design.action.parts)
-        for epoch in range(s.epochs):
-            lanes = torch.arange(samples, device=known.device).view(-1, s.minibatch) if order is None else order[epoch]
-            index = _samples(lanes, design.sequence, rows)
-            stats = _standardise(known, index, s.normalise_advantage)
-            for k in range(len(index)):
-                part = _part(
-                    rollout, design.state_size, self._net.width, index[k], lanes[k], k if order is None else -1
-                )
-                engine.step(part, known, action, stats[k], value_only)
-        counts, tell = known[:, WEIGHT].double(), self._report
-        acted = counts.sum()
-        tell[:SUMS], tell[SUMS : SUMS + 3] = engine.totals, engine.taken
-        tell[SUMS + 3] = _variance(known[:, GOAL], counts, acted)
-        tell[SUMS + 4] = _variance(known[:, GOAL] - known[:, OLD_VALUE], counts, acted)
-        tell[SUMS + 5] = acted
-        obs = rollout.obs[:steps]
-        if self._absences:
-            weight = rollout.active[:steps, :, None].float()
-            mean = (obs * weight).sum((0, 1)) / acted
-            variance = ((obs - mean).square() * weight).sum((0, 1)) / acted
-        else:
-            variance, mean = torch.var_mean(obs, (0, 1), correction=0)
-        tell[SUMS + 6 :] = torch.cat([mean, variance])
-
-    def _draw(self, rollout: DeviceRollout) -> Tensor | None:
-        """The sequences of every epoch [epochs, minibatches, sequences], as `ppo.shuffle` asks; None: as they stand."""
-        s, device = self.now, self._net.device
-        length, steps, rows = self.design.sequence, rollout.steps, rollout.reward.shape[1]
-        if s.shuffle == "time" and length == 1:
-            return None
-        segment = self.design.policy.sequence if s.shuffle == "segments" else length
-        rng = torch.Generator(device).manual_seed(int(self._random.integers(2**62)))
-        drawn = [
-            torch.randperm(steps // segment * rows, generator=rng, device=device)
-            if s.shuffle != "time" else torch.arange(steps // segment * rows, device=device)
-            for _ in range(s.epochs)
-        ]  # fmt: skip
-        if segment != length:
-            drawn = [_samples(order, segment, rows) for order in drawn]
-        return torch.stack(drawn).view(s.epochs, -1, s.minibatch // length)
-
-
-class DeviceEpisodes(EpisodeStats):
-    """The last finished episodes, as the device tells them."""
-
-    def __init__(self, rows: int, device: Any) -> None:
-        super().__init__(rows, versus=False)
-        self._device = device
-        """The collector, which carries unfinished episodes."""
-        self.shown = np.zeros(1, np.int64)
-
-    def add(self, rollout: Any) -> None:
-        """Take in a rollout: how many episodes ended, and some of them."""
-        told = rollout.ended.cpu().numpy()
-        for row in told[told[:, ENDED] > 0]:
-            self._window[int(self.shown[0]) % WINDOW] = row[[RETURN, LENGTH, OUTCOME]]
-            self.shown += 1
-        self.count += int(told[0, -1])
-
-    def arrays(self) -> dict[str, Array]:
-        """The state by name."""
-        self._returns[:] = self._device.returns.cpu().numpy()
-        self._lengths[:] = self._device.lengths.cpu().numpy()
-        return super().arrays()
-
-    def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Put back what `arrays` told."""
-        super().restore(arrays)
-        self.shown[:] = np.minimum(self.count, WINDOW)
-        self._device.returns.copy_(torch.from_numpy(self._returns))
-        self._device.lengths.copy_(torch.from_numpy(self._lengths))
 
 
 def _samples(lanes: Tensor, length: int, rows: int) -> Tensor:
@@ -353,33 +393,7 @@ def _samples(lanes: Tensor, length: int, rows: int) -> Tensor:
     return ((lanes // rows * length + step) * rows + lanes % rows).flatten(-2)
 
 
-def _standardise(known: Tensor, index: Tensor, wanted: bool) -> Tensor:
-    """Mean, one over the deviation, and one over the number of what counts in each minibatch [K, 3]."""
-    values = known[:, ADVANTAGE][index].double()
-    counts = (known[:, WEIGHT][index] > 0).double()
-    number = counts.sum(1).clamp(min=1)
-    mean = (values * counts).sum(1) / number
-    spread = (((values - mean[:, None]).square() * counts).sum(1) / (number - 1).clamp(min=1)).sqrt()
-    if not wanted:
-        mean, spread = torch.zeros_like(mean), torch.ones_like(spread) - 1e-8
-    return torch.stack([mean, 1 / (spread + 1e-8), 1 / number], 1).float()
-
-
-def _variance(values: Tensor, counts: Tensor, number: Tensor) -> Tensor:
-    """The variance of what counts."""
-    mean = (values * counts).sum() / number
-    return ((values - mean).square() * counts).sum() / number
-
-
-def _part(rollout: DeviceRollout, state_size: int, width: int, index: Tensor, lanes: Tensor, place: int) -> Part:
-    """The samples of a minibatch; where they stand side by side, as the one at this place, nothing is copied."""
-    inputs, rows = rollout.inputs.view(-1, width), rollout.reward.shape[1]
-    if place >= 0:
-        return Part(inputs[place * len(index) : (place + 1) * len(index)], inputs.new_zeros(0, 0), None, index)
-    inputs = inputs.index_select(0, index)
-    if not state_size:
-        return Part(inputs, inputs.new_zeros(0, 0), None, index)
-    state = rollout.state.view(-1, state_size).index_select(0, lanes)
-    ended = (rollout.terminated | rollout.truncated).view(-1)
-    episode_start = ended.index_select(0, (index - rows).clamp(min=0)) * (index >= rows)
-    return Part(inputs, state, episode_start.view(-1, len(lanes)), index)
+def _variance(values: Tensor, weight: Tensor, count: Tensor) -> Tensor:
+    """The weighted variance."""
+    mean = (values * weight).sum() / count
+    return ((values - mean).square() * weight).sum() / count

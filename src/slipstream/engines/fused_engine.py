@@ -1,14 +1,14 @@
-"""An epoch of PPO as a compiled kernel: gather, forward, loss, backward, clip and Adam.
+"""PPO's gradient steps as a compiled kernel: an epoch of forward, loss, backward, clipping and Adam in one call.
 
-`reference.py` says the same in torch; a parity test binds the two. Sequences of a minibatch are shared out over
-threads, each with a gradient of its own, added up in a fixed order, so that the result depends on the number of threads
-but never on chance.
+`torch_engine` defines the same steps in torch; a parity test compares the two. The sequences of a minibatch are split
+over threads. Each thread has its own gradient, and gradients are added in a fixed order, so that results depend on the
+number of threads but not on their timing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from slipstream.algorithms.engine import (
     CLIPPED,
     ENTROPY,
+    FAILED_STEPS,
     KL,
     NORMS,
     POLICY,
@@ -28,18 +29,27 @@ from slipstream.algorithms.engine import (
     BatchEvaluation,
     Coefficients,
 )
-from slipstream.algorithms.ppo_loss import standardise, surrogate
+from slipstream.algorithms.ppo_loss import RecordedSample, Standardisation, clipped_loss, standardise
 from slipstream.contracts import Array
-from slipstream.engines.activations import evaluate_batch
+from slipstream.engines.host_engine import HostEngine
 from slipstream.engines.weights_io import arrays_by_name, read_arrays
 from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import add_log_prob_gradient, apply_mask, log_prob_and_entropy
-from slipstream.policies.fused_network import backward, outputs, run_block, sample_index, transpose_weights
+from slipstream.policies.fused_network import (
+    Network,
+    backward,
+    outputs,
+    run_block,
+    sample_index,
+    transpose_weights,
+)
 from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.linear_algebra import (
     CHUNK,
     ZERO,
+    Activations,
+    Gradients,
     adam,
     add_row,
     copy_row,
@@ -47,241 +57,319 @@ from slipstream.policies.linear_algebra import (
     squared_length,
     thread_slice,
 )
-from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, pad
+from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS, pad
 from slipstream.policies.token_encoder import AS_IT_IS, TokenCache, build_token_cache, empty_token_cache, samples_of
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
-FAILED = 3
-"""Failed steps in a row that end an epoch."""
 BLOCK = 256
-"""Samples that go through a network with memory together."""
+"""Samples that go through a recurrent network together."""
+
+
+class EpochWorkspace(NamedTuple):
+    """The memory that the kernel works in, for every thread."""
+
+    scratch: Array  # [threads, floats]: activations
+    grad_scratch: Array  # [threads, floats]: gradients of activations
+    probs: Array  # [threads, outputs]
+    episode_start: Array  # [threads, steps, lanes]
+    carried: Array  # [threads, 2, floats]: gradients that flow back through recurrent layers
+    gradients: Array  # [threads, size]
+    sums: Array  # [threads, SUMS]
+    flipped: Array  # [floats]: transposed weights, which all threads read
+
+
+class AdamMoments(NamedTuple):
+    """The state of the optimiser."""
+
+    first: Array  # [size]
+    second: Array  # [size]
+    counters: Array  # [3]: optimiser steps, failed steps in a row, failed steps in total
+    value_weights: Array  # [size]: 1 for the weights that only the value function reads
 
 
 @compiled_fused
-def write_gradient(
-    params: Array, table: Array, head: Array, layers: tuple[int, int], flipped: Array, scratch: Array,
-    grad_scratch: Array, probs: Array, state: Array | None, episode_start: Array, carried: Array, gradient: Array, sums: Array,
-    index: Array, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array,
-    action: Array, old_log_prob: Array, old_value: Array, advantage: Array, value_target: Array, counts: Array, begins: Array,
-    states: Array, reference: Array, shift: Number, factor: Number, share: Number, coefficients: Array, book: TokenCache | None,
+def accumulate_gradient(
+    net: Network,
+    work: EpochWorkspace,
+    state: Array | None,
     thread: int,
-) -> None:  # fmt: skip
-    """Write the gradient of the sequences in `index`, each sample counted with `share`, and their sums.
+    batch: Batch,
+    index: Array,
+    scaling: Standardisation,
+    coefficients: Coefficients,
+    tokens: TokenCache | None,
+) -> None:
+    """Write the gradient of the sequences in `index` and their sums into the thread's part of the workspace.
 
-    With tokens, `obs` is what they are pooled into, and its slopes are kept.
+    With tokens, `batch.obs` is what they are pooled into, and its gradient is kept in the token cache.
     """
-    clip, clip_value = np.float32(coefficients[0]), np.float32(coefficients[1])
-    value_weight, entropy_weight = np.float32(coefficients[2]), np.float32(coefficients[3])
-    policy_weight, reference_weight, imitating = (
-        np.float32(coefficients[9]),
-        np.float32(coefficients[10]),
-        coefficients[13] > 0.0,
-    )
-    block = episode_start.size
-    policy, values = outputs(scratch, block, table, layers[0]), outputs(scratch, block, table, layers[1])
-    policy_grads = outputs(grad_scratch, block, table, layers[0])
-    value_grads = outputs(grad_scratch, block, table, layers[1])
-    log_std, log_std_gradient = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
-    value_column = head[HEAD_VALUE]
-    measured = np.zeros(2, np.float32)
+    clip, clip_value = np.float32(coefficients.clip), np.float32(coefficients.clip_value)
+    value_coef, entropy_coef = np.float32(coefficients.value), np.float32(coefficients.entropy)
+    policy_coef, reference_coef = np.float32(coefficients.policy), np.float32(coefficients.reference_kl)
+    steps, rows, share = batch.sequence, batch.rows, scaling.share
+    episode_start, gradient, sums = work.episode_start[thread], work.gradients[thread], work.sums[thread]
+    block, width = episode_start.size, episode_start.shape[1]
+    activations = Activations(work.scratch[thread], block, episode_start)
+    grads = Gradients(work.grad_scratch[thread], gradient, work.flipped, work.carried[thread])
+    policy = outputs(activations.scratch, block, net.table, net.policy_layer)
+    values = outputs(activations.scratch, block, net.table, net.value_layer)
+    d_policy = outputs(grads.scratch, block, net.table, net.policy_layer)
+    d_value = outputs(grads.scratch, block, net.table, net.value_layer)
+    log_std, d_log_std = net.params[net.head[HEAD_LOG_STD] :], gradient[net.head[HEAD_LOG_STD] :]
+    value_column, probs, measured = net.head[HEAD_VALUE], work.probs[thread], np.zeros(2, np.float32)
     gradient[:], sums[:] = ZERO, 0.0
-    for first in range(0, index.size, episode_start.shape[1]):
-        chosen = index[first : first + episode_start.shape[1]]
+    for first in range(0, index.size, width):
+        chosen = index[first : first + width]
         lanes = (chosen.size + 3) // 4 * 4
-        if book is not None:
+        if tokens is not None:
             for s in chosen:
                 for step in range(steps):
-                    token_encoder.pool_sample(book, sample_index(s, step, steps, rows))
-        run_block(
-            params, table, scratch, block, state, episode_start, chosen, lanes, steps, rows, burn_in, obs, mean, scale, begins,
-            states,
-        )  # fmt: skip
-        policy_grads[: lanes * steps] = ZERO
-        value_grads[: lanes * steps] = ZERO
+                    token_encoder.pool_sample(tokens, sample_index(s, step, steps, rows))
+        run_block(net, activations, state, batch, chosen, lanes)
+        d_policy[: lanes * steps] = ZERO
+        d_value[: lanes * steps] = ZERO
         for step in range(steps):
             for lane in range(chosen.size):
                 i = step * lanes + lane
                 n = sample_index(chosen[lane], step, steps, rows)
-                if counts[n] == ZERO:
+                if batch.weight[n] == ZERO:
                     continue
-                if mask.shape[1]:
-                    apply_mask(policy[i], mask[n], head)
-                log_prob_and_entropy(policy[i], log_std, head, action[n], probs, measured)
-                gain = (advantage[n] - shift) * factor * counts[n]
-                by_logp, by_error, gained, missed, moved, clipped = surrogate(
-                    measured[0], values[i, value_column], old_log_prob[n], old_value[n], gain, value_target[n], clip, clip_value,
-                    imitating,
-                )  # fmt: skip
-                add_log_prob_gradient(policy[i], log_std, head, action[n], probs, share * policy_weight * by_logp,
-                       -share * entropy_weight, policy_grads[i], log_std_gradient)  # fmt: skip
-                if reference.shape[1]:
+                if batch.mask.shape[1]:
+                    apply_mask(policy[i], batch.mask[n], net.head)
+                log_prob_and_entropy(policy[i], log_std, net.head, batch.action[n], probs, measured)
+                advantage = (batch.advantage[n] - scaling.mean) * scaling.inverse_std * batch.weight[n]
+                loss = clipped_loss(
+                    measured[0],
+                    values[i, value_column],
+                    RecordedSample(batch.log_prob[n], batch.value[n], advantage, batch.value_target[n]),
+                    clip,
+                    clip_value,
+                    coefficients.imitate,
+                )
+                add_log_prob_gradient(
+                    policy[i],
+                    log_std,
+                    net.head,
+                    batch.action[n],
+                    probs,
+                    share * policy_coef * loss.d_log_prob,
+                    -share * entropy_coef,
+                    d_policy[i],
+                    d_log_std,
+                )
+                if batch.reference.shape[1]:
                     sums[REFERENCE] += add_kl_gradient(
-                        policy[i], log_std, head, reference[n], probs, share * reference_weight, policy_grads[i],
-                        log_std_gradient,
-                    )  # fmt: skip
-                value_grads[i, value_column] = share * value_weight * by_error
-                sums[POLICY] += gained
-                sums[VALUE] += missed
+                        policy[i],
+                        log_std,
+                        net.head,
+                        batch.reference[n],
+                        probs,
+                        share * reference_coef,
+                        d_policy[i],
+                        d_log_std,
+                    )
+                d_value[i, value_column] = share * value_coef * loss.d_value
+                sums[POLICY] += loss.policy
+                sums[VALUE] += loss.value
                 sums[ENTROPY] += measured[1]
-                sums[KL] += moved
-                sums[CLIPPED] += clipped
+                sums[KL] += loss.kl
+                sums[CLIPPED] += loss.clipped
                 sums[SAMPLES] += 1.0
-        backward(
-            params, table, flipped, scratch, grad_scratch, gradient, block, lanes, steps, state, episode_start, carried
-        )
-        if book is not None:
-            below = outputs(grad_scratch, block, table, -1)
+        backward(net.params, net.table, activations, state, grads, lanes, steps)
+        if tokens is not None:
+            below = outputs(grads.scratch, block, net.table, -1)
             for lane in range(chosen.size):
                 for step in range(steps):
                     n = sample_index(chosen[lane], step, steps, rows)
-                    copy_row(below[step * lanes + lane], book.grads[n])
-                    token_encoder.unpool_sample(book, n, thread)
+                    copy_row(below[step * lanes + lane], tokens.grads[n])
+                    token_encoder.unpool_sample(tokens, n, thread)
 
 
-def run_epoch(
-    params: Array, first: Array, second: Array, counters: Array, table: Array, head: Array, layers: tuple[int, int],
-    flipped: Array, scratch: Array, grad_scratch: Array, probs: Array, state: Array | None, episode_start: Array,
-    carried: Array, gradients: Array, sums: Array, totals: Array, order: Array, minibatch: int, steps: int, rows: int,
-    burn_in: int, obs: Array, mean: Array, scale: Array, mask: Array, action: Array, old_log_prob: Array, old_value: Array,
-    advantage: Array, value_target: Array, counts: Array, begins: Array, states: Array, reference: Array, of_value: Array,
-    coefficients: Array, book: TokenCache | None,
-) -> None:  # fmt: skip
+def epoch_steps(
+    net: Network,
+    moments: AdamMoments,
+    work: EpochWorkspace,
+    state: Array | None,
+    batch: Batch,
+    order: Array,
+    coefficients: Coefficients,
+    tokens: TokenCache | None,
+    totals: Array,
+) -> None:
     """Take every gradient step of one epoch; `totals` gets the sums over its minibatches.
 
-    Without weight on the policy, only the value's own weights (`of_value`) move. Arithmetic on whole arrays stands in
-    functions of its own: here each would become a parallel loop, which takes seconds to compile.
+    With a policy coefficient of 0, only the value function's own weights move. Arithmetic on whole arrays is in
+    functions of its own: here numba would turn each into a parallel loop, which takes seconds to compile.
     """
-    threads = gradients.shape[0]
+    threads, counters = work.gradients.shape[0], moments.counters
+    minibatch = max(1, coefficients.minibatch // batch.sequence)
     for start in range(0, order.size, minibatch):
         index = order[start : start + minibatch]
-        shift, factor, weight = standardise(advantage, counts, index, steps, rows, coefficients[8] > 0)
+        mean, inverse_std, sample_share = standardise(
+            batch.advantage, batch.weight, index, batch.sequence, batch.rows, coefficients.normalise_advantage
+        )
         share = (index.size + 4 * threads - 1) // (4 * threads) * 4
-        transpose_weights(params, table, flipped)
-        if book is not None:
-            token_encoder.tabulate(params[book.offset :], book.table)
+        transpose_weights(net.params, net.table, work.flipped)
+        if tokens is not None:
+            token_encoder.tabulate(net.params[tokens.offset :], tokens.table)
             for number in numba.prange(threads):
                 thread: Number = np.int64(number)
-                token_encoder.read_book(params, book, thread, threads)
-                token_encoder.clear_kinds(book, thread)
+                token_encoder.read_book(net.params, tokens, thread, threads)
+                token_encoder.clear_kinds(tokens, thread)
         for number in numba.prange(threads):
             thread = np.int64(number)
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
-            write_gradient(
-                params, table, head, layers, flipped, scratch[thread], grad_scratch[thread], probs[thread],
-                thread_slice(state, thread), episode_start[thread], carried[thread], gradients[thread], sums[thread],
-                index[low:high], steps, rows, burn_in, obs, mean, scale, mask, action, old_log_prob, old_value, advantage,
-                value_target, counts, begins, states, reference, shift, factor, weight, coefficients, book, thread,
-            )  # fmt: skip
-        gradient = gradients[0]
+            accumulate_gradient(
+                net,
+                work,
+                thread_slice(state, thread),
+                thread,
+                batch,
+                index[low:high],
+                Standardisation(mean, inverse_std, sample_share),  # parallel loops know only the classes they call
+                coefficients,
+                tokens,
+            )
+        gradient, sums = work.gradients[0], work.sums[0]
         for thread in range(1, threads):
-            add_row(gradients[thread], gradient)
-            add_row(sums[thread], sums[0])
-        if book is not None:
-            token_encoder.learn_kinds(params, book, gradient)
-        if coefficients[9] == 0.0:
-            multiply_row(of_value, gradient)
-        length = math.sqrt(squared_length(gradient))
-        if math.isfinite(length) and math.isfinite(sums[0, POLICY] + sums[0, VALUE]):
+            add_row(work.gradients[thread], gradient)
+            add_row(work.sums[thread], sums)
+        if tokens is not None:
+            token_encoder.learn_kinds(net.params, tokens, gradient)
+        if coefficients.policy == 0.0:
+            multiply_row(moments.value_weights, gradient)
+        norm = math.sqrt(squared_length(gradient))
+        if math.isfinite(norm) and math.isfinite(sums[POLICY] + sums[VALUE]):
             counters[0] += 1
             counters[1] = 0
-            add_row(sums[0], totals)
-            totals[NORMS] += length
+            add_row(sums, totals)
+            totals[NORMS] += norm
             totals[UPDATES] += 1.0
-            adam(params, gradient, first, second, counters[0], coefficients[5], coefficients[6],
-                 min(1.0, coefficients[4] / (length + 1e-6)), coefficients[7])  # fmt: skip
+            adam(
+                net.params,
+                gradient,
+                moments.first,
+                moments.second,
+                counters[0],
+                coefficients.learning_rate,
+                coefficients.adam_eps,
+                min(1.0, coefficients.max_grad_norm / (norm + 1e-6)),
+                coefficients.weight_decay,
+            )
         else:
             counters[1] += 1
             counters[2] += 1
-            if counters[1] >= FAILED:
+            if counters[1] >= FAILED_STEPS:
                 return
 
 
-run_alone = compiled_fused(run_epoch)
-run_together = compiled_threads(run_epoch)
+epoch_on_one_thread = compiled_fused(epoch_steps)
+epoch_on_threads = compiled_threads(epoch_steps)
 
 
-class FusedEngine:
+@compiled_fused
+def evaluate_batch(
+    net: Network,
+    work: EpochWorkspace,
+    state: Array | None,
+    batch: Batch,
+    index: Array,
+    log_prob: Array,
+    value: Array,
+    activity: Array,
+) -> None:
+    """Write log-probability and value of every sample, and add up the absolute output of every unit."""
+    steps, rows, episode_start, scratch = batch.sequence, batch.rows, work.episode_start[0], work.scratch[0]
+    block, width = episode_start.size, episode_start.shape[1]
+    activations = Activations(scratch, block, episode_start)
+    policy = outputs(scratch, block, net.table, net.policy_layer)
+    values = outputs(scratch, block, net.table, net.value_layer)
+    log_std, measured = net.params[net.head[HEAD_LOG_STD] :], np.zeros(2, np.float32)
+    for first in range(0, index.size, width):
+        chosen = index[first : first + width]
+        lanes = (chosen.size + 3) // 4 * 4
+        run_block(net, activations, state, batch, chosen, lanes)
+        for step in range(steps):
+            for lane in range(chosen.size):
+                i = step * lanes + lane
+                n = sample_index(chosen[lane], step, steps, rows)
+                if batch.mask.shape[1]:
+                    apply_mask(policy[i], batch.mask[n], net.head)
+                log_prob_and_entropy(policy[i], log_std, net.head, batch.action[n], work.probs[0], measured)
+                log_prob[n], value[n] = measured[0], values[i, net.head[HEAD_VALUE]]
+                for layer in range(net.table.shape[0]):
+                    units, column = outputs(scratch, block, net.table, layer), net.table[layer, OUT]
+                    for j in range(net.table[layer, UNITS]):
+                        activity[column + j] += abs(units[i, j])
+
+
+class FusedEngine(HostEngine):
     """Weights and Adam state in flat arrays, and the memory that the kernel works in."""
 
     def __init__(self, design: Design, params: Array, threads: int) -> None:
-        stack = design.stack
-        self.design = design
-        self.params = params
+        super().__init__(design, params)
+        stack, steps = design.stack, design.sequence
+        lanes = CHUNK if steps == 1 else max(4, BLOCK // steps // 4 * 4)
         self.threads = threads
         self.moments = np.zeros((2, stack.size), np.float32)
-        self.counters = np.zeros(3, np.int64)
-        """Adam steps, failed steps in a row, failed steps in all."""
-        steps = design.sequence
-        lanes = CHUNK if steps == 1 else max(4, BLOCK // steps // 4 * 4)
-        self._of_value = design.of_value()
-        self._layers = stack.policy_layer, stack.value_layer
-        self._scratch: Array = np.zeros((threads, lanes * steps * stack.scratch_columns), np.float32)
-        self._grads = np.zeros_like(self._scratch)
-        self._probs: Array = np.zeros((threads, max(1, design.outputs)), np.float32)
+        self._net = Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer)
+        self._adam = AdamMoments(self.moments[0], self.moments[1], self.counters, design.of_value())
+        floats = lanes * steps * stack.scratch_columns
+        self._work = EpochWorkspace(
+            scratch=np.zeros((threads, floats), np.float32),
+            grad_scratch=np.zeros((threads, floats), np.float32),
+            probs=np.zeros((threads, max(1, design.outputs)), np.float32),
+            episode_start=np.zeros((threads, steps, lanes), np.uint8),
+            carried=np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32),
+            gradients=np.zeros((threads, stack.size), np.float32),
+            sums=np.zeros((threads, SUMS), np.float64),
+            flipped=np.zeros(max(1, stack.flipped_size), np.float32),
+        )
         memory = (threads, lanes, stack.state_size)
         self._state = np.zeros(memory, np.float32) if stack.state_size else None
-        self._episode_start: Array = np.zeros((threads, steps, lanes), np.uint8)
-        self._carried = np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32)
-        self._gradients: Array = np.zeros((threads, stack.size), np.float32)
-        self._sums = np.zeros((threads, SUMS), np.float64)
-        self._flipped = np.zeros(max(1, stack.flipped_size), np.float32)
-        self._book = empty_token_cache() if design.tokens is not None else None
+        self._tokens = empty_token_cache() if design.tokens is not None else None
 
-    def run(self, batch: Batch, order: Array, coefficients: Coefficients, totals: Array) -> None:
+    def run_epoch(self, batch: Batch, order: Array, coefficients: Coefficients) -> Array:
         """Take the gradient steps of one epoch on the sequences in `order`."""
-        run = run_alone
+        run, totals = epoch_on_one_thread, np.zeros(SUMS, np.float64)
         if self.threads > 1:
             limit: int = getattr(numba.config, "NUMBA_NUM_THREADS")  # noqa: B009 (set at import, unknown to mypy)
             numba.set_num_threads(min(self.threads, limit))
-            run = run_together
-        size = max(1, coefficients.minibatch // batch.sequence)
-        parts, seen = [order], self._see(batch, order)
-        if self._book is not None and len(self._book.keys) > token_encoder.KNOWN:  # too many for all samples at once
+            run = epoch_on_threads
+        parts, inputs = [order], self._inputs(batch, order)
+        if self._tokens is not None and len(self._tokens.keys) > token_encoder.KNOWN:
+            # Too many kinds of tokens for a cache of the whole epoch: one minibatch at a time.
+            size = max(1, coefficients.minibatch // batch.sequence)
             parts = [order[low : low + size] for low in range(0, len(order), size)]
         for part in parts:
-            seen = seen if len(parts) == 1 else self._see(batch, part)
-            self._descend(run, batch, part, size, seen, coefficients, totals)
-            if self.counters[1] >= FAILED:
-                return
+            inputs = inputs if len(parts) == 1 else self._inputs(batch, part)
+            run(self._net, self._adam, self._work, self._state, inputs, part, coefficients, self._tokens, totals)
+            if self.counters[1] >= FAILED_STEPS:
+                break
+        return totals
 
-    def _descend(
-        self, run: Callable[..., None], batch: Batch, order: Array, size: int, seen: tuple[Array, Array, Array],
-        coefficients: Coefficients, totals: Array,
-    ) -> None:  # fmt: skip
-        """Take the gradient steps of some minibatches, whose tokens the book holds."""
-        stack, (obs, mean, scale) = self.design.stack, seen
-        run(
-            self.params, self.moments[0], self.moments[1], self.counters, stack.table, stack.head, self._layers,
-            self._flipped, self._scratch, self._grads, self._probs, self._state, self._episode_start, self._carried,
-            self._gradients, self._sums, totals, order, size, batch.sequence, batch.rows, batch.burn_in, obs, mean,
-            scale, batch.mask, batch.action, batch.log_prob, batch.value, batch.advantage, batch.value_target, batch.weight,
-            batch.episode_start, batch.state, batch.reference, self._of_value, coefficients.vector(), self._book,
-        )  # fmt: skip
-
-    def _see(self, batch: Batch, order: Array) -> tuple[Array, Array, Array]:
-        """What the network reads of some sequences, with mean and scale: observations, or room for pooled tokens."""
+    def _inputs(self, batch: Batch, order: Array) -> Batch:
+        """The batch as the network reads it: with memory for pooled tokens in place of token observations."""
         field = self.design.tokens
-        if field is None or self._book is None:
-            return batch.obs, batch.mean, batch.scale
-        offset = self.design.stack.behind
+        if field is None or self._tokens is None:
+            return batch
         samples = samples_of(order, batch.sequence, batch.rows)
-        self._book = build_token_cache(self._book, batch.obs, samples, field, 0, self.threads, offset)
-        return self._book.pooled, *AS_IT_IS
+        self._tokens = build_token_cache(
+            self._tokens, batch.obs, samples, field, 0, self.threads, self.design.stack.behind
+        )
+        return batch._replace(obs=self._tokens.pooled, mean=AS_IT_IS[0], scale=AS_IT_IS[1])
 
-    def survey(self, batch: Batch) -> BatchEvaluation:
-        """Look at all samples without learning."""
+    def evaluate(self, batch: Batch) -> BatchEvaluation:
+        """Run the network on all samples of a batch without learning."""
         stack, samples = self.design.stack, len(batch.log_prob)
         order = np.arange(samples // batch.sequence)
-        obs, mean, scale = self._see(batch, order)
-        if self._book is not None:
-            token_encoder.pool_all(self.params, self._book, np.arange(samples))
+        inputs = self._inputs(batch, order)
+        if self._tokens is not None:
+            token_encoder.pool_all(self.params, self._tokens, np.arange(samples))
         log_prob, value = np.zeros(samples, np.float32), np.zeros(samples, np.float32)
         activity = np.zeros(stack.scratch_columns, np.float64)
-        evaluate_batch(
-            self.params, stack.table, stack.head, self._layers, self._scratch[0], self._probs[0],
-            thread_slice(self._state, 0), self._episode_start[0], order, batch.sequence, batch.rows, batch.burn_in, obs, mean,
-            scale, batch.mask, batch.action, batch.episode_start, batch.state, log_prob, value, activity,
-        )  # fmt: skip
+        state = thread_slice(self._state, 0)
+        evaluate_batch(self._net, self._work, state, inputs, order, log_prob, value, activity)
         sizes = {}
         for number, layer in enumerate(stack.layers):
             if number not in stack.heads:
@@ -291,7 +379,7 @@ class FusedEngine:
 
     def gradient(self) -> Array:
         """The gradient of the last step taken."""
-        last: Array = self._gradients[0]
+        last: Array = self._work.gradients[0]
         return last
 
     def snapshot(self) -> dict[str, Array]:
@@ -299,5 +387,5 @@ class FusedEngine:
         return arrays_by_name(self.design.weights, self.params, self.moments, self.counters)
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore what `snapshot` returned."""
         read_arrays(self.design.weights, arrays, self.params, self.moments, self.counters)

@@ -30,6 +30,8 @@ from slipstream.policies.linear_algebra import (
     ONE,
     TWO,
     ZERO,
+    Activations,
+    Gradients,
     activation_gradient,
     exponential,
     hyperbolic_tangent,
@@ -138,7 +140,7 @@ def run_actor(
     inputs = outputs(scratch, CHUNK, tables.actor, -1)
     for i in range(count):
         load_obs(obs, first + i, tables.mean, tables.scale, inputs[i])
-    forward(nets.actor, tables.actor, scratch, CHUNK, (count + 3) // 4 * 4, 1, None, room.episode_start)
+    forward(nets.actor, tables.actor, Activations(scratch, CHUNK, room.episode_start), None, (count + 3) // 4 * 4, 1)
     return outputs(scratch, CHUNK, tables.actor, tables.actor.shape[0] - 1)
 
 
@@ -165,7 +167,7 @@ def head_weights(params: Array, table: Array) -> Array:
 def evaluate(params: Array, table: Array, room: Workspace, scratch: Array, lanes: int, values: Array) -> None:
     """Write what a critic with one output says of its inputs."""
     last = table.shape[0] - 1
-    forward(params, table[:last], scratch, CHUNK, lanes, 1, None, room.episode_start)
+    forward(params, table[:last], Activations(scratch, CHUNK, room.episode_start), None, lanes, 1)
     row = table[last]
     before, weights = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS]), head_weights(params, table)
     for i in range(lanes):
@@ -219,7 +221,7 @@ def look_ahead(
     for k in range(picked.size):
         params = nets.targets[picked[k]]
         if choices:
-            forward(params, tables.critic, critic, CHUNK, lanes, 1, None, room.episode_start)
+            forward(params, tables.critic, Activations(critic, CHUNK, room.episode_start), None, lanes, 1)
         else:
             evaluate(params, tables.critic, room, critic, lanes, values)
         for i in range(count):
@@ -261,7 +263,7 @@ def add_critic_gradient(
     share, choices = ONE / np.float32(room.value_target.size), tables.head[HEAD_KIND] == CHOICES
     if choices:
         load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
-        forward(params, table, scratch, CHUNK, lanes, 1, None, room.episode_start)
+        forward(params, table, Activations(scratch, CHUNK, room.episode_start), None, lanes, 1)
     else:
         load_inputs(tables, scratch, seen, width, sample.action[first:], count, lanes)
         evaluate(params, table, room, scratch, lanes, values)
@@ -276,8 +278,10 @@ def add_critic_gradient(
     if not choices:
         leave_head(params, table, scratch, grads, by_told, lanes, gradient)
         layers = table[:last]
-    backward(params, layers, room.critic_flipped[critic], scratch, grads, gradient, CHUNK, lanes, 1, None,
-             room.episode_start, room.carried)  # fmt: skip
+    work = Activations(scratch, CHUNK, room.episode_start)
+    backward(
+        params, layers, work, None, Gradients(grads, gradient, room.critic_flipped[critic], room.carried), lanes, 1
+    )
 
 
 @compiled_fused
@@ -395,7 +399,7 @@ def judge_choices(nets: Networks, tables: Tables, room: Workspace, width: int, t
     told = outputs(scratch, CHUNK, tables.critic, tables.critic.shape[0] - 1)
     load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
     for c in range(critics):
-        forward(nets.critics[c], tables.critic, scratch, CHUNK, lanes, 1, None, room.episode_start)
+        forward(nets.critics[c], tables.critic, Activations(scratch, CHUNK, room.episode_start), None, lanes, 1)
         for i in range(count):
             for j in range(best.shape[1]):
                 if critics > 2:
@@ -429,10 +433,9 @@ def add_actor_gradient(
                     by_told[i, parts + k] = (
                         by_raw * sample.noise[0, first + i, k] * exponential(log_dev) - share * alpha
                     )
-    backward(
-        nets.actor, tables.actor, room.actor_flipped, scratch, grads, room.actor_gradients[thread], CHUNK, lanes, 1,
-        None, room.episode_start, room.carried,
-    )  # fmt: skip
+    work = Activations(scratch, CHUNK, room.episode_start)
+    by_params = Gradients(grads, room.actor_gradients[thread], room.actor_flipped, room.carried)
+    backward(nets.actor, tables.actor, work, None, by_params, lanes, 1)
 
 
 @compiled_fused

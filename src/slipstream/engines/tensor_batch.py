@@ -1,4 +1,4 @@
-"""A batch as tensors on the device that learns: brought there once per iteration, into memory that stays."""
+"""A batch as tensors on the learner's device: copied there once per iteration, into memory that is reused."""
 
 from __future__ import annotations
 
@@ -14,41 +14,58 @@ from slipstream.contracts import Array
 
 COLUMNS = ("mask", "action", "log_prob", "value", "advantage", "value_target", "weight", "reference")
 MOVING = ("advantage", "value_target", "weight")
-"""What may change between the epochs of an iteration."""
+"""Columns that may change between the epochs of an iteration."""
+
+
+def standardise(advantage: Tensor, weight: Tensor, enabled: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """How to standardise the advantages [..., samples] of minibatches, and the share of one sample in the mean loss.
+
+    Mean and one over the deviation of the samples of weight above 0 (0 and 1 if not enabled), one over their number.
+    """
+    ignored = weight <= 0
+    number = (~ignored).sum(-1).double()
+    share = 1.0 / number.clamp(min=1)
+    if not enabled:
+        return torch.zeros_like(share).float(), torch.ones_like(share).float(), share.float()
+    values = advantage.double()
+    mean = values.masked_fill(ignored, 0.0).sum(-1) * share
+    squares = (values - mean[..., None]).square().masked_fill(ignored, 0.0).sum(-1)
+    deviation = (squares / (number - 1).clamp(min=1)).sqrt()
+    return mean.float(), (1 / (deviation + 1e-8)).float(), share.float()
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Some sequences of a minibatch, brought in."""
+    """Some sequences of a minibatch."""
 
     obs: Tensor  # [steps * lanes (+ pairs), width]
     episode_start: Tensor | None  # [steps, lanes]
-    state: Tensor  # [lanes, size], freshened by the burn-in
-    sample: dict[str, Tensor]  # the columns of all its samples; those of weight 0 do not count
-    anchors: Tensor  # where the samples that have a partner stand
-    positives: Tensor  # and their partners
+    state: Tensor  # [lanes, size], refreshed by the burn-in
+    sample: dict[str, Tensor]  # the columns of its samples; those of weight 0 do not count
+    anchors: Tensor  # the samples that have a contrastive positive
+    positives: Tensor  # their positives
 
 
 class TensorBatch:
     """A batch as tensors.
 
-    On the CPU they are the arrays themselves. Elsewhere they are copies, and the next batch of the same shape is
-    written over them, so that what was captured stays true. Observations that are there already are used where they
-    stand, and with `offload` they stay on the host and come minibatch by minibatch.
+    On the CPU they share memory with the arrays. On other devices they are copies, and the next batch of the same shape
+    is written over them, so that captured graphs stay valid. Observations that are on the device are not copied; with
+     `offload` they stay on the host and are copied minibatch by minibatch.
     """
 
     def __init__(self, batch: Batch, device: str, offload: bool = False) -> None:
         self.device, self._local = device, device == "cpu"
         self._offload = offload and not self._local
         self.batch = batch
-        self._room: Tensor | None = None
-        """Where observations are brought to."""
-        self.obs = self._bring_obs()
+        self._obs_memory: Tensor | None = None
+        """The memory of observations on the device."""
+        self.obs = self._obs_to_device()
         self.mean, self.scale, self.episode_start, self.state, self.partner = (
-            self._there(getattr(batch, name)) for name in ("mean", "scale", "episode_start", "state", "partner")
+            self._to_device(getattr(batch, name)) for name in ("mean", "scale", "episode_start", "state", "partner")
         )
-        self.columns = {name: self._there(getattr(batch, name)) for name in COLUMNS}
-        self._seen = {} if self._local else {name: getattr(batch, name).copy() for name in MOVING}
+        self.columns = {name: self._to_device(getattr(batch, name)) for name in COLUMNS}
+        self._copied = {} if self._local else {name: getattr(batch, name).copy() for name in MOVING}
 
     def fits(self, batch: Batch) -> bool:
         """Whether a batch has the shapes of this one."""
@@ -57,26 +74,26 @@ class TensorBatch:
         return not self._local and same and batch.rows == self.batch.rows and batch.sequence == self.batch.sequence
 
     def take(self, batch: Batch) -> None:
-        """Go over to another batch, or look again at this one: what has changed is brought in."""
+        """Load another batch, or the same one again: copy what has changed."""
         if self._local:
             return
         if batch is not self.batch:
             self.batch = batch
-            self.obs = self._bring_obs()
+            self.obs = self._obs_to_device()
             for name in ("mean", "scale", "episode_start", "state", "partner"):
                 getattr(self, name).copy_(torch.from_numpy(getattr(batch, name)))
             for name, column in self.columns.items():
                 if name not in MOVING:
                     column.copy_(torch.from_numpy(getattr(batch, name)))
-        for name, seen in self._seen.items():
+        for name, copied in self._copied.items():
             now: Array = getattr(batch, name)
-            if not np.array_equal(now, seen):
-                np.copyto(seen, now)
-                self.columns[name].copy_(torch.from_numpy(seen))
+            if not np.array_equal(now, copied):
+                np.copyto(copied, now)
+                self.columns[name].copy_(torch.from_numpy(copied))
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells apart memory that is captured."""
+        """Identifies the memory that a graph captured."""
         return id(self), self.obs.data_ptr()
 
     @property
@@ -96,32 +113,24 @@ class TensorBatch:
         step = torch.arange(steps, device=self.device)[:, None]
         return (index // rows * steps + step) * rows + index % rows
 
-    def standardise(self, index: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and one over the deviation of what counts (0 and 1 if not wanted), and one over its number."""
-        n = self.samples(index)
-        counts = self.columns["weight"][n] > 0
-        values, number = self.columns["advantage"][n].double(), counts.sum().double()
-        share = 1.0 / number.clamp(min=1)
-        if not wanted:
-            return torch.zeros_like(share).float(), torch.ones_like(share).float(), share.float()
-        mean = values.masked_fill(~counts, 0.0).sum() * share
-        squares = (values - mean).square().masked_fill(~counts, 0.0).sum()
-        deviation = (squares / (number - 1).clamp(min=1)).sqrt()
-        return mean.float(), (1 / (deviation + 1e-8)).float(), share.float()
+    def standardise(self, index: Tensor, enabled: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """`standardise` for the samples of some sequences."""
+        n = self.samples(index).reshape(-1)
+        return standardise(self.columns["advantage"][n], self.columns["weight"][n], enabled)
 
-    def _there(self, array: Array) -> Tensor:
+    def _to_device(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor if self._local else tensor.to(self.device, copy=True)
 
-    def _bring_obs(self) -> Tensor:
-        """The observations on the device, unless they are to stay on the host."""
+    def _obs_to_device(self) -> Tensor:
+        """The observations on the device, or on the host with `offload`."""
         given: Any = self.batch.obs
         if isinstance(given, Tensor):
             return given
         if self._local or self._offload:
             return torch.from_numpy(given)
-        if self._room is None:
-            self._room = self._there(given)
+        if self._obs_memory is None:
+            self._obs_memory = self._to_device(given)
         else:
-            self._room.copy_(torch.from_numpy(given), non_blocking=True)
-        return self._room
+            self._obs_memory.copy_(torch.from_numpy(given), non_blocking=True)
+        return self._obs_memory

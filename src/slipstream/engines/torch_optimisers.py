@@ -1,4 +1,4 @@
-"""What turns gradients into steps of the torch learner: Adam, with Muon for the matrices inside."""
+"""The optimisers of the torch engine: Adam, with Muon for hidden matrices."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from slipstream.policies.torch_policy import ActorCritic
 
 
 class Adam:
-    """AdamW by torch's fused kernel, with a decay of 0 where none is wanted.
+    """AdamW by torch's fused kernel; a weight decay of 0 is Adam.
 
-    It is called as `torch.optim.AdamW` calls it: that loads torch's compiler, which takes a second and a half, and then
-    what stands around the kernel takes as long as the kernel does.
+    `torch.optim.AdamW` would load torch's compiler, which takes 1.5 s, and its overhead is as long as the kernel.
     """
 
     def __init__(self, named: dict[str, nn.Parameter]) -> None:
@@ -26,7 +25,7 @@ class Adam:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The weights, as torch's loss scaler asks for them."""
+        """The weights, for torch's loss scaler."""
         return [{"params": list(self.named.values())}]
 
     def step(self, coefficients: Coefficients, left_out: Tensor) -> None:
@@ -38,19 +37,30 @@ class Adam:
         with torch.no_grad():
             torch._foreach_add_(taken, 1)
             torch._fused_adamw_(
-                weights, list(grads.values()), first, second, [], taken, lr=coefficients.learning_rate, beta1=0.9,
-                beta2=0.999, weight_decay=coefficients.weight_decay, eps=coefficients.adam_eps, amsgrad=False, maximize=False,
+                weights,
+                list(grads.values()),
+                first,
+                second,
+                [],
+                taken,
+                lr=coefficients.learning_rate,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=coefficients.weight_decay,
+                eps=coefficients.adam_eps,
+                amsgrad=False,
+                maximize=False,
                 found_inf=left_out,
-            )  # fmt: skip
+            )
             torch._foreach_sub_(taken, [left_out] * len(taken))
 
 
 class Optimiser:
-    """Adam, with Muon for the matrices inside if that is wanted."""
+    """Adam, with Muon for hidden matrices if `kind` is muon."""
 
     def __init__(self, policy: ActorCritic, kind: str) -> None:
         self.named = dict(policy.named_parameters())
-        inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and inside(policy, name)]
+        inner = [name for name, p in self.named.items() if kind == "muon" and p.ndim == 2 and is_hidden(policy, name)]
         self.adam = Adam({name: p for name, p in self.named.items() if name not in inner})
         self.muon: torch.optim.Optimizer | None = None
         if inner:
@@ -71,7 +81,7 @@ class Optimiser:
         return [self.adam] if self.muon is None else [self.adam, self.muon]
 
     def clear(self) -> None:
-        """Forget the gradient."""
+        """Clear the gradient."""
         for parameter in self.named.values():
             parameter.grad = None
 
@@ -86,19 +96,19 @@ class Optimiser:
         return found
 
     def count(self, steps: int) -> None:
-        """Say how many steps were taken."""
+        """Restore the number of steps taken."""
         for taken in self.adam.taken.values():
             taken.fill_(float(steps))
 
 
-def inside(policy: ActorCritic, name: str) -> bool:
-    """Whether a weight stands between layers: neither a head's nor a table of embeddings."""
+def is_hidden(policy: ActorCritic, name: str) -> bool:
+    """Whether a weight belongs to a hidden layer: neither to a head nor to an embedding."""
     owner = name.rpartition(".")[0]
     return not owner.endswith(".head") and not isinstance(policy.get_submodule(owner), nn.Embedding)
 
 
 def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Muon whose steps are as large as Adam's, so that `ppo.learning_rate` means the same for both."""
+    """Muon with the step size of Adam, so that `ppo.learning_rate` means the same for both."""
     if not hasattr(torch.optim, "Muon"):
         raise ConfigError(
             f"`ppo.optimiser` = muon needs torch 2.9 or later; this is {torch.__version__}.",
@@ -108,7 +118,7 @@ def make_muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def clip_grad_norm(parameters: list[nn.Parameter], limit: float) -> Tensor:
-    """Scale the gradient down to a length of `limit` if it is longer; return the length that it had."""
+    """Clip the gradient to a norm of `limit`; return its norm before."""
     grads = [p.grad for p in parameters if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0))

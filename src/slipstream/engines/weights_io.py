@@ -1,4 +1,4 @@
-"""Flat weights and moments as named arrays, as a checkpoint holds them, and back."""
+"""Flat weights and Adam moments to the named arrays of a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slipstream.policies.parameter_layout import Weights
 
 
 def arrays_by_name(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
-    """Flat weights, Adam's moments [2, size] and counters, copied out as a checkpoint names them."""
+    """Copies of flat weights, Adam's moments [2, size] and counters, by the names of a checkpoint."""
     arrays = {f"weight/{name}": array for name, array in weights.named(params).items()}
     for row, kind in enumerate(("first", "second")):
         arrays |= {f"{kind}/{name}": array for name, array in weights.named(moments[row]).items()}
@@ -15,7 +15,7 @@ def arrays_by_name(weights: Weights, params: Array, moments: Array, counters: Ar
 
 
 def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, moments: Array, counters: Array) -> None:
-    """The inverse of `arrays_by_name`, into arrays that are there."""
+    """The inverse of `arrays_by_name`, into existing arrays."""
     weights.flatten(strip_prefix(arrays, "weight/"), params)
     for row, kind in enumerate(("first/", "second/")):
         weights.flatten(strip_prefix(arrays, kind), moments[row])
@@ -23,5 +23,5 @@ def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, momen
 
 
 def strip_prefix(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:
-    """The arrays whose names start so, by what is left of their names."""
+    """The arrays whose names start with a prefix, without the prefix."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,9 +1,8 @@
-"""The policy as products of matrices on any device, forward and backward, on the flat weights that the kernels have.
+"""The policy as matrix products on any device, forward and backward, with the flat weights of the fused kernels.
 
-Every layer's weights are a view [inputs, outputs] of one flat tensor, padded as `layout` says, and so are their
-gradients: nothing is copied on the way to a checkpoint or an optimiser. Sizes never change between two calls of the
-same kind, so that a GPU can capture them in a graph. In bf16 only the products of plain layers are; memories, heads,
-losses and weights stay fp32.
+Every layer's weights are a view [inputs, outputs] of one flat tensor, padded as in `parameter_layout`, and so are their
+gradients: checkpoints and optimiser copy nothing. Shapes do not change between calls, so that a CUDA graph can capture
+them. With bf16 only the products of dense layers are bf16; recurrent layers, heads, losses and weights stay fp32.
 """
 
 from __future__ import annotations
@@ -18,31 +17,24 @@ from torch.nn import functional
 
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
-from slipstream.policies.linear_algebra import OBS_LIMIT, ONE, hyperbolic_tangent, logistic
+from slipstream.policies.linear_algebra import ONE, hyperbolic_tangent, logistic, normalise
 from slipstream.policies.parameter_layout import COLUMNS, DENSE, IN_COLUMNS, STATE, Layer
 from slipstream.system.gpu_kernels import launch
-from slipstream.system.numba_compile import Number, compiled_fused
+from slipstream.system.numba_compile import compiled_fused
 
-SLOPES: dict[str, Any] = {
+ACTIVATION_BACKWARD: dict[str, Any] = {
     "tanh": torch.ops.aten.tanh_backward,
     "relu": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
     "elu": lambda grad, out: torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, out),
 }
-ACTIVATE: dict[str, Any] = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": functional.elu_}
-
-
-@compiled_fused
-def normalised(obs: Array, row: int, k: int, mean: Array, scale: Array) -> Number:
-    """One normalised number of one observation, as `networks.load_obs` has it."""
-    value = (obs[row, k] - mean[k]) * scale[k]
-    return value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+ACTIVATION: dict[str, Any] = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": functional.elu_}
 
 
 @compiled_fused
 def normalise_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
     """Write one normalised number of one observation."""
     row, k = i // mean.size, i % mean.size
-    into[row, k] = normalised(obs, row, k, mean, scale)
+    into[row, k] = normalise(obs[row, k], mean[k], scale[k])
 
 
 @compiled_fused
@@ -54,9 +46,9 @@ def normalise_all(obs: Array, mean: Array, scale: Array, into: Array) -> None:
 
 @compiled_fused
 def normalise_half_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
-    """Write the bits of one normalised number as bf16, rounded to the nearest, a tie to the even one."""
+    """Write the bits of one normalised number as bf16, rounded to nearest even."""
     row, k = i // mean.size, i % mean.size
-    bits = np.int64(np.float32(normalised(obs, row, k, mean, scale)).view(np.int32))
+    bits = np.int64(np.float32(normalise(obs[row, k], mean[k], scale[k])).view(np.int32))
     into[row, k] = np.int16((bits + 32767 + ((bits >> 16) & 1)) >> 16)
 
 
@@ -68,79 +60,94 @@ def normalise_all_half(obs: Array, mean: Array, scale: Array, into: Array) -> No
 
 
 @compiled_fused
-def cell_at(i: int, gates: Array, before: Array, after: Array, hidden: Array) -> None:
-    """One unit of an LSTM: `gates` become what they let through, in the order input, forget, new, output."""
+def lstm_at(i: int, gates: Array, before: Array, after: Array, hidden: Array) -> None:
+    """One unit of an LSTM step; the activations replace the gates, in the order input, forget, candidate, output."""
     units = before.shape[1]
     lane, u = i // units, i % units
-    let_in, keep = logistic(gates[lane, u]), logistic(gates[lane, units + u])
-    new, out = hyperbolic_tangent(gates[lane, 2 * units + u]), logistic(gates[lane, 3 * units + u])
-    gates[lane, u], gates[lane, units + u] = let_in, keep
-    gates[lane, 2 * units + u], gates[lane, 3 * units + u] = new, out
-    after[lane, u] = keep * before[lane, u] + let_in * new
-    hidden[lane, u] = out * hyperbolic_tangent(after[lane, u])
+    input_gate, forget = logistic(gates[lane, u]), logistic(gates[lane, units + u])
+    candidate, output = hyperbolic_tangent(gates[lane, 2 * units + u]), logistic(gates[lane, 3 * units + u])
+    gates[lane, u], gates[lane, units + u] = input_gate, forget
+    gates[lane, 2 * units + u], gates[lane, 3 * units + u] = candidate, output
+    after[lane, u] = forget * before[lane, u] + input_gate * candidate
+    hidden[lane, u] = output * hyperbolic_tangent(after[lane, u])
 
 
 @compiled_fused
-def cells(gates: Array, before: Array, after: Array, hidden: Array) -> None:
-    """Every unit of an LSTM."""
+def lstm_all(gates: Array, before: Array, after: Array, hidden: Array) -> None:
+    """`lstm_at` for every unit."""
     for i in range(before.size):
-        cell_at(i, gates, before, after, hidden)
+        lstm_at(i, gates, before, after, hidden)
 
 
 @compiled_fused
-def cell_slope_at(
-    i: int, gates: Array, before: Array, after: Array, grad: Array, carried: Array, kept: Array, by_cell: Array,
-    keep: Array, by_gates: Array,
-) -> None:  # fmt: skip
-    """The slopes of one unit of an LSTM: from those of its output to those of its gates.
+def lstm_backward_at(
+    i: int,
+    gates: Array,
+    before: Array,
+    after: Array,
+    grad: Array,
+    carried: Array,
+    kept: Array,
+    by_cell: Array,
+    keep: Array,
+    by_gates: Array,
+) -> None:
+    """The backward pass of one unit of an LSTM step: from the gradient of its output to those of its gates.
 
-    `carried` are slopes that come back from the next step, cut where `kept` says that an episode began there; `by_cell`
-    is the cell's own, carried on to the step before and cut by `keep`.
+    `carried` is the gradient from the next step, cut where `kept` is 0 because an episode began there; `by_cell` is the
+    gradient of the cell, which becomes that of the step before, cut by `keep`.
     """
     units = before.shape[1]
     lane, u = i // units, i % units
-    let_in, forget = gates[lane, u], gates[lane, units + u]
-    new, out = gates[lane, 2 * units + u], gates[lane, 3 * units + u]
+    input_gate, forget = gates[lane, u], gates[lane, units + u]
+    candidate, output = gates[lane, 2 * units + u], gates[lane, 3 * units + u]
     by_hidden = grad[lane, u] + carried[lane, u] * kept[lane]
-    bent = hyperbolic_tangent(after[lane, u])
-    cell = by_cell[lane, u] + by_hidden * out * (ONE - bent * bent)
-    by_gates[lane, u] = cell * new * let_in * (ONE - let_in)
+    tanh_cell = hyperbolic_tangent(after[lane, u])
+    cell = by_cell[lane, u] + by_hidden * output * (ONE - tanh_cell * tanh_cell)
+    by_gates[lane, u] = cell * candidate * input_gate * (ONE - input_gate)
     by_gates[lane, units + u] = cell * before[lane, u] * forget * (ONE - forget)
-    by_gates[lane, 2 * units + u] = cell * let_in * (ONE - new * new)
-    by_gates[lane, 3 * units + u] = by_hidden * bent * out * (ONE - out)
+    by_gates[lane, 2 * units + u] = cell * input_gate * (ONE - candidate * candidate)
+    by_gates[lane, 3 * units + u] = by_hidden * tanh_cell * output * (ONE - output)
     by_cell[lane, u] = cell * forget * keep[lane]
 
 
 @compiled_fused
-def cell_slopes(
-    gates: Array, before: Array, after: Array, grad: Array, carried: Array, kept: Array, by_cell: Array, keep: Array,
+def lstm_backward_all(
+    gates: Array,
+    before: Array,
+    after: Array,
+    grad: Array,
+    carried: Array,
+    kept: Array,
+    by_cell: Array,
+    keep: Array,
     by_gates: Array,
-) -> None:  # fmt: skip
-    """The slopes of every unit of an LSTM."""
+) -> None:
+    """`lstm_backward_at` for every unit."""
     for i in range(before.size):
-        cell_slope_at(i, gates, before, after, grad, carried, kept, by_cell, keep, by_gates)
+        lstm_backward_at(i, gates, before, after, grad, carried, kept, by_cell, keep, by_gates)
 
 
 @dataclass
-class Lstm:
-    """What an LSTM leaves behind on its way forward, step by step."""
+class LSTMTrace:
+    """What the forward pass of an LSTM keeps for the backward pass, step by step."""
 
-    hidden: list[Tensor]  # [lanes, units] each: what it remembered before, cut where an episode began
-    before: list[Tensor]  # the cell, the same
+    hidden: list[Tensor]  # [lanes, units] each: the hidden state before the step, 0 where an episode began
+    before: list[Tensor]  # the cell state before the step, likewise
     after: list[Tensor]
     gates: list[Tensor]  # [lanes, 4 * units]
     keep: list[Tensor]  # [lanes]: 0 where an episode begins
 
 
 @dataclass
-class Parts:
+class LayerWeights:
     """The weights of one layer, or their gradients."""
 
     weight: Tensor  # [inputs, outputs]
     bias: Tensor  # [outputs]
     recurrent: Any = None
     recurrent_bias: Any = None
-    """A memory's, which plain layers lack."""
+    """Only of recurrent layers."""
 
 
 class DeviceNet:
@@ -159,28 +166,28 @@ class DeviceNet:
         )
         self.width = int(stack.table[0, IN_COLUMNS])
         """Columns of an input: the observation's, padded."""
-        self._held: dict[int, Tensor] = {}
+        self._ones_by_size: dict[int, Tensor] = {}
         self.mean, self.scale = torch.zeros(design.numbers, device=device), torch.ones(design.numbers, device=device)
 
     def load(self, params_and_stats: Array) -> None:
-        """Take over the weights and the normaliser of a pack."""
+        """Load weights and normaliser."""
         self.flat.copy_(torch.from_numpy(self.design.split_params_and_stats(params_and_stats)[0].copy()))
         self.load_normaliser(params_and_stats)
         self.refresh()
 
     def load_normaliser(self, params_and_stats: Array) -> None:
-        """Take over the normaliser of a pack."""
+        """Load the normaliser."""
         _, mean, scale = self.design.split_params_and_stats(params_and_stats)
         self.mean.copy_(torch.from_numpy(mean.copy()))
         self.scale.copy_(torch.from_numpy(scale.copy()))
 
     def refresh(self) -> None:
-        """Follow a change of the weights."""
+        """Update the low-precision copy after the weights have changed."""
         if self._cast is not self.flat:
             self._cast.copy_(self.flat)
 
     def read(self, obs: Tensor, into: Tensor) -> None:
-        """Write normalised observations [rows, numbers] as inputs [rows, width]."""
+        """Write observations [rows, numbers] as normalised inputs [rows, width]."""
         count = len(obs) * self.mean.numel()
         if into.dtype is torch.float32:
             launch(normalise_all, normalise_at, count, (obs, self.mean, self.scale, into))
@@ -191,9 +198,9 @@ class DeviceNet:
     def forward(
         self, x: Tensor, state: Tensor, episode_start: Tensor | None = None
     ) -> tuple[list[Any], list[Any], Tensor]:
-        """Run all layers on inputs [steps * lanes, width]; return their outputs, what memories left, and the state.
+        """Run all layers on inputs [steps * lanes, width]; return their outputs, the LSTM traces, and the new state.
 
-        `state` [lanes, size] is what memories start from; `episode_start` [steps, lanes] is 1 where an episode begins.
+        `state` [lanes, size] is the recurrent state; `episode_start` [steps, lanes] is 1 where an episode begins.
         """
         stack, lanes = self.design.stack, len(state) if state.shape[1] else len(x)
         outputs: list[Any] = []
@@ -204,20 +211,20 @@ class DeviceNet:
             memory = None
             if layer.kind == DENSE and number in stack.heads:
                 own = self._low[number]
-                # Column by column, so that what reads these rows one per thread reads side by side.
+                # Column-major, so that kernels with one thread per row read contiguous memory.
                 out = _product(own.weight.T, self._narrow(number, before).T).T + self._exact[number].bias
             elif layer.kind == DENSE:
                 own = self._low[number]
-                out = ACTIVATE[layer.activation](torch.addmm(own.bias, self._narrow(number, before), own.weight))
+                out = ACTIVATION[layer.activation](torch.addmm(own.bias, self._narrow(number, before), own.weight))
             else:
                 left = left.clone() if left is state else left
-                out, memory = self._remember(number, before, state, episode_start, lanes, left)
+                out, memory = self._lstm_forward(number, before, state, episode_start, lanes, left)
             outputs.append(out)
             memories.append(memory)
         return outputs, memories, left
 
     def backward(self, x: Tensor, outputs: list[Any], memories: list[Any], by_heads: dict[int, Tensor]) -> None:
-        """Write the gradient of all weights, given slopes [samples, columns] of the heads' outputs."""
+        """Write the gradient of all weights, given the gradients [samples, columns] of the heads' outputs."""
         layers = self.design.stack.layers
         grads: dict[int, Tensor] = {number: grad.to(self.dtype) for number, grad in by_heads.items()}
         for number in reversed(range(len(layers))):
@@ -226,37 +233,37 @@ class DeviceNet:
             grad = grads.pop(number)
             if layer.kind == DENSE:
                 if number not in by_heads:
-                    grad = SLOPES[layer.activation](grad, outputs[number])
+                    grad = ACTIVATION_BACKWARD[layer.activation](grad, outputs[number])
                 _product_into(self._narrow(number, before).T, grad, grown.weight)
                 _product_into(self._ones(len(grad)), grad, grown.bias[None])
                 inner = grad
             else:
-                inner = self._forget(number, before, memories[number], grad.float()).to(self.dtype)
+                inner = self._lstm_backward(number, before, memories[number], grad.float()).to(self.dtype)
             if layer.source >= 0:
                 back = inner @ own.weight.T
                 missing = outputs[layer.source].shape[1] - back.shape[1]
                 grads[layer.source] = functional.pad(back, (0, missing)) if missing else back
 
     def _ones(self, samples: int) -> Tensor:
-        """A row of ones: summing by a product is many times faster than by a sum."""
-        if samples not in self._held:
-            self._held[samples] = torch.ones(1, samples, dtype=self.dtype, device=self.device)
-        return self._held[samples]
+        """A row of ones: a product with it is a much faster sum over rows than `torch.sum`."""
+        if samples not in self._ones_by_size:
+            self._ones_by_size[samples] = torch.ones(1, samples, dtype=self.dtype, device=self.device)
+        return self._ones_by_size[samples]
 
     def _narrow(self, number: int, before: Tensor) -> Tensor:
-        """What a layer reads of the outputs before it."""
+        """The columns of the outputs before it that a layer reads."""
         return before[:, : self._exact[number].weight.shape[0]]
 
-    def _remember(
+    def _lstm_forward(
         self, number: int, before: Tensor, state: Tensor, episode_start: Tensor | None, lanes: int, left: Tensor
-    ) -> tuple[Tensor, Lstm]:
+    ) -> tuple[Tensor, LSTMTrace]:
         """Run an LSTM over all steps."""
         own = self._exact[number]
         row = self.design.stack.table[number]
         at, units = int(row[STATE]), int(row[COLUMNS])
         given = _product(self._narrow(number, before).float(), own.weight) + (own.bias + own.recurrent_bias)
         hidden, cell = state[:, at : at + units], state[:, at + units : at + 2 * units]
-        kept, outs = Lstm([], [], [], [], []), []
+        kept, outs = LSTMTrace([], [], [], [], []), []
         for step, gates in enumerate(given.view(-1, lanes, given.shape[1])):
             if episode_start is not None:
                 keep = (episode_start[step] == 0).float()
@@ -265,7 +272,7 @@ class DeviceNet:
             gates = torch.addmm(gates, hidden, own.recurrent)
             after, out = torch.empty_like(gates[:, :units]), torch.empty_like(gates[:, :units])
             cell = cell.contiguous()
-            launch(cells, cell_at, lanes * units, (gates, cell, after, out))
+            launch(lstm_all, lstm_at, lanes * units, (gates, cell, after, out))
             kept.hidden.append(hidden)
             kept.before.append(cell)
             kept.after.append(after)
@@ -275,21 +282,32 @@ class DeviceNet:
         left[:, at : at + units], left[:, at + units : at + 2 * units] = hidden, cell
         return torch.cat(outs).to(self.dtype), kept
 
-    def _forget(self, number: int, before: Tensor, kept: Lstm, grad: Tensor) -> Tensor:
-        """Go back through an LSTM: its weights' gradients, and the slopes [samples, gates] of what it was given."""
+    def _lstm_backward(self, number: int, before: Tensor, kept: LSTMTrace, grad: Tensor) -> Tensor:
+        """Write the gradients of an LSTM's weights; return those [samples, gates] of its pre-activations."""
         own, grown = self._exact[number], self._grads[number]
         lanes, units = kept.before[0].shape
         carried, by_cell = torch.zeros_like(kept.before[0]), torch.zeros_like(kept.before[0])
         by_gates = torch.empty(len(kept.gates), lanes, 4 * units, device=self.device)
         grads = grad.reshape(-1, lanes, grad.shape[1])
-        still = torch.ones(lanes, device=self.device)
+        ones = torch.ones(lanes, device=self.device)
         for step in reversed(range(len(kept.gates))):
-            later = kept.keep[step + 1] if step + 1 < len(kept.gates) else still
+            later = kept.keep[step + 1] if step + 1 < len(kept.gates) else ones
             launch(
-                cell_slopes, cell_slope_at, lanes * units,
-                (kept.gates[step], kept.before[step], kept.after[step], grads[step], carried, later, by_cell,
-                 kept.keep[step], by_gates[step]),
-            )  # fmt: skip
+                lstm_backward_all,
+                lstm_backward_at,
+                lanes * units,
+                (
+                    kept.gates[step],
+                    kept.before[step],
+                    kept.after[step],
+                    grads[step],
+                    carried,
+                    later,
+                    by_cell,
+                    kept.keep[step],
+                    by_gates[step],
+                ),
+            )
             carried = by_gates[step] @ own.recurrent.T
         flat = by_gates.view(-1, 4 * units)
         torch.mm(self._narrow(number, before).float().T, flat, out=grown.weight)
@@ -300,7 +318,7 @@ class DeviceNet:
 
 
 def _offsets(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
-    """Each layer with the place at which its weights begin."""
+    """Each layer with the offset of its weights."""
     at, found = 0, []
     for layer in layers:
         found.append((layer, at))
@@ -308,17 +326,17 @@ def _offsets(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
     return found
 
 
-def _split(flat: Tensor, layer: Layer, at: int) -> Parts:
+def _split(flat: Tensor, layer: Layer, at: int) -> LayerWeights:
     """The weights of a layer as views of the flat ones."""
     slots = layer.slots(at)
     views = [flat[slot.offset : slot.end].view(slot.rows, slot.columns) for slot in slots]
     if layer.kind == DENSE:
-        return Parts(views[0], views[1][0])
-    return Parts(views[0], views[1][0], views[2], views[3][0])
+        return LayerWeights(views[0], views[1][0])
+    return LayerWeights(views[0], views[1][0], views[2], views[3][0])
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """The product in fp32, whatever its factors are."""
+    """The product in fp32, for factors of any precision."""
     if a.dtype is torch.float32:
         return a @ b
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()

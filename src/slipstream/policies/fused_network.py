@@ -1,17 +1,24 @@
-"""Forward and backward passes over the table of a network's layers, in memory that the caller owns."""
+"""Forward and backward passes over the table of a network's layers, in memory that the caller owns.
+
+Row step * lanes + lane of every array of activations is one step of one lane; lanes are a multiple of 4. The recurrent
+state [lanes, size] is an argument of its own: where it is None, no recurrent code is compiled.
+"""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from slipstream.contracts import Array
 from slipstream.policies.layer_norm import layer_norm, layer_norm_backward
 from slipstream.policies.linear_algebra import (
-    OBS_LIMIT,
-    ONE,
     ZERO,
+    Activations,
+    Gradients,
     activate,
     activation_gradient,
     add_products,
     dense,
+    normalise,
     product,
     scratch_columns,
     transpose_rows,
@@ -38,15 +45,25 @@ from slipstream.policies.recurrent import gates_of, keep_state, recurrent_backwa
 from slipstream.system.numba_compile import compiled_fused
 
 
+class Network(NamedTuple):
+    """Weights and layout of a policy."""
+
+    params: Array
+    table: Array  # [layers, columns of parameter_layout]
+    head: Array
+    policy_layer: int
+    value_layer: int
+
+
+SequenceBatch = Any
+"""An `algorithms.engine.Batch`: the columns obs, mean, scale, episode_start and state, and rows, sequence, burn_in."""
+
+
 @compiled_fused
 def load_obs(obs: Array, row: int, mean: Array, scale: Array, into: Array) -> None:
-    """Write one normalised observation; the padding behind it stays zero.
-
-    A scale of exactly 1 says that a number is read as it is; any other is held within the limit.
-    """
+    """Write one normalised observation; the padding behind it stays zero."""
     for k in range(obs.shape[1]):
-        value = (obs[row, k] - mean[k]) * scale[k]
-        into[k] = value if scale[k] == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+        into[k] = normalise(obs[row, k], mean[k], scale[k])
 
 
 @compiled_fused
@@ -58,29 +75,15 @@ def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
 
 
 @compiled_fused
-def forward(
-    params: Array,
-    table: Array,
-    scratch: Array,
-    block: int,
-    lanes: int,
-    steps: int,
-    state: Array | None,
-    episode_start: Array,
-) -> None:
-    """Run the networks on the inputs in the scratch memory.
-
-    Row step * lanes + lane of every array is one step of one lane; lanes are a multiple of 4. `state` [lanes, size] is
-    what the memories start from, and `episode_start` [steps, lanes] is 1 where an episode begins, which clears them.
-    Without memories `state` is best None: then nothing is compiled for them.
-    """
-    rows = lanes * steps
+def forward(params: Array, table: Array, work: Activations, state: Array | None, lanes: int, steps: int) -> None:
+    """Run all layers on the inputs in the scratch memory; recurrent layers start from `state`."""
+    rows, scratch, block = lanes * steps, work.scratch, work.block
     for layer in range(table.shape[0]):
         weight, bias = table[layer, WEIGHT], table[layer, BIAS]
         terms, columns = table[layer, INPUTS], table[layer, COLUMNS]
         before = scratch_columns(scratch, block, table[layer, IN], table[layer, IN_COLUMNS])
         if state is not None and table[layer, KIND] != DENSE:
-            recurrent_forward(params, table[layer], before, scratch, block, lanes, steps, state, episode_start)
+            recurrent_forward(params, table[layer], before, work, state, lanes, steps)
             continue
         after = outputs(scratch, block, table, layer)
         matrix = params[weight:bias].reshape(terms, columns)
@@ -92,20 +95,24 @@ def forward(
 
 @compiled_fused
 def backward(
-    params: Array, table: Array, flipped: Array, scratch: Array, grads: Array, gradient: Array, block: int, lanes: int,
-    steps: int, state: Array | None, episode_start: Array, carried: Array,
-) -> None:  # fmt: skip
-    """Add the gradient of every weight, given in `grads` the gradient of the last layers' outputs.
+    params: Array,
+    table: Array,
+    work: Activations,
+    state: Array | None,
+    grads: Gradients,
+    lanes: int,
+    steps: int,
+) -> None:
+    """Add the gradient of every weight, given in `grads.scratch` the gradients of the heads' outputs.
 
-    `grads` has the layout of `scratch` and is overwritten on the way; the inputs' slopes stand in it afterwards where
-    the table asks for them. `carried` [2, lanes, columns] is room for what flows back through memories.
+    `grads.scratch` is overwritten; afterwards it holds the gradients of the inputs where the table requests them.
     """
-    rows = lanes * steps
+    rows, scratch, block, gradient = lanes * steps, work.scratch, work.block, grads.params
     for layer in range(table.shape[0] - 1, -1, -1):
         row = table[layer]
         terms, columns = row[INPUTS], row[COLUMNS]
         before = scratch_columns(scratch, block, row[IN], row[IN_COLUMNS])
-        grad = outputs(grads, block, table, layer)
+        grad = outputs(grads.scratch, block, table, layer)
         if state is None or row[KIND] == DENSE:
             values = outputs(scratch, block, table, layer)
             activation_gradient(
@@ -114,24 +121,22 @@ def backward(
             if row[NORM] >= 0:
                 layer_norm_backward(params, row, grad, scratch, gradient, block, rows)
         else:
-            recurrent_backward(
-                table[layer], flipped, scratch, grads, gradient, block, lanes, steps, state, episode_start, carried
-            )
+            recurrent_backward(row, work, state, grads, lanes, steps)
             columns *= gates_of(row[KIND])
-            grad = scratch_columns(grads, block, row[EXTRA], columns)
+            grad = scratch_columns(grads.scratch, block, row[EXTRA], columns)
         weight, bias = row[WEIGHT], row[BIAS]
         add_products(before, grad, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
         if row[FLIPPED] >= 0:
             width = row[IN_COLUMNS]
-            matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
-            below = scratch_columns(grads, block, row[IN], width)
+            matrix = grads.flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+            below = scratch_columns(grads.scratch, block, row[IN], width)
             below[:rows] = ZERO
             product(grad, matrix, below, rows, columns)
 
 
 @compiled_fused
 def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
-    """Copy each weight matrix [inputs, columns] as [columns, inputs], as wide as what it reads, for the way back."""
+    """Copy each weight matrix [inputs, columns] as [columns, inputs], padded to its inputs, for the backward pass."""
     for layer in range(table.shape[0]):
         row = table[layer]
         columns = row[COLUMNS] * gates_of(row[KIND])
@@ -147,50 +152,35 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
 
 
 @compiled_fused
-def load_lanes(
-    obs: Array, rows: Array, first: int, count: int, mean: Array, scale: Array, states: Array, inputs: Array,
-    state: Array | None,
-) -> int:  # fmt: skip
-    """Write the observations and states of some rows into the lanes, and return how many lanes that is in fours."""
-    for i in range(count):
-        load_obs(obs, rows[first + i], mean, scale, inputs[i])
-        if state is not None:
-            for k in range(state.shape[1]):
-                state[i, k] = states[rows[first + i], k]
-    return (count + 3) // 4 * 4
-
-
-@compiled_fused
 def sample_index(sequence: int, step: int, steps: int, rows: int) -> int:
-    """Where a step of a sequence stands in a batch of `rows` rows, cut into sequences of `steps`."""
-    if steps == 1:  # most networks have no memory, and a division takes longer than all else here
+    """The sample of a step of a sequence, in a batch of `rows` rows that is cut into sequences of `steps`."""
+    if steps == 1:  # the usual case, without memory: the division below would dominate the time of this function
         return sequence + step * rows
     return (sequence // rows * steps + step) * rows + sequence % rows
 
 
 @compiled_fused
 def run_block(
-    params: Array, table: Array, scratch: Array, block: int, state: Array | None, episode_start: Array, index: Array,
-    lanes: int, steps: int, rows: int, burn_in: int, obs: Array, mean: Array, scale: Array, begins: Array, states: Array
-) -> None:  # fmt: skip
-    """Run some sequences from their first states, freshened by their burn-in."""
-    inputs = outputs(scratch, block, table, -1)
+    net: Network, work: Activations, state: Array | None, batch: SequenceBatch, index: Array, lanes: int
+) -> None:
+    """Run the sequences in `index`, one per lane, from their recorded states, refreshed by their burn-in."""
+    inputs, steps, rows = outputs(work.scratch, work.block, net.table, -1), batch.sequence, batch.rows
     if state is not None:
         for lane in range(index.size):
-            for k in range(states.shape[1]):
-                state[lane, k] = states[index[lane], k]
-        for ahead in range(burn_in, 0, -1):
+            for k in range(batch.state.shape[1]):
+                state[lane, k] = batch.state[index[lane], k]
+        for ahead in range(batch.burn_in, 0, -1):
             for lane in range(index.size):
                 n = sample_index(index[lane], -ahead, steps, rows)
-                episode_start[0, lane] = 0 if n < 0 else begins[n]
-                load_obs(obs, max(n, 0), mean, scale, inputs[lane])
-            forward(params, table, scratch, block, lanes, 1, state, episode_start)
+                work.episode_start[0, lane] = 0 if n < 0 else batch.episode_start[n]
+                load_obs(batch.obs, max(n, 0), batch.mean, batch.scale, inputs[lane])
+            forward(net.params, net.table, work, state, lanes, 1)
             for lane in range(index.size):
                 if index[lane] // rows * steps >= ahead:
-                    keep_state(table, scratch, block, 0, lane, state[lane])
+                    keep_state(net.table, work.scratch, work.block, 0, lane, state[lane])
     for lane in range(index.size):
         for step in range(steps):
             n = sample_index(index[lane], step, steps, rows)
-            load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
-            episode_start[step, lane] = begins[n]
-    forward(params, table, scratch, block, lanes, steps, state, episode_start)
+            load_obs(batch.obs, n, batch.mean, batch.scale, inputs[step * lanes + lane])
+            work.episode_start[step, lane] = batch.episode_start[n]
+    forward(net.params, net.table, work, state, lanes, steps)

@@ -1,4 +1,4 @@
-"""Layer norm, forth and back."""
+"""Layer normalisation, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.system.numba_compile import Number, compiled_fused
 
 @compiled_fused
 def layer_norm(params: Array, row: Array, values: Array, scratch: Array, block: int, rows: int) -> None:
-    """To mean 0 and deviation 1 over the units, then gain and shift, in place; keeps what `layer_norm_backward` needs."""
+    """Normalise over the units, then apply gain and shift, in place; keep what `layer_norm_backward` needs."""
     columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
     kept = scratch_columns(scratch, block, row[EXTRA], columns)
     inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
@@ -37,7 +37,7 @@ def layer_norm(params: Array, row: Array, values: Array, scratch: Array, block: 
 def layer_norm_backward(
     params: Array, row: Array, grad: Array, scratch: Array, gradient: Array, block: int, rows: int
 ) -> None:
-    """The way back through `layer_norm`, in place."""
+    """The backward pass of `layer_norm`, in place."""
     columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
     kept = scratch_columns(scratch, block, row[EXTRA], columns)
     inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
@@ -50,7 +50,7 @@ def layer_norm_backward(
 
 @compiled_fused
 def layer_norm_backward_row(grad: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
-    """One row of the way back, without the gradient of gain and shift."""
+    """One row of the backward pass, without the gradient of gain and shift."""
     mean, along, share = ZERO, ZERO, ONE / np.float32(units)
     for j in range(units):
         grad[j] *= gains[j]

@@ -1,13 +1,14 @@
-"""Arithmetic as compiled loops: no BLAS, no allocation, a fixed order per row.
+"""Linear algebra, activations and Adam as compiled loops: no BLAS, no allocation, a fixed order of sums per row.
 
-`product` is a matrix product by tiles that stay in registers, vectorised along the outputs. On a CPU it is as fast as
-BLAS for the sizes of game policies, and each row's bits do not depend on the rows beside it, so splitting rows over
+`product` is a tiled matrix product whose tiles stay in registers, vectorised along the outputs. On a CPU it is as fast
+as BLAS for the sizes of game policies. The bits of a row do not depend on the other rows, so splitting rows over
 processes changes nothing.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,12 +28,30 @@ E0, E1, E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float3
 E3, E4, E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 TANH_LIMIT = np.float32(9.0)
 NORM_EPS = np.float32(1e-5)
+BETA_1, BETA_2 = np.float32(0.9), np.float32(0.999)
 BIAS_127, SHIFT_23 = np.int32(127), np.int32(23)
+
+
+class Activations(NamedTuple):
+    """The memory of a forward pass: the outputs of every layer for up to `block` rows."""
+
+    scratch: Array  # [block * columns]
+    block: int
+    episode_start: Array  # [steps, lanes]: 1 where an episode begins, which clears the recurrent state
+
+
+class Gradients(NamedTuple):
+    """The memory of a backward pass."""
+
+    scratch: Array  # the layout of the activations: gradients of the layers' outputs
+    params: Array  # the flat gradient, which is added to
+    flipped: Array  # transposed weights, see `transpose_weights`
+    carried: Array  # [2, lanes, columns]: what flows back through recurrent layers
 
 
 @compiled_fused
 def exponential(x: Number) -> Number:
-    """exp(x) to float32 accuracy without a library call, so that loops over it vectorise."""
+    """exp(x) to float32 accuracy without a library call, so that loops over it are vectorised."""
     x = min(max(x, EXP_LOW), EXP_HIGH)
     n = np.floor(x * LOG2_E + HALF)
     x = x - n * LN2_HIGH - n * LN2_LOW
@@ -79,7 +98,7 @@ def activate(values: Array, kind: int) -> None:
 
 @compiled_fused
 def activation_gradient(grads: Array, values: Array, kind: int) -> None:
-    """Turn slopes of an activation's outputs into those of its inputs, in place; `values` are its outputs."""
+    """Turn gradients of an activation's outputs into gradients of its inputs, in place; `values` are its outputs."""
     if kind == 1:
         for i in range(grads.size):
             grads[i] *= ONE - values[i] * values[i]
@@ -116,7 +135,7 @@ def _multiply(a: Array, b: Array, start: Array, c: Array, rows: int, terms: int)
 
 @compiled_fused
 def add_products(before: Array, grad: Array, weights: Array, bias: Array, rows: int, terms: int) -> None:
-    """Add a layer's gradient, some rows at a time so that they stay in the cache."""
+    """Add a layer's gradient, a chunk of rows at a time so that they stay in the cache."""
     for low in range(0, rows, CHUNK):
         count = min(CHUNK, rows - low)
         product(before[low : low + count].T, grad[low : low + count], weights, terms, count)
@@ -127,7 +146,7 @@ def add_products(before: Array, grad: Array, weights: Array, bias: Array, rows: 
 
 @compiled_fused
 def transpose_rows(matrix: Array, turned: Array, low: int, high: int) -> None:
-    """Copy rows [low, high) of a matrix, both multiples of 4, as columns of another, four at a time."""
+    """Transpose rows [low, high) of a matrix into columns of another, four at a time; both are multiples of 4."""
     for i in range(low, high // 4 * 4, 4):
         r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         for j in range(matrix.shape[1]):
@@ -137,7 +156,7 @@ def transpose_rows(matrix: Array, turned: Array, low: int, high: int) -> None:
 
 @compiled_fused
 def scratch_columns(scratch: Array, block: int, column: int, width: int) -> Array:
-    """The array [block, width] that stands at a column of the scratch memory."""
+    """The array [block, width] at a column of the scratch memory."""
     return scratch[column * block : (column + width) * block].reshape(block, width)
 
 
@@ -150,7 +169,7 @@ def scale_into(values: Array, factor: Number, out: Array) -> None:
 
 @compiled_fused
 def copy_row(values: Array, out: Array) -> None:
-    """out = values; written as `out[:] = values` it takes two seconds to compile, for the words of an error."""
+    """out = values; numba takes two seconds to compile `out[:] = values`, because of its error message."""
     for j in range(values.size):
         out[j] = values[j]
 
@@ -171,7 +190,7 @@ def multiply_row(values: Array, out: Array) -> None:
 
 @compiled_fused
 def thread_slice(arrays: Array | None, thread: int) -> Array | None:
-    """What is a thread's own of some memory, if there is any."""
+    """The part of some memory that belongs to a thread; None where there is none."""
     if arrays is None:
         return None
     part: Array = arrays[thread]
@@ -188,20 +207,47 @@ def squared_length(values: Array) -> Number:
 
 
 @compiled_fused
+def normalise(x: Number, mean: Number, scale: Number) -> Number:
+    """A normalised observation, clipped to the limit; a scale of exactly 1 marks a number that is not normalised."""
+    value = (x - mean) * scale
+    return value if scale == ONE else min(max(value, -OBS_LIMIT), OBS_LIMIT)
+
+
+@compiled_fused
+def adam_weight(
+    i: int,
+    params: Array,
+    first: Array,
+    second: Array,
+    grad: Number,
+    size: Number,
+    floor: Number,
+    kept: Number,
+) -> None:
+    """Adam's update of one weight; `size` is the step size and `floor` the epsilon, both with bias correction."""
+    mean = BETA_1 * first[i] + (ONE - BETA_1) * grad
+    square = BETA_2 * second[i] + (ONE - BETA_2) * (grad * grad)
+    first[i], second[i] = mean, square
+    params[i] = params[i] * kept - size * mean / (np.float32(math.sqrt(square)) + floor)
+
+
+@compiled_fused
 def adam(
-    params: Array, gradient: Array, first: Array, second: Array, count: int, rate: Number, eps: Number, scale: Number,
+    params: Array,
+    gradient: Array,
+    first: Array,
+    second: Array,
+    count: int,
+    rate: Number,
+    eps: Number,
+    scale: Number,
     decay: Number,
-) -> None:  # fmt: skip
-    """One step of Adam with bias correction; `scale` shortens the gradient (clipping), `decay` shrinks the weights."""
-    beta_1, beta_2 = np.float32(0.9), np.float32(0.999)
+) -> None:
+    """One step of Adam with bias correction; `scale` clips the gradient, `decay` is the decoupled weight decay."""
     root = np.float32(math.sqrt(1.0 - 0.999**count))
     size = np.float32(rate / (1.0 - 0.9**count)) * root
     floor = np.float32(eps) * root
     scale = np.float32(scale)
     kept = np.float32(1.0 - rate * decay)
     for i in range(params.size):
-        grad = gradient[i] * scale
-        mean = beta_1 * first[i] + (ONE - beta_1) * grad
-        square = beta_2 * second[i] + (ONE - beta_2) * (grad * grad)
-        first[i], second[i] = mean, square
-        params[i] = params[i] * kept - size * mean / (np.sqrt(square) + floor)
+        adam_weight(i, params, first, second, gradient[i] * scale, size, floor, kept)

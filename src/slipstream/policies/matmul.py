@@ -1,8 +1,8 @@
-"""The innermost loop of a matrix product, told to the compiler as vectors.
+"""The innermost loop of a matrix product as LLVM vector instructions.
 
-A tile of the result, four rows by some vectors of 16 numbers, stays in registers while all terms are added to it.
-Loops over arrays cannot say that: the compiler must assume that writing a result may change an input. Every number is
-one chain of multiply-adds in the order of the terms, whatever the tile, so its bits do not depend on its neighbours.
+A tile of the result, four rows by some vectors of 16 numbers, stays in registers while all terms are added to it. A
+loop over arrays does not compile to that, because the compiler must assume that writing a result may change an input.
+Every number is one chain of multiply-adds in the order of the terms, so its bits do not depend on the tile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slipstream.contracts import Array
 ROWS, LANES = 4, 16
 """Rows of a tile, and numbers of a vector."""
 WIDE = 4 if llvm.get_host_cpu_features().get("avx512vl") else 1
-"""Vectors of a wide tile: as many as this machine has registers for."""
+"""Vectors of a wide tile: as many as fit into the registers of this machine."""
 
 
 Tile = Callable[[Array, Array, Array, Array, int, int, int], None]
@@ -30,8 +30,8 @@ Tile = Callable[[Array, Array, Array, Array, int, int, int], None]
 def make_tile(vectors: int) -> Tile:
     """A function (a, b, start, c, i, j, terms) that writes one tile of c = start + a[:, :terms] @ b[:terms].
 
-    The tile is c[i : i + 4, j : j + 16 * vectors]; `start` is a matrix like c, or one row for all. In all matrices but
-    `a`, the numbers of a row stand side by side.
+    The tile is c[i : i + 4, j : j + 16 * vectors]; `start` is a matrix like c, or one row for all rows. All matrices
+    except `a` are C-contiguous along rows.
     """
 
     @intrinsic
@@ -49,7 +49,7 @@ def make_tile(vectors: int) -> Tile:
 
 
 class _Matrix:
-    """A float32 matrix as the compiler sees it: an address, and the steps to the next row and column."""
+    """A float32 matrix in LLVM: an address, and the strides of rows and columns."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
         array = context.make_array(kind)(context, builder, value)
@@ -58,7 +58,7 @@ class _Matrix:
         self._strides = strides if kind.ndim == 2 else [strides[0].type(0), *strides]
 
     def address(self, row: Any, column: Any, kind: Any) -> Any:
-        """Where an element stands, as an address of `kind`; one row alone stands for all."""
+        """The address of an element as a pointer to `kind`; a single row is broadcast."""
         build, (down, across) = self._builder, self._strides
         offset = build.add(build.mul(row, down), build.mul(column, across))
         start = build.ptrtoint(self._start, offset.type)

@@ -1,4 +1,4 @@
-"""Memories, GRU and LSTM: over all steps of some lanes, forth and back, with resets where episodes begin."""
+"""Recurrent layers, GRU and LSTM: forward and backward over all steps of some lanes, reset where episodes begin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from slipstream.contracts import Array
 from slipstream.policies.linear_algebra import (
     ONE,
     ZERO,
+    Activations,
+    Gradients,
     activate,
     add_products,
     add_row,
@@ -38,27 +40,20 @@ from slipstream.system.numba_compile import Number, compiled_fused
 
 @compiled_fused
 def gates_of(kind: int) -> int:
-    """How many gates a layer has."""
+    """The number of gates of a layer."""
     return 4 if kind == LSTM else 3 if kind == GRU else 1
 
 
 @compiled_fused
 def recurrent_forward(
-    params: Array,
-    row: Array,
-    before: Array,
-    scratch: Array,
-    block: int,
-    lanes: int,
-    steps: int,
-    state: Array,
-    episode_start: Array,
+    params: Array, row: Array, before: Array, work: Activations, state: Array, lanes: int, steps: int
 ) -> None:
-    """Run a memory over all steps: what comes from below for all of them at once, what comes from the past one by one.
+    """Run a recurrent layer: the products with its inputs for all steps at once, those with its state step by step.
 
     LSTM: i, f, o = logistic, g = tanh of x W + b + h U + d; c' = f c + i g; h' = o tanh(c').
     GRU: r, z = logistic(x W + b + h U + d); n = tanh(x W + b + r (h U + d)); h' = (1 - z) n + z h.
     """
+    scratch, block, episode_start = work.scratch, work.block, work.episode_start
     kind, units, rows = row[KIND], row[COLUMNS], lanes * steps
     count = gates_of(kind) * units
     weight, bias, own, own_bias = row[WEIGHT], row[BIAS], row[RECURRENT], row[RECURRENT_BIAS]
@@ -102,36 +97,33 @@ def logistic_all(values: Array) -> None:
 
 @compiled_fused
 def lstm_row(gates: Array, before: Array, keep: Number, units: int, c: Array, h: Array) -> None:
-    """One row of an LSTM's step, from its gates' sums."""
+    """One row of an LSTM step, from the pre-activations of its gates."""
     logistic_all(gates[: 2 * units])
     activate(gates[2 * units : 3 * units], 1)
     logistic_all(gates[3 * units :])
-    gate, forget, fill, shown = (
-        gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units], gates[3 * units : 4 * units]
-    )  # fmt: skip
+    input_gate, forget = gates[:units], gates[units : 2 * units]
+    candidate, output = gates[2 * units : 3 * units], gates[3 * units : 4 * units]
     for j in range(units):
-        c[j] = forget[j] * (keep * before[j]) + gate[j] * fill[j]
-        h[j] = shown[j] * hyperbolic_tangent(c[j])
+        c[j] = forget[j] * (keep * before[j]) + input_gate[j] * candidate[j]
+        h[j] = output[j] * hyperbolic_tangent(c[j])
 
 
 @compiled_fused
 def gru_row(gates: Array, inner: Array, past: Array, units: int, h: Array) -> None:
-    """One row of a GRU's step, from its gates' sums."""
+    """One row of a GRU step, from the pre-activations of its gates."""
     add_row(inner[: 2 * units], gates[: 2 * units])
     logistic_all(gates[: 2 * units])
-    opened, hold, fill = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units]
+    reset, update, candidate = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units]
     below = inner[2 * units : 3 * units]
     for j in range(units):
-        fill[j] = hyperbolic_tangent(fill[j] + opened[j] * below[j])
-        h[j] = fill[j] + hold[j] * (past[j] - fill[j])
+        candidate[j] = hyperbolic_tangent(candidate[j] + reset[j] * below[j])
+        h[j] = candidate[j] + update[j] * (past[j] - candidate[j])
 
 
 @compiled_fused
-def recurrent_backward(
-    row: Array, flipped: Array, scratch: Array, grads: Array, gradient: Array, block: int, lanes: int, steps: int,
-    state: Array, episode_start: Array, carried: Array,
-) -> None:  # fmt: skip
-    """The way back through `recurrent_forward`: writes the gates' slopes and adds the gradient of the recurrent weights."""
+def recurrent_backward(row: Array, work: Activations, state: Array, grads: Gradients, lanes: int, steps: int) -> None:
+    """The backward pass of `recurrent_forward`: write the gates' gradients and add those of the recurrent weights."""
+    scratch, block, episode_start = work.scratch, work.block, work.episode_start
     kind, units = row[KIND], row[COLUMNS]
     count = gates_of(kind) * units
     gates = scratch_columns(scratch, block, row[EXTRA], count)
@@ -139,13 +131,13 @@ def recurrent_backward(
     c = scratch_columns(scratch, block, last, units)
     past = scratch_columns(scratch, block, last + (units if kind == LSTM else 0), units)
     inner = scratch_columns(scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
-    by_h = scratch_columns(grads, block, row[OUT], units)
-    by_gates = scratch_columns(grads, block, row[EXTRA], count)
-    by_inner = scratch_columns(grads, block, row[EXTRA] + (0 if kind == LSTM else count), count)
+    by_h = scratch_columns(grads.scratch, block, row[OUT], units)
+    by_gates = scratch_columns(grads.scratch, block, row[EXTRA], count)
+    by_inner = scratch_columns(grads.scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
     place = row[FLIPPED_RECURRENT]
-    matrix = flipped[place : place + count * units].reshape(count, units)
-    from_h = carried[0, : lanes * units].reshape(lanes, units)
-    from_c = carried[1, : lanes * units].reshape(lanes, units)
+    matrix = grads.flipped[place : place + count * units].reshape(count, units)
+    from_h = grads.carried[0, : lanes * units].reshape(lanes, units)
+    from_c = grads.carried[1, : lanes * units].reshape(lanes, units)
     from_h[:] = ZERO
     from_c[:] = ZERO
     for step in range(steps - 1, -1, -1):
@@ -155,66 +147,71 @@ def recurrent_backward(
             if kind == LSTM:
                 start = row[STATE] + units
                 before_c = state[lane, start : start + units] if step == 0 else c[earlier + lane]
-                lstm_slopes(
+                lstm_backward_row(
                     gates[i], c[i], before_c, keep, units, by_h[i], from_h[lane], from_c[lane], by_gates[i]
-                )  # fmt: skip
+                )
             else:
-                gru_slopes(gates[i], inner[i], past[i], units, by_h[i], from_h[lane], by_gates[i], by_inner[i])
+                gru_backward_row(gates[i], inner[i], past[i], units, by_h[i], from_h[lane], by_gates[i], by_inner[i])
         product(by_inner[now : now + lanes], matrix, from_h, lanes, count)
         for lane in range(lanes):
             if episode_start[step, lane]:
                 from_h[lane] = ZERO
     own = row[RECURRENT]
-    weights = gradient[own : own + units * count].reshape(units, count)
-    add_products(past, by_inner, weights, gradient[row[RECURRENT_BIAS] :], lanes * steps, units)
+    weights = grads.params[own : own + units * count].reshape(units, count)
+    add_products(past, by_inner, weights, grads.params[row[RECURRENT_BIAS] :], lanes * steps, units)
 
 
 @compiled_fused
-def lstm_slopes(
-    gates: Array, c: Array, before: Array, keep: Number, units: int, by_h: Array, from_h: Array, from_c: Array,
+def lstm_backward_row(
+    gates: Array,
+    c: Array,
+    before: Array,
+    keep: Number,
+    units: int,
+    by_h: Array,
+    from_h: Array,
+    from_c: Array,
     by_gates: Array,
-) -> None:  # fmt: skip
-    """One row of the way back through an LSTM's step; `from_c` goes on to the step before, `from_h` is used up."""
-    gate, forget, fill, shown = (
-        gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units], gates[3 * units : 4 * units]
-    )  # fmt: skip
-    by_gate, by_forget, by_fill, by_shown = (
-        by_gates[:units], by_gates[units : 2 * units], by_gates[2 * units : 3 * units], by_gates[3 * units : 4 * units]
-    )  # fmt: skip
+) -> None:
+    """One row of the backward pass of an LSTM step; `from_c` becomes the gradient of the cell before, `from_h` zero."""
+    input_gate, forget = gates[:units], gates[units : 2 * units]
+    candidate, output = gates[2 * units : 3 * units], gates[3 * units : 4 * units]
+    by_input_gate, by_forget = by_gates[:units], by_gates[units : 2 * units]
+    by_candidate, by_output = by_gates[2 * units : 3 * units], by_gates[3 * units : 4 * units]
     for j in range(units):
-        bent = hyperbolic_tangent(c[j])
+        tanh_c = hyperbolic_tangent(c[j])
         grad = by_h[j] + from_h[j]
-        by_c = grad * shown[j] * (ONE - bent * bent) + from_c[j]
-        by_gate[j] = by_c * fill[j] * gate[j] * (ONE - gate[j])
+        by_c = grad * output[j] * (ONE - tanh_c * tanh_c) + from_c[j]
+        by_input_gate[j] = by_c * candidate[j] * input_gate[j] * (ONE - input_gate[j])
         by_forget[j] = by_c * (keep * before[j]) * forget[j] * (ONE - forget[j])
-        by_fill[j] = by_c * gate[j] * (ONE - fill[j] * fill[j])
-        by_shown[j] = grad * bent * shown[j] * (ONE - shown[j])
+        by_candidate[j] = by_c * input_gate[j] * (ONE - candidate[j] * candidate[j])
+        by_output[j] = grad * tanh_c * output[j] * (ONE - output[j])
         from_c[j] = keep * by_c * forget[j]
         from_h[j] = ZERO
 
 
 @compiled_fused
-def gru_slopes(
+def gru_backward_row(
     gates: Array, inner: Array, past: Array, units: int, by_h: Array, from_h: Array, by_gates: Array, by_inner: Array
 ) -> None:
-    """One row of the way back through a GRU's step; `from_h` gets what flows on by the hold gate alone."""
-    opened, hold, fill = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units]
+    """One row of the backward pass of a GRU step; `from_h` becomes the gradient through the update gate alone."""
+    reset, update, candidate = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units]
     below = inner[2 * units : 3 * units]
-    by_open, by_hold, by_fill = by_gates[:units], by_gates[units : 2 * units], by_gates[2 * units : 3 * units]
+    by_reset, by_update, by_candidate = by_gates[:units], by_gates[units : 2 * units], by_gates[2 * units : 3 * units]
     by_below = by_inner[2 * units : 3 * units]
     for j in range(units):
         grad = by_h[j] + from_h[j]
-        by_fill[j] = grad * (ONE - hold[j]) * (ONE - fill[j] * fill[j])
-        by_open[j] = by_fill[j] * below[j] * opened[j] * (ONE - opened[j])
-        by_hold[j] = grad * (past[j] - fill[j]) * hold[j] * (ONE - hold[j])
-        by_below[j] = by_fill[j] * opened[j]
-        from_h[j] = grad * hold[j]
+        by_candidate[j] = grad * (ONE - update[j]) * (ONE - candidate[j] * candidate[j])
+        by_reset[j] = by_candidate[j] * below[j] * reset[j] * (ONE - reset[j])
+        by_update[j] = grad * (past[j] - candidate[j]) * update[j] * (ONE - update[j])
+        by_below[j] = by_candidate[j] * reset[j]
+        from_h[j] = grad * update[j]
     copy_row(by_gates[: 2 * units], by_inner)
 
 
 @compiled_fused
 def keep_state(table: Array, scratch: Array, block: int, first: int, lane: int, state: Array) -> None:
-    """Copy what the memories hold at row `first + lane` into a row's state."""
+    """Copy the recurrent layers' state at row `first + lane` into a row of states."""
     for layer in range(table.shape[0]):
         row = table[layer]
         if row[KIND] == DENSE:

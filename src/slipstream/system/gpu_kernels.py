@@ -67,19 +67,27 @@ def launch(
     stream is used, so launches can be captured in a graph after the first one, which compiles. Other arguments are
     passed as numbers.
     """
-    if not any(getattr(arg, "is_cuda", False) for arg in args):
-        loop(*(arg.numpy() if hasattr(arg, "is_cuda") else arg for arg in args))
+    if not any(getattr(part, "is_cuda", False) for arg in args for part in (arg if isinstance(arg, tuple) else (arg,))):
+        loop(*(_map_tensors(lambda tensor: tensor.numpy(), arg) for arg in args))
         return
     import torch
 
     cuda = gpu_compiler()
-    given: Any = tuple(cuda.as_cuda_array(arg, sync=False) if hasattr(arg, "is_cuda") else arg for arg in args)
+    given: Any = tuple(_map_tensors(lambda tensor: cuda.as_cuda_array(tensor, sync=False), arg) for arg in args)
     stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
     _exact[0] = exact
     try:
         _kernel(one, exact)[-(-count // block), block, stream](count, given)
     finally:
         _exact[0] = False
+
+
+def _map_tensors(convert: Callable[[Any], Any], arg: Any) -> Any:
+    """An argument with every tensor converted, in NamedTuples too."""
+    if isinstance(arg, tuple):
+        members = (_map_tensors(convert, part) for part in arg)
+        return type(arg)(*members) if hasattr(arg, "_fields") else tuple(members)
+    return convert(arg) if hasattr(arg, "is_cuda") else arg
 
 
 @dataclass(frozen=True)

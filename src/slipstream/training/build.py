@@ -176,7 +176,7 @@ def _build_on_device(
 ) -> TrainingParts:
     """Make the parts of a run whose environments, policy and learner are all on one device."""
     from slipstream.collect.device import DeviceCollector
-    from slipstream.engines.device_engine import DeviceEpisodes, DevicePPO
+    from slipstream.engines.device_engine import DeviceEngine
     from slipstream.engines.torch_backends import set_backend_flags
     from slipstream.policies.device_net import DeviceNet
     from slipstream.vector.device import DeviceVector
@@ -187,7 +187,9 @@ def _build_on_device(
     rows = envs * spec.agents
     params_and_stats, start = _initial_weights(settings, spec, design, resumed)
     net = DeviceNet(design, device, plan.precision.applied)
-    learner = DevicePPO(settings, net, params_and_stats, rows, graphs=graphs, absences=spec.absences, start=start)
+    params = design.split_params_and_stats(params_and_stats)[0]
+    engine = DeviceEngine(net, params, graphs=graphs, absences=spec.absences)
+    learner = PPO(settings, design, params_and_stats, engine, rows, start=start)
     if notice := describe_half_life(settings, spec.step_seconds):
         learner.notices.append(notice)
     vector = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
@@ -195,7 +197,7 @@ def _build_on_device(
     if graphs:
         try:
             collector.prepare()
-            learner.prepare(collector.rollout)
+            engine.prepare(collector.rollout, settings.ppo, learner.coefficients())
         except RuntimeError as error:
             raise MachineError(
                 f"The GPU cannot capture this run: {str(error).splitlines()[0]}",
@@ -209,7 +211,7 @@ def _build_on_device(
         design=design,
         learner=learner,
         schedules=schedules,
-        episodes=DeviceEpisodes(rows, collector),
+        episodes=EpisodeStats(rows, versus=False, tracker=collector),
         matches=Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None),
         collector=collector,
         batch=batch,
@@ -312,41 +314,42 @@ def needs_torch(settings: Settings, design: Design) -> str:
     """Return what in this run the fused kernels do not support; empty if they support everything."""
     unsupported = {
         "an observation with images or tokens": not design.fused,
-        "a burn-in over tokens": design.tokens is not None and settings.policy.burn_in > 0,
-        "Muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
-        "the contrastive loss": settings.algorithm == "ppo"
+        "`policy.burn_in` over tokens": design.tokens is not None and settings.policy.burn_in > 0,
+        "`ppo.optimiser` = muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
+        "`ppo.contrastive_coef`": settings.algorithm == "ppo"
         and (settings.ppo.contrastive_coef > 0 or "ppo.contrastive_coef" in settings.schedules),
     }
     return next((what for what, requested in unsupported.items() if requested), "")
 
 
 def off_device(settings: Settings, env: EnvProbe, *, terms: bool, opponents: bool) -> str:
-    """Return why env, policy and learner cannot all run on one device; empty if they can.
+    """Why a run cannot be played and trained on one device; empty: it can.
 
-    `terms` is whether the user gave reward terms, `opponents` whether the policy plays against others.
+    `terms` is whether there are user-defined reward terms, `opponents` whether any agent besides the policy plays.
     """
     ppo, policy = settings.ppo, settings.policy
+
+    def used(name: str) -> bool:
+        return bool(getattr(ppo, name)) or f"ppo.{name}" in settings.schedules
+
     reasons = {
         "this game has no GPU version": not env.on_device,
-        "SAC runs on the CPU only": settings.algorithm != "ppo",
+        "`algorithm` = sac runs on the CPU only": settings.algorithm != "ppo",
         "user-defined reward terms run on the CPU only": terms,
-        "opponents run on the CPU only": opponents,
-        "a curriculum needs the result of every game, which this collector does not report": settings.curriculum.kind
-        != "none",
-        "action masks are not supported on the GPU": env.spec.action.masked,
-        "networks for images or tokens are not supported by the device collector": not env.design.obs.plain,
-        "layer norm is not supported by the device collector": policy.layer_norm,
-        "a GRU is not supported by the device collector": policy.memory == "gru",
-        "a burn-in is not supported by the device collector": bool(policy.memory != "none" and policy.burn_in),
+        "opponents play on the CPU": opponents,
+        "`curriculum.kind` needs a collector on the CPU": settings.curriculum.kind != "none",
+        "action masks are not supported on the device": env.spec.action.masked,
+        "image and token observations are not supported on the device": not env.design.obs.plain,
+        "`policy.layer_norm` is not supported on the device": policy.layer_norm,
+        "`policy.memory` = gru is not supported on the device": policy.memory == "gru",
+        "`policy.burn_in` is not supported on the device": bool(policy.memory != "none" and policy.burn_in),
         "`ppo.optimiser` = muon needs the torch learner": ppo.optimiser == "muon",
-        "the contrastive loss needs the torch learner": ppo.contrastive_coef > 0
-        or "ppo.contrastive_coef" in settings.schedules,
-        "V-trace (`ppo.vtrace_rho`) runs on the CPU only": ppo.vtrace_rho > 0,
-        "prioritised segments (`ppo.priority_alpha`) run on the CPU only": ppo.priority_alpha > 0,
-        "an adaptive number of epochs (`ppo.epochs_max`) runs on the CPU only": ppo.epochs_max > 0,
-        "a KL reference (`ppo.reference`) runs on the CPU only": ppo.reference is not None,
-        "a teacher (`ppo.teacher`) runs on the CPU only": ppo.teacher is not None,
-        "imitation of demos (`ppo.demos`) runs on the CPU only": ppo.demos is not None,
+        "`ppo.contrastive_coef` needs the torch learner": used("contrastive_coef"),
+        "`ppo.vtrace_rho` is not supported on the device": used("vtrace_rho"),
+        "`ppo.priority_alpha` is not supported on the device": used("priority_alpha"),
+        "`ppo.reference` is not supported on the device": ppo.reference is not None,
+        "`ppo.teacher` is not supported on the device": ppo.teacher is not None,
+        "`ppo.demos` is not supported on the device": ppo.demos is not None,
     }
     return next((why for why, applies in reasons.items() if applies), "")
 
@@ -421,7 +424,7 @@ def make_engine(
             precision=plan.precision.applied,
             compiled=plan.compile.applied,
             compile_mode=plan.compile_mode.applied,
-            mend=partial(fall_back, plan, notify),
+            report_fallback=partial(fall_back, plan, notify),
             graphs=bool(plan.graphs.applied),
             offload=plan.storage.applied == "host",
         )
