@@ -142,7 +142,7 @@ def test_the_memory_runs_along_episodes(
             if t % 4 == 0:
                 assert np.allclose(window.batch.state[column], state[0], atol=1e-6)
                 column += 1
-            acting.tell(np.arange(1), np.array(lessons.demos.episode(episode)["obs"][t : t + 1]), state, told)
+            acting.outputs(np.arange(1), np.array(lessons.demos.episode(episode)["obs"][t : t + 1]), state, told)
     assert column == len(window.ordinal) == len(window.batch.state)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slipstream.errors import CheckpointError, ConfigError
-from slipstream.policies.convert_weights import (  # fmt: skip
+from slipstream.policies.convert_weights import (
     VptImages,
     VptShape,
     compare,
@@ -216,12 +216,17 @@ def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"a": 1}, tmp_path / "numbers")
     torch.save(torch.zeros(3), tmp_path / "bare")
     expected = {
-        "nothing": "cannot be converted: no such file", ".": "cannot be converted: it is a folder",
-        "packed.tar.gz": "is an archive", "packed.tar": "is an archive", "garbage": "not a file of tensors alone",
-        "empty": "not a file of tensors alone", "half": "not a file of tensors alone",
-        "half.safetensors": "not a file of tensors alone", "numbers": "something else than tensors by name",
+        "nothing": "cannot be converted: no such file",
+        ".": "cannot be converted: it is a folder",
+        "packed.tar.gz": "is an archive",
+        "packed.tar": "is an archive",
+        "garbage": "not a file of tensors alone",
+        "empty": "not a file of tensors alone",
+        "half": "not a file of tensors alone",
+        "half.safetensors": "not a file of tensors alone",
+        "numbers": "something else than tensors by name",
         "bare": "something else than tensors by name",
-    }  # fmt: skip
+    }
     for name, words in expected.items():
         with pytest.raises(CheckpointError, match=words):
             read_tensors(tmp_path / name)

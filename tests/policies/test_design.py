@@ -61,7 +61,8 @@ def test_outputs_are_logits_means_or_means_and_deviations(make_policy: Callable[
     assert make_policy("binary")[0].outputs == 5
     assert make_policy("continuous")[0].outputs == 3
     assert make_policy("continuous", value=False)[0].outputs == 6
-    bent = [make_policy(kind, value=value)[0].squashed for kind, value in (
-        ("continuous", True), ("squashed", True), ("continuous", False), ("discrete", False)
-    )]  # fmt: skip
+    bent = [
+        make_policy(kind, value=value)[0].squashed
+        for kind, value in (("continuous", True), ("squashed", True), ("continuous", False), ("discrete", False))
+    ]
     assert bent == [False, True, True, False]

@@ -25,9 +25,7 @@ from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams
 
-KINDS = [
-    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
-]  # fmt: skip
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 
 
 def measured(design: Design, outputs: Array, log_std: Array, action: Array) -> tuple[float, float]:
@@ -140,8 +138,8 @@ def test_slopes_and_divergence_are_those_of_autograd(
         if design.action.kind == "continuous":
             policy.log_std.data = torch.from_numpy(log_std.copy())
         masks = torch.from_numpy(mask) if mask.shape[1] else None
-        log_prob, entropy = policy.measure(told, torch.from_numpy(action), masks)
-        apart = policy.divergence(told, torch.from_numpy(other), masks)
+        log_prob, entropy = policy.log_prob_and_entropy(told, torch.from_numpy(action), masks)
+        apart = policy.kl_divergence(told, torch.from_numpy(other), masks)
         (0.7 * log_prob - 0.3 * entropy + 0.4 * apart).sum().backward()
         log_prob, entropy, apart = log_prob.detach(), entropy.detach(), apart.detach()
         by_std = np.zeros_like(log_std)

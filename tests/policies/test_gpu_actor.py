@@ -18,12 +18,15 @@ from slipstream.policies.gpu_actor import GPUActor
 from slipstream.system.rng import make_streams
 
 ROWS = 40
-SEEN = ObsSpec((
-    ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1)), ObsField("near", "tokens", (6, 3))
-))  # fmt: skip
+SEEN = ObsSpec(
+    (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1)), ObsField("near", "tokens", (6, 3)))
+)
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-PLACES = [("cpu", False), pytest.param("cuda", False, marks=[pytest.mark.gpu, GPU]),
-          pytest.param("cuda", True, marks=[pytest.mark.gpu, GPU])]  # fmt: skip
+PLACES = [
+    ("cpu", False),
+    pytest.param("cuda", False, marks=[pytest.mark.gpu, GPU]),
+    pytest.param("cuda", True, marks=[pytest.mark.gpu, GPU]),
+]
 Make = Callable[..., tuple[Design, Array]]
 
 
@@ -77,7 +80,7 @@ def test_staged_equals_fused(make_policy: Make, kind: str, memory: str, device: 
         for acting in (one, other):
             acting.load(params_and_stats)
         a, b = play(one, 6, rows), play(other, 6, rows)
-        assert (other.graphs, other.trouble) == (graphs, "")
+        assert (other.graphs, other.graph_error) == (graphs, "")
         agree(a, b, 2e-4 if device == "cuda" else 2e-5)
 
 
@@ -104,7 +107,7 @@ def test_trying_out_changes_nothing(
     a, b = (play(acting, 3, np.arange(1, ROWS, 2)) for acting in (plain, graphed))
     assert all(np.array_equal(a[name], b[name]) for name in a)
     told = "the policy cannot be captured: no graph can hold this" if fails else ""
-    assert (graphed.graphs, graphed.trouble) == (not fails, told)
+    assert (graphed.graphs, graphed.graph_error) == (not fails, told)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +160,7 @@ def test_observations_stay_on_the_device(make_policy: Make) -> None:
     acting = GPUActor(design, ROWS, "cpu")
     acting.load(params_and_stats)
     mirror = torch.zeros(4, ROWS, design.obs.width)
-    acting.keep_in(mirror)
+    acting.mirror_obs(mirror)
     play(acting, 4, np.arange(ROWS))
     random = np.random.default_rng(5)
     seen = []

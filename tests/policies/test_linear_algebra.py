@@ -25,9 +25,7 @@ from slipstream.policies.recurrent import keep_state
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 SIZES = [(1, (50, 3)), (17, (50, 3)), (17, ()), (8, (16,)), (33, (5, 7, 9))]
-KINDS = [
-    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
-]  # fmt: skip
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 
 
 def module_of(design: Design, params_and_stats: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
@@ -100,9 +98,13 @@ def test_adam_is_that_of_torch(decay: float) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 def test_network_and_heads_equal_the_torch_definition(
-    kind: str, shared: bool, activation: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any],
+    kind: str,
+    shared: bool,
+    activation: str,
+    make_policy: Callable[..., Any],
+    make_samples: Callable[..., Any],
     kernel_measure: Callable[..., Any],
-) -> None:  # fmt: skip
+) -> None:
     """Outputs, values, log-probabilities and entropies are the module's to 1e-5, whatever the sizes."""
     for seed, (obs_size, hidden) in enumerate(SIZES):
         memory = ("none", "gru", "lstm")[seed % 3]
@@ -113,7 +115,7 @@ def test_network_and_heads_equal_the_torch_definition(
         with torch.no_grad():
             told = policy(torch.from_numpy(obs), mean, scale, torch.zeros(40, design.state_size))
             allowed = torch.from_numpy(mask) if mask.shape[1] else None
-            log_prob, entropy = policy.measure(told.outputs, torch.from_numpy(action), allowed)
+            log_prob, entropy = policy.log_prob_and_entropy(told.outputs, torch.from_numpy(action), allowed)
         ours = kernel_measure(design, params_and_stats, obs, mask, action)
         names, theirs = ("outputs", "value", "log_prob", "entropy"), (told.outputs, told.value, log_prob, entropy)
         for name, one, other in zip(names, ours, theirs, strict=True):
@@ -185,7 +187,11 @@ def test_a_sequence_is_its_steps(memory: str, shared: bool, make_policy: Callabl
         policy, mean, scale = module_of(design, params_and_stats)
         with torch.no_grad():
             theirs = policy(
-                torch.from_numpy(obs.reshape(-1, 5)), mean, scale, torch.from_numpy(state), torch.from_numpy(episode_start)
-            )  # fmt: skip
+                torch.from_numpy(obs.reshape(-1, 5)),
+                mean,
+                scale,
+                torch.from_numpy(state),
+                torch.from_numpy(episode_start),
+            )
         assert np.allclose(theirs.outputs.numpy(), whole.reshape(steps * lanes, -1), atol=1e-5)
         assert np.allclose(theirs.state.numpy(), ended, atol=1e-5)

@@ -11,7 +11,17 @@ import pytest
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.errors import CheckpointError
 from slipstream.policies.design import Design
-from slipstream.policies.parameter_layout import COLUMNS, DENSE, EXTRA, KIND, OUT, STATE, Chain, PlainWeights, Stack
+from slipstream.policies.parameter_layout import (
+    COLUMNS,
+    DENSE,
+    EXTRA,
+    KIND,
+    OUT,
+    STATE,
+    NetworkLayout,
+    NetworkSpec,
+    UnpaddedLayout,
+)
 from slipstream.settings import PolicySettings
 
 KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary"]
@@ -70,7 +80,7 @@ def test_wrong_shapes_are_refused(make_policy: Callable[..., Any]) -> None:
 
 def test_plain_weights_stand_side_by_side() -> None:
     """Without padding, arrays of any shape come one after another and back."""
-    weights = PlainWeights({"a": (2, 3, 1), "b": (4,), "c": ()})
+    weights = UnpaddedLayout({"a": (2, 3, 1), "b": (4,), "c": ()})
     assert weights.size == 11
     flat = np.arange(11, dtype=np.float32)
     named = weights.named(flat)
@@ -109,9 +119,10 @@ def test_first_deviation_of_continuous_actions_is_a_setting() -> None:
 def test_nothing_overlaps(memory: int) -> None:
     """Weights, scratch columns and states of different layers stand apart, and fill what is said to be there."""
     chains = (
-        Chain("one", 5, (20, 3), 4, "tanh", True, memory, 7, 2), Chain("two", 5, (9,), 1, "relu", False, memory, 33)
-    )  # fmt: skip
-    stack = Stack(chains)
+        NetworkSpec("one", 5, (20, 3), 4, "tanh", True, memory, 7, 2),
+        NetworkSpec("two", 5, (9,), 1, "relu", False, memory, 33),
+    )
+    stack = NetworkLayout(chains)
     owner = np.zeros(stack.size, int)
     for slot in stack.slots:
         owner[slot.offset : slot.end] += 1  # type: ignore[union-attr]

@@ -52,9 +52,13 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(config: Any) -> Any:
     """The settings of the smallest model that is one."""
     return config(
-        hidden_size=HIDDEN, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE,
+        hidden_size=HIDDEN,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=SIDE,
         patch_size=8,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +131,7 @@ def test_a_whole_clip_model_is_read_for_its_vision_half(clip: Path, tmp_path: Pa
     assert load_trunk(str(tmp_path / "whole")).hash == load_trunk(str(clip)).hash
 
 
-def test_loading_leaves_no_trace(
-    clip: Path, trunk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+def test_loading_leaves_no_trace(clip: Path, trunk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The library's bars and reports stay off the terminal, and no chance is drawn."""
     before = torch.get_rng_state()
     for number, folder in enumerate((clip, trunk)):
@@ -294,9 +296,14 @@ def seen_by_head(design: Design, obs: Array, trunk: Path) -> Array:
 @pytest.mark.parametrize(("kind", "memory"), [("masked_binary", "none"), ("squashed", "lstm")])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_head_on_features_is_the_policy_on_pixels(
-    seen: str, kind: str, memory: str, shared: bool, trunk: Path, make_frozen: Callable[..., Any],
+    seen: str,
+    kind: str,
+    memory: str,
+    shared: bool,
+    trunk: Path,
+    make_frozen: Callable[..., Any],
     make_samples: Callable[..., Any],
-) -> None:  # fmt: skip
+) -> None:
     """The same outputs, values and actions, normaliser included, by the kernels where only vectors are left."""
     design, params_and_stats = make_frozen(kind, SEEN[seen], memory=memory, shared=shared)
     _, mean, _ = design.split_params_and_stats(params_and_stats)
@@ -317,7 +324,7 @@ def test_a_head_on_features_is_the_policy_on_pixels(
         for _ in range(2):
             acting.act(np.arange(70), rows, mask, np.zeros((70, 2), np.int64), False, action, log_prob, value, states)
         outputs = np.zeros((70, which.outputs), np.float32)
-        acting.tell(np.arange(70), rows, states, outputs)
+        acting.outputs(np.arange(70), rows, states, outputs)
         told.append((action, value, outputs))
     (action, value, outputs), (again, value_again, outputs_again) = told
     assert np.allclose(outputs, outputs_again, atol=1e-4) and np.allclose(value, value_again, atol=1e-4)
@@ -387,7 +394,7 @@ def told_twice(run: Run, frames: Array) -> tuple[Array, Array]:
     """The outputs of a run's agent, and the same from its weights and the trunk's features, written out."""
     agent = run.agent()
     outputs, rows = np.zeros((len(frames), 4), np.float32), agent.obs.encode(frames)
-    agent.acting.tell(np.arange(len(frames)), rows, agent.memory(len(frames)), outputs)
+    agent.acting.outputs(np.arange(len(frames)), rows, agent.memory(len(frames)), outputs)
     checkpoint = load(find(RunDir.open(run.path)), groups=("policy",))
     named, name = checkpoint.groups["policy"], checkpoint.state["policy"]["policy"]["trunk"]
     features = load_trunk(name).encode(frames)
@@ -408,9 +415,7 @@ def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Cal
     assert np.allclose(*told_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
     found = load_trunk(str(clip))
     facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_FACTS}
-    told = {
-        "kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_DEVIATION, **facts
-    }  # fmt: skip
+    told = {"kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_DEVIATION, **facts}
     assert found.hash == before == pretrained.digest(told, found.net.state_dict())
 
 
@@ -432,7 +437,7 @@ def test_the_reader_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:
     acting = base.agent().acting
     assert isinstance(acting, TorchActor)
     with torch.no_grad():
-        expected = acting.policy.chains()[0].encoder.readers[0](torch.from_numpy(frames)).numpy()
+        expected = acting.policy.networks()[0].encoder.readers[0](torch.from_numpy(frames)).numpy()
     assert found.features == 24 and np.allclose(found.encode(frames), expected, atol=1e-3)
     assert load_trunk(f"run:{base.path}@256").hash == found.hash
     second = quick("pixels", "second", policy__image="frozen", policy__trunk=f"run:{base.path}", **SMALL)

@@ -57,7 +57,7 @@ def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: 
         outputs, values, after = told_by_torch(design, params_and_stats, obs, start)
         told, value = np.zeros((ROWS, design.outputs), np.float32), np.zeros(ROWS, np.float32)
         acting.value(rows, obs, value, states)
-        acting.tell(rows, obs, states, told)
+        acting.outputs(rows, obs, states, told)
         assert np.allclose(told, outputs, atol=2e-6) and np.allclose(value, values, atol=2e-6)
         assert np.allclose(states, after, atol=2e-6)
 

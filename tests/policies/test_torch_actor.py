@@ -11,7 +11,7 @@ import torch
 
 from slipstream.contracts import ObsField, ObsSpec
 from slipstream.policies.distributions import apply_mask, sample
-from slipstream.policies.torch_actor import TorchActor, blocks_of
+from slipstream.policies.torch_actor import TorchActor, split_blocks
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.rng import make_streams
 
@@ -98,7 +98,7 @@ def test_telling_and_valuing(kind: str, make_torched: Callable[..., Any]) -> Non
         np.zeros(70, np.float32),
         start.copy(),
     )
-    acting.tell(rows, obs, told_states, told)
+    acting.outputs(rows, obs, told_states, told)
     acting.value(rows, obs, value, value_states)
     action = np.zeros((70, design.action.parts), design.action.dtype)
     log_prob, acted, moved = np.zeros(70, np.float32), np.zeros(70, np.float32), start.copy()
@@ -138,8 +138,8 @@ def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torched: Ca
 def test_blocks_go_by_the_number_of_the_row() -> None:
     """Rows are split where a multiple of 64 is passed, wherever they stand in the list."""
     rows = np.array([0, 3, 63, 64, 130, 191, 192])
-    assert [block.tolist() for block in blocks_of(rows)] == [[0, 3, 63], [64], [130, 191], [192]]
-    assert blocks_of(rows[:0]) == []
+    assert [block.tolist() for block in split_blocks(rows)] == [[0, 3, 63], [64], [130, 191], [192]]
+    assert split_blocks(rows[:0]) == []
 
 
 def test_torch_gets_its_threads_back() -> None:
@@ -168,9 +168,9 @@ def test_a_state_goes_round(make_torched: Callable[..., Any]) -> None:
     design, _, acting, obs, _ = make_torched(memory="lstm", memory_layers=2, shared=False)
     rows, told, again = np.arange(70), *np.zeros((2, 70, design.outputs), np.float32)
     states = np.zeros((70, design.state_size), np.float32)
-    acting.tell(rows, obs, states, told)
+    acting.outputs(rows, obs, states, told)
     kept = states.copy()
-    acting.tell(rows, obs, states, told)
-    acting.tell(rows, obs, kept, again)
+    acting.outputs(rows, obs, states, told)
+    acting.outputs(rows, obs, kept, again)
     assert np.array_equal(told, again) and np.array_equal(states, kept)
     assert (states != 0).all()

@@ -13,7 +13,7 @@ from torch import nn
 
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies.design import Design
-from slipstream.policies.torch_policy import ActorCritic, cut, initial_weights, state_columns
+from slipstream.policies.torch_policy import ActorCritic, initial_weights, split_sequences, state_columns
 
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
@@ -23,9 +23,14 @@ SEEN = ObsSpec(
 def test_names_and_shapes_are_those_of_the_layout(make_policy: Callable[..., Any]) -> None:
     """For designs that the kernels run, the module has exactly the layout's arrays."""
     choices = product(
-        ("discrete", "continuous", "binary"), ((), (9, 5)), (True, False), (True, False), ("none", "gru", "lstm"),
-        (1, 3), (True, False),
-    )  # fmt: skip
+        ("discrete", "continuous", "binary"),
+        ((), (9, 5)),
+        (True, False),
+        (True, False),
+        ("none", "gru", "lstm"),
+        (1, 3),
+        (True, False),
+    )
     for kind, hidden, shared, norm, memory, layers, value in choices:
         more = {"layer_norm": norm, "memory": memory, "memory_layers": layers, "value": value}
         design, _ = make_policy(kind, 6, hidden, shared=shared, **more)
@@ -83,7 +88,7 @@ def test_first_weights_of_plain_designs_are_those_of_the_layout(make_policy: Cal
 def test_cuts_by_hand() -> None:
     """Three lanes of four steps: one whole, one cut before its third step, one that starts anew at once."""
     episode_start = torch.tensor([[0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.uint8)
-    cuts = cut(episode_start, 3)
+    cuts = split_sequences(episode_start, 3)
     # Pieces, longest first: lane 0 (4 steps), lane 2 (4), lane 1 (2), lane 1 again (2). Row = step * 3 + lane.
     assert cuts.sizes.tolist() == [4, 4, 2, 2]
     assert cuts.lanes.tolist() == [0, 2, 1, 1]
@@ -148,9 +153,9 @@ def test_the_memory_is_that_of_torch(
     for layer, part in product(range(2), range(parts)):
         place = (layer * parts + part) * 32
         start[:, place : place + 20] = held[layer, part]
-    inputs = policy.chains()[0].encoder(rows, mean, scale).reshape(6, 4, 5)
+    inputs = policy.networks()[0].encoder(rows, mean, scale).reshape(6, 4, 5)
     first = tuple(held[:, part].contiguous() for part in range(parts))
-    module = policy.chains()[0].memory
+    module = policy.networks()[0].memory
     assert module is not None
     expected, _ = module(inputs, first if memory == "lstm" else first[0])
     told = policy(rows, mean, scale, start, torch.zeros(6, 4, dtype=torch.uint8))

@@ -74,7 +74,7 @@ def copied(parts: TrainingParts) -> bool:
 def passes(parts: TrainingParts) -> int:
     """How often a hidden layer runs in one gradient step."""
     seen: list[int] = []
-    layer = next(iter(parts.learner.engine.policy.hidden().values()))
+    layer = next(iter(parts.learner.engine.policy.hidden_modules().values()))
     layer.register_forward_hook(lambda *_: seen.append(1))
     learn(parts)
     return len(seen)
@@ -237,7 +237,7 @@ def test_fp16_learns_what_fp32_does() -> None:
     """Layers give fp16, gradients have their true length before they are clipped, and the weights end close by."""
     whole, parts, dtypes = make("pixels"), make("pixels"), set[torch.dtype]()
     engine = half(parts, 1024.0)
-    for module in engine.policy.hidden().values():
+    for module in engine.policy.hidden_modules().values():
         module.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
     rows, packs = [learn(whole), learn(parts)], [whole.learner.params_and_stats, parts.learner.params_and_stats]
     assert dtypes == {torch.float16}

@@ -184,7 +184,7 @@ class DemoBatches:
                 states[rows] = states[rows - 1]
             batch.state[rows] = states[rows]
             for t in range(batch.sequence):
-                acting.tell(rows, obs[t], states, told)
+                acting.outputs(rows, obs[t], states, told)
         self.seconds["remember"] += perf_counter() - began
 
 

@@ -8,13 +8,13 @@ from typing import Protocol
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.policies.parameter_layout import Weights
+from slipstream.policies.parameter_layout import ParameterLayout
 
 DORMANT = 0.025
 """A unit whose mean output is smaller than this share of its layer's mean is dormant."""
 
 
-def gradient_statistics(weights: Weights, gradient: Array, params: Array) -> dict[str, float]:
+def gradient_statistics(weights: ParameterLayout, gradient: Array, params: Array) -> dict[str, float]:
     """Of each layer's gradient: length, largest part, share of zeros, length against the weight's own."""
     own, row = weights.named(params), {}
     for name, array in weights.named(gradient).items():

@@ -114,9 +114,11 @@ class BatchedCollector:
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call, and graphs that could not be captured."""
-        told = [f"plan.graphs is off for acting: {staged.trouble}." for staged in self._staged if staged.trouble]
+        told = [
+            f"plan.graphs is off for acting: {staged.graph_error}." for staged in self._staged if staged.graph_error
+        ]
         for staged in self._staged:
-            staged.trouble = ""
+            staged.graph_error = ""
         return told + [fault for group in self.groups for fault in group.guard.drain()]
 
     def seconds(self) -> tuple[float, float]:
@@ -176,7 +178,7 @@ class BatchedCollector:
         """Let every group's observations stay where they are sent, if the learner wants them there."""
         for staged, (low, high) in zip(self._staged, self._envs if self._staged else (), strict=True):
             rows = slice(low * self._agents, high * self._agents)
-            staged.keep_in(None if rollout.mirror is None else rollout.mirror[:, rows])
+            staged.mirror_obs(None if rollout.mirror is None else rollout.mirror[:, rows])
 
     def _set_off(self, group: Actor, t: int) -> None:
         if self._stopping:

@@ -41,7 +41,7 @@ def ppo_loss(
     """
     (outputs, value), counts = told, sample["weight"] > 0
     mask = sample["mask"] if sample["mask"].shape[1] else None
-    log_prob, entropy = policy.measure(outputs, sample["action"], mask)
+    log_prob, entropy = policy.log_prob_and_entropy(outputs, sample["action"], mask)
 
     def given(name: str, instead: Tensor) -> Tensor:
         return torch.where(counts, sample[name], instead.detach())
@@ -59,7 +59,7 @@ def ppo_loss(
         error = torch.maximum(error, (near - value_target).square())
     held = torch.zeros_like(value)
     if sample["reference"].shape[1]:
-        held = policy.divergence(outputs, sample["reference"], mask).masked_fill(~counts, 0.0)
+        held = policy.kl_divergence(outputs, sample["reference"], mask).masked_fill(~counts, 0.0)
     loss = (
         -coefficients.policy * surrogate
         + coefficients.value * error
@@ -76,10 +76,10 @@ def compiled_twin(policy: ActorCritic, mode: str = "default") -> ActorCritic:
 
     Sizes stay symbols: another number of samples is no reason to compile again. Memories are left to torch's own.
     """
-    kept = [*policy.parameters(), *policy.buffers(), policy.design, policy.sight]
+    kept = [*policy.parameters(), *policy.buffers(), policy.design, policy.trunk_encoder]
     twin = copy.deepcopy(policy, {id(part): part for part in kept})
-    for chain in twin.chains():
-        chain._remember = torch.compiler.disable(chain._remember)  # type: ignore[method-assign, no-untyped-call]
+    for chain in twin.networks():
+        chain.recurrent = torch.compiler.disable(chain.recurrent)  # type: ignore[method-assign, no-untyped-call]
         chain.compile(dynamic=True, mode=mode)
     return twin
 
@@ -191,13 +191,15 @@ class TorchEngine:
         for index in torch.split(every, self._sequences(self.micro_batch or SURVEYED, batch)):
             with torch.no_grad():
                 part = self._load(data, index)
-                hooks = [module.register_forward_hook(watch(name)) for name, module in self.policy.hidden().items()]
+                hooks = [
+                    module.register_forward_hook(watch(name)) for name, module in self.policy.hidden_modules().items()
+                ]
                 told = self.policy(part.obs, data.mean, data.scale, part.state, part.episode_start)
                 for hook in hooks:
                     hook.remove()
                 n = data.samples(index).reshape(-1)
                 mask = data.columns["mask"][n] if batch.mask.shape[1] else None
-                log_prob[n] = self.policy.measure(told.outputs, data.columns["action"][n], mask)[0]
+                log_prob[n] = self.policy.log_prob_and_entropy(told.outputs, data.columns["action"][n], mask)[0]
                 value[n] = told.value
         return BatchEvaluation(
             log_prob.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()}
@@ -247,7 +249,7 @@ class TorchEngine:
             "sequences are cut where episodes begin": bool(self.design.state_size),
             "the contrastive loss picks its samples": coefficients.contrast > 0,
             "Muon asks the host": self.optimiser.muon is not None,
-            "a frozen trunk reads the images": self.policy.sight is not None,
+            "a frozen trunk reads the images": self.policy.trunk_encoder is not None,
             "observations stay on the host": data.offloaded,
             "fp16 scales its loss": self._scale is not None,
             "torch.compile has graphs of its own": self.compiled,

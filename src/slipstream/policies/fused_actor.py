@@ -95,10 +95,10 @@ class FusedActing:
             *self._network(), self._scratch, self._state, self._episode_start, rows, self._see(rows, obs), value, states
         )  # fmt: skip
 
-    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
+    def outputs(self, rows: Array, obs: Array, states: Array, out: Array) -> None:
         """Write the policy's outputs of `rows`."""
         policy_outputs(
-            *self._network(), self._scratch, self._state, self._episode_start, rows, self._see(rows, obs), states, told
+            *self._network(), self._scratch, self._state, self._episode_start, rows, self._see(rows, obs), states, out
         )
 
     def _see(self, rows: Array, obs: Array) -> Array:

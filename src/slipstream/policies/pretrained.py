@@ -122,7 +122,7 @@ def digest(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return told.hexdigest()
 
 
-class Sight:
+class TrunkEncoder:
     """Turns rows of observations into those that the head reads.
 
     It is no torch module on purpose: what holds it must not take the trunk's weights for its own.
@@ -188,9 +188,9 @@ def _carry(design: Design, params_and_stats: Array, other: Design) -> Array:
     return moved
 
 
-def make_image_reader(design: Design) -> Sight | None:
+def make_trunk_encoder(design: Design) -> TrunkEncoder | None:
     """What stands between a design's observations and its head; None: nothing."""
-    return Sight(design.obs, _trunk_of(design)) if design.frozen else None
+    return TrunkEncoder(design.obs, _trunk_of(design)) if design.frozen else None
 
 
 def _trunk_of(design: Design) -> Trunk:
@@ -380,7 +380,7 @@ def _of_run(name: str, folder: Path) -> Trunk:
     policy = ActorCritic(design)
     arrays = checkpoint.groups["policy"]
     policy.load_state_dict({key: torch.from_numpy(arrays[key]) for key, _ in policy.named_parameters()})
-    encoder = policy.chains()[0].encoder
+    encoder = policy.networks()[0].encoder
     stages: Any = encoder.readers[encoder.fields.index(images[0])].stages
     channels, height, width = images[0].planes
     return Trunk(name, stages, (height, width), channels, {"kind": "run", "image": design.policy.image})

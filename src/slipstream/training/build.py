@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.engine import Engine
@@ -40,6 +40,9 @@ from slipstream.training.curriculum import make_curriculum
 from slipstream.training.device_support import off_device
 from slipstream.training.opponents import FixedOpponent, Matchmaker, Opponents
 from slipstream.vector.make import choose_native, make_vector, spread_vector
+
+if TYPE_CHECKING:
+    from slipstream.algorithms.sac_critics import SACEngine
 
 PASSES = 8
 """About how many networks of the actor's size SAC runs through in a gradient step, against PPO's one."""
@@ -335,7 +338,8 @@ def _learner(
             from slipstream.engines.torch_backends import set_backend_flags
 
             set_backend_flags(plan)
-        return SAC(settings, design, params_and_stats, rows, threads, plan.learner.applied, start)
+        sac_engine = make_sac_engine(settings, design, params_and_stats, plan.learner.applied, threads)
+        return SAC(settings, design, params_and_stats, sac_engine, rows, start)
     wanted, said = settings.ppo, list[str]()
     engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, said.append)
     anchor = make_kl_reference(wanted.reference, spec, design, rows) if wanted.reference else None
@@ -379,6 +383,24 @@ def make_engine(
     from slipstream.engines.fused_engine import FusedEngine
 
     return FusedEngine(design, params, plan.threads.applied)
+
+
+def make_sac_engine(
+    settings: Settings, design: Design, params_and_stats: Array, learner: str, threads: int
+) -> SACEngine:
+    """Build the engine that takes SAC's gradient steps: the fused kernels, or torch."""
+    from slipstream.algorithms.sac import check_supported
+    from slipstream.algorithms.sac_critics import CriticEnsemble
+
+    check_supported(settings, design)
+    critics = CriticEnsemble(design, settings.sac)
+    if learner == "torch":
+        from slipstream.engines.sac_torch import TorchSAC
+
+        return TorchSAC(design, critics, params_and_stats, threads, settings.seed)
+    from slipstream.engines.sac_fused import FusedSAC
+
+    return FusedSAC(design, critics, params_and_stats, settings.sac.batch_size, threads, settings.seed)
 
 
 def _collector(
