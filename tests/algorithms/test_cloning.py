@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slipstream.algorithms.cloning import Cloner
-from slipstream.algorithms.demo_batches import measure
+from slipstream.algorithms.demo_batches import demo_statistics
 from slipstream.contracts import Array
 from slipstream.demos.edit import split
 from slipstream.demos.reader import Demos
@@ -29,7 +29,9 @@ def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None
     train, held_out = split(demos, 0.2, 0)
     kind = FusedEngine if engine == "fused" else TorchEngine
     made: Any = kind(design, design.split_params_and_stats(params_and_stats)[0], 1)
-    return Cloner(wanted, design, params_and_stats, made, measure(train, 0.9), train, held_out, gamma=0.9, seed=0)
+    return Cloner(
+        wanted, design, params_and_stats, made, demo_statistics(train, 0.9), train, held_out, gamma=0.9, seed=0
+    )
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
@@ -108,7 +110,7 @@ def test_windows_change_the_order_and_nothing_else(make_demos: Callable[..., Pat
     for ahead in (False, True):
         cloner = cloner_of(folder)
         cloner.train._most = 400
-        cloner.ahead = ahead
+        cloner.prefetch = ahead
         packs.append(weights_after(cloner, 0, 12))
         assert cloner.validate()[0]["clone/accuracy"] > 0.85
     assert np.array_equal(*packs)
@@ -117,10 +119,10 @@ def test_windows_change_the_order_and_nothing_else(make_demos: Callable[..., Pat
 def test_reading_ahead_is_decided_by_measurement(make_demos: Callable[..., Path]) -> None:
     """Demos in memory are indexed there; others are read ahead where reading takes a share worth having."""
     cloner = cloner_of(make_demos())
-    assert "fit in memory" in cloner.judge_reading({"time/read": 0.5})
-    assert not cloner.ahead
+    assert "fit in memory" in cloner.choose_prefetch({"time/read": 0.5})
+    assert not cloner.prefetch
     cloner.train._most = 100
-    assert "ahead by a thread" in cloner.judge_reading({"time/read": 0.5})
-    assert cloner.ahead
-    assert "as they are needed" in cloner.judge_reading({"time/read": 0.01})
-    assert not cloner.ahead
+    assert "prefetched by a thread" in cloner.choose_prefetch({"time/read": 0.5})
+    assert cloner.prefetch
+    assert "read when needed" in cloner.choose_prefetch({"time/read": 0.01})
+    assert not cloner.prefetch

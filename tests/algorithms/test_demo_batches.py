@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.algorithms.demo_batches import DemoBatches, discount, measure, policy_actions, sequence_index
+from slipstream.algorithms.demo_batches import (
+    DemoBatches,
+    demo_statistics,
+    discounted_returns,
+    policy_actions,
+    sequence_index,
+)
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 from slipstream.policies.action_bounds import bound
@@ -26,14 +32,14 @@ def lessons_of(folder: Path, design: Any, window_mib: int = 64, gamma: float = 0
 def test_returns_by_hand() -> None:
     """Rewards 1, 2 and 4 at gamma 1/2 are worth 3, 4 and 4, and the next episode knows nothing of them."""
     out = np.zeros(5, np.float32)
-    discount(np.array([1, 2, 4, 8, 8], np.float32), np.array([3, 5]), 0.5, out)
+    discounted_returns(np.array([1, 2, 4, 8, 8], np.float32), np.array([3, 5]), 0.5, out)
     assert out.tolist() == [3.0, 4.0, 4.0, 12.0, 8.0]
 
 
 def test_statistics_are_those_of_all_observations(make_demos: Callable[..., Path]) -> None:
     """Mean and deviation of what was acted on, and of the running discounted return, as PPO would have seen them."""
     demos = Demos.open(make_demos(episodes=9))
-    found = measure(demos, 0.5)
+    found = demo_statistics(demos, 0.5)
     obs = demos.load(["obs"])["obs"].astype(np.float64)
     assert np.allclose(found.obs.mean, obs.mean(0))
     assert np.allclose(found.obs.variance, obs.var(0))
@@ -58,7 +64,7 @@ def test_windows_hold_every_episode_once(make_demos: Callable[..., Path], make_p
     design, _ = make_policy(obs=6)
     lessons = lessons_of(make_demos(episodes=60), design)
     lessons._most = 100
-    assert not lessons.whole
+    assert not lessons.fits_in_memory
     orders = []
     for epoch in range(2):
         windows = lessons.windows(np.random.default_rng(epoch))
@@ -134,7 +140,7 @@ def test_the_memory_runs_along_episodes(
     (window,) = lessons.batches(None, mean, scale, False)
     acting = make_actor(design)
     acting.load(params_and_stats)
-    lessons.remember(window, acting)
+    lessons.compute_states(window, acting)
     told, column = np.zeros((1, design.outputs), np.float32), 0
     for episode in range(5):
         state = np.zeros((1, design.state_size), np.float32)

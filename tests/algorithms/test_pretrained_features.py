@@ -15,7 +15,7 @@ import torch
 from slipstream.agents.trained import TrainedAgent
 from slipstream.algorithms import pretrained_features
 from slipstream.algorithms.engine import SUMS, Batch, Coefficients
-from slipstream.algorithms.pretrained_features import replaced
+from slipstream.algorithms.pretrained_features import replace_images
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
 from slipstream.demos.reader import Demos
@@ -23,9 +23,9 @@ from slipstream.demos.writer import Shard, prepare
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.envs.tiny.pixels import brightest_quarter
 from slipstream.errors import DemoError, MachineError
-from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.convert_weights import VptImageEncoder, VptShape, write_trunk
 from slipstream.policies.design import Design
-from slipstream.policies.pretrained import Trunk, head_design, load_trunk, with_head
+from slipstream.policies.pretrained import Trunk, from_head_params, head_design, load_trunk
 from slipstream.settings import PolicySettings
 
 SHAPE = VptShape(widths=(8, 12), blocks=1, channels=1, side=12, dense=48, features=64)
@@ -48,7 +48,7 @@ def trunk(tmp_path: Path) -> Trunk:
 def make_trunk(folder: Path, seed: int) -> Trunk:
     """Write a trunk and load it."""
     torch.manual_seed(seed)
-    write_trunk(folder, SHAPE, VptImages(SHAPE).state_dict(), {})
+    write_trunk(folder, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
     return load_trunk(str(folder))
 
 
@@ -93,7 +93,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
     """The view has rows of vectors, features and tokens, the last of each episode too; other columns stay."""
     demos = record(tmp_path / "demos", MIXED, (5, 1, 9))
-    seen = replaced(demos, trunk)
+    seen = replace_images(demos, trunk)
     assert [(f.name, f.kind, f.shape) for f in seen.schema.obs.fields] == [
         ("speed", "vector", (3,)), ("eye", "vector", (64,)), ("back", "vector", (64,)), ("map", "tokens", (4, 3)),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
 
 def test_images_alone_become_plain_rows(trunk: Trunk, tmp_path: Path) -> None:
     """Without tokens the rows are floats, as the kernels read them."""
-    seen = replaced(record(tmp_path / "demos", EYE, (4,)), trunk)
+    seen = replace_images(record(tmp_path / "demos", EYE, (4,)), trunk)
     assert seen.schema.obs.plain and seen.take("obs", np.arange(4)).dtype == np.float32
     rows = seen.shards[0].column("obs")
     assert len(rows) == 5 and rows.shape == (5, 64) and rows.dtype == np.float32
@@ -125,7 +125,7 @@ def test_a_second_time_the_trunk_is_not_asked(trunk: Trunk, tmp_path: Path, coun
     demos = record(tmp_path / "demos", EYE, (120, 80, 200))
     told: list[tuple[int, int]] = []
     began = perf_counter()
-    first = replaced(demos, trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+    first = replace_images(demos, trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
     middle = perf_counter()
     assert sum(counted) == 403 and told[-1] == (403, 403) and [done for done, _ in told] == sorted(d for d, _ in told)
     counted.clear()
@@ -133,23 +133,25 @@ def test_a_second_time_the_trunk_is_not_asked(trunk: Trunk, tmp_path: Path, coun
     seconds = []
     for _ in range(3):
         start = perf_counter()
-        again = replaced(Demos.open(tmp_path / "demos"), trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+        again = replace_images(Demos.open(tmp_path / "demos"), trunk, lambda *done: told.append(done)).load(["obs"])[
+            "obs"
+        ]
         seconds.append(perf_counter() - start)
         assert not counted and not told and np.array_equal(first, again)
     assert min(seconds) < (middle - began) / 3
-    part = replaced(demos.pick([2]), trunk).load(["obs"])["obs"]
+    part = replace_images(demos.pick([2]), trunk).load(["obs"])["obs"]
     assert not counted and np.array_equal(part, first[200:])
 
 
 def test_only_what_is_asked_for_is_computed(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
     """A few episodes cost what they hold; later ones and new recordings are added to them."""
     demos = record(tmp_path / "demos", EYE, (30, 20, 10))
-    replaced(demos.pick([1]), trunk)
+    replace_images(demos.pick([1]), trunk)
     assert sum(counted) == 21
-    replaced(demos, trunk)
+    replace_images(demos, trunk)
     assert sum(counted) == 63
     more = record(tmp_path / "demos", EYE, (7,), "second", seed=3)
-    seen = replaced(more, trunk)
+    seen = replace_images(more, trunk)
     assert sum(counted) == 71 and len(list((tmp_path / "demos" / "features").glob("*.bin"))) == 2
     assert alike(seen.episode(3)["obs"], trunk.encode(EYE.split(more.episode(3)["obs"])["eye"]))
 
@@ -158,11 +160,11 @@ def test_another_trunk_or_other_data_has_other_features(trunk: Trunk, tmp_path: 
     """Files are named by both, so that neither is taken for the other."""
     demos = record(tmp_path / "demos", EYE, (6,))
     other = make_trunk(tmp_path / "other", 1)
-    ours, theirs = (replaced(demos, one).load(["obs"])["obs"] for one in (trunk, other))
+    ours, theirs = (replace_images(demos, one).load(["obs"])["obs"] for one in (trunk, other))
     assert not np.allclose(ours, theirs, atol=1e-2)
     record(tmp_path / "elsewhere", EYE, (6,), seed=9)
     names = {path.name for path in (tmp_path / "demos" / "features").glob("*.bin")}
-    replaced(Demos.open(tmp_path / "elsewhere"), trunk)
+    replace_images(Demos.open(tmp_path / "elsewhere"), trunk)
     (name,) = (path.name for path in (tmp_path / "elsewhere" / "features").glob("*.bin"))
     assert len(names) == 2 and name not in names and name.startswith(trunk.hash[:16])
     facts = json.loads((tmp_path / "elsewhere" / "features" / name.replace(".bin", ".json")).read_text())
@@ -181,9 +183,9 @@ def test_work_that_was_stopped_goes_on(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replaced(demos, trunk, stop)
+        replace_images(demos, trunk, stop)
     counted.clear()
-    seen = replaced(demos, trunk)
+    seen = replace_images(demos, trunk)
     assert sum(counted) == 40
     for number in range(4):
         images = EYE.split(demos.episode(number)["obs"])["eye"]
@@ -193,16 +195,16 @@ def test_work_that_was_stopped_goes_on(
 def test_damaged_features_are_computed_again(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
     """A flipped bit costs its episode, a file that was cut off what is behind the cut, and neither is read as it is."""
     demos = record(tmp_path / "demos", EYE, (4, 4, 4))
-    first = replaced(demos, trunk).load(["obs"])["obs"]
+    first = replace_images(demos, trunk).load(["obs"])["obs"]
     (file,) = (tmp_path / "demos" / "features").glob("*.bin")
     data = bytearray(file.read_bytes())
     data[5 * 64 * 2 + 3] ^= 64
     file.write_bytes(data)
     counted.clear()
-    assert alike(replaced(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
+    assert alike(replace_images(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
     file.write_bytes(file.read_bytes()[:-10])
     counted.clear()
-    assert alike(replaced(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
+    assert alike(replace_images(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
 
 
 def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, tmp_path: Path) -> None:
@@ -210,11 +212,11 @@ def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, t
     blind = Schema("made-up", vector_obs(3), QUARTERS)
     prepare(tmp_path / "blind", blind)
     with pytest.raises(DemoError, match=r"have no images to read.*\nhint: leave policy.image=frozen out"):
-        replaced(Demos.open(tmp_path / "blind"), trunk)
+        replace_images(Demos.open(tmp_path / "blind"), trunk)
     demos = record(tmp_path / "demos", EYE, (4,))
     (tmp_path / "demos" / "features").write_text("in the way")
     with pytest.raises(MachineError, match=r"cannot be kept in .*features: .*\nhint: make the folder writable"):
-        replaced(demos, trunk)
+        replace_images(demos, trunk)
 
 
 def lessons(seen: Demos) -> Batch:
@@ -250,7 +252,7 @@ def test_a_head_trained_on_the_cache_plays_on_pixels(
     """Trained by the kernels on features alone, put behind the trunk, it names the quarter in images never seen."""
     demos = record(tmp_path / "demos", EYE, (400,) * 10)
     design = Design(EYE, QUARTERS, PolicySettings(hidden=(64,), image="frozen", trunk=trunk.name))
-    head, batch = head_design(design), lessons(replaced(demos, trunk))
+    head, batch = head_design(design), lessons(replace_images(demos, trunk))
     params_and_stats = head.initial_params_and_stats(0)
     head.write_normaliser(params_and_stats, batch.mean, batch.scale)
     engine = FusedEngine(head, head.split_params_and_stats(params_and_stats)[0], 1)
@@ -261,9 +263,9 @@ def test_a_head_trained_on_the_cache_plays_on_pixels(
         engine.run(batch, random.permutation(len(batch.log_prob)), coefficients(), totals)
     assert not counted
     episode_start = record(tmp_path / "episode_start", EYE, (500,), seed=11).load(["obs", "action"])
-    agent = TrainedAgent("clone", design, with_head(design, params_and_stats))
+    agent = TrainedAgent("clone", design, from_head_params(design, params_and_stats))
     acted = np.concatenate([agent.act(part) for part in np.array_split(episode_start["obs"], 5)])
     assert (acted == episode_start["action"][:, 0]).mean() > 0.9
     alone = TrainedAgent("head", head, params_and_stats)
-    seen = replaced(Demos.open(tmp_path / "episode_start"), trunk).load(["obs"])["obs"]
+    seen = replace_images(Demos.open(tmp_path / "episode_start"), trunk).load(["obs"])["obs"]
     assert (alone.act(seen) == acted).mean() > 0.99

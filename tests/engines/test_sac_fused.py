@@ -198,13 +198,13 @@ def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
     """With rewards that are not finite nothing moves, three failures end the run, and a good step forgets them."""
     soft, sampler = make(engine, **PAIR)
     run((soft, sampler), 2)
-    before, rewards = soft.snapshot(), sampler.replay.data.reward.copy()
-    sampler.replay.data.reward[:] = np.nan
+    before, rewards = soft.snapshot(), sampler.buffer.data.reward.copy()
+    sampler.buffer.data.reward[:] = np.nan
     assert run((soft, sampler), 10)[UPDATES] == 0
     assert soft.counters.tolist() == [2, 3, 3, 2]
     after = soft.snapshot()
     assert all(np.array_equal(after[name], before[name]) for name in before if name != "counters")
-    sampler.replay.data.reward[:] = rewards
+    sampler.buffer.data.reward[:] = rewards
     assert run((soft, sampler), 1)[UPDATES] == 1
     assert soft.counters.tolist() == [3, 0, 3, 3]
 
@@ -213,7 +213,7 @@ def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
 def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads: int) -> None:
     """If only the actor's step fails, the critics' stands and the failure is counted."""
     soft, sampler = make(engine, threads=threads, **PAIR)
-    sampler.replay.data.ended[:] = TERMINATED
+    sampler.buffer.data.ended[:] = TERMINATED
     before = soft.snapshot()
     assert run((soft, sampler), 3, COEFFICIENTS._replace(temperature=1e36))[UPDATES] == 0
     assert soft.counters.tolist() == [3, 3, 3, 0]

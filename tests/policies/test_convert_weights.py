@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.policies.convert_weights import (
-    VptImages,
+    VptImageEncoder,
     VptShape,
-    compare,
+    compare_keys,
     copy_matching,
     read_tensors,
     read_trunk,
@@ -100,7 +100,7 @@ def forward(state: dict[str, Tensor], images: Tensor) -> Tensor:
 def test_the_layout_is_that_of_the_published_models() -> None:
     """Keys and shapes of the smallest model: sizes, biases and norms are where its files have them."""
     with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in VptImages(VptShape()).state_dict().items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in VptImageEncoder(VptShape()).state_dict().items()}
     assert (
         shapes["cnn.stacks.0.firstconv.layer.weight"] == (64, 3, 3, 3)
         and "cnn.stacks.0.firstconv.norm.weight" not in shapes
@@ -123,7 +123,7 @@ def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
     tensors = read_tensors(file)
     shape = vpt_shape(tensors)
     assert shape == SMALL
-    report = compare(shape, tensors)
+    report = compare_keys(shape, tensors)
     assert report.share == 1.0 and not report.missing and not report.mismatched
     assert set(report.matched) == {key for key in state if key.startswith(IMAGES)} and len(report.unused) == 3
     write_trunk(tmp_path / "trunk", shape, copy_matching(shape, tensors, report), {"file": file.name})
@@ -139,7 +139,7 @@ def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
 def test_half_precision_weights_are_taken_over_as_single() -> None:
     """Whatever floats the file holds, the trunk computes in single precision."""
     state = {key: value.half() for key, value in policy_file().items()}
-    taken = copy_matching(SMALL, state, compare(SMALL, state))
+    taken = copy_matching(SMALL, state, compare_keys(SMALL, state))
     assert {tensor.dtype for tensor in taken.values()} == {torch.float32}
 
 
@@ -149,7 +149,7 @@ def test_missing_and_mismatched_keys_are_named() -> None:
     del state[f"{IMAGES}cnn.stacks.1.n.bias"]
     state[f"{IMAGES}linear.norm.weight"] = torch.zeros(3)
     state["net.something.else"] = torch.zeros(1)
-    report = compare(vpt_shape(state), state)
+    report = compare_keys(vpt_shape(state), state)
     assert report.missing == [f"{IMAGES}cnn.stacks.1.n.bias"]
     assert report.mismatched == [f"{IMAGES}linear.norm.weight: expected (10,), found (3,)"]
     assert "net.something.else" in report.unused and f"{IMAGES}linear.norm.weight" not in report.unused
@@ -167,7 +167,7 @@ def test_missing_and_mismatched_keys_are_named() -> None:
 
 def test_a_file_of_another_kind_matches_nothing() -> None:
     """Keys of some other network leave everything missing, and many names are cut short."""
-    report = compare(vpt_shape({}), {"encoder.weight": torch.zeros(2)})
+    report = compare_keys(vpt_shape({}), {"encoder.weight": torch.zeros(2)})
     assert report.share == 0.0 and report.unused == ["encoder.weight"] and len(report.missing) > 40
     assert ", ...)" in report.words()
 
@@ -234,7 +234,7 @@ def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path) -> None:
 
 def test_a_trunk_of_another_kind_is_refused(tmp_path: Path) -> None:
     """A folder of a later version, or without its weights, says so."""
-    write_trunk(tmp_path, SMALL, VptImages(SMALL).state_dict(), {})
+    write_trunk(tmp_path, SMALL, VptImageEncoder(SMALL).state_dict(), {})
     text = (tmp_path / "trunk.json").read_text()
     (tmp_path / "trunk.json").write_text(text.replace("vpt-impala", "other"))
     with pytest.raises(ConfigError, match="is a trunk of the kind other, version 1"):

@@ -20,10 +20,17 @@ from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines.torch_engine import TorchEngine
 from slipstream.errors import CheckpointError, ConfigError, MachineError
 from slipstream.policies import pretrained
-from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.convert_weights import VptImageEncoder, VptShape, write_trunk
 from slipstream.policies.design import Design
 from slipstream.policies.fused_actor import make_actor
-from slipstream.policies.pretrained import CLIP_DEVIATION, CLIP_MEAN, head_design, head_of, load_trunk, with_head
+from slipstream.policies.pretrained import (
+    CLIP_MEAN,
+    CLIP_STD,
+    from_head_params,
+    head_design,
+    load_trunk,
+    to_head_params,
+)
 from slipstream.policies.torch_actor import TorchActor
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
@@ -66,7 +73,7 @@ def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of our own kind with random weights: nothing but torch is needed to read it."""
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("trunks") / "own"
-    write_trunk(folder, SHAPE, VptImages(SHAPE).state_dict(), {})
+    write_trunk(folder, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
     return folder
 
 
@@ -99,7 +106,7 @@ def pooled(folder: Path, images: Array, **more: Any) -> Array:
     from transformers import CLIPVisionModel
 
     model = CLIPVisionModel.from_pretrained(folder, local_files_only=True).eval()
-    scaled = (images / 255.0 - np.array(CLIP_MEAN)) / np.array(CLIP_DEVIATION)
+    scaled = (images / 255.0 - np.array(CLIP_MEAN)) / np.array(CLIP_STD)
     with torch.no_grad():
         told = model(torch.tensor(scaled.transpose(0, 3, 1, 2), dtype=torch.float32), **more)
     result: Array = told.pooler_output.numpy()
@@ -147,7 +154,7 @@ def test_other_sizes_are_resized_as_pillow_does(shape: tuple[int, int, int], cli
     """Images are brought to the trunk's size by an antialiased bicubic, within one step of Pillow's."""
     images = 96 + pictures(3, shape) // 4  # Pillow also cuts overshoots off between rows and columns
     ready = load_trunk(str(clip)).prepare(torch.from_numpy(images)).numpy().transpose(0, 2, 3, 1)
-    levels = (ready * np.array(CLIP_DEVIATION) + np.array(CLIP_MEAN)) * 255
+    levels = (ready * np.array(CLIP_STD) + np.array(CLIP_MEAN)) * 255
     for image, level in zip(images, levels, strict=True):
         expected = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.float64)
         assert np.abs(level - expected).max() < 1.01
@@ -269,7 +276,7 @@ def test_broken_folders_are_refused(clip: Path, trunk: Path, tmp_path: Path) -> 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     """A trunk that makes NaN of an image is damaged."""
-    state = VptImages(SHAPE).state_dict()
+    state = VptImageEncoder(SHAPE).state_dict()
     state["linear.norm.bias"][0] = torch.nan
     write_trunk(tmp_path / "own", SHAPE, state, {})
     with pytest.raises(ConfigError, match="gives features that are not finite"):
@@ -310,8 +317,8 @@ def test_a_head_on_features_is_the_policy_on_pixels(
     head = head_design(design)
     assert head.fused == (seen != "mixed") and not design.fused
     assert len(mean) == design.numbers == head.obs.floats == design.obs.floats + (40 if seen == "fast" else 20)
-    head_pack = head_of(design, params_and_stats)
-    assert np.array_equal(with_head(design, head_pack), params_and_stats)
+    head_pack = to_head_params(design, params_and_stats)
+    assert np.array_equal(from_head_params(design, head_pack), params_and_stats)
     ours, theirs = policy_arrays(design, params_and_stats), policy_arrays(head, head_pack)
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
     obs, mask, _ = make_samples(design, 70)
@@ -335,7 +342,7 @@ def test_first_weights_are_those_of_the_head(make_frozen: Callable[..., Any]) ->
     """A run with a trunk starts from the weights that its head alone would start from."""
     design, _ = make_frozen("continuous", FAST)
     assert np.array_equal(
-        design.initial_params_and_stats(3), with_head(design, head_design(design).initial_params_and_stats(3))
+        design.initial_params_and_stats(3), from_head_params(design, head_design(design).initial_params_and_stats(3))
     )
 
 
@@ -374,7 +381,7 @@ def test_a_description_names_its_trunk(trunk: Path, tmp_path: Path, make_frozen:
     away = told | {"policy": told["policy"] | {"trunk": "a/b"}, "trunk": told["trunk"] | {"name": "a/b"}}
     with pytest.raises(CheckpointError, match=r"where there is a network, by: hf download a/b"):
         Design.read(away)
-    write_trunk(copy, SHAPE, VptImages(SHAPE).state_dict(), {})
+    write_trunk(copy, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
     with pytest.raises(
         CheckpointError, match=r"is not the one that this policy was trained with.*\nhint: put the former"
     ):
@@ -414,8 +421,8 @@ def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Cal
     assert run.agent().params_and_stats.size == first.size and not np.array_equal(run.agent().params_and_stats, first)
     assert np.allclose(*told_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
     found = load_trunk(str(clip))
-    facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_FACTS}
-    told = {"kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_DEVIATION, **facts}
+    facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_CONFIG_KEYS}
+    told = {"kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_STD, **facts}
     assert found.hash == before == pretrained.digest(told, found.net.state_dict())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from slipstream.algorithms.replay_buffer import ReplaySampler
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
-from slipstream.policies.parameter_layout import NetworkSpec, NetworkLayout
+from slipstream.policies.parameter_layout import NetworkLayout, NetworkSpec
 from slipstream.settings import SACSettings
 
 ADAM_EPS = 1e-8
