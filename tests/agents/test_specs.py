@@ -56,10 +56,12 @@ def test_every_form(trained: Run) -> None:
             "scripted:chasr",
             "`soccer` has no player `scripted:chasr`. Did you mean `chaser`?\nhint: use one of: chaser, keeper, rule",
         ),
-        ("run:there/is@nothing", f"`@nothing` in `run:there/is@nothing` is neither `best` nor a number of steps.\n"
-         f"hint: write {FORMS}"),
+        (
+            "run:there/is@nothing",
+            f"`@nothing` in `run:there/is@nothing` is neither `best` nor a number of steps.\nhint: write {FORMS}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_malformed_specs_are_a_wrong_flag(text: str, message: str) -> None:
     """What does not name an agent says what would; the exit code is 2."""
     with pytest.raises(ConfigError) as caught:
@@ -93,8 +95,8 @@ def test_a_trained_agent_must_fit_the_env(trained: Run) -> None:
         load_agent(f"run:{trained.path}", spec_of(CARTPOLE), CARTPOLE)
     spec = spec_of(SOCCER)
     assert str(caught.value) == (
-        f"{agent.name} reads {spec.obs.width} numbers and gives choices of {spec.action.sizes[0]}, but "
-        "`gymnasium:CartPole-v1` has 4 numbers and choices of 2.\n"
+        f"{agent.name} reads {spec.obs.width} numbers and outputs discrete actions of {spec.action.sizes[0]}, but "
+        "`gymnasium:CartPole-v1` has 4 numbers and discrete actions of 2.\n"
         "hint: evaluate it on the env it was trained on (provenance.json in its run names it)"
     )
     assert caught.value.code == 5

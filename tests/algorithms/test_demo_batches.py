@@ -155,5 +155,5 @@ def test_the_memory_runs_along_episodes(
 def test_no_episode_is_an_error(make_demos: Callable[..., Path], make_policy: Callable[..., Any]) -> None:
     """Nothing to learn from is said at once."""
     design, _ = make_policy(obs=6)
-    with pytest.raises(DemoError, match="no episode to learn from"):
+    with pytest.raises(DemoError, match="holds no episode"):
         DemoBatches(Demos.open(make_demos()).pick([]), design, 1.0, 0.9, 1)

@@ -32,10 +32,12 @@ SHAPE = VptShape(widths=(8, 12), blocks=1, channels=1, side=12, dense=48, featur
 EYE = ObsSpec((ObsField("eye", "image", (12, 12, 1)),))
 MIXED = ObsSpec(
     (
-        ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (4, 3)),
+        ObsField("speed", "vector", (3,)),
+        ObsField("eye", "image", (12, 12, 1)),
+        ObsField("map", "tokens", (4, 3)),
         ObsField("back", "image", (8, 10, 1)),
     )
-)  # fmt: skip
+)
 QUARTERS = ActionSpec("discrete", (4,))
 
 
@@ -95,8 +97,11 @@ def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
     demos = record(tmp_path / "demos", MIXED, (5, 1, 9))
     seen = replace_images(demos, trunk)
     assert [(f.name, f.kind, f.shape) for f in seen.schema.obs.fields] == [
-        ("speed", "vector", (3,)), ("eye", "vector", (64,)), ("back", "vector", (64,)), ("map", "tokens", (4, 3)),
-    ]  # fmt: skip
+        ("speed", "vector", (3,)),
+        ("eye", "vector", (64,)),
+        ("back", "vector", (64,)),
+        ("map", "tokens", (4, 3)),
+    ]
     for number in range(3):
         before, after = demos.episode(number), seen.episode(number)
         given, told = MIXED.split(before["obs"]), seen.schema.obs.split(after["obs"])
@@ -211,11 +216,11 @@ def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, t
     """Both are told apart by exit code, with what to do."""
     blind = Schema("made-up", vector_obs(3), QUARTERS)
     prepare(tmp_path / "blind", blind)
-    with pytest.raises(DemoError, match=r"have no images to read.*\nhint: leave policy.image=frozen out"):
+    with pytest.raises(DemoError, match=r"have no images.*\nhint: remove policy.image=frozen"):
         replace_images(Demos.open(tmp_path / "blind"), trunk)
     demos = record(tmp_path / "demos", EYE, (4,))
     (tmp_path / "demos" / "features").write_text("in the way")
-    with pytest.raises(MachineError, match=r"cannot be kept in .*features: .*\nhint: make the folder writable"):
+    with pytest.raises(MachineError, match=r"cannot be written to .*features: .*\nhint: make the folder writable"):
         replace_images(demos, trunk)
 
 
@@ -226,11 +231,22 @@ def lessons(seen: Demos) -> Batch:
     zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
     deviation = columns["obs"].std(axis=0) + np.float32(1e-3)
     return Batch(
-        obs=columns["obs"], mean=columns["obs"].mean(axis=0), scale=(1 / deviation).astype(np.float32),
-        mask=np.zeros((count, 0), np.uint8), action=columns["action"], log_prob=zeros, value=zeros.copy(), advantage=ones,
-        value_target=zeros.copy(), weight=ones.copy(), episode_start=np.zeros(count, np.uint8), state=np.zeros((count, 0), np.float32),
-        reference=np.zeros((count, 0), np.float32), partner=np.zeros(0, np.int64), rows=count,
-    )  # fmt: skip
+        obs=columns["obs"],
+        mean=columns["obs"].mean(axis=0),
+        scale=(1 / deviation).astype(np.float32),
+        mask=np.zeros((count, 0), np.uint8),
+        action=columns["action"],
+        log_prob=zeros,
+        value=zeros.copy(),
+        advantage=ones,
+        value_target=zeros.copy(),
+        weight=ones.copy(),
+        episode_start=np.zeros(count, np.uint8),
+        state=np.zeros((count, 0), np.float32),
+        reference=np.zeros((count, 0), np.float32),
+        partner=np.zeros(0, np.int64),
+        rows=count,
+    )
 
 
 @pytest.fixture
@@ -239,9 +255,17 @@ def coefficients() -> Callable[[], Coefficients]:
 
     def make() -> Coefficients:
         return Coefficients(
-            minibatch=256, clip=1e6, clip_value=0.0, value=0.0, entropy=0.0, max_grad_norm=1.0, learning_rate=3e-3,
-            adam_eps=1e-8, weight_decay=0.0, normalise_advantage=False,
-        )  # fmt: skip
+            minibatch=256,
+            clip=1e6,
+            clip_value=0.0,
+            value=0.0,
+            entropy=0.0,
+            max_grad_norm=1.0,
+            learning_rate=3e-3,
+            adam_eps=1e-8,
+            weight_decay=0.0,
+            normalise_advantage=False,
+        )
 
     return make
 

@@ -326,27 +326,11 @@ def test_demos_of_a_run_are_its_replay_buffer(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"reward": None},
-        "The demos PATH lack `reward`; they hold action, next_obs, obs, terminated.\nhint: record `reward` too",
-    ),
-    (
-        {"obs": np.zeros((4, 2), np.float32)},
-        "`obs` of the demos PATH should be (4, 1) but is (4, 2).\nhint: record them on the env of this run",
-    ),
-    (
-        {"action": np.zeros((4, 3), np.float32)},
-        "`action` of the demos PATH should be (4, 1) but is (4, 3).\nhint: record them on the env of this run",
-    ),
-    (
-        {"reward": np.array([1, np.nan, 0, 0], np.float32)},
-        "`reward` of the demos PATH holds numbers that are not finite.\nhint: leave those steps out",
-    ),
-    (
-        {"action": np.array([[0], [3.0], [-2.5], [1]], np.float32)},
-        "2 of 4 actions of the demos PATH lie outside of [-2.0] to [2.0].\n"
-        "hint: record the actions that the env is given",
-    ),
+    ({"reward": None}, "lack `reward`; they hold action, next_obs, obs, terminated"),
+    ({"obs": np.zeros((4, 2), np.float32)}, "`obs` of the demos PATH should be (4, 1) but is (4, 2)"),
+    ({"action": np.zeros((4, 3), np.float32)}, "`action` of the demos PATH should be (4, 1) but is (4, 3)"),
+    ({"reward": np.array([1, np.nan, 0, 0], np.float32)}, "`reward` of the demos PATH"),
+    ({"action": np.array([[0], [3.0], [-2.5], [1]], np.float32)}, "2 of 4 actions of the demos PATH"),
     (
         {
             "obs": np.zeros((0, 1), np.float32),
@@ -355,18 +339,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             "terminated": np.zeros(0, np.uint8),
             "action": np.zeros((0, 1), np.float32),
         },
-        "The demos PATH hold no transition.\nhint: name a file or a run that holds some",
+        "The demos PATH hold no transitions",
     ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_demos_that_cannot_be_used_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """What is wrong is named, with exit code 4."""
+def test_invalid_demos_raise(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Invalid demos raise a DemoError (exit code 4) that names the file, the column and the values."""
     path = write_demos(tmp_path / "demos.safetensors", **changes)
     with pytest.raises(DemoError) as caught:
         load_demos(path, make_design())
-    assert str(caught.value) == message.replace("PATH", path)
+    assert message.replace("PATH", path) in caught.value.message
+    assert caught.value.hint
     assert caught.value.code == 4
 
 
@@ -383,7 +368,7 @@ def test_demos_of_masked_choices_need_masks(tmp_path: Path) -> None:
 def test_files_and_runs_without_demos_are_refused(tmp_path: Path) -> None:
     """A file that is none, a run without a buffer, a run without checkpoints."""
     (tmp_path / "text.safetensors").write_text("not really")
-    with pytest.raises(DemoError, match=r"cannot be read: .*\nhint: sac.demos names a demos folder, a .safet"):
+    with pytest.raises(DemoError, match=r"cannot be read: .*\nhint: .*sac.demos"):
         load_demos(str(tmp_path / "text.safetensors"), make_design())
     with pytest.raises(DemoError, match="cannot be read"):
         load_demos(str(tmp_path / "nowhere.safetensors"), make_design())
@@ -391,8 +376,7 @@ def test_files_and_runs_without_demos_are_refused(tmp_path: Path) -> None:
     save(run, Checkpoint(5, {"learner": {"weight/x": np.zeros(3)}}, {}))
     with pytest.raises(DemoError) as caught:
         load_demos(str(run.path), make_design())
-    assert str(caught.value) == (
-        f"The run {run.path} has no replay buffer: it was not trained with SAC.\nhint: name a run of algorithm=sac"
-    )
+    assert f"The run {run.path} has no replay buffer" in caught.value.message
+    assert "algorithm=sac" in str(caught.value)
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
         load_demos(str(tmp_path / "other"), make_design())

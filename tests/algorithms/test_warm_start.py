@@ -91,9 +91,13 @@ def test_the_weight_follows_a_target(soccer_clone: Path, tmp_path: Path) -> None
     free = {"ppo__value_warmup": 0, "ppo__reference_decay": 1.0}
     for target, pull in ((1e3, (1 / 1.5) ** 2), (1e-9, 1.5**2)):
         run = train(
-            "soccer", run=tmp_path / f"run{target}", start=f"run:{soccer_clone}", ppo__reference_target=target, **free,
+            "soccer",
+            run=tmp_path / f"run{target}",
+            start=f"run:{soccer_clone}",
+            ppo__reference_target=target,
+            **free,
             **small,
-        )  # fmt: skip
+        )
         assert load(find(RunDir.open(run.path))).groups["learner"]["anchor.pull"][0] == pytest.approx(pull)
 
 
@@ -109,10 +113,19 @@ def test_nobody_is_asked_once_the_weight_is_gone(soccer_clone: Path, tmp_path: P
 def test_a_run_from_a_clone_goes_on_exactly(soccer_clone: Path, tmp_path: Path) -> None:
     """With teacher, demos, reference, warm-up and gate: resumed is uninterrupted, bit for bit."""
     settings = {
-        "start": f"run:{soccer_clone}", "ppo__teacher": "scripted:rule", "ppo__demos": str(tmp_path / "demos"),
-        "ppo__demo_batch": 64, "ppo__value_warmup": 1, "ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8,
-        "every__evaluate": 512, "evaluation__games": 4, "evaluation__rollback_after": 1, "opponent": "scripted:chaser",
-    } | SOCCER  # fmt: skip
+        "start": f"run:{soccer_clone}",
+        "ppo__teacher": "scripted:rule",
+        "ppo__demos": str(tmp_path / "demos"),
+        "ppo__demo_batch": 64,
+        "ppo__value_warmup": 1,
+        "ppo__rollout": 32,
+        "ppo__minibatch": 128,
+        "plan__envs": 8,
+        "every__evaluate": 512,
+        "evaluation__games": 4,
+        "evaluation__rollback_after": 1,
+        "opponent": "scripted:chaser",
+    } | SOCCER
     whole = train("soccer", run=tmp_path / "whole", steps=2048, **settings)
     half = train("soccer", run=tmp_path / "half", steps=1024, **settings)
     again = resume(half.path, steps=2048)
@@ -127,9 +140,15 @@ def test_a_run_from_a_clone_goes_on_exactly(soccer_clone: Path, tmp_path: Path) 
 def test_a_teacher_and_demos_are_imitated(soccer_clone: Path, tmp_path: Path, quick: Callable[..., Run]) -> None:
     """Their losses are logged and fall; the weight of the demos decays, and a schedule lets the teacher go."""
     rows = quick(
-        name="taught", ppo__teacher="scripted:rule", ppo__demos=str(tmp_path / "demos"), ppo__demo_decay=0.5,
-        ppo__teacher_coef=2.0, ppo__learning_rate=3e-3, steps=40_000, every__log=1,
-    ).metrics()  # fmt: skip
+        name="taught",
+        ppo__teacher="scripted:rule",
+        ppo__demos=str(tmp_path / "demos"),
+        ppo__demo_decay=0.5,
+        ppo__teacher_coef=2.0,
+        ppo__learning_rate=3e-3,
+        steps=40_000,
+        every__log=1,
+    ).metrics()
     assert rows[-1]["ppo/teacher_loss"] < rows[0]["ppo/teacher_loss"] - 0.2
     assert rows[1]["ppo/demo_weight"] == pytest.approx(0.05)
     assert np.isfinite([row["ppo/demo_loss"] for row in rows]).all()
@@ -168,8 +187,8 @@ def test_what_does_not_fit_is_said(soccer_clone: Path) -> None:
     """Another network, other observations, another kind of action."""
     donor = TrainedAgent.from_run(soccer_clone).design
     other = Design(donor.obs, donor.action, PolicySettings(hidden=(9,)))
-    with pytest.raises(ConfigError, match="has another network than this run asks for"):
+    with pytest.raises(ConfigError, match="has another network than this run"):
         load_start(f"run:{soccer_clone}", other, other.initial_params_and_stats(0))
-    with pytest.raises(ConfigError, match="sees and does other things"):
+    with pytest.raises(ConfigError, match="other observation or action spaces"):
         settings = configure("soccer:2v2", flags={"start": f"run:{soccer_clone}"}).settings
         build(choose_env("soccer:2v2", settings), settings)

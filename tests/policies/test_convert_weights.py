@@ -190,11 +190,9 @@ def test_a_malicious_file_is_not_run(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(2), "b": Bomb(mark)}, zipped)
     model.write_bytes(pickle.dumps(Bomb(mark)))
     for file in (plain, zipped):
-        with pytest.raises(CheckpointError, match=r"is not a file of tensors alone.*\nhint: .*never loaded"):
+        with pytest.raises(CheckpointError, match=r"is not a file of tensors.*\nhint: .*never loaded"):
             read_tensors(file)
-    with pytest.raises(
-        CheckpointError, match=r"is a pickle of settings, which could run anything.*\nhint: name the \.weights"
-    ):
+    with pytest.raises(CheckpointError, match=r"is a pickle of settings, which can execute code.*\nhint: .*\.weights"):
         read_tensors(model)
     assert not mark.exists()
     pickle.loads(plain.read_bytes())
@@ -220,12 +218,12 @@ def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path) -> None:
         ".": "cannot be converted: it is a folder",
         "packed.tar.gz": "is an archive",
         "packed.tar": "is an archive",
-        "garbage": "not a file of tensors alone",
-        "empty": "not a file of tensors alone",
-        "half": "not a file of tensors alone",
-        "half.safetensors": "not a file of tensors alone",
-        "numbers": "something else than tensors by name",
-        "bare": "something else than tensors by name",
+        "garbage": "not a file of tensors",
+        "empty": "not a file of tensors",
+        "half": "not a file of tensors",
+        "half.safetensors": "not a file of tensors",
+        "numbers": "something other than named tensors",
+        "bare": "something other than named tensors",
     }
     for name, words in expected.items():
         with pytest.raises(CheckpointError, match=words):

@@ -204,12 +204,10 @@ def test_a_missing_trunk_says_how_to_provide_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     with pytest.raises(ConfigError) as caught:
         load_trunk("nobody/no-such-model")
-    assert str(caught.value) == (
-        "The trunk `nobody/no-such-model` is neither a folder nor a model in this machine's Hugging Face cache, and "
-        "nothing is downloaded.\n"
-        "hint: where there is a network: hf download nobody/no-such-model --local-dir DIR; then, here: policy.trunk=DIR"
-    )
-    with pytest.raises(ConfigError, match=r"`/no/such/folder/at/all` is neither a folder.*\nhint: name a folder"):
+    assert "The trunk `nobody/no-such-model` is neither a folder nor a model" in caught.value.message
+    assert "hf download nobody/no-such-model --local-dir DIR" in caught.value.hint
+    assert "policy.trunk=DIR" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"`/no/such/folder/at/all` is neither a folder.*\nhint: "):
         load_trunk("/no/such/folder/at/all")
 
 
@@ -252,7 +250,7 @@ def test_broken_folders_are_refused(clip: Path, trunk: Path, tmp_path: Path) -> 
     tensors = load_file(other / "model.safetensors")
     del tensors["pre_layrnorm.bias"]
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=r"lacks 1 of its weights, pre_layrnorm.bias"):
+    with pytest.raises(ConfigError, match=r"lacks 1 of its weights, such as pre_layrnorm.bias"):
         load_trunk(str(other))
     (other / "model.safetensors").write_bytes(b"garbage")
     with pytest.raises(ConfigError, match=r"cannot be read: .*\nhint: download it again"):
@@ -279,16 +277,16 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     state = VptImageEncoder(SHAPE).state_dict()
     state["linear.norm.bias"][0] = torch.nan
     write_trunk(tmp_path / "own", SHAPE, state, {})
-    with pytest.raises(ConfigError, match="gives features that are not finite"):
+    with pytest.raises(ConfigError, match="features that are not finite"):
         load_trunk(str(tmp_path / "own"))
 
 
 def test_settings_must_agree() -> None:
     """A frozen image without a trunk, or a trunk that nothing reads, is an error that says what to set."""
     obs = ObsSpec((ObsField("", "vector", (2,)),))
-    with pytest.raises(ConfigError, match=r"`policy.image` = frozen says nothing .*\nhint: set policy.trunk"):
+    with pytest.raises(ConfigError, match=r"`policy.image` = frozen needs `policy.trunk`.*\nhint: set policy.trunk"):
         Design(obs, None, PolicySettings(image="frozen"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"`policy.trunk` = x does nothing while `policy.image` = nature"):
+    with pytest.raises(ConfigError, match=r"`policy.trunk` = x has no effect with `policy.image` = nature"):
         Design(obs, None, PolicySettings(trunk="x"))  # type: ignore[arg-type]
 
 
@@ -317,13 +315,16 @@ def test_a_head_on_features_is_the_policy_on_pixels(
     head = head_design(design)
     assert head.fused == (seen != "mixed") and not design.fused
     assert len(mean) == design.numbers == head.obs.floats == design.obs.floats + (40 if seen == "fast" else 20)
-    head_pack = to_head_params(design, params_and_stats)
-    assert np.array_equal(from_head_params(design, head_pack), params_and_stats)
-    ours, theirs = policy_arrays(design, params_and_stats), policy_arrays(head, head_pack)
+    head_params = to_head_params(design, params_and_stats)
+    assert np.array_equal(from_head_params(design, head_params), params_and_stats)
+    ours, theirs = policy_arrays(design, params_and_stats), policy_arrays(head, head_params)
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
     obs, mask, _ = make_samples(design, 70)
     told = []
-    for which, weights, rows in ((design, params_and_stats, obs), (head, head_pack, seen_by_head(design, obs, trunk))):
+    for which, weights, rows in (
+        (design, params_and_stats, obs),
+        (head, head_params, seen_by_head(design, obs, trunk)),
+    ):
         acting = make_actor(which)
         acting.load(weights)
         action, log_prob, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
@@ -376,15 +377,13 @@ def test_a_description_names_its_trunk(trunk: Path, tmp_path: Path, make_frozen:
     shutil.rmtree(copy)
     with pytest.raises(CheckpointError) as caught:
         Design.read(told)
-    assert f"read by the frozen trunk `{copy}`, which cannot be had: The trunk `{copy}` is neither" in str(caught.value)
-    assert caught.value.hint == f"put it, or a link to it, back at {copy}"
+    assert f"the frozen trunk `{copy}`, which cannot be loaded: The trunk `{copy}` is neither" in str(caught.value)
+    assert str(copy) in caught.value.hint
     away = told | {"policy": told["policy"] | {"trunk": "a/b"}, "trunk": told["trunk"] | {"name": "a/b"}}
-    with pytest.raises(CheckpointError, match=r"where there is a network, by: hf download a/b"):
+    with pytest.raises(CheckpointError, match=r"hf download a/b"):
         Design.read(away)
     write_trunk(copy, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
-    with pytest.raises(
-        CheckpointError, match=r"is not the one that this policy was trained with.*\nhint: put the former"
-    ):
+    with pytest.raises(CheckpointError, match=r"is not the one that this policy was trained with.*\nhint: "):
         Design.read(told)
 
 
@@ -449,7 +448,7 @@ def test_the_reader_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:
     assert load_trunk(f"run:{base.path}@256").hash == found.hash
     second = quick("pixels", "second", policy__image="frozen", policy__trunk=f"run:{base.path}", **SMALL)
     assert np.allclose(*told_twice(second, frames), atol=1e-5)
-    with pytest.raises(ConfigError, match=r"reads images by a frozen trunk itself.*\nhint: write policy.trunk=run:"):
+    with pytest.raises(ConfigError, match=r"uses a frozen trunk itself.*\nhint: write policy.trunk=run:"):
         load_trunk(f"run:{second.path}")
     with pytest.raises(CheckpointError, match="No run at nowhere"):
         load_trunk("run:nowhere")
