@@ -1,4 +1,4 @@
-"""Features of demos: computed once, kept, checked, and as good to learn from as the images."""
+"""Cached features of demos: computed once, verified, and as useful for training as images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_trunk(folder: Path, seed: int) -> Trunk:
 
 
 def record(folder: Path, obs: ObsSpec, lengths: tuple[int, ...], name: str = "first", seed: int = 0) -> Demos:
-    """Append a shard of noise with a bright pixel in the quarter that the action names."""
+    """Append a shard of noise with a bright pixel in the quarter of the action."""
     schema, random = Schema("made-up", obs, QUARTERS), np.random.default_rng(seed)
     prepare(folder, schema)
     shard = Shard(folder, name, schema, {})
@@ -73,14 +73,14 @@ def record(folder: Path, obs: ObsSpec, lengths: tuple[int, ...], name: str = "fi
     return Demos.open(folder)
 
 
-def alike(cached: Array, told: Array) -> bool:
-    """Whether features are the same but for the last bit, which depends on how many images were read together."""
-    return cached.shape == told.shape and np.allclose(cached, told, rtol=2e-3, atol=1e-4)
+def alike(cached: Array, computed: Array) -> bool:
+    """Whether features are equal up to the last bit, which depends on the batch size."""
+    return cached.shape == computed.shape and np.allclose(cached, computed, rtol=2e-3, atol=1e-4)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of images of every time that a trunk reads some."""
+    """The number of images of every call of the trunk."""
     counts: list[int] = []
     read = Trunk.read
 
@@ -93,7 +93,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
-    """The view has rows of vectors, features and tokens, the last of each episode too; other columns stay."""
+    """Rows hold vectors, features and tokens, also of each episode's last observation; other columns are unchanged."""
     demos = record(tmp_path / "demos", MIXED, (5, 1, 9))
     seen = replace_images(demos, trunk)
     assert [(f.name, f.kind, f.shape) for f in seen.schema.obs.fields] == [
@@ -104,10 +104,10 @@ def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
     ]
     for number in range(3):
         before, after = demos.episode(number), seen.episode(number)
-        given, told = MIXED.split(before["obs"]), seen.schema.obs.split(after["obs"])
+        given, features = MIXED.split(before["obs"]), seen.schema.obs.split(after["obs"])
         for name in ("eye", "back"):
-            assert alike(told[name], trunk.encode(given[name]))
-        assert np.array_equal(told["speed"], given["speed"]) and np.array_equal(told["map"], given["map"])
+            assert alike(features[name], trunk.encode(given[name]))
+        assert np.array_equal(features["speed"], given["speed"]) and np.array_equal(features["map"], given["map"])
         assert len(after["obs"]) == len(after["reward"]) + 1 and np.array_equal(after["action"], before["action"])
     steps = np.array([0, 5, 14, 7])
     whole = seen.load(["obs", "reward"])
@@ -118,38 +118,42 @@ def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
 
 
 def test_images_alone_become_plain_rows(trunk: Trunk, tmp_path: Path) -> None:
-    """Without tokens the rows are floats, as the kernels read them."""
+    """Without tokens the rows are float vectors that the kernels can read."""
     seen = replace_images(record(tmp_path / "demos", EYE, (4,)), trunk)
     assert seen.schema.obs.plain and seen.take("obs", np.arange(4)).dtype == np.float32
     rows = seen.shards[0].column("obs")
     assert len(rows) == 5 and rows.shape == (5, 64) and rows.dtype == np.float32
 
 
-def test_a_second_time_the_trunk_is_not_asked(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
-    """What is on disk is read from there, many times quicker, whatever part of the demos is asked for."""
+def test_cached_features_are_not_computed_again(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """Cached features are read from disk for any subset of the demos."""
     demos = record(tmp_path / "demos", EYE, (120, 80, 200))
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     began = perf_counter()
-    first = replace_images(demos, trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+    first = replace_images(demos, trunk, lambda *done: progress.append(done)).load(["obs"])["obs"]
     middle = perf_counter()
-    assert sum(counted) == 403 and told[-1] == (403, 403) and [done for done, _ in told] == sorted(d for d, _ in told)
+    assert (
+        sum(counted) == 403
+        and progress[-1] == (403, 403)
+        and [done for done, _ in progress] == sorted(d for d, _ in progress)
+    )
     counted.clear()
-    told.clear()
+    progress.clear()
     seconds = []
     for _ in range(3):
         start = perf_counter()
-        again = replace_images(Demos.open(tmp_path / "demos"), trunk, lambda *done: told.append(done)).load(["obs"])[
-            "obs"
-        ]
+        again = replace_images(Demos.open(tmp_path / "demos"), trunk, lambda *done: progress.append(done)).load(
+            ["obs"]
+        )["obs"]
         seconds.append(perf_counter() - start)
-        assert not counted and not told and np.array_equal(first, again)
+        assert not counted and not progress and np.array_equal(first, again)
     assert min(seconds) < (middle - began) / 3
     part = replace_images(demos.pick([2]), trunk).load(["obs"])["obs"]
     assert not counted and np.array_equal(part, first[200:])
 
 
-def test_only_what_is_asked_for_is_computed(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
-    """A few episodes cost what they hold; later ones and new recordings are added to them."""
+def test_only_requested_episodes_are_computed(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """Only requested episodes are computed; later ones and new recordings are added."""
     demos = record(tmp_path / "demos", EYE, (30, 20, 10))
     replace_images(demos.pick([1]), trunk)
     assert sum(counted) == 21
@@ -162,7 +166,7 @@ def test_only_what_is_asked_for_is_computed(trunk: Trunk, tmp_path: Path, counte
 
 
 def test_another_trunk_or_other_data_has_other_features(trunk: Trunk, tmp_path: Path) -> None:
-    """Files are named by both, so that neither is taken for the other."""
+    """Another trunk or other data uses another cache file."""
     demos = record(tmp_path / "demos", EYE, (6,))
     other = make_trunk(tmp_path / "other", 1)
     ours, theirs = (replace_images(demos, one).load(["obs"])["obs"] for one in (trunk, other))
@@ -176,10 +180,10 @@ def test_another_trunk_or_other_data_has_other_features(trunk: Trunk, tmp_path: 
     assert facts["trunk_hash"] == trunk.hash and (facts["observations"], facts["features"]) == (7, 64)
 
 
-def test_work_that_was_stopped_goes_on(
+def test_an_interrupted_computation_continues(
     trunk: Trunk, tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Episodes that were finished before something ended the work are not computed again."""
+    """Episodes finished before an interruption are not computed again."""
     monkeypatch.setattr(pretrained_features, "BLOCK", 20)
     demos = record(tmp_path / "demos", EYE, (19, 19, 19, 19))
 
@@ -198,7 +202,7 @@ def test_work_that_was_stopped_goes_on(
 
 
 def test_damaged_features_are_computed_again(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
-    """A flipped bit costs its episode, a file that was cut off what is behind the cut, and neither is read as it is."""
+    """A flipped bit or a truncated file causes the affected episodes to be computed again."""
     demos = record(tmp_path / "demos", EYE, (4, 4, 4))
     first = replace_images(demos, trunk).load(["obs"])["obs"]
     (file,) = (tmp_path / "demos" / "features").glob("*.bin")
@@ -213,7 +217,7 @@ def test_damaged_features_are_computed_again(trunk: Trunk, tmp_path: Path, count
 
 
 def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, tmp_path: Path) -> None:
-    """Both are told apart by exit code, with what to do."""
+    """Demos without images and read-only folders raise different errors with hints."""
     blind = Schema("made-up", vector_obs(3), QUARTERS)
     prepare(tmp_path / "blind", blind)
     with pytest.raises(DemoError, match=r"have no images.*\nhint: remove policy.image=frozen"):
@@ -224,8 +228,8 @@ def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, t
         replace_images(demos, trunk)
 
 
-def lessons(seen: Demos) -> Batch:
-    """All steps of some demos as one batch that asks for the actions in it."""
+def whole_batch(seen: Demos) -> Batch:
+    """All steps of some demos as one imitation batch."""
     columns = seen.load(["obs", "action"])
     count = seen.steps
     zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
@@ -251,7 +255,7 @@ def lessons(seen: Demos) -> Batch:
 
 @pytest.fixture
 def coefficients() -> Callable[[], Coefficients]:
-    """Gradient steps that follow the policy's loss alone, without a clip."""
+    """Coefficients of the policy loss alone, without clipping."""
 
     def make() -> Coefficients:
         return Coefficients(
@@ -273,10 +277,10 @@ def coefficients() -> Callable[[], Coefficients]:
 def test_a_head_trained_on_the_cache_plays_on_pixels(
     trunk: Trunk, tmp_path: Path, coefficients: Callable[[], Coefficients], counted: list[int]
 ) -> None:
-    """Trained by the kernels on features alone, put behind the trunk, it names the quarter in images never seen."""
+    """A head trained by the kernels on cached features classifies new images behind the trunk."""
     demos = record(tmp_path / "demos", EYE, (400,) * 10)
     design = Design(EYE, QUARTERS, PolicySettings(hidden=(64,), image="frozen", trunk=trunk.name))
-    head, batch = head_design(design), lessons(replace_images(demos, trunk))
+    head, batch = head_design(design), whole_batch(replace_images(demos, trunk))
     params_and_stats = head.initial_params_and_stats(0)
     head.write_normaliser(params_and_stats, batch.mean, batch.scale)
     engine = FusedEngine(head, head.split_params_and_stats(params_and_stats)[0], 1)

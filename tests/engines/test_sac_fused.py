@@ -1,4 +1,4 @@
-"""SAC's fused kernel against torch: the same batch, the same gradients, the same weights, the same caution."""
+"""SAC's fused kernel against torch: equal batches, gradients, weights and failure handling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MANY = {"critics": 5, "target_critics": 2, "critic_layer_norm": True}
 
 
 def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> ReplayBuffer:
-    """A buffer of random steps in episodes of about seven, some terminated; masks allow what was done."""
+    """A buffer of random steps in episodes of about seven, some terminated; masks allow the recorded actions."""
     random = np.random.default_rng([seed, 7])
     replay = ReplayBuffer(OBS, action, steps, 1)
     data = replay.data
@@ -49,8 +49,8 @@ def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> Replay
     return replay
 
 
-def make_pack(design: Design) -> Array:
-    """Lively weights and a normaliser; some log deviations lie outside of their limits."""
+def make_params(design: Design) -> Array:
+    """Random weights and a normaliser; some log standard deviations lie outside of their limits."""
     random = np.random.default_rng(3)
     params_and_stats = design.initial_params_and_stats(0)
     params, mean, scale = design.split_params_and_stats(params_and_stats)
@@ -72,7 +72,7 @@ def make(
     batch: int = BATCH,
     **sac: Any,
 ) -> tuple[Any, ReplaySampler]:
-    """An engine and what it draws from."""
+    """An engine and its sampler."""
     settings = SACSettings(batch_size=batch, **sac)
     design = Design(
         vector_obs(OBS), ACTIONS[kind], PolicySettings(**({"hidden": (20, 12)} | (policy or {}))), value=False
@@ -81,19 +81,19 @@ def make(
     replay = make_replay(design.action)
     sampler = ReplaySampler(replay, None, batch, 0, settings.target_critics, seed=4)
     if engine is FusedSAC:
-        return FusedSAC(design, critics, make_pack(design), batch, threads, seed=1), sampler
-    return TorchSAC(design, critics, make_pack(design), threads, seed=1), sampler
+        return FusedSAC(design, critics, make_params(design), batch, threads, seed=1), sampler
+    return TorchSAC(design, critics, make_params(design), threads, seed=1), sampler
 
 
 def run(pair: tuple[SACEngine, ReplaySampler], updates: int, coefficients: SACCoefficients = COEFFICIENTS) -> Array:
-    """Take steps and return what they add up."""
+    """Take gradient steps and return their summed statistics."""
     totals = np.zeros(SUMS)
     pair[0].run(pair[1], coefficients, updates, totals)
     return totals
 
 
 def largest_gap(one: SACEngine, other: SACEngine) -> dict[str, float]:
-    """The largest difference between two engines' arrays, kind by kind."""
+    """The largest difference between two engines' arrays, by kind."""
     gaps: dict[str, float] = {}
     theirs = other.snapshot()
     for name, array in one.snapshot().items():
@@ -119,7 +119,7 @@ CASES = [
 def test_gradients_and_weights_equal_those_of_torch(
     kind: str, sac: dict[str, Any], policy: dict[str, Any], n_step: int, threads: int
 ) -> None:
-    """One step's gradient and eight steps' actor, critics, targets, temperature and log equal torch's to 1e-5."""
+    """One step's gradient and eight steps' weights, targets, temperature and statistics equal torch's to 1e-5."""
     coefficients = COEFFICIENTS._replace(n_step=n_step)
     fused, torch = make(FusedSAC, kind, threads, policy, **sac), make(TorchSAC, kind, 1, policy, **sac)
     one, other = run(fused, 1, coefficients), run(torch, 1, coefficients)
@@ -134,8 +134,8 @@ def test_gradients_and_weights_equal_those_of_torch(
     assert fused[0].temperature() != 1.0
 
 
-def test_a_batch_is_the_same_for_any_number_of_threads_and_the_steps_for_the_same_number() -> None:
-    """Rows draw from streams of their own; gradients are added up in a fixed order."""
+def test_batches_and_steps_are_deterministic() -> None:
+    """Batches do not depend on the number of threads, and steps are equal for the same number."""
     alone, pair, again = (make(FusedSAC, threads=threads, **MANY) for threads in (1, 3, 3))
     for case in (alone, pair, again):
         run(case, 20)
@@ -146,7 +146,7 @@ def test_a_batch_is_the_same_for_any_number_of_threads_and_the_steps_for_the_sam
 
 
 @pytest.mark.parametrize("batch", [1, 3, 64, 130])
-def test_any_batch_can_be_shared_out(batch: int) -> None:
+def test_any_batch_size(batch: int) -> None:
     """Batches that fill neither threads nor lanes give torch's steps too."""
     for kind in ("continuous", "masked"):
         fused, torch = make(FusedSAC, kind, 2, batch=batch, **PAIR), make(TorchSAC, kind, batch=batch, **PAIR)
@@ -156,8 +156,8 @@ def test_any_batch_can_be_shared_out(batch: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
-def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
-    """Critics and targets move alike in both engines; actor, its moments and the temperature do not."""
+def test_a_frozen_actor_does_not_change(kind: str) -> None:
+    """Critics and targets are updated equally in both engines; actor, its moments and temperature are not."""
     coefficients = COEFFICIENTS._replace(freeze_actor=True)
     fused, torch = make(FusedSAC, kind, **PAIR), make(TorchSAC, kind, **PAIR)
     before = fused[0].snapshot()
@@ -169,8 +169,8 @@ def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
-    """A fixed temperature is used and not moved, and what comes out of the flat weights is all that is in them."""
+def test_padding_and_fixed_temperature_do_not_change(engine: Any) -> None:
+    """A fixed temperature is used and not updated, and padding of the flat weights stays zero."""
     (fixed, sampler), learned = make(engine, **MANY), make(engine, **MANY)
     run((fixed, sampler), 5, COEFFICIENTS._replace(temperature=0.7))
     run(learned, 5)
@@ -182,8 +182,8 @@ def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_target_critics_are_picked_anew_for_every_step(engine: Any) -> None:
-    """Two of five, always different ones, every pair now and then."""
+def test_target_critics_are_resampled_every_step(engine: Any) -> None:
+    """Every pair of two distinct critics out of five occurs."""
     case = make(engine, **MANY)
     seen = set()
     for _ in range(80):
@@ -194,8 +194,8 @@ def test_target_critics_are_picked_anew_for_every_step(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
-    """With rewards that are not finite nothing moves, three failures end the run, and a good step forgets them."""
+def test_steps_that_are_not_finite_are_skipped(engine: Any) -> None:
+    """NaN rewards change nothing, three failures end the run, and a good step resets the count."""
     soft, sampler = make(engine, **PAIR)
     run((soft, sampler), 2)
     before, rewards = soft.snapshot(), sampler.buffer.data.reward.copy()
@@ -210,8 +210,8 @@ def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
 
 
 @pytest.mark.parametrize(("engine", "threads"), [(FusedSAC, 1), (FusedSAC, 2), (TorchSAC, 1)])
-def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads: int) -> None:
-    """If only the actor's step fails, the critics' stands and the failure is counted."""
+def test_an_actor_step_that_is_not_finite_is_skipped(engine: Any, threads: int) -> None:
+    """If only the actor's step fails, the critics are updated and the failure is counted."""
     soft, sampler = make(engine, threads=threads, **PAIR)
     sampler.buffer.data.ended[:] = TERMINATED
     before = soft.snapshot()
@@ -223,8 +223,8 @@ def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_restored_engines_go_on_alike(engine: Any) -> None:
-    """A snapshot put into a new engine gives the same bits from there on, and engines read each other's."""
+def test_restored_engines_continue_equally(engine: Any) -> None:
+    """A restored engine continues bit for bit, and each engine can restore the other's snapshot."""
     one, other = make(engine, **MANY), make(engine, **MANY)
     run(one, 4)
     other[0].restore(one[0].snapshot())
@@ -239,8 +239,8 @@ def test_restored_engines_go_on_alike(engine: Any) -> None:
     assert max(largest_gap(one[0], stranger).values()) < 1e-5
 
 
-def test_both_engines_tell_the_same_of_the_last_batch() -> None:
-    """Unit sizes by hidden layer, the gradient's length, and how long products take."""
+def test_both_engines_report_the_same_activity() -> None:
+    """Unit activity by hidden layer, gradient norm, and the time of the products."""
     (fused, sampler), torch = make(FusedSAC, threads=2, **PAIR), make(TorchSAC, **PAIR)
     length = run((fused, sampler), 1)[GRADIENT_NORM]
     run(torch, 1)

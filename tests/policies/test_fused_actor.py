@@ -21,21 +21,17 @@ from slipstream.system.rng import make_streams, uniform
 
 TOPMOST = 8230406
 """The key of a stream whose first draw is the largest there is."""
-KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
+KINDS = [
+    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
+]  # fmt: skip
 CHOICES = ["discrete", "multi_discrete", "masked", "masked_multi", "binary", "masked_binary"]
 SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1))))
 
 
 def act(
-    design: Design,
-    params_and_stats: Array,
-    obs: Array,
-    mask: Array,
-    streams: Array,
-    sampled: bool,
-    *parts: Array,
+    design: Design, params_and_stats: Array, obs: Array, mask: Array, streams: Array, sampled: bool, *parts: Array,
     states: Array | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Act for all rows, in one call or in the given parts; return action, log-probability and value."""
     acting = make_actor(design)
     acting.load(params_and_stats)
@@ -71,12 +67,9 @@ def test_how_rows_are_split_changes_nothing(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_log_probability_is_that_of_the_action_drawn(
-    kind: str,
-    memory: str,
-    make_policy: Callable[..., Any],
-    make_samples: Callable[..., Any],
+    kind: str, memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any],
     kernel_measure: Callable[..., Any],
-) -> None:
+) -> None:  # fmt: skip
     """What acting says of its own draw is what measuring that action says, and so is the value."""
     design, params_and_stats = make_policy(kind, memory=memory)
     obs, mask, _ = make_samples(design, 80)
@@ -219,7 +212,7 @@ def test_telling_gives_outputs_and_moves_states(
     with torch.no_grad():
         expected = policy(
             torch.from_numpy(obs), torch.from_numpy(mean), torch.from_numpy(scale), torch.zeros(70, design.state_size)
-        )
+        )  # fmt: skip
     assert np.allclose(told[:, : design.outputs], expected.outputs.numpy(), atol=1e-5)
     if behind:
         assert np.array_equal(told[:, behind:], np.tile(design.weights.named(params)["log_std"], (70, 1)))

@@ -25,7 +25,9 @@ from slipstream.policies.recurrent import keep_state
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 SIZES = [(1, (50, 3)), (17, (50, 3)), (17, ()), (8, (16,)), (33, (5, 7, 9))]
-KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
+KINDS = [
+    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
+]  # fmt: skip
 
 
 def module_of(design: Design, params_and_stats: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:
@@ -98,13 +100,9 @@ def test_adam_is_that_of_torch(decay: float) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 def test_network_and_heads_equal_the_torch_definition(
-    kind: str,
-    shared: bool,
-    activation: str,
-    make_policy: Callable[..., Any],
-    make_samples: Callable[..., Any],
+    kind: str, shared: bool, activation: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any],
     kernel_measure: Callable[..., Any],
-) -> None:
+) -> None:  # fmt: skip
     """Outputs, values, log-probabilities and entropies are the module's to 1e-5, whatever the sizes."""
     for seed, (obs_size, hidden) in enumerate(SIZES):
         memory = ("none", "gru", "lstm")[seed % 3]
@@ -187,11 +185,7 @@ def test_a_sequence_is_its_steps(memory: str, shared: bool, make_policy: Callabl
         policy, mean, scale = module_of(design, params_and_stats)
         with torch.no_grad():
             theirs = policy(
-                torch.from_numpy(obs.reshape(-1, 5)),
-                mean,
-                scale,
-                torch.from_numpy(state),
-                torch.from_numpy(episode_start),
-            )
+                torch.from_numpy(obs.reshape(-1, 5)), mean, scale, torch.from_numpy(state), torch.from_numpy(episode_start)
+            )  # fmt: skip
         assert np.allclose(theirs.outputs.numpy(), whole.reshape(steps * lanes, -1), atol=1e-5)
         assert np.allclose(theirs.state.numpy(), ended, atol=1e-5)

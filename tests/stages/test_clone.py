@@ -1,4 +1,4 @@
-"""The clone stage: what a run directory gets, early stop, resume, DAgger, frozen trunks and errors."""
+"""The clone stage: run directory, early stopping, resume, DAgger, frozen trunks and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cloned(folder: Path, run: Path, env: str = "", **more: Any) -> Any:
 
 
 def test_a_clone_is_a_run(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """Metrics, checkpoints, a confusion matrix and a picture stand in the run; its agent does as the demos do."""
+    """The run has metrics, checkpoints, a confusion matrix and a chart, and its agent imitates the demos."""
     folder = make_demos(episodes=100)
     result, said = cloned(folder, tmp_path / "run")
     run = RunDir.open(tmp_path / "run")
@@ -56,8 +56,8 @@ def test_a_clone_is_a_run(make_demos: Callable[..., Path], tmp_path: Path) -> No
     assert (agent.act(columns["obs"]) == columns["action"][:, 0]).mean() > 0.5
 
 
-def test_a_clone_goes_on_exactly(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """A clone that was cut off after two epochs and resumed is the one that never stopped, bit for bit."""
+def test_a_clone_resumes_bit_for_bit(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """A clone interrupted after two epochs and resumed equals an uninterrupted one bit for bit."""
     folder = make_demos()
     cloned(folder, tmp_path / "whole")
     cloned(folder, tmp_path / "half")
@@ -82,8 +82,8 @@ def test_a_clone_goes_on_exactly(make_demos: Callable[..., Path], tmp_path: Path
         resume(half.path, read_config(half)[0], lambda line: None, lambda done, total: None)
 
 
-def test_other_demos_are_not_gone_on_with(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """A folder that has changed under a clone is named."""
+def test_resuming_with_changed_demos_raises(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Resuming raises if the demos have changed."""
     folder = make_demos()
     cloned(folder, tmp_path / "run", clone__epochs=1)
     make_demos(seed=5)
@@ -95,7 +95,7 @@ def test_other_demos_are_not_gone_on_with(make_demos: Callable[..., Path], tmp_p
 
 
 def test_it_stops_early_and_keeps_the_best(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """Without progress for `clone.patience` epochs it ends, and the newest checkpoint has the best epoch's weights."""
+    """After `clone.patience` epochs without progress it stops, and the newest checkpoint has the best weights."""
     result, _ = cloned(
         make_demos(episodes=8), tmp_path / "run", clone__epochs=60, clone__patience=2, clone__learning_rate=0.05
     )
@@ -107,13 +107,13 @@ def test_it_stops_early_and_keeps_the_best(make_demos: Callable[..., Path], tmp_
 
 
 def test_fewer_samples(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """`clone.max_samples` uses whole episodes up to so many steps."""
+    """`clone.max_samples` uses whole episodes up to that many steps."""
     result, _ = cloned(make_demos(episodes=100), tmp_path / "run", clone__max_samples=300, clone__epochs=1)
     assert 150 < result.samples <= 300
 
 
-def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
-    """Rounds are played by the clone and hold the expert's actions; resume takes them in again."""
+def test_dagger_records_the_experts_actions(tmp_path: Path) -> None:
+    """The clone plays the rounds, their demos hold the expert's actions, and resume loads them."""
     choice = configure("soccer", flags={"env__match_seconds": 4.0}).settings
     from slipstream.training.build import choose_env
 
@@ -136,7 +136,7 @@ def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
 
 
 def test_a_clone_plays_as_its_demos_were_recorded(tmp_path: Path) -> None:
-    """Settings of the env come from the recording: what the clone does is what the env offers."""
+    """The env settings of a clone come from the recording."""
     from slipstream.api import evaluate
     from slipstream.api import record as record_it
 
@@ -156,8 +156,8 @@ def test_a_clone_plays_as_its_demos_were_recorded(tmp_path: Path) -> None:
     assert facts["games"] == 2
 
 
-def test_a_resumed_clone_knows_its_best_epoch(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """When no epoch after a resume is better, the newest checkpoint still gets the best epoch's weights."""
+def test_a_resumed_clone_keeps_its_best_epoch(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """If no epoch after a resume is better, the newest checkpoint gets the best epoch's weights."""
     bad = {"clone__epochs": 60, "clone__patience": 4, "clone__learning_rate": 0.05}
     result, _ = cloned(make_demos(episodes=8), tmp_path / "run", **bad, keep=9)
     run, steps = RunDir.open(tmp_path / "run"), result.samples // result.epochs
@@ -171,8 +171,8 @@ def test_a_resumed_clone_knows_its_best_epoch(make_demos: Callable[..., Path], t
     assert all(np.array_equal(best[name], latest[name]) for name in best)
 
 
-def test_dagger_needs_somebody_to_ask(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """Demos of people or of other projects have no expert that can be asked."""
+def test_dagger_needs_an_expert(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Demos without a scripted agent need --expert."""
     folder = make_demos()
     for shard in (folder / "shards").iterdir():
         (shard / "shard.json").write_text("{}")
@@ -181,7 +181,7 @@ def test_dagger_needs_somebody_to_ask(make_demos: Callable[..., Path], tmp_path:
 
 
 def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`clone DEMOS` prints what a person needs, `--json` one object; resume goes on with it."""
+    """`clone DEMOS` prints a summary, `--json` one object, and resume continues the clone."""
     monkeypatch.chdir(tmp_path)
     make_demos()
     words = ["--set", "policy.hidden=[8]", "--epochs", "1", "--batch", "64"]
@@ -198,8 +198,8 @@ def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatc
     assert "No demos at nowhere: no such folder." in done.stderr
 
 
-def test_a_frozen_trunk_is_read_once(tmp_path: Path) -> None:
-    """Heads learn from cached features, and the clone then plays on pixels."""
+def test_a_frozen_trunk_uses_cached_features(tmp_path: Path) -> None:
+    """Heads are trained on cached features, and the clone plays on pixels."""
     from slipstream.api import train
     from slipstream.training.build import choose_env
 
