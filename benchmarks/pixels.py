@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from slipstream.algorithms.cloning import Cloner
-from slipstream.algorithms.demo_batches import measure
+from slipstream.algorithms.demo_batches import demo_statistics
 from slipstream.api import configure
 from slipstream.contracts import ActionSpec, ObsField, ObsSpec
 from slipstream.demos.edit import split
@@ -112,7 +112,7 @@ def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
         split(demos, settings.clone.held_out, settings.seed),
     )
     engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan)
-    statistics, gamma = measure(train, settings.ppo.gamma), settings.ppo.gamma
+    statistics, gamma = demo_statistics(train, settings.ppo.gamma), settings.ppo.gamma
     return Cloner(
         settings.clone, design, params_and_stats, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed
     )
@@ -127,7 +127,7 @@ def learn(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             check_quality(folder)
         elif cloner is None:
             cloner = make_cloner(folder, options.window_mib)
-            row |= {"fits": cloner.train.whole, "windows": len(cloner.train.windows(None))}
+            row |= {"fits": cloner.train.fits_in_memory, "windows": len(cloner.train.windows(None))}
         elif name == "validate":
             row["accuracy"] = cloner.validate()[0]["clone/accuracy"]
         else:

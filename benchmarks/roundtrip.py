@@ -45,8 +45,8 @@ def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Ca
 
     def run() -> None:
         acting.act(everyone, obs, mask, streams, True, action, log_prob, value, states)
-        if acting.trouble:
-            raise SystemExit(acting.trouble)
+        if acting.graph_error:
+            raise SystemExit(acting.graph_error)
 
     return run
 

@@ -1,4 +1,4 @@
-"""One spec string for every agent: each form, and each way to get it wrong."""
+"""Agent spec strings: every valid form, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SOCCER, CARTPOLE = EnvChoice("soccer"), EnvChoice("gymnasium:CartPole-v1")
 
 
 def spec_of(choice: EnvChoice) -> EnvSpec:
-    """The facts of an env."""
+    """The EnvSpec of an env."""
     vector = make_vector(choice, 1)
     vector.close()
     return vector.spec
 
 
 def test_every_form(trained: Run) -> None:
-    """Random, scripted, and a run's newest, best and numbered checkpoints."""
+    """Random and scripted agents, and a run's latest, best and numbered checkpoints are loaded."""
     spec = spec_of(SOCCER)
     assert isinstance(load_agent("random", spec, SOCCER), RandomAgent)
     for name in ("chaser", "keeper", "rule"):
@@ -56,12 +56,14 @@ def test_every_form(trained: Run) -> None:
             "scripted:chasr",
             "`soccer` has no player `scripted:chasr`. Did you mean `chaser`?\nhint: use one of: chaser, keeper, rule",
         ),
-        ("run:there/is@nothing", f"`@nothing` in `run:there/is@nothing` is neither `best` nor a number of steps.\n"
-         f"hint: write {FORMS}"),
+        (
+            "run:there/is@nothing",
+            f"`@nothing` in `run:there/is@nothing` is neither `best` nor a number of steps.\nhint: write {FORMS}",
+        ),
     ],
-)  # fmt: skip
-def test_malformed_specs_are_a_wrong_flag(text: str, message: str) -> None:
-    """What does not name an agent says what would; the exit code is 2."""
+)
+def test_malformed_specs_raise(text: str, message: str) -> None:
+    """A malformed spec raises a ConfigError (exit code 2) that lists the valid forms."""
     with pytest.raises(ConfigError) as caught:
         load_agent(text, spec_of(SOCCER), SOCCER)
     assert str(caught.value) == message
@@ -69,7 +71,7 @@ def test_malformed_specs_are_a_wrong_flag(text: str, message: str) -> None:
 
 
 def test_a_game_without_players() -> None:
-    """An env that brings no scripted players says so."""
+    """A scripted agent of an env without scripted players raises."""
     with pytest.raises(ConfigError) as caught:
         load_agent("scripted:rule", spec_of(CARTPOLE), CARTPOLE)
     assert str(caught.value) == (
@@ -78,7 +80,7 @@ def test_a_game_without_players() -> None:
 
 
 def test_missing_runs_and_checkpoints(trained: Run, tmp_path: Path) -> None:
-    """A run that is not there, or has no such checkpoint, is a checkpoint's error: exit code 5."""
+    """A missing run or checkpoint raises a CheckpointError (exit code 5)."""
     with pytest.raises(CheckpointError, match=r"No run at .*nowhere: no such folder") as caught:
         load_trained(f"run:{tmp_path / 'nowhere'}")
     assert caught.value.code == 5
@@ -87,21 +89,21 @@ def test_missing_runs_and_checkpoints(trained: Run, tmp_path: Path) -> None:
 
 
 def test_a_trained_agent_must_fit_the_env(trained: Run) -> None:
-    """An env with other observations or actions is refused with both sizes; the exit code is 5."""
+    """An env with other spaces raises a CheckpointError with both sizes (exit code 5)."""
     agent = load_trained(f"run:{trained.path}")
     with pytest.raises(CheckpointError) as caught:
         load_agent(f"run:{trained.path}", spec_of(CARTPOLE), CARTPOLE)
     spec = spec_of(SOCCER)
     assert str(caught.value) == (
-        f"{agent.name} reads {spec.obs.width} numbers and gives choices of {spec.action.sizes[0]}, but "
-        "`gymnasium:CartPole-v1` has 4 numbers and choices of 2.\n"
+        f"{agent.name} reads {spec.obs.width} numbers and outputs discrete actions of {spec.action.sizes[0]}, but "
+        "`gymnasium:CartPole-v1` has 4 numbers and discrete actions of 2.\n"
         "hint: evaluate it on the env it was trained on (provenance.json in its run names it)"
     )
     assert caught.value.code == 5
 
 
 def test_one_observation_or_a_batch(trained: Run) -> None:
-    """A single observation gives one action, a batch one for each, and greedy ones agree."""
+    """One observation returns one action, a batch one per row, and greedy actions agree."""
     agent = trained.agent()
     obs = np.random.default_rng(0).normal(0, 1, (5, agent.obs.width)).astype(np.float32)
     batch = agent.act(obs)
@@ -111,15 +113,15 @@ def test_one_observation_or_a_batch(trained: Run) -> None:
 
 
 def test_sampled_actions_vary_and_greedy_ones_do_not(trained: Run) -> None:
-    """Greedy is a function of the observation; sampled draws from the probabilities."""
+    """Greedy actions are a function of the observation; sampled ones vary."""
     obs = np.zeros(trained.agent().obs.width, np.float32)
     assert len({int(trained.agent().act(obs)) for _ in range(3)}) == 1
     agent = trained.agent(sampled=True)
     assert len({int(agent.act(obs)) for _ in range(50)}) > 3
 
 
-def test_the_public_door(trained: Run) -> None:
-    """`load_agent` in Python needs an env only for agents that are made for one."""
+def test_public_load_agent(trained: Run) -> None:
+    """The public `load_agent` needs an env only for agents that depend on one."""
     assert public_load_agent(f"run:{trained.path}").name.startswith("run:")
     obs = np.zeros((3, trained.agent().obs.width), np.float32)
     for spec in ("random", "scripted:rule"):
@@ -129,8 +131,8 @@ def test_the_public_door(trained: Run) -> None:
     assert str(caught.value) == ('`random` plays a given game: which?\nhint: write load_agent("random", env="soccer")')
 
 
-def test_random_never_draws_what_is_masked() -> None:
-    """Uniform over what is allowed, in every part, and inside the bounds of continuous actions."""
+def test_random_agent_respects_masks_and_bounds() -> None:
+    """Random actions are uniform over the allowed options of every part, and within continuous bounds."""
     from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
 
     agent = RandomAgent(EnvSpec("x", vector_obs(2), ActionSpec("multi_discrete", (4, 3), masked=True)))

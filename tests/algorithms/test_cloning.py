@@ -1,4 +1,4 @@
-"""Cloning: every kind of policy learns to do as the demos do, and goes on exactly."""
+"""Behaviour cloning: all kinds of policies imitate their demos, and resuming is exact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slipstream.algorithms.cloning import Cloner
-from slipstream.algorithms.demo_batches import measure
+from slipstream.algorithms.demo_batches import demo_statistics
 from slipstream.contracts import Array
 from slipstream.demos.edit import split
 from slipstream.demos.reader import Demos
@@ -21,7 +21,7 @@ from slipstream.settings import CloneSettings, PolicySettings
 
 
 def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None = None, **settings: Any) -> Cloner:
-    """A cloner of the demos in a folder."""
+    """Build a cloner of the demos in a folder."""
     demos = Demos.open(folder)
     wanted = CloneSettings(**({"batch": 64, "epochs": 30, "learning_rate": 1e-2} | settings))
     design = Design(demos.schema.obs, demos.schema.action, PolicySettings(**({"hidden": (32,)} | (policy or {}))))
@@ -29,13 +29,15 @@ def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None
     train, held_out = split(demos, 0.2, 0)
     kind = FusedEngine if engine == "fused" else TorchEngine
     made: Any = kind(design, design.split_params_and_stats(params_and_stats)[0], 1)
-    return Cloner(wanted, design, params_and_stats, made, measure(train, 0.9), train, held_out, gamma=0.9, seed=0)
+    return Cloner(
+        wanted, design, params_and_stats, made, demo_statistics(train, 0.9), train, held_out, gamma=0.9, seed=0
+    )
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "masked", "binary", "continuous", "squashed"])
 def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Callable[..., Path]) -> None:
-    """On held-out games the clone does what the expert does: most choices right, continuous ones within a tenth."""
+    """On held-out episodes most discrete actions are right, and continuous ones are within 0.1."""
     policy = {"squash": True, "shared": False} if kind == "squashed" else {}
     cloner = cloner_of(make_demos(kind, episodes=200), engine, policy)
     before, _ = cloner.validate()
@@ -57,8 +59,8 @@ def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Call
         assert right / counts == pytest.approx(after["clone/accuracy"])
 
 
-def test_the_value_learns_returns_in_the_units_of_ppo(make_demos: Callable[..., Path]) -> None:
-    """Goals are discounted returns over the deviation that PPO would divide rewards by, and the value comes nearer."""
+def test_value_targets_are_scaled_returns(make_demos: Callable[..., Path]) -> None:
+    """Value targets are discounted returns divided by PPO's return scale, and the value loss falls."""
     cloner = cloner_of(make_demos(episodes=100), value=0.5)
     deviation = float(np.sqrt(cloner.statistics.returns.variance[0]))
     (window,) = cloner.held_out.batches(None, np.zeros(6), np.ones(6), False)
@@ -71,8 +73,8 @@ def test_the_value_learns_returns_in_the_units_of_ppo(make_demos: Callable[..., 
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_a_memory_is_needed_and_is_cloned(memory: str, make_demos: Callable[..., Path]) -> None:
-    """An expert that acts on what it saw first is followed with memory, and hardly better than by chance without."""
+def test_recurrent_expert_needs_recurrent_policy(memory: str, make_demos: Callable[..., Path]) -> None:
+    """An expert that acts on its first observation is imitated by a recurrent policy only."""
     folder = make_demos(episodes=300, recall=True)
     plain = cloner_of(folder)
     settings = {"memory": memory, "memory_size": 32, "sequence": 16}
@@ -85,15 +87,15 @@ def test_a_memory_is_needed_and_is_cloned(memory: str, make_demos: Callable[...,
 
 
 def weights_after(cloner: Cloner, first: int, last: int) -> Array:
-    """Learn some epochs."""
+    """The weights after some epochs."""
     for epoch in range(first, last):
         cloner.epoch(epoch)
     return cloner.params_and_stats.copy()
 
 
 @pytest.mark.parametrize("policy", [{}, {"memory": "gru", "memory_size": 8}])
-def test_a_clone_goes_on_exactly(policy: dict[str, Any], make_demos: Callable[..., Path]) -> None:
-    """Epochs after a snapshot was put back into a fresh cloner are those of one that never stopped, bit for bit."""
+def test_restored_cloner_continues_bit_for_bit(policy: dict[str, Any], make_demos: Callable[..., Path]) -> None:
+    """Epochs after restoring a snapshot into a new cloner equal uninterrupted ones bit for bit."""
     folder = make_demos()
     whole = weights_after(cloner_of(folder, policy=policy), 0, 4)
     half, rest = cloner_of(folder, policy=policy), cloner_of(folder, policy=policy)
@@ -102,25 +104,25 @@ def test_a_clone_goes_on_exactly(policy: dict[str, Any], make_demos: Callable[..
     assert np.array_equal(weights_after(rest, 2, 4), whole)
 
 
-def test_windows_change_the_order_and_nothing_else(make_demos: Callable[..., Path]) -> None:
-    """A clone of demos that are read window by window, ahead or not, is as good, and the same either way."""
+def test_windows_change_only_the_order(make_demos: Callable[..., Path]) -> None:
+    """Cloning from windows is as good as from memory, and prefetching does not change the result."""
     folder, packs = make_demos(episodes=200), []
     for ahead in (False, True):
         cloner = cloner_of(folder)
-        cloner.train._most = 400
-        cloner.ahead = ahead
+        cloner.train._window_steps = 400
+        cloner.prefetch = ahead
         packs.append(weights_after(cloner, 0, 12))
         assert cloner.validate()[0]["clone/accuracy"] > 0.85
     assert np.array_equal(*packs)
 
 
-def test_reading_ahead_is_decided_by_measurement(make_demos: Callable[..., Path]) -> None:
-    """Demos in memory are indexed there; others are read ahead where reading takes a share worth having."""
+def test_prefetch_is_decided_by_measurement(make_demos: Callable[..., Path]) -> None:
+    """Windows are prefetched only if reading takes a relevant share of the epoch."""
     cloner = cloner_of(make_demos())
-    assert "fit in memory" in cloner.judge_reading({"time/read": 0.5})
-    assert not cloner.ahead
-    cloner.train._most = 100
-    assert "ahead by a thread" in cloner.judge_reading({"time/read": 0.5})
-    assert cloner.ahead
-    assert "as they are needed" in cloner.judge_reading({"time/read": 0.01})
-    assert not cloner.ahead
+    assert "fit in memory" in cloner.choose_prefetch({"time/read": 0.5})
+    assert not cloner.prefetch
+    cloner.train._window_steps = 100
+    assert "prefetched by a thread" in cloner.choose_prefetch({"time/read": 0.5})
+    assert cloner.prefetch
+    assert "read when needed" in cloner.choose_prefetch({"time/read": 0.01})
+    assert not cloner.prefetch

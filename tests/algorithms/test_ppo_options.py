@@ -326,7 +326,7 @@ def test_burn_in_freshens_stale_states(engine: str, memory: str) -> None:
     told = np.zeros((4, 4), np.float32)
     for t in range(32):
         states[episode_start[t] > 0] = 0
-        acting.tell(np.arange(4), rollout.obs[t], states, told)
+        acting.outputs(np.arange(4), rollout.obs[t], states, told)
         logs = told - np.log(np.exp(told).sum(axis=1, keepdims=True))
         exact[t] = logs[np.arange(4), rollout.action[t, :, 0]]
     assert np.allclose(found[24], exact, atol=1e-5)

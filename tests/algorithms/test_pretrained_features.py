@@ -1,4 +1,4 @@
-"""Features of demos: computed once, kept, checked, and as good to learn from as the images."""
+"""Cached features of demos: computed once, verified, and as useful for training as images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from slipstream.agents.trained import TrainedAgent
 from slipstream.algorithms import pretrained_features
 from slipstream.algorithms.engine import SUMS, Batch, Coefficients
-from slipstream.algorithms.pretrained_features import replaced
+from slipstream.algorithms.pretrained_features import replace_images
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
 from slipstream.demos.reader import Demos
@@ -23,19 +23,21 @@ from slipstream.demos.writer import Shard, prepare
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.envs.tiny.pixels import brightest_quarter
 from slipstream.errors import DemoError, MachineError
-from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.convert_weights import VptImageEncoder, VptShape, write_trunk
 from slipstream.policies.design import Design
-from slipstream.policies.pretrained import Trunk, head_design, load_trunk, with_head
+from slipstream.policies.pretrained import Trunk, from_head_params, head_design, load_trunk
 from slipstream.settings import PolicySettings
 
 SHAPE = VptShape(widths=(8, 12), blocks=1, channels=1, side=12, dense=48, features=64)
 EYE = ObsSpec((ObsField("eye", "image", (12, 12, 1)),))
 MIXED = ObsSpec(
     (
-        ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (4, 3)),
+        ObsField("speed", "vector", (3,)),
+        ObsField("eye", "image", (12, 12, 1)),
+        ObsField("map", "tokens", (4, 3)),
         ObsField("back", "image", (8, 10, 1)),
     )
-)  # fmt: skip
+)
 QUARTERS = ActionSpec("discrete", (4,))
 
 
@@ -48,12 +50,12 @@ def trunk(tmp_path: Path) -> Trunk:
 def make_trunk(folder: Path, seed: int) -> Trunk:
     """Write a trunk and load it."""
     torch.manual_seed(seed)
-    write_trunk(folder, SHAPE, VptImages(SHAPE).state_dict(), {})
+    write_trunk(folder, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
     return load_trunk(str(folder))
 
 
 def record(folder: Path, obs: ObsSpec, lengths: tuple[int, ...], name: str = "first", seed: int = 0) -> Demos:
-    """Append a shard of noise with a bright pixel in the quarter that the action names."""
+    """Append a shard of noise with a bright pixel in the quarter of the action."""
     schema, random = Schema("made-up", obs, QUARTERS), np.random.default_rng(seed)
     prepare(folder, schema)
     shard = Shard(folder, name, schema, {})
@@ -71,14 +73,14 @@ def record(folder: Path, obs: ObsSpec, lengths: tuple[int, ...], name: str = "fi
     return Demos.open(folder)
 
 
-def alike(cached: Array, told: Array) -> bool:
-    """Whether features are the same but for the last bit, which depends on how many images were read together."""
-    return cached.shape == told.shape and np.allclose(cached, told, rtol=2e-3, atol=1e-4)
+def alike(cached: Array, computed: Array) -> bool:
+    """Whether features are equal up to the last bit, which depends on the batch size."""
+    return cached.shape == computed.shape and np.allclose(cached, computed, rtol=2e-3, atol=1e-4)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of images of every time that a trunk reads some."""
+    """The number of images of every call of the trunk."""
     counts: list[int] = []
     read = Trunk.read
 
@@ -91,18 +93,21 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
-    """The view has rows of vectors, features and tokens, the last of each episode too; other columns stay."""
+    """Rows hold vectors, features and tokens, also of each episode's last observation; other columns are unchanged."""
     demos = record(tmp_path / "demos", MIXED, (5, 1, 9))
-    seen = replaced(demos, trunk)
+    seen = replace_images(demos, trunk)
     assert [(f.name, f.kind, f.shape) for f in seen.schema.obs.fields] == [
-        ("speed", "vector", (3,)), ("eye", "vector", (64,)), ("back", "vector", (64,)), ("map", "tokens", (4, 3)),
-    ]  # fmt: skip
+        ("speed", "vector", (3,)),
+        ("eye", "vector", (64,)),
+        ("back", "vector", (64,)),
+        ("map", "tokens", (4, 3)),
+    ]
     for number in range(3):
         before, after = demos.episode(number), seen.episode(number)
-        given, told = MIXED.split(before["obs"]), seen.schema.obs.split(after["obs"])
+        given, features = MIXED.split(before["obs"]), seen.schema.obs.split(after["obs"])
         for name in ("eye", "back"):
-            assert alike(told[name], trunk.encode(given[name]))
-        assert np.array_equal(told["speed"], given["speed"]) and np.array_equal(told["map"], given["map"])
+            assert alike(features[name], trunk.encode(given[name]))
+        assert np.array_equal(features["speed"], given["speed"]) and np.array_equal(features["map"], given["map"])
         assert len(after["obs"]) == len(after["reward"]) + 1 and np.array_equal(after["action"], before["action"])
     steps = np.array([0, 5, 14, 7])
     whole = seen.load(["obs", "reward"])
@@ -113,66 +118,72 @@ def test_every_image_becomes_its_features(trunk: Trunk, tmp_path: Path) -> None:
 
 
 def test_images_alone_become_plain_rows(trunk: Trunk, tmp_path: Path) -> None:
-    """Without tokens the rows are floats, as the kernels read them."""
-    seen = replaced(record(tmp_path / "demos", EYE, (4,)), trunk)
+    """Without tokens the rows are float vectors that the kernels can read."""
+    seen = replace_images(record(tmp_path / "demos", EYE, (4,)), trunk)
     assert seen.schema.obs.plain and seen.take("obs", np.arange(4)).dtype == np.float32
     rows = seen.shards[0].column("obs")
     assert len(rows) == 5 and rows.shape == (5, 64) and rows.dtype == np.float32
 
 
-def test_a_second_time_the_trunk_is_not_asked(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
-    """What is on disk is read from there, many times quicker, whatever part of the demos is asked for."""
+def test_cached_features_are_not_computed_again(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """Cached features are read from disk for any subset of the demos."""
     demos = record(tmp_path / "demos", EYE, (120, 80, 200))
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     began = perf_counter()
-    first = replaced(demos, trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+    first = replace_images(demos, trunk, lambda *done: progress.append(done)).load(["obs"])["obs"]
     middle = perf_counter()
-    assert sum(counted) == 403 and told[-1] == (403, 403) and [done for done, _ in told] == sorted(d for d, _ in told)
+    assert (
+        sum(counted) == 403
+        and progress[-1] == (403, 403)
+        and [done for done, _ in progress] == sorted(d for d, _ in progress)
+    )
     counted.clear()
-    told.clear()
+    progress.clear()
     seconds = []
     for _ in range(3):
         start = perf_counter()
-        again = replaced(Demos.open(tmp_path / "demos"), trunk, lambda *done: told.append(done)).load(["obs"])["obs"]
+        again = replace_images(Demos.open(tmp_path / "demos"), trunk, lambda *done: progress.append(done)).load(
+            ["obs"]
+        )["obs"]
         seconds.append(perf_counter() - start)
-        assert not counted and not told and np.array_equal(first, again)
+        assert not counted and not progress and np.array_equal(first, again)
     assert min(seconds) < (middle - began) / 3
-    part = replaced(demos.pick([2]), trunk).load(["obs"])["obs"]
+    part = replace_images(demos.pick([2]), trunk).load(["obs"])["obs"]
     assert not counted and np.array_equal(part, first[200:])
 
 
-def test_only_what_is_asked_for_is_computed(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
-    """A few episodes cost what they hold; later ones and new recordings are added to them."""
+def test_only_requested_episodes_are_computed(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
+    """Only requested episodes are computed; later ones and new recordings are added."""
     demos = record(tmp_path / "demos", EYE, (30, 20, 10))
-    replaced(demos.pick([1]), trunk)
+    replace_images(demos.pick([1]), trunk)
     assert sum(counted) == 21
-    replaced(demos, trunk)
+    replace_images(demos, trunk)
     assert sum(counted) == 63
     more = record(tmp_path / "demos", EYE, (7,), "second", seed=3)
-    seen = replaced(more, trunk)
+    seen = replace_images(more, trunk)
     assert sum(counted) == 71 and len(list((tmp_path / "demos" / "features").glob("*.bin"))) == 2
     assert alike(seen.episode(3)["obs"], trunk.encode(EYE.split(more.episode(3)["obs"])["eye"]))
 
 
 def test_another_trunk_or_other_data_has_other_features(trunk: Trunk, tmp_path: Path) -> None:
-    """Files are named by both, so that neither is taken for the other."""
+    """Another trunk or other data uses another cache file."""
     demos = record(tmp_path / "demos", EYE, (6,))
     other = make_trunk(tmp_path / "other", 1)
-    ours, theirs = (replaced(demos, one).load(["obs"])["obs"] for one in (trunk, other))
+    ours, theirs = (replace_images(demos, one).load(["obs"])["obs"] for one in (trunk, other))
     assert not np.allclose(ours, theirs, atol=1e-2)
     record(tmp_path / "elsewhere", EYE, (6,), seed=9)
     names = {path.name for path in (tmp_path / "demos" / "features").glob("*.bin")}
-    replaced(Demos.open(tmp_path / "elsewhere"), trunk)
+    replace_images(Demos.open(tmp_path / "elsewhere"), trunk)
     (name,) = (path.name for path in (tmp_path / "elsewhere" / "features").glob("*.bin"))
     assert len(names) == 2 and name not in names and name.startswith(trunk.hash[:16])
     facts = json.loads((tmp_path / "elsewhere" / "features" / name.replace(".bin", ".json")).read_text())
     assert facts["trunk_hash"] == trunk.hash and (facts["observations"], facts["features"]) == (7, 64)
 
 
-def test_work_that_was_stopped_goes_on(
+def test_an_interrupted_computation_continues(
     trunk: Trunk, tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Episodes that were finished before something ended the work are not computed again."""
+    """Episodes finished before an interruption are not computed again."""
     monkeypatch.setattr(pretrained_features, "BLOCK", 20)
     demos = record(tmp_path / "demos", EYE, (19, 19, 19, 19))
 
@@ -181,9 +192,9 @@ def test_work_that_was_stopped_goes_on(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replaced(demos, trunk, stop)
+        replace_images(demos, trunk, stop)
     counted.clear()
-    seen = replaced(demos, trunk)
+    seen = replace_images(demos, trunk)
     assert sum(counted) == 40
     for number in range(4):
         images = EYE.split(demos.episode(number)["obs"])["eye"]
@@ -191,55 +202,74 @@ def test_work_that_was_stopped_goes_on(
 
 
 def test_damaged_features_are_computed_again(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
-    """A flipped bit costs its episode, a file that was cut off what is behind the cut, and neither is read as it is."""
+    """A flipped bit or a truncated file causes the affected episodes to be computed again."""
     demos = record(tmp_path / "demos", EYE, (4, 4, 4))
-    first = replaced(demos, trunk).load(["obs"])["obs"]
+    first = replace_images(demos, trunk).load(["obs"])["obs"]
     (file,) = (tmp_path / "demos" / "features").glob("*.bin")
     data = bytearray(file.read_bytes())
     data[5 * 64 * 2 + 3] ^= 64
     file.write_bytes(data)
     counted.clear()
-    assert alike(replaced(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
+    assert alike(replace_images(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
     file.write_bytes(file.read_bytes()[:-10])
     counted.clear()
-    assert alike(replaced(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
+    assert alike(replace_images(demos, trunk).load(["obs"])["obs"], first) and sum(counted) == 5
 
 
 def test_demos_without_images_and_folders_that_cannot_be_written(trunk: Trunk, tmp_path: Path) -> None:
-    """Both are told apart by exit code, with what to do."""
+    """Demos without images and read-only folders raise different errors with hints."""
     blind = Schema("made-up", vector_obs(3), QUARTERS)
     prepare(tmp_path / "blind", blind)
-    with pytest.raises(DemoError, match=r"have no images to read.*\nhint: leave policy.image=frozen out"):
-        replaced(Demos.open(tmp_path / "blind"), trunk)
+    with pytest.raises(DemoError, match=r"have no images.*\nhint: remove policy.image=frozen"):
+        replace_images(Demos.open(tmp_path / "blind"), trunk)
     demos = record(tmp_path / "demos", EYE, (4,))
     (tmp_path / "demos" / "features").write_text("in the way")
-    with pytest.raises(MachineError, match=r"cannot be kept in .*features: .*\nhint: make the folder writable"):
-        replaced(demos, trunk)
+    with pytest.raises(MachineError, match=r"cannot be written to .*features: .*\nhint: make the folder writable"):
+        replace_images(demos, trunk)
 
 
-def lessons(seen: Demos) -> Batch:
-    """All steps of some demos as one batch that asks for the actions in it."""
+def whole_batch(seen: Demos) -> Batch:
+    """All steps of some demos as one imitation batch."""
     columns = seen.load(["obs", "action"])
     count = seen.steps
     zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
     deviation = columns["obs"].std(axis=0) + np.float32(1e-3)
     return Batch(
-        obs=columns["obs"], mean=columns["obs"].mean(axis=0), scale=(1 / deviation).astype(np.float32),
-        mask=np.zeros((count, 0), np.uint8), action=columns["action"], log_prob=zeros, value=zeros.copy(), advantage=ones,
-        value_target=zeros.copy(), weight=ones.copy(), episode_start=np.zeros(count, np.uint8), state=np.zeros((count, 0), np.float32),
-        reference=np.zeros((count, 0), np.float32), partner=np.zeros(0, np.int64), rows=count,
-    )  # fmt: skip
+        obs=columns["obs"],
+        mean=columns["obs"].mean(axis=0),
+        scale=(1 / deviation).astype(np.float32),
+        mask=np.zeros((count, 0), np.uint8),
+        action=columns["action"],
+        log_prob=zeros,
+        value=zeros.copy(),
+        advantage=ones,
+        value_target=zeros.copy(),
+        weight=ones.copy(),
+        episode_start=np.zeros(count, np.uint8),
+        state=np.zeros((count, 0), np.float32),
+        reference=np.zeros((count, 0), np.float32),
+        partner=np.zeros(0, np.int64),
+        rows=count,
+    )
 
 
 @pytest.fixture
 def coefficients() -> Callable[[], Coefficients]:
-    """Gradient steps that follow the policy's loss alone, without a clip."""
+    """Coefficients of the policy loss alone, without clipping."""
 
     def make() -> Coefficients:
         return Coefficients(
-            minibatch=256, clip=1e6, clip_value=0.0, value=0.0, entropy=0.0, max_grad_norm=1.0, learning_rate=3e-3,
-            adam_eps=1e-8, weight_decay=0.0, normalise_advantage=False,
-        )  # fmt: skip
+            minibatch=256,
+            clip=1e6,
+            clip_value=0.0,
+            value=0.0,
+            entropy=0.0,
+            max_grad_norm=1.0,
+            learning_rate=3e-3,
+            adam_eps=1e-8,
+            weight_decay=0.0,
+            normalise_advantage=False,
+        )
 
     return make
 
@@ -247,10 +277,10 @@ def coefficients() -> Callable[[], Coefficients]:
 def test_a_head_trained_on_the_cache_plays_on_pixels(
     trunk: Trunk, tmp_path: Path, coefficients: Callable[[], Coefficients], counted: list[int]
 ) -> None:
-    """Trained by the kernels on features alone, put behind the trunk, it names the quarter in images never seen."""
+    """A head trained by the kernels on cached features classifies new images behind the trunk."""
     demos = record(tmp_path / "demos", EYE, (400,) * 10)
     design = Design(EYE, QUARTERS, PolicySettings(hidden=(64,), image="frozen", trunk=trunk.name))
-    head, batch = head_design(design), lessons(replaced(demos, trunk))
+    head, batch = head_design(design), whole_batch(replace_images(demos, trunk))
     params_and_stats = head.initial_params_and_stats(0)
     head.write_normaliser(params_and_stats, batch.mean, batch.scale)
     engine = FusedEngine(head, head.split_params_and_stats(params_and_stats)[0], 1)
@@ -261,9 +291,9 @@ def test_a_head_trained_on_the_cache_plays_on_pixels(
         totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob)), coefficients())
     assert not counted
     episode_start = record(tmp_path / "episode_start", EYE, (500,), seed=11).load(["obs", "action"])
-    agent = TrainedAgent("clone", design, with_head(design, params_and_stats))
+    agent = TrainedAgent("clone", design, from_head_params(design, params_and_stats))
     acted = np.concatenate([agent.act(part) for part in np.array_split(episode_start["obs"], 5)])
     assert (acted == episode_start["action"][:, 0]).mean() > 0.9
     alone = TrainedAgent("head", head, params_and_stats)
-    seen = replaced(Demos.open(tmp_path / "episode_start"), trunk).load(["obs"])["obs"]
+    seen = replace_images(Demos.open(tmp_path / "episode_start"), trunk).load(["obs"])["obs"]
     assert (alone.act(seen) == acted).mean() > 0.99

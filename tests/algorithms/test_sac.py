@@ -1,4 +1,4 @@
-"""SAC from rollouts to weights: steps that are due, problems with a known answer, resuming, and what it refuses."""
+"""SAC from rollouts to weights: due updates, problems with a known optimum, resuming, and unsupported settings."""
 
 from __future__ import annotations
 
@@ -11,34 +11,43 @@ import safetensors.numpy
 
 from slipstream.algorithms import sac as module
 from slipstream.algorithms.replay_buffer import ReplayBuffer
-from slipstream.algorithms.sac import SAC, entropy_to_keep
+from slipstream.algorithms.sac import SAC, target_entropy
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
 from slipstream.errors import ConfigError, EnvError
 from slipstream.policies.design import Design
 from slipstream.policies.fused_actor import FusedActor
 from slipstream.settings import SACSettings, Settings
+from slipstream.training.build import make_sac_engine
 
 BOX = ActionSpec("continuous", (), (-2.0,), (2.0,))
 CHOICE = ActionSpec("discrete", (3,))
 MASKED = ActionSpec("discrete", (3,), masked=True)
-SMALL = {"batch": 16, "warmup": 10, "buffer": 500, "learning_rate": 1e-3}
+SMALL = {"batch_size": 16, "learning_starts": 10, "buffer_size": 500, "learning_rate": 1e-3}
 
 
 def make(
-    action: ActionSpec = BOX, rows: int = 1, obs: ObsSpec | None = None, learner: str = "fused", threads: int = 1,
-    policy: dict[str, Any] | None = None, seed: int = 0, **sac: Any,
-) -> SAC:  # fmt: skip
-    """A small learner."""
+    action: ActionSpec = BOX,
+    rows: int = 1,
+    obs: ObsSpec | None = None,
+    learner: str = "fused",
+    threads: int = 1,
+    policy: dict[str, Any] | None = None,
+    seed: int = 0,
+    **sac: Any,
+) -> SAC:
+    """A small SAC learner."""
     settings = Settings.model_validate(
         {"algorithm": "sac", "seed": seed, "policy": {"hidden": [16]} | (policy or {}), "sac": SMALL | sac}
     )
     design = Design(obs or vector_obs(2), action, settings.policy, value=False)
-    return SAC(settings, design, design.initial_params_and_stats(seed), rows, threads, learner)
+    params_and_stats = design.initial_params_and_stats(seed)
+    engine = make_sac_engine(settings, design, params_and_stats, learner, threads)
+    return SAC(settings, design, params_and_stats, engine, rows)
 
 
 class Game:
-    """Makes rollouts by hand: each episode is one step, in a random state, paid by `pay`(obs, action)."""
+    """Makes rollouts by hand: each episode is one step in a random state, with reward `pay`(obs, action)."""
 
     def __init__(self, sac: SAC, rows: int, pay: Any, ended: str = "terminated", seed: int = 0) -> None:
         self.sac, self.rows, self.pay, self.ended = sac, rows, pay, ended
@@ -48,35 +57,53 @@ class Game:
         self.streams = np.stack([self.random.integers(0, 2**31, rows), np.zeros(rows, np.int64)], axis=1)
 
     def play(self, steps: int = 1) -> Rollout:
-        """Act in fresh states; the mask, where there is one, rules the last choice out."""
+        """Act in random states; the mask, if any, excludes the last action."""
         sac, rows = self.sac, self.rows
         rollout = empty_rollout(EnvSpec("game", sac.design.obs, sac.design.action), sac.design, steps, rows)
         rollout.obs[:] = self.random.choice([-1.0, 1.0], rollout.obs.shape)
         rollout.active[:], rollout.mask[:] = 1, 1
         rollout.mask[..., -1:] = 0
         for t in range(steps):
-            self.acting.act(np.arange(rows), rollout.obs[t], rollout.mask[t], self.streams, True, rollout.action[t],
-                            rollout.log_prob[t], rollout.value[t], np.zeros((rows, 0), np.float32))  # fmt: skip
+            self.acting.act(
+                np.arange(rows),
+                rollout.obs[t],
+                rollout.mask[t],
+                self.streams,
+                True,
+                rollout.action[t],
+                rollout.log_prob[t],
+                rollout.value[t],
+                np.zeros((rows, 0), np.float32),
+            )
             rollout.reward[t] = self.pay(rollout.obs[t], rollout.action[t])
         getattr(rollout, self.ended)[:] = 1
         rollout.final_obs[:] = rollout.obs[1:]
         return rollout
 
     def learn(self, rollouts: int, steps: int = 1) -> dict[str, Any]:
-        """Play and learn; what was logged last."""
+        """Play and update; return the last metrics."""
         row: dict[str, Any] = {}
         for _ in range(rollouts):
             row = self.sac.update(self.play(steps), 0)[1]
         return row
 
     def greedy(self, obs: Array) -> Array:
-        """The likeliest actions, squashed if they are continuous."""
+        """The most likely actions, squashed if continuous."""
         count, action = len(obs), self.sac.design.action
         chosen = np.zeros((count, action.parts), action.dtype)
         mask = np.ones((count, action.options), np.uint8)
         mask[:, -1:] = 0
-        self.acting.act(np.arange(count), obs, mask, self.streams, False, chosen, np.zeros(count, np.float32),
-                        np.zeros(count, np.float32), np.zeros((count, 0), np.float32))  # fmt: skip
+        self.acting.act(
+            np.arange(count),
+            obs,
+            mask,
+            self.streams,
+            False,
+            chosen,
+            np.zeros(count, np.float32),
+            np.zeros(count, np.float32),
+            np.zeros((count, 0), np.float32),
+        )
         return np.tanh(chosen) if action.kind == "continuous" else chosen
 
 
@@ -84,26 +111,26 @@ STATES = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float32)
 
 
 def near(obs: Array, action: Array) -> Array:
-    """Pays best for an action of half the first number that is seen."""
+    """The best action is half of the first observation."""
     paid: Array = 1.0 - np.square(np.tanh(action[:, 0]) - 0.5 * obs[:, 0])
     return paid
 
 
 def right(obs: Array, action: Array) -> Array:
-    """Pays for choice 1 where the second number is positive, for choice 0 where it is not."""
+    """The best action is 1 if the second observation is positive, else 0."""
     paid: Array = (action[:, 0] == (obs[:, 1] > 0)).astype(np.float32)
     return paid
 
 
 def nothing(obs: Array, action: Array) -> Array:
-    """Pays one, whatever is done."""
+    """A constant reward of 1."""
     return np.ones(len(obs), np.float32)
 
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
 def test_it_learns_a_continuous_action(learner: str) -> None:
-    """After some hundred steps the action is half of what is seen, and the temperature has come down."""
-    sac = make(rows=4, learner=learner, learning_rate=5e-3, updates_per_step=0.5, batch=64, buffer=4000)
+    """After some hundred steps the action is near the optimum and the temperature has fallen."""
+    sac = make(rows=4, learner=learner, learning_rate=5e-3, updates_per_step=0.5, batch_size=64, buffer_size=4000)
     game = Game(sac, 4, near)
     row = game.learn(250 if learner == "torch" else 400)
     assert np.abs(game.greedy(STATES)[:, 0] - 0.5 * STATES[:, 0]).max() < 0.2
@@ -111,21 +138,29 @@ def test_it_learns_a_continuous_action(learner: str) -> None:
 
 
 @pytest.mark.parametrize(("action", "critics"), [(CHOICE, 2), (MASKED, 2), (MASKED, 4)])
-def test_it_learns_a_choice(action: ActionSpec, critics: int) -> None:
-    """After some hundred steps it chooses right in every state, and never what is masked."""
-    sac = make(action, rows=4, learning_rate=5e-3, updates_per_step=0.5, batch=64, buffer=4000, critics=critics,
-               temperature=0.05)  # fmt: skip
+def test_it_learns_a_discrete_action(action: ActionSpec, critics: int) -> None:
+    """After some hundred steps the action is optimal in every state and never masked."""
+    sac = make(
+        action,
+        rows=4,
+        learning_rate=5e-3,
+        updates_per_step=0.5,
+        batch_size=64,
+        buffer_size=4000,
+        critics=critics,
+        temperature=0.05,
+    )
     game = Game(sac, 4, right)
     game.learn(250)
     assert game.greedy(STATES)[:, 0].tolist() == [0, 1, 0, 1]
     if action.masked:
-        assert (sac.replay.ring.action[: sac.replay.filled] < 2).all()
+        assert (sac.replay.data.action[: sac.replay.size] < 2).all()
 
 
 @pytest.mark.parametrize(("ended", "worth"), [("terminated", 1.0), ("truncated", 10.0)])
-def test_values_go_on_behind_a_truncation_and_stop_at_a_termination(ended: str, worth: float) -> None:
-    """With a reward of 1 and a discount of 0.9 a cut-off step is worth 10, a final one 1."""
-    sac = make(rows=4, learning_rate=1e-2, gamma=0.9, tau=0.05, temperature=1e-6, updates_per_step=0.5, batch=64)
+def test_values_bootstrap_after_truncation_only(ended: str, worth: float) -> None:
+    """With reward 1 and gamma 0.9 a truncated step is worth 10, a terminated one 1."""
+    sac = make(rows=4, learning_rate=1e-2, gamma=0.9, tau=0.05, temperature=1e-6, updates_per_step=0.5, batch_size=64)
     row = Game(sac, 4, nothing, ended).learn(500)
     assert row["sac/q"] == pytest.approx(worth, rel=0.1)
 
@@ -133,8 +168,8 @@ def test_values_go_on_behind_a_truncation_and_stop_at_a_termination(ended: str, 
 @pytest.mark.parametrize("rows", [1, 4, 7])
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 2.5])
 def test_updates_per_step_is_held_for_any_number_of_envs(rows: int, ratio: float) -> None:
-    """Fractions are carried on, nothing is due before the warm-up is over, and none of it is owed afterwards."""
-    sac = make(rows=rows, updates_per_step=ratio, warmup=20, batch=4)
+    """Fractions carry over, and no updates are due for steps before `sac.learning_starts`."""
+    sac = make(rows=rows, updates_per_step=ratio, learning_starts=20, batch_size=4)
     game, before = Game(sac, rows, near), 0
     for _ in range(60):
         samples, row = sac.update(game.play(), 0)
@@ -148,30 +183,40 @@ def test_updates_per_step_is_held_for_any_number_of_envs(rows: int, ratio: float
     assert row["sac/updates_per_step"] == pytest.approx(ratio, abs=1 / (60 * rows - 20))
 
 
-def test_longer_rollouts_owe_all_their_steps_and_inactive_ones_none() -> None:
-    """Five steps of three rows, one of which never acts, are ten."""
-    sac = make(rows=3, warmup=0)
+def test_updates_are_due_for_active_steps_only() -> None:
+    """Five steps of three rows, one of them inactive, are ten transitions."""
+    sac = make(rows=3, learning_starts=0)
     rollout = Game(sac, 3, near).play(5)
     rollout.active[:, 2] = 0
     samples, row = sac.update(rollout, 0)
     assert samples == row["sac/updates"] == row["sac/buffer"] == 10
 
 
-def test_what_is_logged() -> None:
-    """One row has it all, and its numbers are finite."""
-    sac = make(warmup=0, critics=3)
+def test_logged_metrics() -> None:
+    """An update returns all metrics, and they are finite."""
+    sac = make(learning_starts=0, critics=3)
     row = Game(sac, 1, near).learn(20)
     assert set(row) == {
-        "loss/policy", "loss/value", "sac/temperature", "sac/entropy", "sac/q", "sac/updates", "sac/learning_rate",
-        "sac/updates_per_step", "sac/buffer", "sac/failed_updates", "sac/gradient_norm", "time/products",
-    }  # fmt: skip
+        "loss/policy",
+        "loss/value",
+        "sac/temperature",
+        "sac/entropy",
+        "sac/q",
+        "sac/updates",
+        "sac/learning_rate",
+        "sac/updates_per_step",
+        "sac/buffer",
+        "sac/failed_updates",
+        "sac/gradient_norm",
+        "time/products",
+    }
     assert all(np.isfinite(value) for value in row.values())
     assert 0 < row["time/products"] < 1.5 and row["sac/gradient_norm"] > 0 and row["sac/learning_rate"] == 1e-3
 
 
-def test_what_acts_is_what_is_trained() -> None:
-    """The pack's weights move with every update, and its normaliser stays out of the way unless it is asked for."""
-    sac = make(warmup=0)
+def test_training_updates_params_and_stats() -> None:
+    """Every update changes the acting weights; the normaliser is unchanged by default."""
+    sac = make(learning_starts=0)
     game = Game(sac, 1, near)
     before = sac.params_and_stats.copy()
     game.learn(3)
@@ -182,8 +227,8 @@ def test_what_acts_is_what_is_trained() -> None:
 
 
 def test_observations_can_be_normalised() -> None:
-    """Running moments of what was seen stand in the pack, and batches are scaled by them."""
-    sac, plain = make(warmup=0, normalise_obs=True), make(warmup=0)
+    """With `normalise_obs` the running mean and scale are in params_and_stats and change training."""
+    sac, plain = make(learning_starts=0, normalise_obs=True), make(learning_starts=0)
     seen = []
     for step in range(30):
         rollout = Game(plain, 1, near, seed=step).play()
@@ -200,12 +245,20 @@ def test_observations_can_be_normalised() -> None:
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
 @pytest.mark.parametrize("action", [BOX, MASKED])
-def test_a_resumed_learner_goes_on_bit_for_bit(learner: str, action: ActionSpec) -> None:
-    """Weights, optimiser, buffer, streams, normaliser and the fraction owed come back: 50 steps later all is equal."""
+def test_a_restored_learner_continues_bit_for_bit(learner: str, action: ActionSpec) -> None:
+    """After restoring weights, optimiser, buffer, streams and normaliser, 50 steps are equal."""
 
     def build() -> SAC:
-        return make(action, rows=3, learner=learner, updates_per_step=0.7, buffer=60, normalise_obs=True, n_step=3,
-                    critics=3)  # fmt: skip
+        return make(
+            action,
+            rows=3,
+            learner=learner,
+            updates_per_step=0.7,
+            buffer_size=60,
+            normalise_obs=True,
+            n_step=3,
+            critics=3,
+        )
 
     one, other = build(), build()
     game = Game(one, 3, right if action.masked else near)
@@ -223,14 +276,14 @@ def test_a_resumed_learner_goes_on_bit_for_bit(learner: str, action: ActionSpec)
     assert all(np.array_equal(array, again[name]) for name, array in one.snapshot()[0].items())
 
 
-def test_three_failures_in_a_row_bring_the_last_good_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come back with half the learning rate, it is said, and training goes on."""
+def test_three_failures_in_a_row_restore_the_last_good_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are restored, the learning rate is halved, a notice is added, and training continues."""
     monkeypatch.setattr(module, "GOOD_EVERY", 7)
-    sac = make(warmup=0)
+    sac = make(learning_starts=0)
     game = Game(sac, 1, near)
     game.learn(10)
     good = sac._good["weight/policy.head.weight"].copy()
-    sac.replay.ring.reward[:] = np.nan
+    sac.replay.data.reward[:] = np.nan
     row = game.learn(2)
     assert row["sac/failed_updates"] == 1 and "loss/value" not in row
     assert sac.notices == ["1 gradient steps were not finite and were skipped."] * 2
@@ -241,57 +294,65 @@ def test_three_failures_in_a_row_bring_the_last_good_weights_back(monkeypatch: p
     )
     assert row["sac/learning_rate"] == 5e-4
     assert np.array_equal(sac.engine.snapshot()["weight/policy.head.weight"], good)
-    sac.replay.ring.reward[:] = 0.0
+    sac.replay.data.reward[:] = 0.0
     row = game.learn(3)
     assert row["sac/failed_updates"] == 0 and np.isfinite(sac.params_and_stats).all()
 
 
-def test_an_env_that_never_gives_a_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn without a transition is fine, hundreds of them in a row are not."""
+def test_too_many_empty_rollouts_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout without a transition is accepted, many in a row raise."""
     monkeypatch.setattr(module, "EMPTY_LIMIT", 4)
     sac = make()
     rollout = Game(sac, 1, near).play()
     rollout.active[:] = 0
     for _ in range(3):
         assert sac.update(rollout, 0)[0] == 0
-    with pytest.raises(EnvError, match="Not one transition of the last 4 rollouts could be used"):
+    with pytest.raises(EnvError, match="The last 4 rollouts had no usable transition"):
         sac.update(rollout, 0)
 
 
 def write_demos(path: Path, count: int = 40) -> str:
-    """Steps that are paid 100 and told apart by it."""
+    """Write steps that are recognisable by a reward of 100."""
     columns = {
-        "obs": np.ones((count, 2), np.float32), "next_obs": np.ones((count, 2), np.float32),
-        "action": np.ones((count, 1), np.float32), "reward": np.full(count, 100, np.float32),
+        "obs": np.ones((count, 2), np.float32),
+        "next_obs": np.ones((count, 2), np.float32),
+        "action": np.ones((count, 1), np.float32),
+        "reward": np.full(count, 100, np.float32),
         "terminated": np.ones(count, np.uint8),
-    }  # fmt: skip
+    }
     safetensors.numpy.save_file(columns, path)
     return str(path)
 
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
 def test_a_share_of_every_batch_comes_from_the_demos(learner: str, tmp_path: Path) -> None:
-    """Half of it unless another share is asked for, in every batch."""
+    """Every batch holds `sac.demo_share` of demos, half by default."""
     demos = write_demos(tmp_path / "demos.safetensors")
     for share, count in ((None, 8), (0.25, 4), (0.01, 1), (0.99, 15)):
-        sac = make(learner=learner, demos=demos, warmup=0, **({} if share is None else {"demo_share": share}))
+        sac = make(learner=learner, demos=demos, learning_starts=0, **({} if share is None else {"demo_share": share}))
         game = Game(sac, 1, near)
         for _ in range(5):
             game.learn(1)
-            sample = sac.feed.sample
+            sample = sac.sampler.batch
             assert int((sample.reward == 100).sum()) == count
             assert np.allclose(sample.action[sample.reward == 100], 0.5)
 
 
-def test_rlpd_is_many_critics_with_layer_norm_a_random_pair_and_demos(tmp_path: Path) -> None:
-    """Ten critics, each with norms of its own that are trained, two targets that change, half of the batch demos."""
-    sac = make(demos=write_demos(tmp_path / "demos.safetensors"), critics=10, target_critics=2, critic_norm=True,
-               updates_per_step=5, warmup=0)  # fmt: skip
+def test_rlpd(tmp_path: Path) -> None:
+    """Ten critics with trained layer norms, two changing target critics, and half of the batch from demos."""
+    sac = make(
+        demos=write_demos(tmp_path / "demos.safetensors"),
+        critics=10,
+        target_critics=2,
+        critic_layer_norm=True,
+        updates_per_step=5,
+        learning_starts=0,
+    )
     game, pairs = Game(sac, 1, near), set()
     first = sac.engine.snapshot()
     for _ in range(20):
         game.learn(1)
-        pairs.add(tuple(sac.feed.picked.tolist()))
+        pairs.add(tuple(sac.sampler.batch.target_critics.tolist()))
     last = sac.engine.snapshot()
     assert len(pairs) > 10
     for critic in range(10):
@@ -301,16 +362,27 @@ def test_rlpd_is_many_critics_with_layer_norm_a_random_pair_and_demos(tmp_path: 
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"updates_per_step": 2.0}, {"batch": 20}, {"buffer": 12}, {"warmup": 0}, {"learning_rate": 1e-2}, {"gamma": 0.5},
-    {"tau": 0.5}, {"n_step": 4}, {"critics": 3}, {"critics": 4, "target_critics": 1}, {"critic_norm": True},
-    {"temperature": 0.5}, {"target_entropy": 1.0}, {"normalise_obs": True},
-]  # fmt: skip
+    {"updates_per_step": 2.0},
+    {"batch_size": 20},
+    {"buffer_size": 12},
+    {"learning_starts": 0},
+    {"learning_rate": 1e-2},
+    {"gamma": 0.5},
+    {"tau": 0.5},
+    {"n_step": 4},
+    {"critics": 3},
+    {"critics": 4, "target_critics": 1},
+    {"critic_layer_norm": True},
+    {"temperature": 0.5},
+    {"target_entropy": 1.0},
+    {"normalise_obs": True},
+]
 
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: "-".join(option))
-def test_every_option_acts(option: dict[str, Any], learner: str) -> None:
-    """Weights after the same rollouts differ from those of the defaults."""
+def test_every_option_has_an_effect(option: dict[str, Any], learner: str) -> None:
+    """Weights after the same rollouts differ from those of the default settings."""
     plain, other = make(learner=learner), make(learner=learner, **option)
     game = Game(plain, 1, near, "truncated")
     for _ in range(20):
@@ -321,9 +393,9 @@ def test_every_option_acts(option: dict[str, Any], learner: str) -> None:
     assert not np.array_equal(plain.engine.params, other.engine.params)
 
 
-def test_settings_of_the_moment_are_used() -> None:
-    """A schedule replaces `now`: the rate, the ratio and the discount follow at once."""
-    sac = make(warmup=0)
+def test_scheduled_settings_are_used() -> None:
+    """Learning rate and updates per step follow `now`, which schedules replace."""
+    sac = make(learning_starts=0)
     game = Game(sac, 1, near)
     assert game.learn(1)["sac/updates"] == 1
     sac.now = sac.now.model_copy(update={"learning_rate": 1e-9, "updates_per_step": 4.0})
@@ -334,9 +406,9 @@ def test_settings_of_the_moment_are_used() -> None:
 
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
-def test_gradients_and_dormant_units_are_told_by_layer(learner: str) -> None:
-    """Nothing before the first update; then length, largest part, zeros and relative length of each of its layers."""
-    sac = make(learner=learner, policy={"hidden": [16, 8], "activation": "relu"}, warmup=0)
+def test_gradient_statistics_and_dormant_units_by_layer(learner: str) -> None:
+    """Empty before the first update, then norm, largest entry, zeros and relative norm of every array."""
+    sac = make(learner=learner, policy={"hidden": [16, 8], "activation": "relu"}, learning_starts=0)
     assert sac.gradient_statistics() == sac.dormant() == {}
     params = sac.design.split_params_and_stats(sac.params_and_stats)[0]
     named = sac.design.weights.named(params)
@@ -360,43 +432,41 @@ def test_gradients_and_dormant_units_are_told_by_layer(learner: str) -> None:
     )
 
 
-def test_the_entropy_to_keep() -> None:
-    """Minus the number of continuous actions, half of the most that choices allow, or what is asked for."""
-    assert entropy_to_keep(SACSettings(), make(BOX).design) == -1.0
-    assert entropy_to_keep(SACSettings(), make(CHOICE).design) == pytest.approx(0.5 * np.log(3))
-    assert entropy_to_keep(SACSettings(target_entropy=0.25), make(BOX).design) == 0.25
+def test_target_entropy() -> None:
+    """Minus the action dimensions, half of the maximum entropy if discrete, or the setting."""
+    assert target_entropy(SACSettings(), make(BOX).design) == -1.0
+    assert target_entropy(SACSettings(), make(CHOICE).design) == pytest.approx(0.5 * np.log(3))
+    assert target_entropy(SACSettings(target_entropy=0.25), make(BOX).design) == 0.25
 
 
 IMAGE = ObsSpec((ObsField("size", "vector", (2,)), ObsField("camera", "image", (8, 8, 3))))
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"policy": {"memory": "gru"}}, "SAC learns from single steps: `policy.memory` = gru cannot be used with it.\n"
-                                    "hint: set policy.memory=none, or use algorithm=ppo"),
-    ({"obs": IMAGE}, "SAC learns from vectors: the observation `camera` is of kind image (8, 8, 3).\n"
-                     "hint: choose an env whose observations are vectors, or use algorithm=ppo"),
-    ({"action": ActionSpec("multi_discrete", (3, 2))},
-     "SAC needs a Box or a Discrete action space: this env has 2 choices side by side.\n"
-     "hint: offer them as one Discrete, or use algorithm=ppo"),
-    ({"critics": 2, "target_critics": 3}, "`sac.target_critics` = 3 cannot be picked among `sac.critics` = 2.\n"
-                                          "hint: use sac.target_critics=2 at most"),
-    ({"batch": 1, "demos": "demos.safetensors"}, "`sac.batch_size` = 1 has no room for both demos and experience.\n"
-                                                 "hint: use sac.batch_size=2 at least"),
-]  # fmt: skip
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"policy": {"memory": "gru"}}, "`policy.memory` = gru", "set policy.memory=none, or use algorithm=ppo"),
+    ({"obs": IMAGE}, "`camera` is of kind image (8, 8, 3)", "or use algorithm=ppo"),
+    ({"action": ActionSpec("multi_discrete", (3, 2))}, "Box or a Discrete action space", "or use algorithm=ppo"),
+    (
+        {"critics": 2, "target_critics": 3},
+        "`sac.target_critics` = 3 is more than `sac.critics` = 2",
+        "use sac.target_critics=2 at most",
+    ),
+    ({"batch_size": 1, "demos": "demos.safetensors"}, "`sac.batch_size` = 1", "use sac.batch_size=2 at least"),
+]
 
 
-@pytest.mark.parametrize(("case", "message"), REFUSED)
-def test_what_it_cannot_do_is_refused(case: dict[str, Any], message: str) -> None:
-    """Memory, images, choices side by side, and settings that contradict each other, each in its own words."""
+@pytest.mark.parametrize(("case", "message", "hint"), REFUSED)
+def test_unsupported_settings_and_envs_raise(case: dict[str, Any], message: str, hint: str) -> None:
+    """Recurrent policies, images, multi-discrete actions and contradicting settings raise with key, value and hint."""
     with pytest.raises(ConfigError) as caught:
         make(**case)
-    assert str(caught.value) == message
+    assert message in caught.value.message and hint in str(caught.value)
 
 
-def test_a_buffer_beyond_its_budget_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check comes first, so nothing is allocated."""
+def test_a_buffer_above_its_memory_limit_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check runs before the buffer is allocated."""
     made: list[Any] = []
-    monkeypatch.setattr(module, "Replay", lambda *size: made.append(size) or ReplayBuffer(*size))
+    monkeypatch.setattr(module, "ReplayBuffer", lambda *size: made.append(size) or ReplayBuffer(*size))
     with pytest.raises(ConfigError, match=r"takes .* MiB; `sac.buffer_mib` allows 1 MiB"):
-        make(buffer=1_000_000_000, buffer_mib=1)
+        make(buffer_size=1_000_000_000, buffer_mib=1)
     assert not made
-    make(buffer=100, buffer_mib=1)
+    make(buffer_size=100, buffer_mib=1)
     assert made == [(2, BOX, 100, 1)]

@@ -1,4 +1,4 @@
-"""Handing over: the same policy goes on, and is kept from forgetting."""
+"""Warm start: a run continues from a trained policy and stays near it at first."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def clone_of(env: str, tmp_path: Path, agent: str, games: int = 8, **settings: A
 
 @pytest.fixture
 def soccer_clone(tmp_path: Path) -> Path:
-    """A small clone of soccer's rule."""
+    """A small clone of soccer's rule-based player."""
     return clone_of("soccer", tmp_path, "scripted:rule", **SOCCER)
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_the_policy_is_the_clone_before_the_first_update(memory: str, tmp_path: Path) -> None:
-    """On a held batch, the learner's pack gives the clone's actions and values, bit for bit, normaliser included."""
+    """Actions, values and normaliser equal those of the clone bit for bit."""
     more = {"policy__memory": memory, "policy__memory_size": 8} | SOCCER
     run = clone_of("soccer", tmp_path, "scripted:rule", **more)
     settings = configure("soccer", flags={"start": f"run:{run}", "plan__collector": "local", **SOCCER}).settings
@@ -57,8 +57,8 @@ def test_the_policy_is_the_clone_before_the_first_update(memory: str, tmp_path: 
     parts.collector.close()
 
 
-def test_only_the_value_moves_while_it_warms_up(soccer_clone: Path, tmp_path: Path) -> None:
-    """The policy stands still until the value explains enough, and the statistics of observations are held."""
+def test_only_the_value_is_trained_during_warm_up(soccer_clone: Path, tmp_path: Path) -> None:
+    """The policy is fixed until the value explains enough variance, and observation statistics are frozen."""
     settings = {
         "ppo__value_warmup": 1,
         "ppo__value_warmup_explained_variance": 1.0,
@@ -78,27 +78,31 @@ def test_only_the_value_moves_while_it_warms_up(soccer_clone: Path, tmp_path: Pa
 
 
 def test_the_warm_up_ends_early(soccer_clone: Path, tmp_path: Path) -> None:
-    """Once the value explains more than was asked for, the policy learns, however many iterations were allowed."""
+    """Once the explained variance is high enough, the policy is trained, before the iterations are over."""
     small = {"ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8, "steps": 8192, "every__evaluate": 0} | SOCCER
     free = {"ppo__value_warmup_explained_variance": 1e-9, "ppo__learning_rate": 1e-2, "ppo__value_warmup": 1000}
     run = train("soccer", run=tmp_path / "run", start=f"run:{soccer_clone}", **free, **small)
     assert load(find(RunDir.open(run.path))).groups["learner"]["warming"][0] == 0
 
 
-def test_the_weight_follows_a_target(soccer_clone: Path, tmp_path: Path) -> None:
-    """Too near the reference the pull falls by a third, too far it grows by half; it is in the checkpoint."""
+def test_the_kl_coefficient_adapts_to_a_target(soccer_clone: Path, tmp_path: Path) -> None:
+    """The coefficient falls by a third below the target KL, grows by half above it, and is in the checkpoint."""
     small = {"ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8, "steps": 1024, "every__evaluate": 0} | SOCCER
     free = {"ppo__value_warmup": 0, "ppo__reference_decay": 1.0}
     for target, pull in ((1e3, (1 / 1.5) ** 2), (1e-9, 1.5**2)):
         run = train(
-            "soccer", run=tmp_path / f"run{target}", start=f"run:{soccer_clone}", ppo__reference_target=target, **free,
+            "soccer",
+            run=tmp_path / f"run{target}",
+            start=f"run:{soccer_clone}",
+            ppo__reference_target=target,
+            **free,
             **small,
-        )  # fmt: skip
+        )
         assert load(find(RunDir.open(run.path))).groups["learner"]["anchor.pull"][0] == pytest.approx(pull)
 
 
-def test_nobody_is_asked_once_the_weight_is_gone(soccer_clone: Path, tmp_path: Path) -> None:
-    """Below a hundredth of its weight the reference is left alone: its divergence is not even computed."""
+def test_a_decayed_kl_reference_is_not_evaluated(soccer_clone: Path, tmp_path: Path) -> None:
+    """Below a hundredth of its coefficient the KL divergence is not computed."""
     small = {"ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8, "steps": 2048, "every__evaluate": 0} | SOCCER
     free = {"ppo__value_warmup": 0, "ppo__reference_decay": 0.05, "every__log": 1}
     rows = train("soccer", run=tmp_path / "run", start=f"run:{soccer_clone}", **free, **small).metrics()
@@ -106,13 +110,22 @@ def test_nobody_is_asked_once_the_weight_is_gone(soccer_clone: Path, tmp_path: P
     assert [row["ppo/reference_kl"] for row in rows[2:]] == [0.0, 0.0]
 
 
-def test_a_run_from_a_clone_goes_on_exactly(soccer_clone: Path, tmp_path: Path) -> None:
-    """With teacher, demos, reference, warm-up and gate: resumed is uninterrupted, bit for bit."""
+def test_a_run_from_a_clone_resumes_bit_for_bit(soccer_clone: Path, tmp_path: Path) -> None:
+    """With teacher, demos, reference, warm-up and rollback a resumed run equals an uninterrupted one."""
     settings = {
-        "start": f"run:{soccer_clone}", "ppo__teacher": "scripted:rule", "ppo__demos": str(tmp_path / "demos"),
-        "ppo__demo_batch": 64, "ppo__value_warmup": 1, "ppo__rollout": 32, "ppo__minibatch": 128, "plan__envs": 8,
-        "every__evaluate": 512, "evaluation__games": 4, "evaluation__rollback_after": 1, "opponent": "scripted:chaser",
-    } | SOCCER  # fmt: skip
+        "start": f"run:{soccer_clone}",
+        "ppo__teacher": "scripted:rule",
+        "ppo__demos": str(tmp_path / "demos"),
+        "ppo__demo_batch": 64,
+        "ppo__value_warmup": 1,
+        "ppo__rollout": 32,
+        "ppo__minibatch": 128,
+        "plan__envs": 8,
+        "every__evaluate": 512,
+        "evaluation__games": 4,
+        "evaluation__rollback_after": 1,
+        "opponent": "scripted:chaser",
+    } | SOCCER
     whole = train("soccer", run=tmp_path / "whole", steps=2048, **settings)
     half = train("soccer", run=tmp_path / "half", steps=1024, **settings)
     again = resume(half.path, steps=2048)
@@ -125,18 +138,24 @@ def test_a_run_from_a_clone_goes_on_exactly(soccer_clone: Path, tmp_path: Path) 
 
 
 def test_a_teacher_and_demos_are_imitated(soccer_clone: Path, tmp_path: Path, quick: Callable[..., Run]) -> None:
-    """Their losses are logged and fall; the weight of the demos decays, and a schedule lets the teacher go."""
+    """Their losses are logged and fall; the demo coefficient decays, and a schedule ends the teacher's."""
     rows = quick(
-        name="taught", ppo__teacher="scripted:rule", ppo__demos=str(tmp_path / "demos"), ppo__demo_decay=0.5,
-        ppo__teacher_coef=2.0, ppo__learning_rate=3e-3, steps=40_000, every__log=1,
-    ).metrics()  # fmt: skip
+        name="taught",
+        ppo__teacher="scripted:rule",
+        ppo__demos=str(tmp_path / "demos"),
+        ppo__demo_decay=0.5,
+        ppo__teacher_coef=2.0,
+        ppo__learning_rate=3e-3,
+        steps=40_000,
+        every__log=1,
+    ).metrics()
     assert rows[-1]["ppo/teacher_loss"] < rows[0]["ppo/teacher_loss"] - 0.2
     assert rows[1]["ppo/demo_weight"] == pytest.approx(0.05)
     assert np.isfinite([row["ppo/demo_loss"] for row in rows]).all()
 
 
 def test_a_clone_becomes_sacs_actor(tmp_path: Path) -> None:
-    """Means, deviations and the network behind them are the same function, and the actor waits for its critics."""
+    """Means, deviations and hidden layers are the same function, and the actor waits for the critics."""
     run = clone_of(PENDULUM, tmp_path, "random", algorithm="sac", policy__hidden=[16])
     settings = configure(
         PENDULUM, flags={"start": f"run:{run}", "algorithm": "sac", "sac__learning_starts": 64}
@@ -164,12 +183,12 @@ def test_a_clone_becomes_sacs_actor(tmp_path: Path) -> None:
     assert not np.array_equal(moved["policy.layers.0.weight"], first["policy.layers.0.weight"])
 
 
-def test_what_does_not_fit_is_said(soccer_clone: Path) -> None:
-    """Another network, other observations, another kind of action."""
+def test_incompatible_starts_raise(soccer_clone: Path) -> None:
+    """Another network, other observations and another kind of action raise."""
     donor = TrainedAgent.from_run(soccer_clone).design
     other = Design(donor.obs, donor.action, PolicySettings(hidden=(9,)))
-    with pytest.raises(ConfigError, match="has another network than this run asks for"):
+    with pytest.raises(ConfigError, match="has another network than this run"):
         load_start(f"run:{soccer_clone}", other, other.initial_params_and_stats(0))
-    with pytest.raises(ConfigError, match="sees and does other things"):
+    with pytest.raises(ConfigError, match="other observation or action spaces"):
         settings = configure("soccer:2v2", flags={"start": f"run:{soccer_clone}"}).settings
         build(choose_env("soccer:2v2", settings), settings)

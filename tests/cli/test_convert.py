@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from slipstream.api import Run
 from slipstream.cli import main
-from slipstream.policies.convert_weights import PREFIX, VptImages, VptShape
+from slipstream.policies.convert_weights import PREFIX, VptImageEncoder, VptShape
 from slipstream.policies.pretrained import load_trunk
 
 SHAPE = VptShape(widths=(4, 6), blocks=1, channels=3, side=12, dense=8, features=10)
@@ -25,7 +25,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small file of random weights in VPT's layout, in an empty folder where commands are called."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(2)
-    state = {PREFIX + name: tensor for name, tensor in VptImages(SHAPE).state_dict().items()}
+    state = {PREFIX + name: tensor for name, tensor in VptImageEncoder(SHAPE).state_dict().items()}
     torch.save(state | {"value_head.linear.bias": torch.zeros(1)}, "small.weights")
     return tmp_path / "small.weights"
 
@@ -39,7 +39,7 @@ def test_a_file_is_converted_and_trained_with(weights: Path, quick: Callable[...
     """The report is printed, the command that uses the trunk follows, and a policy trains behind it."""
     result = cli("convert", "vpt", "small.weights", "--out", "trunk")
     assert result.exit_code == 0, result.output
-    count = len(VptImages(SHAPE).state_dict())
+    count = len(VptImageEncoder(SHAPE).state_dict())
     assert result.stdout.splitlines() == [
         f"{count} matched, 0 missing, 0 mismatched, 1 unused",
         "written: trunk (10 features of images of 12 pixels a side)",

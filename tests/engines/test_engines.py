@@ -309,7 +309,7 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
                 state = state * torch.from_numpy(1.0 - batch.episode_start[now])[:, None].float()
                 told = policy(torch.from_numpy(batch.obs[now]), mean, scale, state)
                 state = told.state
-                steps.append(policy.measure(told.outputs, torch.from_numpy(batch.action[now]), None)[0])
+                steps.append(policy.log_prob_and_entropy(told.outputs, torch.from_numpy(batch.action[now]), None)[0])
         survey = ENGINES[kind](design, params.copy(), 1).evaluate(batch)
         assert np.allclose(survey.log_prob, torch.cat(steps).numpy(), atol=2e-5)
 
@@ -563,10 +563,10 @@ def test_checkpointing_computes_again_and_learns_the_same(more: dict[str, Any], 
         def add(module: Any, inputs: Any, count: list[int] = count) -> None:
             count[0] += 1
 
-        for chain in engine.policy.chains():
+        for chain in engine.policy.networks():
             chain.encoder.register_forward_pre_hook(add)
         outcome_of(engine, batch, KNOBS._replace(minibatch=200), orders_of(batch, 1))
-        calls.append(count[0] // len(engine.policy.chains()))
+        calls.append(count[0] // len(engine.policy.networks()))
         gradients.append(engine.gradient())
     assert calls == [1, 2]
     assert np.allclose(*gradients, atol=1e-7)
@@ -688,7 +688,7 @@ def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[.
     design, params, batch = make_case(**more)
     engine = TorchEngine(design, params.copy(), 1, precision="bf16")
     seen: dict[str, set[torch.dtype]] = {}
-    for name, module in engine.policy.hidden().items():
+    for name, module in engine.policy.hidden_modules().items():
         module.register_forward_hook(
             lambda module, inputs, output, name=name: seen.setdefault(name, set()).add(output.dtype)
         )
@@ -697,9 +697,9 @@ def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[.
     assert np.array_equal(told.log_prob, plain.log_prob) and np.array_equal(told.value, plain.value)
     seen.clear()
     outcome_of(engine, batch._replace(burn_in=0), KNOBS, orders_of(batch, 1))
-    assert seen.keys() == engine.policy.hidden().keys()
+    assert seen.keys() == engine.policy.hidden_modules().keys()
     for name, found in seen.items():
-        exact = name.endswith("memory") or isinstance(engine.policy.hidden()[name], Pool)
+        exact = name.endswith("memory") or isinstance(engine.policy.hidden_modules()[name], Pool)
         assert found == {torch.float32 if exact else torch.bfloat16}, name
     assert {parameter.dtype for parameter in engine.policy.parameters()} == {torch.float32}
     assert {array.dtype for name, array in engine.snapshot().items() if name != "counters"} == {np.dtype(np.float32)}

@@ -50,7 +50,7 @@ def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any)
 def dtypes(policy: Any) -> set[torch.dtype]:
     """What the hidden layers of a policy give from now on."""
     found: set[torch.dtype] = set()
-    for module in policy.hidden().values():
+    for module in policy.hidden_modules().values():
         module.register_forward_hook(lambda module, inputs, output: found.add(output.dtype))
     return found
 

@@ -1,4 +1,4 @@
-"""SAC's fused kernel against torch: the same batch, the same gradients, the same weights, the same caution."""
+"""SAC's fused kernel against torch: equal batches, gradients, weights and failure handling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slipstream.algorithms.replay_buffer import TERMINATED, TRUNCATED, ReplayBuffer, ReplaySampler
-from slipstream.algorithms.sac_critics import LENGTH, SUMS, UPDATES, Critics, SACCoefficients, SACEngine
+from slipstream.algorithms.sac_critics import GRADIENT_NORM, SUMS, UPDATES, CriticEnsemble, SACCoefficients, SACEngine
 from slipstream.contracts import ActionSpec, Array, vector_obs
 from slipstream.engines.sac_fused import FusedSAC
 from slipstream.engines.sac_torch import TorchSAC
@@ -21,36 +21,36 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", (5,)),
     "masked": ActionSpec("discrete", (5,), masked=True),
 }
-KNOBS = SACCoefficients(
-    learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, frozen=False, n_step=1
+COEFFICIENTS = SACCoefficients(
+    learning_rate=1e-3, gamma=0.97, tau=0.05, temperature=0.0, target_entropy=0.3, freeze_actor=False, n_step=1
 )
 PAIR = {"critics": 2, "target_critics": 2}
-MANY = {"critics": 5, "target_critics": 2, "critic_norm": True}
+MANY = {"critics": 5, "target_critics": 2, "critic_layer_norm": True}
 
 
 def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> ReplayBuffer:
-    """A buffer of random steps in episodes of about seven, some terminated; masks allow what was done."""
+    """A buffer of random steps in episodes of about seven, some terminated; masks allow the recorded actions."""
     random = np.random.default_rng([seed, 7])
     replay = ReplayBuffer(OBS, action, steps, 1)
-    ring = replay.ring
-    ring.obs[:], ring.next_obs[:] = random.normal(0, 1, (2, steps, OBS))
-    ring.reward[:] = random.normal(0, 1, steps)
-    ring.ended[:] = random.choice([0, TERMINATED, TRUNCATED], steps, p=[0.85, 0.05, 0.1])
-    ring.link[:-1] = np.where(ring.ended[:-1] == 0, np.arange(1, steps), -1)
+    data = replay.data
+    data.obs[:], data.next_obs[:] = random.normal(0, 1, (2, steps, OBS))
+    data.reward[:] = random.normal(0, 1, steps)
+    data.ended[:] = random.choice([0, TERMINATED, TRUNCATED], steps, p=[0.85, 0.05, 0.1])
+    data.link[:-1] = np.where(data.ended[:-1] == 0, np.arange(1, steps), -1)
     if action.kind == "continuous":
-        ring.action[:] = random.uniform(-1, 1, ring.action.shape)
+        data.action[:] = random.uniform(-1, 1, data.action.shape)
     else:
-        ring.action[:] = random.integers(0, action.sizes[0], ring.action.shape)
-    for mask in (ring.mask, ring.next_mask):
+        data.action[:] = random.integers(0, action.sizes[0], data.action.shape)
+    for mask in (data.mask, data.next_mask):
         if mask.size:
             mask[:] = random.integers(0, 2, mask.shape)
-            mask[np.arange(steps), ring.action[:, 0].astype(int)] = 1
+            mask[np.arange(steps), data.action[:, 0].astype(int)] = 1
     replay.total = steps
     return replay
 
 
-def make_pack(design: Design) -> Array:
-    """Lively weights and a normaliser; some log deviations lie outside of their limits."""
+def make_params(design: Design) -> Array:
+    """Random weights and a normaliser; some log standard deviations lie outside of their limits."""
     random = np.random.default_rng(3)
     params_and_stats = design.initial_params_and_stats(0)
     params, mean, scale = design.split_params_and_stats(params_and_stats)
@@ -65,31 +65,35 @@ def make_pack(design: Design) -> Array:
 
 
 def make(
-    engine: type[FusedSAC] | type[TorchSAC], kind: str = "continuous", threads: int = 1,
-    policy: dict[str, Any] | None = None, batch: int = BATCH, **sac: Any,
-) -> tuple[Any, ReplaySampler]:  # fmt: skip
-    """An engine and what it draws from."""
-    settings = SACSettings(batch=batch, **sac)
+    engine: type[FusedSAC] | type[TorchSAC],
+    kind: str = "continuous",
+    threads: int = 1,
+    policy: dict[str, Any] | None = None,
+    batch: int = BATCH,
+    **sac: Any,
+) -> tuple[Any, ReplaySampler]:
+    """An engine and its sampler."""
+    settings = SACSettings(batch_size=batch, **sac)
     design = Design(
         vector_obs(OBS), ACTIONS[kind], PolicySettings(**({"hidden": (20, 12)} | (policy or {}))), value=False
     )
-    critics = Critics(design, settings)
+    critics = CriticEnsemble(design, settings)
     replay = make_replay(design.action)
-    feed = ReplaySampler(replay, None, batch, 0, settings.target_critics, seed=4)
+    sampler = ReplaySampler(replay, None, batch, 0, settings.target_critics, seed=4)
     if engine is FusedSAC:
-        return FusedSAC(design, critics, make_pack(design), batch, threads, seed=1), feed
-    return TorchSAC(design, critics, make_pack(design), threads, seed=1), feed
+        return FusedSAC(design, critics, make_params(design), batch, threads, seed=1), sampler
+    return TorchSAC(design, critics, make_params(design), threads, seed=1), sampler
 
 
-def run(pair: tuple[SACEngine, ReplaySampler], updates: int, coefficients: SACCoefficients = KNOBS) -> Array:
-    """Take steps and return what they add up."""
+def run(pair: tuple[SACEngine, ReplaySampler], updates: int, coefficients: SACCoefficients = COEFFICIENTS) -> Array:
+    """Take gradient steps and return their summed statistics."""
     totals = np.zeros(SUMS)
     pair[0].run(pair[1], coefficients, updates, totals)
     return totals
 
 
 def largest_gap(one: SACEngine, other: SACEngine) -> dict[str, float]:
-    """The largest difference between two engines' arrays, kind by kind."""
+    """The largest difference between two engines' arrays, by kind."""
     gaps: dict[str, float] = {}
     theirs = other.snapshot()
     for name, array in one.snapshot().items():
@@ -115,11 +119,11 @@ CASES = [
 def test_gradients_and_weights_equal_those_of_torch(
     kind: str, sac: dict[str, Any], policy: dict[str, Any], n_step: int, threads: int
 ) -> None:
-    """One step's gradient and eight steps' actor, critics, targets, temperature and log equal torch's to 1e-5."""
-    coefficients = SACCoefficients(**{**KNOBS.__dict__, "n_step": n_step})
+    """One step's gradient and eight steps' weights, targets, temperature and statistics equal torch's to 1e-5."""
+    coefficients = COEFFICIENTS._replace(n_step=n_step)
     fused, torch = make(FusedSAC, kind, threads, policy, **sac), make(TorchSAC, kind, 1, policy, **sac)
     one, other = run(fused, 1, coefficients), run(torch, 1, coefficients)
-    assert np.array_equal(fused[1].sample.places, torch[1].sample.places)
+    assert np.array_equal(fused[1].batch.indices, torch[1].batch.indices)
     assert np.allclose(fused[0].gradient(), torch[0].gradient(), atol=1e-6, rtol=1e-4)
     assert np.allclose(one, other, atol=1e-5, rtol=1e-4)
     one, other = run(fused, 7, coefficients), run(torch, 7, coefficients)
@@ -130,19 +134,19 @@ def test_gradients_and_weights_equal_those_of_torch(
     assert fused[0].temperature() != 1.0
 
 
-def test_a_batch_is_the_same_for_any_number_of_threads_and_the_steps_for_the_same_number() -> None:
-    """Rows draw from streams of their own; gradients are added up in a fixed order."""
+def test_batches_and_steps_are_deterministic() -> None:
+    """Batches do not depend on the number of threads, and steps are equal for the same number."""
     alone, pair, again = (make(FusedSAC, threads=threads, **MANY) for threads in (1, 3, 3))
     for case in (alone, pair, again):
         run(case, 20)
-    assert np.array_equal(alone[1].sample.places, pair[1].sample.places)
-    assert np.array_equal(alone[1].sample.noise, pair[1].sample.noise)
+    assert np.array_equal(alone[1].batch.indices, pair[1].batch.indices)
+    assert np.array_equal(alone[1].batch.noise, pair[1].batch.noise)
     assert set(largest_gap(pair[0], again[0]).values()) == {0.0}
     assert 0.0 < max(largest_gap(alone[0], pair[0]).values()) < 1e-4
 
 
 @pytest.mark.parametrize("batch", [1, 3, 64, 130])
-def test_any_batch_can_be_shared_out(batch: int) -> None:
+def test_any_batch_size(batch: int) -> None:
     """Batches that fill neither threads nor lanes give torch's steps too."""
     for kind in ("continuous", "masked"):
         fused, torch = make(FusedSAC, kind, 2, batch=batch, **PAIR), make(TorchSAC, kind, batch=batch, **PAIR)
@@ -152,9 +156,9 @@ def test_any_batch_can_be_shared_out(batch: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
-def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
-    """Critics and targets move alike in both engines; actor, its moments and the temperature do not."""
-    coefficients = SACCoefficients(**{**KNOBS.__dict__, "frozen": True})
+def test_a_frozen_actor_does_not_change(kind: str) -> None:
+    """Critics and targets are updated equally in both engines; actor, its moments and temperature are not."""
+    coefficients = COEFFICIENTS._replace(freeze_actor=True)
     fused, torch = make(FusedSAC, kind, **PAIR), make(TorchSAC, kind, **PAIR)
     before = fused[0].snapshot()
     assert run(fused, 5, coefficients)[UPDATES] == run(torch, 5, coefficients)[UPDATES] == 5
@@ -165,10 +169,10 @@ def test_an_actor_that_waits_stays_as_it_is(kind: str) -> None:
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
-    """A fixed temperature is used and not moved, and what comes out of the flat weights is all that is in them."""
-    (fixed, feed), learned = make(engine, **MANY), make(engine, **MANY)
-    run((fixed, feed), 5, SACCoefficients(**{**KNOBS.__dict__, "temperature": 0.7}))
+def test_padding_and_fixed_temperature_do_not_change(engine: Any) -> None:
+    """A fixed temperature is used and not updated, and padding of the flat weights stays zero."""
+    (fixed, sampler), learned = make(engine, **MANY), make(engine, **MANY)
+    run((fixed, sampler), 5, COEFFICIENTS._replace(temperature=0.7))
     run(learned, 5)
     assert fixed.temperature() == 1.0
     assert np.array_equal(fixed.snapshot()["temperature"], np.zeros(3))
@@ -178,40 +182,40 @@ def test_padding_and_fixed_temperatures_stay_as_they_are(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_target_critics_are_picked_anew_for_every_step(engine: Any) -> None:
-    """Two of five, always different ones, every pair now and then."""
+def test_target_critics_are_resampled_every_step(engine: Any) -> None:
+    """Every pair of two distinct critics out of five occurs."""
     case = make(engine, **MANY)
     seen = set()
     for _ in range(80):
         run(case, 1)
-        seen.add(tuple(sorted(case[1].picked.tolist())))
+        seen.add(tuple(sorted(case[1].batch.target_critics.tolist())))
     assert len(seen) == 10
     assert all(one != other for one, other in seen)
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_steps_that_are_not_finite_are_left_out(engine: Any) -> None:
-    """With rewards that are not finite nothing moves, three failures end the run, and a good step forgets them."""
-    soft, feed = make(engine, **PAIR)
-    run((soft, feed), 2)
-    before, rewards = soft.snapshot(), feed.replay.ring.reward.copy()
-    feed.replay.ring.reward[:] = np.nan
-    assert run((soft, feed), 10)[UPDATES] == 0
+def test_steps_that_are_not_finite_are_skipped(engine: Any) -> None:
+    """NaN rewards change nothing, three failures end the run, and a good step resets the count."""
+    soft, sampler = make(engine, **PAIR)
+    run((soft, sampler), 2)
+    before, rewards = soft.snapshot(), sampler.buffer.data.reward.copy()
+    sampler.buffer.data.reward[:] = np.nan
+    assert run((soft, sampler), 10)[UPDATES] == 0
     assert soft.counters.tolist() == [2, 3, 3, 2]
     after = soft.snapshot()
     assert all(np.array_equal(after[name], before[name]) for name in before if name != "counters")
-    feed.replay.ring.reward[:] = rewards
-    assert run((soft, feed), 1)[UPDATES] == 1
+    sampler.buffer.data.reward[:] = rewards
+    assert run((soft, sampler), 1)[UPDATES] == 1
     assert soft.counters.tolist() == [3, 0, 3, 3]
 
 
 @pytest.mark.parametrize(("engine", "threads"), [(FusedSAC, 1), (FusedSAC, 2), (TorchSAC, 1)])
-def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads: int) -> None:
-    """If only the actor's step fails, the critics' stands and the failure is counted."""
-    soft, feed = make(engine, threads=threads, **PAIR)
-    feed.replay.ring.ended[:] = TERMINATED
+def test_an_actor_step_that_is_not_finite_is_skipped(engine: Any, threads: int) -> None:
+    """If only the actor's step fails, the critics are updated and the failure is counted."""
+    soft, sampler = make(engine, threads=threads, **PAIR)
+    sampler.buffer.data.ended[:] = TERMINATED
     before = soft.snapshot()
-    assert run((soft, feed), 3, SACCoefficients(**{**KNOBS.__dict__, "temperature": 1e36}))[UPDATES] == 0
+    assert run((soft, sampler), 3, COEFFICIENTS._replace(temperature=1e36))[UPDATES] == 0
     assert soft.counters.tolist() == [3, 3, 3, 0]
     after = soft.snapshot()
     assert np.array_equal(after["weight/policy.head.weight"], before["weight/policy.head.weight"])
@@ -219,26 +223,26 @@ def test_an_actor_whose_gradient_is_not_finite_is_not_moved(engine: Any, threads
 
 
 @pytest.mark.parametrize("engine", [FusedSAC, TorchSAC])
-def test_restored_engines_go_on_alike(engine: Any) -> None:
-    """A snapshot put into a new engine gives the same bits from there on, and engines read each other's."""
+def test_restored_engines_continue_equally(engine: Any) -> None:
+    """A restored engine continues bit for bit, and each engine can restore the other's snapshot."""
     one, other = make(engine, **MANY), make(engine, **MANY)
     run(one, 4)
     other[0].restore(one[0].snapshot())
     other[1].streams[:] = one[1].streams
     assert np.array_equal(run(one, 5), run(other, 5))
     assert set(largest_gap(one[0], other[0]).values()) == {0.0}
-    stranger, feed = make(TorchSAC if engine is FusedSAC else FusedSAC, **MANY)
+    stranger, sampler = make(TorchSAC if engine is FusedSAC else FusedSAC, **MANY)
     stranger.restore(one[0].snapshot())
-    feed.streams[:] = one[1].streams
-    run((stranger, feed), 3)
+    sampler.streams[:] = one[1].streams
+    run((stranger, sampler), 3)
     run(one, 3)
     assert max(largest_gap(one[0], stranger).values()) < 1e-5
 
 
-def test_both_engines_tell_the_same_of_the_last_batch() -> None:
-    """Unit sizes by hidden layer, the gradient's length, and how long products take."""
-    (fused, feed), torch = make(FusedSAC, threads=2, **PAIR), make(TorchSAC, **PAIR)
-    length = run((fused, feed), 1)[LENGTH]
+def test_both_engines_report_the_same_activity() -> None:
+    """Unit activity by hidden layer, gradient norm, and the time of the products."""
+    (fused, sampler), torch = make(FusedSAC, threads=2, **PAIR), make(TorchSAC, **PAIR)
+    length = run((fused, sampler), 1)[GRADIENT_NORM]
     run(torch, 1)
     sizes = torch[0].activity()
     assert list(fused.activity()) == list(sizes) == ["policy.0", "policy.1"]

@@ -1,4 +1,4 @@
-"""Other projects' weights: read without running anything, compared key by key, and the same network afterwards."""
+"""Weight conversion: no code is executed, keys are compared, and the network computes the same."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from slipstream.errors import CheckpointError, ConfigError
-from slipstream.policies.convert_weights import (  # fmt: skip
-    VptImages,
+from slipstream.policies.convert_weights import (
+    VptImageEncoder,
     VptShape,
-    compare,
+    compare_keys,
     copy_matching,
     read_tensors,
     read_trunk,
@@ -33,7 +33,7 @@ IMAGES = "net.img_process."
 
 
 def policy_file(shape: VptShape = SMALL, seed: int = 0) -> dict[str, Tensor]:
-    """The state dict of a whole policy in VPT's layout with random weights, its keys written out."""
+    """The state dict of a whole VPT policy with random weights."""
     generator = torch.Generator().manual_seed(seed)
 
     def some(*size: int) -> Tensor:
@@ -65,7 +65,7 @@ def policy_file(shape: VptShape = SMALL, seed: int = 0) -> dict[str, Tensor]:
 
 
 def forward(state: dict[str, Tensor], images: Tensor) -> Tensor:
-    """What a policy file makes of images, one operation after another, in double precision."""
+    """The features that a policy file defines, computed in double precision."""
     state = {key.removeprefix(IMAGES): value.double() for key, value in state.items()}
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -98,9 +98,9 @@ def forward(state: dict[str, Tensor], images: Tensor) -> Tensor:
 
 
 def test_the_layout_is_that_of_the_published_models() -> None:
-    """Keys and shapes of the smallest model: sizes, biases and norms are where its files have them."""
+    """Keys and shapes are those of the smallest published model."""
     with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in VptImages(VptShape()).state_dict().items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in VptImageEncoder(VptShape()).state_dict().items()}
     assert (
         shapes["cnn.stacks.0.firstconv.layer.weight"] == (64, 3, 3, 3)
         and "cnn.stacks.0.firstconv.norm.weight" not in shapes
@@ -114,7 +114,7 @@ def test_the_layout_is_that_of_the_published_models() -> None:
 
 @pytest.mark.parametrize("form", ["torch", "old torch", "safetensors"])
 def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
-    """All keys of the reader match, the rest is unused, and the trunk's features are those of the file's weights."""
+    """All image encoder keys match, the others are unused, and the trunk computes the file's features."""
     state, file = policy_file(), tmp_path / "small.weights"
     if form == "safetensors":
         save_file(state, file)
@@ -123,7 +123,7 @@ def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
     tensors = read_tensors(file)
     shape = vpt_shape(tensors)
     assert shape == SMALL
-    report = compare(shape, tensors)
+    report = compare_keys(shape, tensors)
     assert report.share == 1.0 and not report.missing and not report.mismatched
     assert set(report.matched) == {key for key in state if key.startswith(IMAGES)} and len(report.unused) == 3
     write_trunk(tmp_path / "trunk", shape, copy_matching(shape, tensors, report), {"file": file.name})
@@ -136,20 +136,20 @@ def test_a_policy_file_becomes_a_trunk(form: str, tmp_path: Path) -> None:
     assert np.allclose(trunk.encode(images.numpy()), expected, rtol=2e-3, atol=2e-3)
 
 
-def test_half_precision_weights_are_taken_over_as_single() -> None:
-    """Whatever floats the file holds, the trunk computes in single precision."""
+def test_half_precision_weights_are_converted_to_single() -> None:
+    """Weights of any float type are converted to single precision."""
     state = {key: value.half() for key, value in policy_file().items()}
-    taken = copy_matching(SMALL, state, compare(SMALL, state))
+    taken = copy_matching(SMALL, state, compare_keys(SMALL, state))
     assert {tensor.dtype for tensor in taken.values()} == {torch.float32}
 
 
 def test_missing_and_mismatched_keys_are_named() -> None:
-    """A report says of every key how it fared; what is not there starts as a new network does, always the same."""
+    """The report lists every key; missing weights are initialised deterministically."""
     state = policy_file()
     del state[f"{IMAGES}cnn.stacks.1.n.bias"]
     state[f"{IMAGES}linear.norm.weight"] = torch.zeros(3)
     state["net.something.else"] = torch.zeros(1)
-    report = compare(vpt_shape(state), state)
+    report = compare_keys(vpt_shape(state), state)
     assert report.missing == [f"{IMAGES}cnn.stacks.1.n.bias"]
     assert report.mismatched == [f"{IMAGES}linear.norm.weight: expected (10,), found (3,)"]
     assert "net.something.else" in report.unused and f"{IMAGES}linear.norm.weight" not in report.unused
@@ -166,14 +166,14 @@ def test_missing_and_mismatched_keys_are_named() -> None:
 
 
 def test_a_file_of_another_kind_matches_nothing() -> None:
-    """Keys of some other network leave everything missing, and many names are cut short."""
-    report = compare(vpt_shape({}), {"encoder.weight": torch.zeros(2)})
+    """With keys of another network everything is missing, and the message lists only some keys."""
+    report = compare_keys(vpt_shape({}), {"encoder.weight": torch.zeros(2)})
     assert report.share == 0.0 and report.unused == ["encoder.weight"] and len(report.missing) > 40
     assert ", ...)" in report.words()
 
 
 class Bomb:
-    """An object whose pickle makes a folder when it is loaded."""
+    """An object whose pickle creates a folder when loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,27 +182,25 @@ class Bomb:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_malicious_file_is_not_run(tmp_path: Path) -> None:
-    """A pickle that would run something is refused, whatever it is called, and nothing happens; loaded, it would."""
+def test_a_malicious_file_is_not_executed(tmp_path: Path) -> None:
+    """A pickle that executes code raises under any file name, and its code does not run."""
     mark = tmp_path / "mark"
     plain, zipped, model = (tmp_path / name for name in ("plain.weights", "zipped.weights", "foundation.model"))
     plain.write_bytes(pickle.dumps({"net.img_process.linear.layer.weight": Bomb(mark)}, protocol=2))
     torch.save({"a": torch.zeros(2), "b": Bomb(mark)}, zipped)
     model.write_bytes(pickle.dumps(Bomb(mark)))
     for file in (plain, zipped):
-        with pytest.raises(CheckpointError, match=r"is not a file of tensors alone.*\nhint: .*never loaded"):
+        with pytest.raises(CheckpointError, match=r"is not a file of tensors.*\nhint: .*never loaded"):
             read_tensors(file)
-    with pytest.raises(
-        CheckpointError, match=r"is a pickle of settings, which could run anything.*\nhint: name the \.weights"
-    ):
+    with pytest.raises(CheckpointError, match=r"is a pickle of settings, which can execute code.*\nhint: .*\.weights"):
         read_tensors(model)
     assert not mark.exists()
     pickle.loads(plain.read_bytes())
     assert mark.is_dir()
 
 
-def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path) -> None:
-    """Nothing, a folder, an archive, garbage, half a file, something else than tensors: each has its own words."""
+def test_files_without_tensors_raise(tmp_path: Path) -> None:
+    """A missing file, folder, archive, garbage, truncated file and other objects raise specific errors."""
     torch.save(policy_file(), tmp_path / "whole")
     save_file(policy_file(), tmp_path / "whole.safetensors")
     with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as archive:
@@ -216,20 +214,25 @@ def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"a": 1}, tmp_path / "numbers")
     torch.save(torch.zeros(3), tmp_path / "bare")
     expected = {
-        "nothing": "cannot be converted: no such file", ".": "cannot be converted: it is a folder",
-        "packed.tar.gz": "is an archive", "packed.tar": "is an archive", "garbage": "not a file of tensors alone",
-        "empty": "not a file of tensors alone", "half": "not a file of tensors alone",
-        "half.safetensors": "not a file of tensors alone", "numbers": "something else than tensors by name",
-        "bare": "something else than tensors by name",
-    }  # fmt: skip
+        "nothing": "cannot be converted: no such file",
+        ".": "cannot be converted: it is a folder",
+        "packed.tar.gz": "is an archive",
+        "packed.tar": "is an archive",
+        "garbage": "not a file of tensors",
+        "empty": "not a file of tensors",
+        "half": "not a file of tensors",
+        "half.safetensors": "not a file of tensors",
+        "numbers": "something other than named tensors",
+        "bare": "something other than named tensors",
+    }
     for name, words in expected.items():
         with pytest.raises(CheckpointError, match=words):
             read_tensors(tmp_path / name)
 
 
-def test_a_trunk_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """A folder of a later version, or without its weights, says so."""
-    write_trunk(tmp_path, SMALL, VptImages(SMALL).state_dict(), {})
+def test_a_trunk_of_another_kind_raises(tmp_path: Path) -> None:
+    """A folder of another version, or without weights, raises."""
+    write_trunk(tmp_path, SMALL, VptImageEncoder(SMALL).state_dict(), {})
     text = (tmp_path / "trunk.json").read_text()
     (tmp_path / "trunk.json").write_text(text.replace("vpt-impala", "other"))
     with pytest.raises(ConfigError, match="is a trunk of the kind other, version 1"):

@@ -1,4 +1,4 @@
-"""What outputs mean: entropies, squashed densities, switches and divergences, against sums written out."""
+"""Action distributions: entropies, squashed densities, binary parts and divergences, against explicit sums."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams
 
-KINDS = [
-    "discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"
-]  # fmt: skip
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 
 
 def measured(design: Design, outputs: Array, log_std: Array, action: Array) -> tuple[float, float]:
@@ -37,8 +35,8 @@ def measured(design: Design, outputs: Array, log_std: Array, action: Array) -> t
     return float(result[0]), float(result[1])
 
 
-def test_a_switch_is_a_logistic_chance(make_policy: Callable[..., Any]) -> None:
-    """One logit l: on with 1 / (1 + exp(-l)); the parts' log-probabilities and entropies add up."""
+def test_a_binary_part_is_bernoulli(make_policy: Callable[..., Any]) -> None:
+    """A logit l means probability 1 / (1 + exp(-l)); log-probabilities and entropies of parts add up."""
     design, _ = make_policy("binary")
     outputs = np.array([0.8, 0.1, -0.3, 0.5, -1.2], np.float32)
     on, off = 1 / (1 + math.exp(-0.8)), 1 / (1 + math.exp(1.2))
@@ -52,8 +50,8 @@ def test_a_switch_is_a_logistic_chance(make_policy: Callable[..., Any]) -> None:
     assert spread == pytest.approx(entropy(on, 1 - on) + entropy(*middle) + entropy(off, 1 - off), rel=1e-5)
 
 
-def test_a_ruled_out_side_of_a_switch_never_comes(make_policy: Callable[..., Any]) -> None:
-    """With one side allowed the switch stands there surely, without entropy; greedy and drawn alike."""
+def test_a_masked_binary_option_is_never_selected(make_policy: Callable[..., Any]) -> None:
+    """With one option allowed it is always selected, with zero entropy."""
     design, _ = make_policy("masked_binary")
     for mask, sides in (([0, 1, 1, 1, 1, 1, 0], (1, 0)), ([1, 0, 1, 1, 1, 0, 1], (0, 1))):
         outputs = np.array([-3.0, 0.0, 0.0, 0.0, 3.0], np.float32)
@@ -70,7 +68,7 @@ def test_a_ruled_out_side_of_a_switch_never_comes(make_policy: Callable[..., Any
 
 
 def test_a_squashed_density_integrates_to_one(make_policy: Callable[..., Any]) -> None:
-    """exp(logp) of the action before tanh is a density over the action behind it: its integral over (-1, 1) is 1."""
+    """exp(log_prob) integrates to 1 over the squashed action in (-1, 1)."""
     design, _ = make_policy("squashed")
     outputs, log_std = np.array([0.4, -0.2, 0.9], np.float32), np.array([-0.5, 0.3, -1.0], np.float32)
     grid = np.linspace(-0.99999, 0.99999, 20001)
@@ -85,7 +83,7 @@ def test_a_squashed_density_integrates_to_one(make_policy: Callable[..., Any]) -
 
 
 def test_the_entropy_of_a_squashed_action_is_near_that_of_many_draws(make_policy: Callable[..., Any]) -> None:
-    """Five points of quadrature come within 0.1 of the mean of -logp of three actions over 100,000 draws."""
+    """The quadrature is within 0.1 of the mean of -log_prob over 100,000 samples."""
     design, _ = make_policy("squashed")
     random = np.random.default_rng(0)
     for mean, log_dev in ((0.0, -1.0), (0.5, -0.5), (-1.0, 0.0)):
@@ -96,8 +94,8 @@ def test_the_entropy_of_a_squashed_action_is_near_that_of_many_draws(make_policy
         assert measured(design, outputs, log_std, np.zeros(3, np.float32))[1] == pytest.approx(expected, abs=0.1)
 
 
-def test_a_state_can_have_deviations_of_its_own(make_policy: Callable[..., Any]) -> None:
-    """Without a value, the second half of the outputs are log deviations, held between -20 and 2."""
+def test_state_dependent_log_std(make_policy: Callable[..., Any]) -> None:
+    """Without a value, the second half of the outputs are log standard deviations, clipped to [-20, 2]."""
     squashed, own = make_policy("squashed")[0], make_policy("squashed", value=False)[0]
     mean, log_std = np.array([0.4, -0.2, 0.9], np.float32), np.array([-0.5, 0.3, 2.0], np.float32)
     action, none = np.array([0.1, 0.2, -0.3], np.float32), np.zeros(0, np.float32)
@@ -112,7 +110,7 @@ def test_a_state_can_have_deviations_of_its_own(make_policy: Callable[..., Any])
 
 
 def test_log_squash_does_not_overflow() -> None:
-    """log(1 - tanh(x)^2) is exact near 0 and goes on linearly where 1 - tanh(x)^2 is 0 in float32."""
+    """log(1 - tanh(x)^2) is exact near 0 and linear where 1 - tanh(x)^2 underflows in float32."""
     for x in (-3.0, -0.1, 0.0, 1.5):
         assert log_squash(np.float32(x)) == pytest.approx(math.log(1 - math.tanh(x) ** 2), abs=1e-5)
     assert log_squash(np.float32(30)) == pytest.approx(2 * (math.log(2) - 30), rel=1e-6)
@@ -120,10 +118,10 @@ def test_log_squash_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_slopes_and_divergence_are_those_of_autograd(
+def test_gradients_and_divergence_equal_autograd(
     kind: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
-    """Slopes of log-probability, entropy and divergence equal torch's, and so does the divergence itself."""
+    """Gradients of log-probability, entropy and KL divergence, and the divergence itself, equal torch's."""
     for seed in range(3):
         design, _ = make_policy(kind, seed=seed)
         random = np.random.default_rng(seed)
@@ -136,14 +134,14 @@ def test_slopes_and_divergence_are_those_of_autograd(
             for row, allowed in zip(other, mask, strict=True):
                 apply_mask(row, allowed, design.head)
         policy = ActorCritic(design)
-        told = torch.from_numpy(outputs.copy()).requires_grad_()
+        tensor = torch.from_numpy(outputs.copy()).requires_grad_()
         if design.action.kind == "continuous":
             policy.log_std.data = torch.from_numpy(log_std.copy())
         masks = torch.from_numpy(mask) if mask.shape[1] else None
-        log_prob, entropy = policy.measure(told, torch.from_numpy(action), masks)
-        apart = policy.divergence(told, torch.from_numpy(other), masks)
-        (0.7 * log_prob - 0.3 * entropy + 0.4 * apart).sum().backward()
-        log_prob, entropy, apart = log_prob.detach(), entropy.detach(), apart.detach()
+        log_prob, entropy = policy.log_prob_and_entropy(tensor, torch.from_numpy(action), masks)
+        divergence = policy.kl_divergence(tensor, torch.from_numpy(other), masks)
+        (0.7 * log_prob - 0.3 * entropy + 0.4 * divergence).sum().backward()
+        log_prob, entropy, divergence = log_prob.detach(), entropy.detach(), divergence.detach()
         by_std = np.zeros_like(log_std)
         for i in range(30):
             row, probs = outputs[i].copy(), np.zeros(design.outputs, np.float32)
@@ -156,9 +154,9 @@ def test_slopes_and_divergence_are_those_of_autograd(
             )
             near = add_kl_gradient(row, log_std, design.head, other[i], probs, np.float32(0.4), result, by_std)
             assert found == pytest.approx([float(log_prob[i]), float(entropy[i])], abs=2e-5, rel=1e-5)
-            assert near == pytest.approx(float(apart[i]), abs=2e-5, rel=1e-4)
+            assert near == pytest.approx(float(divergence[i]), abs=2e-5, rel=1e-4)
             assert np.isfinite(result).all()
-            assert result == pytest.approx(told.grad[i].numpy(), abs=2e-5, rel=1e-4)  # type: ignore[index]
+            assert result == pytest.approx(tensor.grad[i].numpy(), abs=2e-5, rel=1e-4)  # type: ignore[index]
         if design.action.kind == "continuous":
             assert policy.log_std.grad is not None
             assert by_std == pytest.approx(policy.log_std.grad.numpy(), abs=1e-4, rel=1e-4)
@@ -171,17 +169,19 @@ def test_divergence_by_hand(make_policy: Callable[..., Any]) -> None:
     ours = np.array([0.0, 0.0, *rest], np.float32)
     theirs = np.array([math.log(3), 0.0, *rest], np.float32)
 
-    def apart(design: Design, one: Array, log_std: Array, two: Array) -> float:
+    def divergence(design: Design, one: Array, log_std: Array, two: Array) -> float:
         probs, result = np.zeros(design.outputs, np.float32), np.zeros(design.outputs, np.float32)
         action = np.zeros(design.action.parts, design.action.dtype)
         log_prob_and_entropy(one, log_std, design.head, action, probs, np.zeros(2, np.float32))
         return float(add_kl_gradient(one, log_std, design.head, two, probs, np.float32(0), result, log_std.copy()))
 
     none = np.zeros(0, np.float32)
-    assert apart(design, ours, none, theirs) == pytest.approx(0.5 * math.log(2 / 3) + 0.5 * math.log(2), abs=1e-6)
-    assert apart(design, ours, none, ours.copy()) == 0
+    assert divergence(design, ours, none, theirs) == pytest.approx(0.5 * math.log(2 / 3) + 0.5 * math.log(2), abs=1e-6)
+    assert divergence(design, ours, none, ours.copy()) == 0
     design, _ = make_policy("continuous")
     two = np.array([1.0, 0.0, 0.0, 0.0, math.log(2), 0.0], np.float32)
-    # Means one deviation apart: 1/2. Deviations 1 and 2: log 2 + 1/8 - 1/2.
+    # Means that differ by one std: 1/2. Stds 1 and 2: log 2 + 1/8 - 1/2.
     expected = 0.5 + math.log(2) + 1 / 8 - 1 / 2
-    assert apart(design, np.zeros(3, np.float32), np.zeros(3, np.float32), two) == pytest.approx(expected, abs=1e-6)
+    assert divergence(design, np.zeros(3, np.float32), np.zeros(3, np.float32), two) == pytest.approx(
+        expected, abs=1e-6
+    )

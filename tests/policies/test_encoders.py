@@ -1,4 +1,4 @@
-"""How observations are read: vectors normalised, pixels scaled, tokens as a set."""
+"""Observation encoders: normalised vectors, scaled pixels, token sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slipstream.contracts import ObsField, ObsSpec, vector_obs
-from slipstream.policies.encoders import Encoder, ImageReader, TokenReader
+from slipstream.policies.encoders import Encoder, ImageEncoder, TokenEncoder
 from slipstream.settings import PolicySettings
 
 EYE = ObsField("eye", "image", (12, 10, 3))
@@ -17,8 +17,8 @@ MAP = ObsField("map", "tokens", (6, 3))
 SPEED = ObsField("speed", "vector", (4,))
 
 
-def test_vectors_are_normalised_and_held_at_the_limit() -> None:
-    """(x - mean) * scale, no larger than 10 unless the scale is 1 (not normalised), and no weights."""
+def test_vectors_are_normalised_and_clipped() -> None:
+    """(x - mean) * scale is clipped to 10 unless the scale is 1, and has no weights."""
     encoder = Encoder(vector_obs(2), PolicySettings())
     rows = torch.tensor([[3.0, 1.0], [1e6, -1e6]])
     out = encoder(rows, torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.5]))
@@ -29,14 +29,16 @@ def test_vectors_are_normalised_and_held_at_the_limit() -> None:
 
 
 def test_mixed_rows_are_read_field_by_field() -> None:
-    """A byte row of vectors, image and tokens gives the vectors first and then what each reader makes of its field."""
+    """A byte row of vectors, image and tokens gives the vectors, then the features of each field."""
     obs = ObsSpec((SPEED, ObsField("more", "vector", (1,)), EYE, MAP))
     encoder = Encoder(obs, PolicySettings(features=8))
     random = np.random.default_rng(0)
     named = {
-        "speed": random.normal(size=(5, 4)).astype(np.float32), "more": np.ones((5, 1), np.float32),
-        "eye": random.integers(0, 256, (5, 12, 10, 3)), "map": random.integers(0, 256, (5, 6, 3)),
-    }  # fmt: skip
+        "speed": random.normal(size=(5, 4)).astype(np.float32),
+        "more": np.ones((5, 1), np.float32),
+        "eye": random.integers(0, 256, (5, 12, 10, 3)),
+        "map": random.integers(0, 256, (5, 6, 3)),
+    }
     rows = obs.join(named)
     assert rows.dtype == np.uint8 and encoder.width == 4 + 1 + 8 + 8
     with torch.no_grad():
@@ -52,8 +54,8 @@ def test_mixed_rows_are_read_field_by_field() -> None:
 @pytest.mark.parametrize("kind", ["nature", "impala"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (3, 12, 12), (1, 35, 40), (4, 36, 36), (3, 84, 84)])
 def test_images_of_any_size_are_read(kind: str, shape: tuple[int, int, int]) -> None:
-    """From one pixel upwards, every image becomes the features asked for, and gradients reach the first layer."""
-    reader = ImageReader(shape, kind, 16)  # type: ignore[arg-type]
+    """Images from one pixel up give the requested features, and gradients reach the first layer."""
+    reader = ImageEncoder(shape, kind, 16)  # type: ignore[arg-type]
     for bias in (p for name, p in reader.named_parameters() if name.endswith("bias")):
         torch.nn.init.constant_(bias, 0.1)
     pixels = torch.randint(0, 256, (3, *shape[1:], shape[0]), dtype=torch.uint8)
@@ -64,8 +66,8 @@ def test_images_of_any_size_are_read(kind: str, shape: tuple[int, int, int]) -> 
 
 
 def test_the_first_convolution_is_the_one_written_out() -> None:
-    """Pixels are divided by 255, rows before columns before channels, as a sum over the kernel says."""
-    reader = ImageReader((2, 6, 5), "nature", 4)
+    """Pixels are divided by 255 and convolved in height, width, channel order."""
+    reader = ImageEncoder((2, 6, 5), "nature", 4)
     pixels = torch.randint(0, 256, (1, 6, 5, 2), dtype=torch.uint8)
     seen = []
     reader.stages[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
@@ -78,30 +80,30 @@ def test_the_first_convolution_is_the_one_written_out() -> None:
 
 
 def test_large_images_go_through_the_convolutions_of_nature() -> None:
-    """84 x 84 pixels end in 64 maps of 7 x 7; smaller ones than 36 x 36 keep more of what little they have."""
-    assert ImageReader((4, 84, 84), "nature", 512).stages[-1][1].weight.shape == (512, 64 * 7 * 7)  # type: ignore[index]
-    assert ImageReader((3, 12, 12), "nature", 32).stages[-1][1].weight.shape == (32, 64)  # type: ignore[index]
-    assert ImageReader((3, 64, 64), "impala", 256).stages[-1][1].weight.shape == (256, 32 * 8 * 8)  # type: ignore[index]
+    """84 x 84 pixels give 64 maps of 7 x 7; images below 36 x 36 use smaller kernels."""
+    assert ImageEncoder((4, 84, 84), "nature", 512).stages[-1][1].weight.shape == (512, 64 * 7 * 7)  # type: ignore[index]
+    assert ImageEncoder((3, 12, 12), "nature", 32).stages[-1][1].weight.shape == (32, 64)  # type: ignore[index]
+    assert ImageEncoder((3, 64, 64), "impala", 256).stages[-1][1].weight.shape == (256, 32 * 8 * 8)  # type: ignore[index]
 
 
 def tokens_of(count: int, seed: int = 0) -> torch.Tensor:
-    """Rows of tokens that are all there."""
+    """Rows of present tokens."""
     random = np.random.default_rng(seed)
     tokens = random.integers(0, 256, (4, count, 3))
     tokens[..., 0] = random.integers(0, 255, (4, count))
     return torch.from_numpy(tokens.astype(np.uint8))
 
 
-def test_the_order_of_tokens_says_nothing() -> None:
-    """Any order gives the same features."""
-    reader, tokens = TokenReader(8), tokens_of(9)
+def test_the_order_of_tokens_has_no_effect() -> None:
+    """Any order of tokens gives the same features."""
+    reader, tokens = TokenEncoder(8), tokens_of(9)
     with torch.no_grad():
         assert torch.allclose(reader(tokens), reader(tokens[:, torch.randperm(9)]), atol=1e-6)
 
 
 def test_absent_tokens_are_ignored() -> None:
-    """Whatever stands behind place 255 changes nothing, and neither does how many of them there are."""
-    reader, tokens = TokenReader(8), tokens_of(9)
+    """Neither the bytes nor the number of absent tokens change the features."""
+    reader, tokens = TokenEncoder(8), tokens_of(9)
     tokens[:, 5:, 0] = 255
     changed = tokens.clone()
     changed[:, 5:, 1:] = 77
@@ -113,8 +115,8 @@ def test_absent_tokens_are_ignored() -> None:
 
 
 def test_rows_without_tokens_have_a_finite_gradient() -> None:
-    """Where no token is there, zeros are pooled: the features are those of the last bias, and no slope is NaN."""
-    reader, tokens = TokenReader(8), tokens_of(9)
+    """Without tokens the pooled encoding is zero, and the gradient is finite."""
+    reader, tokens = TokenEncoder(8), tokens_of(9)
     tokens[:2, :, 0] = 255
     features = reader(tokens)
     expected = torch.relu(reader.stages[1][0].bias)  # type: ignore[index]
@@ -126,9 +128,9 @@ def test_rows_without_tokens_have_a_finite_gradient() -> None:
     assert not reader.each[0].weight.grad.any()  # type: ignore[union-attr]
 
 
-def test_rows_and_columns_of_a_place_are_told_apart() -> None:
-    """A token's place is two 4-bit halves, and each has a table of its own."""
-    reader, tokens = TokenReader(8), tokens_of(1)
+def test_row_and_column_have_separate_embeddings() -> None:
+    """The location byte holds 4-bit row and column, each with its own embedding."""
+    reader, tokens = TokenEncoder(8), tokens_of(1)
     tokens[:, 0] = torch.tensor([0x21, 3, 4], dtype=torch.uint8)
     other = tokens.clone()
     other[:, 0, 0] = 0x12
@@ -143,11 +145,11 @@ def test_rows_and_columns_of_a_place_are_told_apart() -> None:
 
 @pytest.mark.parametrize("kind", ["nature", "impala"])
 @pytest.mark.parametrize("shape", [(4, 84, 84, 1), (84, 84, 4)])
-def test_pixels_are_read_alike_with_a_way_back_and_without(kind: Any, shape: tuple[int, ...]) -> None:
-    """Acting may lay images out otherwise than learning does: the features are the same but for rounding."""
+def test_features_are_equal_with_and_without_gradients(kind: Any, shape: tuple[int, ...]) -> None:
+    """The memory layout of images differs between acting and training; features agree up to rounding."""
     torch.manual_seed(0)
     field = ObsField("", "image", shape)
-    reader, pixels = ImageReader(field.planes, kind, 32), torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
+    reader, pixels = ImageEncoder(field.planes, kind, 32), torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
     learned = reader(pixels)
     with torch.no_grad():
         acted = reader(pixels)

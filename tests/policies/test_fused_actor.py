@@ -210,7 +210,7 @@ def test_telling_gives_outputs_and_moves_states(
     behind = design.outputs if kind == "continuous" else 0
     told = np.zeros((70, design.outputs + behind), np.float32)
     held, moved = np.zeros((2, 70, design.state_size), np.float32)
-    acting.tell(np.arange(70), obs, held, told)
+    acting.outputs(np.arange(70), obs, held, told)
     act(design, params_and_stats, obs, mask, make_streams(0, "act", 0, 70), True, states=moved)
     assert np.array_equal(held, moved)
     params, mean, scale = design.split_params_and_stats(params_and_stats)

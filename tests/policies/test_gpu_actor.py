@@ -1,4 +1,4 @@
-"""Acting on a device for rows on the host: the same chance, the same choices, the same values."""
+"""Acting on a device for rows on the host: equal RNG streams, actions and values."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from slipstream.policies.gpu_actor import GPUActor
 from slipstream.system.rng import make_streams
 
 ROWS = 40
-SEEN = ObsSpec((
-    ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1)), ObsField("near", "tokens", (6, 3))
-))  # fmt: skip
+SEEN = ObsSpec(
+    (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1)), ObsField("near", "tokens", (6, 3)))
+)
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-PLACES = [("cpu", False), pytest.param("cuda", False, marks=[pytest.mark.gpu, GPU]),
-          pytest.param("cuda", True, marks=[pytest.mark.gpu, GPU])]  # fmt: skip
+PLACES = [
+    ("cpu", False),
+    pytest.param("cuda", False, marks=[pytest.mark.gpu, GPU]),
+    pytest.param("cuda", True, marks=[pytest.mark.gpu, GPU]),
+]
 Make = Callable[..., tuple[Design, Array]]
 
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memories compute in fp32."""
+    """Recurrent layers compute in fp32."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def play(acting: PolicyActor, steps: int, rows: Array, sampled: bool = True) -> dict[str, Array]:
-    """Act some steps on fixed observations; return what the host holds at the end."""
+    """Act some steps on fixed observations; return the host arrays."""
     design = acting.design
     random = np.random.default_rng(5)
     streams = make_streams(3, "act", 0, ROWS)
@@ -53,7 +56,7 @@ def play(acting: PolicyActor, steps: int, rows: Array, sampled: bool = True) -> 
 
 
 def agree(one: dict[str, Array], other: dict[str, Array], within: float) -> None:
-    """Chance to the bit; numbers to within so much, but for choices between options that are as good as equal."""
+    """Equal RNG streams; numbers within a tolerance, except for actions with almost equal logits."""
     assert np.array_equal(one["streams"], other["streams"]), (
         f"streams of {(one['streams'] != other['streams']).any(1).sum()} of {ROWS} rows stand elsewhere: "
         f"{one['streams'][:3, 1]} and {other['streams'][:3, 1]} draws"
@@ -69,24 +72,24 @@ def agree(one: dict[str, Array], other: dict[str, Array], within: float) -> None
 @pytest.mark.parametrize(("device", "graphs"), PLACES)
 @pytest.mark.parametrize("kind", ["discrete", "masked_multi", "masked_binary", "continuous", "squashed"])
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_staged_equals_fused(make_policy: Make, kind: str, memory: str, device: str, graphs: bool) -> None:
-    """Streams to the bit, choices the same, numbers to what two ways of adding up differ by, for some rows or all."""
+def test_gpu_actor_equals_fused_actor(make_policy: Make, kind: str, memory: str, device: str, graphs: bool) -> None:
+    """Equal streams and actions, and numbers up to the order of summation, for some rows or all."""
     design, params_and_stats = make_policy(kind, memory=memory)
     for rows in (np.arange(ROWS), np.arange(1, ROWS, 2)):
         one, other = FusedActor(design), GPUActor(design, ROWS, device, graphs=graphs, pinned=True)
         for acting in (one, other):
             acting.load(params_and_stats)
         a, b = play(one, 6, rows), play(other, 6, rows)
-        assert (other.graphs, other.trouble) == (graphs, "")
+        assert (other.graphs, other.graph_error) == (graphs, "")
         agree(a, b, 2e-4 if device == "cuda" else 2e-5)
 
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-def test_trying_out_changes_nothing(
+def test_graph_warm_up_has_no_side_effects(
     make_policy: Make, pinned: bool, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs before a capture draw no chance and move no memory; where it fails, acting goes on without, and says so."""
+    """Warm-up runs change neither streams nor states; if capturing fails, graph_error is set and acting continues."""
 
     def pretend(work: Callable[[], None], tries: int) -> Any:
         for _ in range(tries):
@@ -103,18 +106,18 @@ def test_trying_out_changes_nothing(
         acting.load(params_and_stats)
     a, b = (play(acting, 3, np.arange(1, ROWS, 2)) for acting in (plain, graphed))
     assert all(np.array_equal(a[name], b[name]) for name in a)
-    told = "the policy cannot be captured: no graph can hold this" if fails else ""
-    assert (graphed.graphs, graphed.trouble) == (not fails, told)
+    error = "the policy cannot be captured: no graph can hold this" if fails else ""
+    assert (graphed.graphs, graphed.graph_error) == (not fails, error)
 
 
 @pytest.mark.parametrize(
     "how",
     [{"kind": "continuous"}, {"memory": "lstm"}, {"memory": "gru"}, {"obs": SEEN}, {"obs": SEEN, "shared": False}],
 )
-def test_a_graph_can_hold_an_act(
+def test_a_step_can_be_captured(
     how: dict[str, Any], make_policy: Make, refused: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the block's inputs to its outputs nothing comes from the host, and nobody waits."""
+    """Between the copies nothing comes from the host, and there is no synchronisation."""
     design, params_and_stats = make_policy(**how)
     acting, launched = GPUActor(design, ROWS, "cpu:0"), list[int]()
     acting.load(params_and_stats)
@@ -127,8 +130,8 @@ def test_a_graph_can_hold_an_act(
     assert refused(work) == [] and launched == [ROWS]
 
 
-def test_greedy_choices_are_the_same(make_policy: Make) -> None:
-    """Without chance no stream moves."""
+def test_greedy_actions_are_equal(make_policy: Make) -> None:
+    """Greedy actions are equal and advance no stream."""
     design, params_and_stats = make_policy("discrete")
     one, other = FusedActor(design), GPUActor(design, ROWS, "cpu")
     for acting in (one, other):
@@ -139,8 +142,8 @@ def test_greedy_choices_are_the_same(make_policy: Make) -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_halves_act_nearly_the_same(memory: str, make_policy: Make) -> None:
-    """In bf16 values stay near those of fp32, what memories hold too, and chance is the same."""
+def test_half_precision_is_close(memory: str, make_policy: Make) -> None:
+    """In bf16 values and states are close to fp32, and streams are equal."""
     design, params_and_stats = make_policy("discrete", memory=memory)
     exact, half = (GPUActor(design, ROWS, "cpu", precision=kind) for kind in ("fp32", "bf16"))
     for acting in (exact, half):
@@ -151,13 +154,13 @@ def test_halves_act_nearly_the_same(memory: str, make_policy: Make) -> None:
     assert np.abs(a["states"] - b["states"]).max(initial=0) < 0.05
 
 
-def test_observations_stay_on_the_device(make_policy: Make) -> None:
-    """A mirror holds what each act saw, in order."""
+def test_observations_are_mirrored_on_the_device(make_policy: Make) -> None:
+    """A mirror holds the observations of each step in order."""
     design, params_and_stats = make_policy("discrete")
     acting = GPUActor(design, ROWS, "cpu")
     acting.load(params_and_stats)
     mirror = torch.zeros(4, ROWS, design.obs.width)
-    acting.keep_in(mirror)
+    acting.mirror_obs(mirror)
     play(acting, 4, np.arange(ROWS))
     random = np.random.default_rng(5)
     seen = []
@@ -167,8 +170,8 @@ def test_observations_stay_on_the_device(make_policy: Make) -> None:
     assert np.array_equal(mirror.numpy(), np.stack(seen))
 
 
-def test_weights_are_those_of_the_last_pack(make_policy: Make) -> None:
-    """A pack is copied: what happens to the array later does not matter until it is loaded again."""
+def test_load_copies_the_weights(make_policy: Make) -> None:
+    """Later changes of the loaded array have no effect until it is loaded again."""
     design, params_and_stats = make_policy("discrete")
     acting = GPUActor(design, ROWS, "cpu")
     acting.load(params_and_stats)

@@ -116,7 +116,7 @@ def test_network_and_heads_equal_the_torch_definition(
         with torch.no_grad():
             told = policy(torch.from_numpy(obs), mean, scale, torch.zeros(40, design.state_size))
             allowed = torch.from_numpy(mask) if mask.shape[1] else None
-            log_prob, entropy = policy.measure(told.outputs, torch.from_numpy(action), allowed)
+            log_prob, entropy = policy.log_prob_and_entropy(told.outputs, torch.from_numpy(action), allowed)
         ours = kernel_measure(design, params_and_stats, obs, mask, action)
         names, theirs = ("outputs", "value", "log_prob", "entropy"), (told.outputs, told.value, log_prob, entropy)
         for name, one, other in zip(names, ours, theirs, strict=True):

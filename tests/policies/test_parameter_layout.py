@@ -1,4 +1,4 @@
-"""Weights in one flat vector, and back by name; tables in which nothing overlaps."""
+"""Parameter layout: flat vectors, named arrays, and layer tables without overlaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import pytest
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.errors import CheckpointError
 from slipstream.policies.design import Design
-from slipstream.policies.parameter_layout import COLUMNS, DENSE, EXTRA, KIND, OUT, STATE, Chain, PlainWeights, Stack
+from slipstream.policies.parameter_layout import (
+    COLUMNS,
+    DENSE,
+    EXTRA,
+    KIND,
+    OUT,
+    STATE,
+    NetworkLayout,
+    NetworkSpec,
+    UnpaddedLayout,
+)
 from slipstream.settings import PolicySettings
 
 KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary"]
@@ -24,7 +34,7 @@ KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary"]
 def test_named_and_flatten_are_inverse(
     kind: str, shared: bool, hidden: tuple[int, ...], memory: str, make_policy: Callable[..., Any]
 ) -> None:
-    """Every weight comes back where it stood, and padding stays zero."""
+    """Every weight returns to its position, and padding stays zero."""
     design, params_and_stats = make_policy(
         kind, 17, hidden, shared=shared, memory=memory, memory_size=5, layer_norm=True
     )
@@ -35,7 +45,7 @@ def test_named_and_flatten_are_inverse(
 
 
 def test_names_and_orientation_are_those_of_torch(make_policy: Callable[..., Any]) -> None:
-    """Weights are [outputs, inputs] under names that a torch module has too, a memory's gates one under another."""
+    """Weights are [outputs, inputs] under torch's names, with the gates of recurrent layers stacked."""
     design, params_and_stats = make_policy(
         "continuous", 4, (8,), shared=False, memory="lstm", memory_size=6, memory_layers=2, layer_norm=True
     )
@@ -51,8 +61,8 @@ def test_names_and_orientation_are_those_of_torch(make_policy: Callable[..., Any
     assert sizes == expected | {"log_std": (3,)}
 
 
-def test_wrong_shapes_are_refused(make_policy: Callable[..., Any]) -> None:
-    """Arrays of another shape, or missing ones, are named with what was expected; the exit code is 5."""
+def test_wrong_shapes_raise(make_policy: Callable[..., Any]) -> None:
+    """Missing arrays and arrays of another shape raise with the expected shape (exit code 5)."""
     design, params_and_stats = make_policy("discrete", 4, (8,))
     named = design.weights.named(params_and_stats[: design.weights.size])
     named["trunk.layers.0.weight"] = named["trunk.layers.0.weight"].T
@@ -68,9 +78,9 @@ def test_wrong_shapes_are_refused(make_policy: Callable[..., Any]) -> None:
         design.weights.flatten(named)
 
 
-def test_plain_weights_stand_side_by_side() -> None:
-    """Without padding, arrays of any shape come one after another and back."""
-    weights = PlainWeights({"a": (2, 3, 1), "b": (4,), "c": ()})
+def test_unpadded_layout() -> None:
+    """Arrays of any shape are consecutive, without padding."""
+    weights = UnpaddedLayout({"a": (2, 3, 1), "b": (4,), "c": ()})
     assert weights.size == 11
     flat = np.arange(11, dtype=np.float32)
     named = weights.named(flat)
@@ -79,8 +89,8 @@ def test_plain_weights_stand_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
-def test_first_weights_are_orthogonal_and_follow_the_seed(memory: str) -> None:
-    """Hidden layers have gain sqrt(2), gates 1, the policy's last layer 0.01, the value's 1, biases are 0."""
+def test_initial_weights_are_orthogonal_and_seeded(memory: str) -> None:
+    """Gain sqrt(2) in hidden layers, 1 in gates, 0.01 in the policy head, 1 in the value head; zero biases."""
     policy = PolicySettings(hidden=(6, 6), shared=False, memory=memory, memory_size=6)  # type: ignore[arg-type]
     design = Design(vector_obs(6), ActionSpec("discrete", (4,)), policy)
     named = design.weights.named(design.initial_weights(3))
@@ -98,8 +108,8 @@ def test_first_weights_are_orthogonal_and_follow_the_seed(memory: str) -> None:
     assert not np.array_equal(design.initial_weights(3), design.initial_weights(4))
 
 
-def test_first_deviation_of_continuous_actions_is_a_setting() -> None:
-    """`policy.log_std` is where the learned deviation starts."""
+def test_initial_log_std_is_a_setting() -> None:
+    """`policy.log_std` is the initial log standard deviation."""
     policy = PolicySettings(hidden=(4,), log_std=-0.7)
     design = Design(vector_obs(3), ActionSpec("continuous", (), (-1.0,), (1.0,)), policy)
     assert design.weights.named(design.initial_weights(0))["log_std"] == pytest.approx(-0.7)
@@ -107,11 +117,12 @@ def test_first_deviation_of_continuous_actions_is_a_setting() -> None:
 
 @pytest.mark.parametrize("memory", [0, 1, 2])
 def test_nothing_overlaps(memory: int) -> None:
-    """Weights, scratch columns and states of different layers stand apart, and fill what is said to be there."""
+    """Weights, scratch columns and states of different layers do not overlap and fill the given sizes."""
     chains = (
-        Chain("one", 5, (20, 3), 4, "tanh", True, memory, 7, 2), Chain("two", 5, (9,), 1, "relu", False, memory, 33)
-    )  # fmt: skip
-    stack = Stack(chains)
+        NetworkSpec("one", 5, (20, 3), 4, "tanh", True, memory, 7, 2),
+        NetworkSpec("two", 5, (9,), 1, "relu", False, memory, 33),
+    )
+    stack = NetworkLayout(chains)
     owner = np.zeros(stack.size, int)
     for slot in stack.slots:
         owner[slot.offset : slot.end] += 1  # type: ignore[union-attr]
@@ -127,8 +138,8 @@ def test_nothing_overlaps(memory: int) -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_uniform_first_weights_are_torchs(memory: str, make_policy: Callable[..., Any]) -> None:
-    """`policy.init=uniform` draws weights and biases within 1 / sqrt(inputs), in memories 1 / sqrt(units)."""
+def test_uniform_initial_weights(memory: str, make_policy: Callable[..., Any]) -> None:
+    """`policy.init=uniform` draws within 1 / sqrt(inputs), or 1 / sqrt(units) in recurrent layers."""
     design, _ = make_policy("continuous", 7, (50, 30), init="uniform", memory=memory, layer_norm=True, shared=False)
     named = design.weights.named(design.initial_weights(3))
     limits = {"policy.layers.0": 7, "value.layers.1": 50, "policy.head": 20 if memory == "lstm" else 30}

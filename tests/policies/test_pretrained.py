@@ -1,4 +1,4 @@
-"""Frozen trunks: found without a network, images made ready, features in front of a head that is the whole policy."""
+"""Frozen trunks: offline loading, preprocessing, and features as the input of a trained head."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines.torch_engine import TorchEngine
 from slipstream.errors import CheckpointError, ConfigError, MachineError
 from slipstream.policies import pretrained
-from slipstream.policies.convert_weights import VptImages, VptShape, write_trunk
+from slipstream.policies.convert_weights import VptImageEncoder, VptShape, write_trunk
 from slipstream.policies.design import Design
 from slipstream.policies.fused_actor import make_actor
-from slipstream.policies.pretrained import CLIP_DEVIATION, CLIP_MEAN, head_design, head_of, load_trunk, with_head
+from slipstream.policies.pretrained import (
+    CLIP_MEAN,
+    CLIP_STD,
+    from_head_params,
+    head_design,
+    load_trunk,
+    to_head_params,
+)
 from slipstream.policies.torch_actor import TorchActor
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
@@ -50,25 +57,29 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny(config: Any) -> Any:
-    """The settings of the smallest model that is one."""
+    """The settings of a minimal CLIP model."""
     return config(
-        hidden_size=HIDDEN, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE,
+        hidden_size=HIDDEN,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=SIDE,
         patch_size=8,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
 def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of our own kind with random weights: nothing but torch is needed to read it."""
+    """A converted trunk with random weights, which needs only torch."""
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("trunks") / "own"
-    write_trunk(folder, SHAPE, VptImages(SHAPE).state_dict(), {})
+    write_trunk(folder, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
     return folder
 
 
 @pytest.fixture
 def make_frozen(trunk: Path, make_policy: Callable[..., Any]) -> Callable[..., tuple[Design, Array]]:
-    """Make a design whose images a trunk reads, and a pack of lively random weights and normaliser."""
+    """A design with a frozen trunk, and random params_and_stats."""
 
     def make(kind: str, obs: ObsSpec, folder: Path = trunk, **more: Any) -> tuple[Design, Array]:
         plain, _ = make_policy(kind, hidden=(16,), image="frozen", trunk=str(folder), **more)
@@ -91,19 +102,19 @@ def pictures(count: int, shape: tuple[int, int, int], seed: int = 0) -> Array:
 
 
 def pooled(folder: Path, images: Array, **more: Any) -> Array:
-    """What the model itself makes of images of its own size, scaled as CLIP's paper says."""
+    """The CLIP model's own pooled output for images of its size."""
     from transformers import CLIPVisionModel
 
     model = CLIPVisionModel.from_pretrained(folder, local_files_only=True).eval()
-    scaled = (images / 255.0 - np.array(CLIP_MEAN)) / np.array(CLIP_DEVIATION)
+    scaled = (images / 255.0 - np.array(CLIP_MEAN)) / np.array(CLIP_STD)
     with torch.no_grad():
-        told = model(torch.tensor(scaled.transpose(0, 3, 1, 2), dtype=torch.float32), **more)
-    result: Array = told.pooler_output.numpy()
+        output = model(torch.tensor(scaled.transpose(0, 3, 1, 2), dtype=torch.float32), **more)
+    result: Array = output.pooler_output.numpy()
     return result
 
 
 def test_a_clip_folder_gives_the_models_pooled_output(clip: Path) -> None:
-    """Features are the model's own, to half precision, in chunks or not, and nothing in it can be trained."""
+    """Features equal the model's to half precision, in batches or not, and no parameter is trainable."""
     found, images = load_trunk(str(clip)), pictures(70, (SIDE, SIDE, 3))
     features = found.encode(images)
     assert features.shape == (70, HIDDEN) == (70, found.features) and features.dtype == np.float32
@@ -114,7 +125,7 @@ def test_a_clip_folder_gives_the_models_pooled_output(clip: Path) -> None:
 
 
 def test_a_whole_clip_model_is_read_for_its_vision_half(clip: Path, tmp_path: Path) -> None:
-    """A folder that holds the text half too gives the same features and has the same hash, and nothing is printed."""
+    """A folder with text and vision models gives the same features and hash, and prints nothing."""
     from transformers import CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel
 
     text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -127,40 +138,40 @@ def test_a_whole_clip_model_is_read_for_its_vision_half(clip: Path, tmp_path: Pa
     assert load_trunk(str(tmp_path / "whole")).hash == load_trunk(str(clip)).hash
 
 
-def test_loading_leaves_no_trace(
+def test_loading_has_no_side_effects(
     clip: Path, trunk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
-    """The library's bars and reports stay off the terminal, and no chance is drawn."""
+) -> None:
+    """Nothing is printed, and the global RNG is unchanged."""
     before = torch.get_rng_state()
     for number, folder in enumerate((clip, trunk)):
         shutil.copytree(folder, tmp_path / str(number))
         load_trunk(str(tmp_path / str(number)))
     assert torch.equal(torch.get_rng_state(), before)
-    told = capfd.readouterr()
-    assert told.out == told.err == ""
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""
 
 
 @pytest.mark.parametrize("shape", [(20, 20, 3), (80, 64, 3)])
 def test_other_sizes_are_resized_as_pillow_does(shape: tuple[int, int, int], clip: Path) -> None:
-    """Images are brought to the trunk's size by an antialiased bicubic, within one step of Pillow's."""
+    """Images are resized by antialiased bicubic interpolation, within one level of Pillow's."""
     images = 96 + pictures(3, shape) // 4  # Pillow also cuts overshoots off between rows and columns
     ready = load_trunk(str(clip)).prepare(torch.from_numpy(images)).numpy().transpose(0, 2, 3, 1)
-    levels = (ready * np.array(CLIP_DEVIATION) + np.array(CLIP_MEAN)) * 255
+    levels = (ready * np.array(CLIP_STD) + np.array(CLIP_MEAN)) * 255
     for image, level in zip(images, levels, strict=True):
         expected = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.float64)
         assert np.abs(level - expected).max() < 1.01
 
 
-def test_grey_images_are_seen_as_grey_ones(clip: Path) -> None:
-    """One channel stands for all three; any other number is refused with the name of the field."""
+def test_grey_images_and_channel_errors(clip: Path) -> None:
+    """One channel is repeated for all three; other numbers raise with the field's name."""
     found, grey = load_trunk(str(clip)), pictures(2, (SIDE, SIDE, 1))
     assert np.array_equal(found.encode(grey), found.encode(np.repeat(grey, 3, axis=-1)))
     with pytest.raises(ConfigError, match=r"reads images of 3 channels, but `eye` has 4.*\nhint: use another trunk"):
         found.check(ObsField("eye", "image", (32, 32, 4)))
 
 
-def test_a_size_may_be_asked_for(clip: Path) -> None:
-    """NAME@PIXELS reads images of that size, with the places in between those that the model knows."""
+def test_a_size_may_be_requested(clip: Path) -> None:
+    """NAME@PIXELS uses images of that size with interpolated position encodings."""
     images = pictures(3, (48, 48, 3))
     found = load_trunk(f"{clip}@48")
     assert found.size == (48, 48) and found.hash != load_trunk(str(clip)).hash
@@ -169,8 +180,8 @@ def test_a_size_may_be_asked_for(clip: Path) -> None:
         load_trunk(f"{clip}@4")
 
 
-def test_a_hash_tells_weights_and_preparation(clip: Path, tmp_path: Path) -> None:
-    """A copy has the same hash; another weight or another mean gives another, without a restart."""
+def test_the_hash_covers_weights_and_preprocessing(clip: Path, tmp_path: Path) -> None:
+    """A copy has the same hash; another weight or mean gives another without a restart."""
     from safetensors.torch import load_file, save_file
 
     copy = tmp_path / "copy"
@@ -185,8 +196,8 @@ def test_a_hash_tells_weights_and_preparation(clip: Path, tmp_path: Path) -> Non
     assert len({first.hash, second, load_trunk(str(copy)).hash}) == 3
 
 
-def test_a_missing_trunk_says_how_to_provide_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is not in the local cache is an error with the command that gets it, and nobody calls the network."""
+def test_a_missing_trunk_raises_with_a_download_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name outside of the local cache raises with the download command, without network access."""
 
     def refuse(*_: Any) -> None:
         pytest.fail("something tried the network")
@@ -195,17 +206,15 @@ def test_a_missing_trunk_says_how_to_provide_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     with pytest.raises(ConfigError) as caught:
         load_trunk("nobody/no-such-model")
-    assert str(caught.value) == (
-        "The trunk `nobody/no-such-model` is neither a folder nor a model in this machine's Hugging Face cache, and "
-        "nothing is downloaded.\n"
-        "hint: where there is a network: hf download nobody/no-such-model --local-dir DIR; then, here: policy.trunk=DIR"
-    )
-    with pytest.raises(ConfigError, match=r"`/no/such/folder/at/all` is neither a folder.*\nhint: name a folder"):
+    assert "The trunk `nobody/no-such-model` is neither a folder nor a model" in caught.value.message
+    assert "hf download nobody/no-such-model --local-dir DIR" in caught.value.hint
+    assert "policy.trunk=DIR" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"`/no/such/folder/at/all` is neither a folder.*\nhint: "):
         load_trunk("/no/such/folder/at/all")
 
 
 def test_a_cached_model_is_found_by_name(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that was downloaded before is read from the cache."""
+    """A model in the local Hugging Face cache is found by name."""
     from huggingface_hub import constants
 
     repository = tmp_path / "models--someone--tiny"
@@ -218,7 +227,7 @@ def test_a_cached_model_is_found_by_name(clip: Path, tmp_path: Path, monkeypatch
 
 
 def test_without_the_library_the_extra_is_named(clip: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """CLIP needs the `vision` extra, and its absence says so."""
+    """Without transformers the error names the `vision` extra."""
     shutil.copytree(clip, tmp_path / "copy")
 
     def absent(name: str) -> None:
@@ -231,8 +240,8 @@ def test_without_the_library_the_extra_is_named(clip: Path, monkeypatch: pytest.
         load_trunk(str(tmp_path / "copy"))
 
 
-def test_broken_folders_are_refused(clip: Path, trunk: Path, tmp_path: Path) -> None:
-    """Nothing in it, another model, half a model, garbage, a changed file: each has its own words."""
+def test_broken_folders_raise(clip: Path, trunk: Path, tmp_path: Path) -> None:
+    """Empty folders, other models, missing weights, garbage and changed files raise specific errors."""
     from safetensors.torch import load_file, save_file
 
     (tmp_path / "empty").mkdir()
@@ -243,7 +252,7 @@ def test_broken_folders_are_refused(clip: Path, trunk: Path, tmp_path: Path) -> 
     tensors = load_file(other / "model.safetensors")
     del tensors["pre_layrnorm.bias"]
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=r"lacks 1 of its weights, pre_layrnorm.bias"):
+    with pytest.raises(ConfigError, match=r"lacks 1 of its weights, such as pre_layrnorm.bias"):
         load_trunk(str(other))
     (other / "model.safetensors").write_bytes(b"garbage")
     with pytest.raises(ConfigError, match=r"cannot be read: .*\nhint: download it again"):
@@ -265,26 +274,26 @@ def test_broken_folders_are_refused(clip: Path, trunk: Path, tmp_path: Path) -> 
         load_trunk(f"{trunk}@64")
 
 
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    """A trunk that makes NaN of an image is damaged."""
-    state = VptImages(SHAPE).state_dict()
+def test_features_that_are_not_finite_raise(tmp_path: Path) -> None:
+    """A trunk that outputs NaN raises."""
+    state = VptImageEncoder(SHAPE).state_dict()
     state["linear.norm.bias"][0] = torch.nan
     write_trunk(tmp_path / "own", SHAPE, state, {})
-    with pytest.raises(ConfigError, match="gives features that are not finite"):
+    with pytest.raises(ConfigError, match="features that are not finite"):
         load_trunk(str(tmp_path / "own"))
 
 
 def test_settings_must_agree() -> None:
-    """A frozen image without a trunk, or a trunk that nothing reads, is an error that says what to set."""
+    """A frozen image without a trunk, and a trunk without frozen images, raise with a hint."""
     obs = ObsSpec((ObsField("", "vector", (2,)),))
-    with pytest.raises(ConfigError, match=r"`policy.image` = frozen says nothing .*\nhint: set policy.trunk"):
+    with pytest.raises(ConfigError, match=r"`policy.image` = frozen needs `policy.trunk`.*\nhint: set policy.trunk"):
         Design(obs, None, PolicySettings(image="frozen"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"`policy.trunk` = x does nothing while `policy.image` = nature"):
+    with pytest.raises(ConfigError, match=r"`policy.trunk` = x has no effect with `policy.image` = nature"):
         Design(obs, None, PolicySettings(trunk="x"))  # type: ignore[arg-type]
 
 
 def seen_by_head(design: Design, obs: Array, trunk: Path) -> Array:
-    """The observations with features in the place of images, put together field by field."""
+    """The observations with features in place of images, joined field by field."""
     named, found = design.obs.split(obs), load_trunk(str(trunk))
     images = [field.name for field in design.obs.fields if field.kind == "image"]
     return head_design(design).obs.join(named | {name: found.encode(named[name]) for name in images})
@@ -294,22 +303,30 @@ def seen_by_head(design: Design, obs: Array, trunk: Path) -> Array:
 @pytest.mark.parametrize(("kind", "memory"), [("masked_binary", "none"), ("squashed", "lstm")])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_head_on_features_is_the_policy_on_pixels(
-    seen: str, kind: str, memory: str, shared: bool, trunk: Path, make_frozen: Callable[..., Any],
+    seen: str,
+    kind: str,
+    memory: str,
+    shared: bool,
+    trunk: Path,
+    make_frozen: Callable[..., Any],
     make_samples: Callable[..., Any],
-) -> None:  # fmt: skip
-    """The same outputs, values and actions, normaliser included, by the kernels where only vectors are left."""
+) -> None:
+    """Outputs, values and actions are equal, including the normaliser; the kernels run pure vectors."""
     design, params_and_stats = make_frozen(kind, SEEN[seen], memory=memory, shared=shared)
     _, mean, _ = design.split_params_and_stats(params_and_stats)
     head = head_design(design)
     assert head.fused == (seen != "mixed") and not design.fused
     assert len(mean) == design.numbers == head.obs.floats == design.obs.floats + (40 if seen == "fast" else 20)
-    head_pack = head_of(design, params_and_stats)
-    assert np.array_equal(with_head(design, head_pack), params_and_stats)
-    ours, theirs = policy_arrays(design, params_and_stats), policy_arrays(head, head_pack)
+    head_params = to_head_params(design, params_and_stats)
+    assert np.array_equal(from_head_params(design, head_params), params_and_stats)
+    ours, theirs = policy_arrays(design, params_and_stats), policy_arrays(head, head_params)
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
     obs, mask, _ = make_samples(design, 70)
-    told = []
-    for which, weights, rows in ((design, params_and_stats, obs), (head, head_pack, seen_by_head(design, obs, trunk))):
+    results = []
+    for which, weights, rows in (
+        (design, params_and_stats, obs),
+        (head, head_params, seen_by_head(design, obs, trunk)),
+    ):
         acting = make_actor(which)
         acting.load(weights)
         action, log_prob, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
@@ -317,23 +334,23 @@ def test_a_head_on_features_is_the_policy_on_pixels(
         for _ in range(2):
             acting.act(np.arange(70), rows, mask, np.zeros((70, 2), np.int64), False, action, log_prob, value, states)
         outputs = np.zeros((70, which.outputs), np.float32)
-        acting.tell(np.arange(70), rows, states, outputs)
-        told.append((action, value, outputs))
-    (action, value, outputs), (again, value_again, outputs_again) = told
+        acting.outputs(np.arange(70), rows, states, outputs)
+        results.append((action, value, outputs))
+    (action, value, outputs), (again, value_again, outputs_again) = results
     assert np.allclose(outputs, outputs_again, atol=1e-4) and np.allclose(value, value_again, atol=1e-4)
     assert np.allclose(action, again, atol=1e-4) and np.ptp(outputs, axis=0).min() > 1e-3
 
 
-def test_first_weights_are_those_of_the_head(make_frozen: Callable[..., Any]) -> None:
-    """A run with a trunk starts from the weights that its head alone would start from."""
+def test_initial_weights_are_those_of_the_head(make_frozen: Callable[..., Any]) -> None:
+    """A run with a trunk starts from the initial weights of its head."""
     design, _ = make_frozen("continuous", FAST)
     assert np.array_equal(
-        design.initial_params_and_stats(3), with_head(design, head_design(design).initial_params_and_stats(3))
+        design.initial_params_and_stats(3), from_head_params(design, head_design(design).initial_params_and_stats(3))
     )
 
 
 def test_the_trunk_is_not_among_the_weights(make_frozen: Callable[..., Any]) -> None:
-    """Neither pack nor optimiser holds anything of it, and moving the policy's weights leaves it as it was."""
+    """Neither params_and_stats nor the optimiser contain the trunk, and training does not change it."""
     design, params_and_stats = make_frozen("discrete", IMAGE)
     names = [slot.name for slot in design.weights.slots]
     assert names == ["trunk.layers.0.weight", "trunk.layers.0.bias", "trunk.head.weight", "trunk.head.bias"]
@@ -341,8 +358,8 @@ def test_the_trunk_is_not_among_the_weights(make_frozen: Callable[..., Any]) -> 
     assert list(engine.optimiser.named) == names and list(TorchActor(design).policy.state_dict()) == names
 
 
-def test_statistics_of_vectors_leave_those_of_features_alone(make_frozen: Callable[..., Any]) -> None:
-    """PPO knows the scale of vectors only; what a head was trained with stays."""
+def test_vector_statistics_do_not_change_feature_statistics(make_frozen: Callable[..., Any]) -> None:
+    """PPO updates the statistics of vectors only; those of features stay."""
     design, params_and_stats = make_frozen("discrete", FAST)
     before = [part.copy() for part in design.split_params_and_stats(params_and_stats)[1:]]
     design.write_normaliser(params_and_stats, np.full(3, 7.0), np.full(3, 2.0))
@@ -352,26 +369,25 @@ def test_statistics_of_vectors_leave_those_of_features_alone(make_frozen: Callab
 
 
 def test_a_description_names_its_trunk(trunk: Path, tmp_path: Path, make_frozen: Callable[..., Any]) -> None:
-    """A policy comes back with the trunk it was described with; a missing or another one is a checkpoint error."""
+    """A policy is restored with its trunk; a missing or changed trunk raises a CheckpointError."""
     copy = tmp_path / "copy"
     shutil.copytree(trunk, copy)
     design, _ = make_frozen("discrete", IMAGE, copy)
-    told = json.loads(json.dumps(design.describe()))
-    assert told["trunk"] == {"name": str(copy), "hash": load_trunk(str(trunk)).hash, "features": 20}
-    assert Design.read(told) == design
+    description = json.loads(json.dumps(design.describe()))
+    assert description["trunk"] == {"name": str(copy), "hash": load_trunk(str(trunk)).hash, "features": 20}
+    assert Design.read(description) == design
     shutil.rmtree(copy)
     with pytest.raises(CheckpointError) as caught:
-        Design.read(told)
-    assert f"read by the frozen trunk `{copy}`, which cannot be had: The trunk `{copy}` is neither" in str(caught.value)
-    assert caught.value.hint == f"put it, or a link to it, back at {copy}"
-    away = told | {"policy": told["policy"] | {"trunk": "a/b"}, "trunk": told["trunk"] | {"name": "a/b"}}
-    with pytest.raises(CheckpointError, match=r"where there is a network, by: hf download a/b"):
+        Design.read(description)
+    assert f"the frozen trunk `{copy}`, which cannot be loaded: The trunk `{copy}` is neither" in str(caught.value)
+    assert str(copy) in caught.value.hint
+    policy, trunk_facts = description["policy"] | {"trunk": "a/b"}, description["trunk"] | {"name": "a/b"}
+    away = description | {"policy": policy, "trunk": trunk_facts}
+    with pytest.raises(CheckpointError, match=r"hf download a/b"):
         Design.read(away)
-    write_trunk(copy, SHAPE, VptImages(SHAPE).state_dict(), {})
-    with pytest.raises(
-        CheckpointError, match=r"is not the one that this policy was trained with.*\nhint: put the former"
-    ):
-        Design.read(told)
+    write_trunk(copy, SHAPE, VptImageEncoder(SHAPE).state_dict(), {})
+    with pytest.raises(CheckpointError, match=r"is not the one that this policy was trained with.*\nhint: "):
+        Design.read(description)
 
 
 SMALL: dict[str, Any] = {
@@ -383,11 +399,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def told_twice(run: Run, frames: Array) -> tuple[Array, Array]:
-    """The outputs of a run's agent, and the same from its weights and the trunk's features, written out."""
+def outputs_twice(run: Run, frames: Array) -> tuple[Array, Array]:
+    """The outputs of a run's agent, and those computed from its weights and the trunk's features."""
     agent = run.agent()
     outputs, rows = np.zeros((len(frames), 4), np.float32), agent.obs.encode(frames)
-    agent.acting.tell(np.arange(len(frames)), rows, agent.memory(len(frames)), outputs)
+    agent.acting.outputs(np.arange(len(frames)), rows, agent.memory(len(frames)), outputs)
     checkpoint = load(find(RunDir.open(run.path)), groups=("policy",))
     named, name = checkpoint.groups["policy"], checkpoint.state["policy"]["policy"]["trunk"]
     features = load_trunk(name).encode(frames)
@@ -397,25 +413,23 @@ def told_twice(run: Run, frames: Array) -> tuple[Array, Array]:
     return outputs, again
 
 
-def test_a_policy_with_a_clip_trunk_trains_and_comes_back(clip: Path, quick: Callable[..., Run]) -> None:
-    """PPO trains the head alone; the checkpoint's agent acts as the head's weights on the trunk's features say."""
+def test_a_policy_with_a_clip_trunk_is_trained_and_restored(clip: Path, quick: Callable[..., Run]) -> None:
+    """PPO trains the head only, and the checkpoint's agent equals the head on the trunk's features."""
     before = load_trunk(str(clip)).hash
     run = quick("pixels", policy__image="frozen", policy__trunk=str(clip), **SMALL)
     first = Design.read(load(find(RunDir.open(run.path)), groups=("policy",)).state["policy"]).initial_params_and_stats(
         0
     )
     assert run.agent().params_and_stats.size == first.size and not np.array_equal(run.agent().params_and_stats, first)
-    assert np.allclose(*told_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
+    assert np.allclose(*outputs_twice(run, pictures(70, (12, 12, 1))), atol=1e-5)
     found = load_trunk(str(clip))
-    facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_FACTS}
-    told = {
-        "kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_DEVIATION, **facts
-    }  # fmt: skip
-    assert found.hash == before == pretrained.digest(told, found.net.state_dict())
+    facts = {key: getattr(found.net.model.config, key) for key in pretrained.CLIP_CONFIG_KEYS}
+    description = {"kind": "clip", "size": found.size, "channels": 3, "mean": CLIP_MEAN, "deviation": CLIP_STD, **facts}
+    assert found.hash == before == pretrained.digest(description, found.net.state_dict())
 
 
-def test_a_run_goes_on_exactly_and_in_any_processes(trunk: Path, quick: Callable[..., Run]) -> None:
-    """Resumed or not, in one process or with two actors that load the trunk themselves: the same weights."""
+def test_a_run_resumes_exactly_in_any_processes(trunk: Path, quick: Callable[..., Run]) -> None:
+    """Resumed or not, in one process or with two actors, the weights are equal."""
     more = {"policy__image": "frozen", "policy__trunk": str(trunk), "every__checkpoint": 128, **SMALL}
     whole = quick("pixels", "whole", **more).agent().params_and_stats
     half = quick("pixels", "half", **{**more, "steps": 128})
@@ -425,19 +439,19 @@ def test_a_run_goes_on_exactly_and_in_any_processes(trunk: Path, quick: Callable
     assert np.array_equal(actors.agent().params_and_stats, quick("pixels", "local", **wide).agent().params_and_stats)
 
 
-def test_the_reader_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:
-    """`run:DIR` reads images as that run's policy learned to; what has no reader of its own is refused."""
+def test_the_image_encoder_of_a_run_can_be_a_trunk(quick: Callable[..., Run]) -> None:
+    """`run:DIR` uses that run's image encoder; runs without one raise."""
     base = quick("pixels", "base", policy__shared=False, **SMALL)
     found, frames = load_trunk(f"run:{base.path}"), pictures(5, (12, 12, 1))
     acting = base.agent().acting
     assert isinstance(acting, TorchActor)
     with torch.no_grad():
-        expected = acting.policy.chains()[0].encoder.readers[0](torch.from_numpy(frames)).numpy()
+        expected = acting.policy.networks()[0].encoder.readers[0](torch.from_numpy(frames)).numpy()
     assert found.features == 24 and np.allclose(found.encode(frames), expected, atol=1e-3)
     assert load_trunk(f"run:{base.path}@256").hash == found.hash
     second = quick("pixels", "second", policy__image="frozen", policy__trunk=f"run:{base.path}", **SMALL)
-    assert np.allclose(*told_twice(second, frames), atol=1e-5)
-    with pytest.raises(ConfigError, match=r"reads images by a frozen trunk itself.*\nhint: write policy.trunk=run:"):
+    assert np.allclose(*outputs_twice(second, frames), atol=1e-5)
+    with pytest.raises(ConfigError, match=r"uses a frozen trunk itself.*\nhint: write policy.trunk=run:"):
         load_trunk(f"run:{second.path}")
     with pytest.raises(CheckpointError, match="No run at nowhere"):
         load_trunk("run:nowhere")

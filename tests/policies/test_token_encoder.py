@@ -1,4 +1,4 @@
-"""Tokens by compiled kernels against the torch module that defines them: acting, forgetting, what is not there."""
+"""The compiled token encoder against the torch module: acting, caching and absent tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 70
 
 
 def few_tokens(count: int, seed: int = 0) -> Array:
-    """Sets of tokens of few kinds, some of them empty, with gaps anywhere."""
+    """Token sets of few kinds, some empty, with gaps anywhere."""
     random = np.random.default_rng(seed)
     found = np.stack([random.integers(0, 200, (count, 16)) for _ in range(3)], axis=-1)
     found[..., 1] %= 5
@@ -31,20 +31,20 @@ def few_tokens(count: int, seed: int = 0) -> Array:
     return TOKENS.join({"": found})
 
 
-def told_by_torch(design: Design, params_and_stats: Array, obs: Array, states: Array) -> tuple[Array, Array, Array]:
-    """Outputs, values and states of the module."""
+def torch_outputs(design: Design, params_and_stats: Array, obs: Array, states: Array) -> tuple[Array, Array, Array]:
+    """Outputs, values and states of the torch module."""
     params, mean, scale = design.split_params_and_stats(params_and_stats)
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in design.weights.named(params).items()})
     with torch.no_grad():
-        told = policy(*(torch.from_numpy(array) for array in (obs, mean, scale, states)))
-    return told.outputs.numpy(), told.value.numpy(), told.state.numpy()
+        result = policy(*(torch.from_numpy(array) for array in (obs, mean, scale, states)))
+    return result.outputs.numpy(), result.value.numpy(), result.state.numpy()
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("hidden", [(), (24,)], ids=["bare", "hidden"])
 def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: Callable[..., Any]) -> None:
-    """Outputs, values and states of rows with many, few and no tokens; twice, the second time from what is known."""
+    """Outputs, values and states agree for rows with many, few and no tokens, uncached and cached."""
     design, params_and_stats = make_policy("discrete", TOKENS, hidden, memory=memory, features=24)
     assert design.fused
     acting, obs = FusedActor(design), few_tokens(ROWS)
@@ -54,16 +54,16 @@ def test_acting_equals_torch(memory: str, hidden: tuple[int, ...], make_policy: 
     states[:, columns] = np.random.default_rng(1).normal(0, 0.5, (ROWS, len(columns)))
     for _ in range(2):
         start = states.copy()
-        outputs, values, after = told_by_torch(design, params_and_stats, obs, start)
-        told, value = np.zeros((ROWS, design.outputs), np.float32), np.zeros(ROWS, np.float32)
+        outputs, values, after = torch_outputs(design, params_and_stats, obs, start)
+        written, value = np.zeros((ROWS, design.outputs), np.float32), np.zeros(ROWS, np.float32)
         acting.value(rows, obs, value, states)
-        acting.tell(rows, obs, states, told)
-        assert np.allclose(told, outputs, atol=2e-6) and np.allclose(value, values, atol=2e-6)
+        acting.outputs(rows, obs, states, written)
+        assert np.allclose(written, outputs, atol=2e-6) and np.allclose(value, values, atol=2e-6)
         assert np.allclose(states, after, atol=2e-6)
 
 
 def test_a_row_does_not_depend_on_others(make_policy: Callable[..., Any]) -> None:
-    """Bit for bit, whichever rows were read before and with it."""
+    """A row's result is equal bit for bit, whatever rows were encoded before or with it."""
     design, params_and_stats = make_policy("discrete", TOKENS, (), memory="lstm", features=24)
     obs, every = few_tokens(ROWS), np.arange(ROWS)
 
@@ -82,10 +82,8 @@ def test_a_row_does_not_depend_on_others(make_policy: Callable[..., Any]) -> Non
         assert all(np.array_equal(one, other) for one, other in zip(whole, act(parts), strict=True))
 
 
-def test_new_weights_and_many_kinds_are_read_anew(
-    make_policy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was known of kinds is forgotten when weights change, and when too many are known."""
+def test_the_cache_is_cleared(make_policy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached encodings are cleared when weights change, and when there are too many kinds."""
     design, params_and_stats = make_policy("discrete", TOKENS, (), features=24)
     obs, rows, states = few_tokens(ROWS), np.arange(ROWS), np.zeros((ROWS, 0), np.float32)
     acting, value = FusedActor(design), np.zeros(ROWS, np.float32)
@@ -94,16 +92,16 @@ def test_new_weights_and_many_kinds_are_read_anew(
     other = params_and_stats * np.float32(1.1)
     acting.load(other)
     acting.value(rows, obs, value, states)
-    assert np.allclose(value, told_by_torch(design, other, obs, states)[1], atol=2e-6)
+    assert np.allclose(value, torch_outputs(design, other, obs, states)[1], atol=2e-6)
     monkeypatch.setattr(token_encoder, "KNOWN", 50)
     for seed in range(1, 4):
         more = few_tokens(ROWS, seed)
         acting.value(rows, more, value, states)
-        assert np.allclose(value, told_by_torch(design, other, more, states)[1], atol=2e-6)
+        assert np.allclose(value, torch_outputs(design, other, more, states)[1], atol=2e-6)
 
 
-def test_two_networks_or_more_to_see_are_left_to_torch(make_policy: Callable[..., Any]) -> None:
-    """The kernels read tokens for one network, where there is nothing else to see."""
+def test_other_token_designs_use_torch(make_policy: Callable[..., Any]) -> None:
+    """The kernels support tokens as the only field of a single network."""
     mixed = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("map", "tokens", (16, 3))))
     for obs, shared in ((TOKENS, False), (mixed, True)):
         design, _ = make_policy("discrete", obs, (16,), shared=shared)

@@ -1,4 +1,4 @@
-"""Acting by torch: what the module says, drawn as the kernels draw, from bytes and states where they stand."""
+"""Acting with torch: the module's outputs, sampled as the kernels sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from slipstream.contracts import ObsField, ObsSpec
 from slipstream.policies.distributions import apply_mask, sample
-from slipstream.policies.torch_actor import TorchActor, blocks_of
+from slipstream.policies.torch_actor import TorchActor, split_blocks
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.rng import make_streams
 
@@ -25,8 +25,8 @@ KINDS = ["discrete", "masked_binary", "continuous", "squashed"]
 
 
 @pytest.fixture
-def make_torched(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an acting copy, its pack, and samples to act on."""
+def make_torch_actor(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Callable[..., Any]:
+    """A torch actor, its params_and_stats, and samples to act on."""
 
     def make(kind: str = "discrete", seen: str = "mixed", count: int = 70, **more: Any) -> Any:
         design, params_and_stats = make_policy(kind, SEEN[seen], (16,), **more)
@@ -41,11 +41,13 @@ def make_torched(make_policy: Callable[..., Any], make_samples: Callable[..., An
 @pytest.mark.parametrize("seen", SEEN)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_acting_is_the_module_and_the_kernels_chance(
-    seen: str, kind: str, memory: str, make_torched: Callable[..., Any]
+def test_acting_equals_module_and_kernel_sampling(
+    seen: str, kind: str, memory: str, make_torch_actor: Callable[..., Any]
 ) -> None:
-    """Outputs, values and states are the module's; actions come from each row's own stream as the kernels draw them."""
-    design, params_and_stats, acting, obs, mask = make_torched(kind, seen, memory=memory, memory_layers=2, shared=False)
+    """Outputs, values and states are the module's; actions are sampled from each row's RNG stream."""
+    design, params_and_stats, acting, obs, mask = make_torch_actor(
+        kind, seen, memory=memory, memory_layers=2, shared=False
+    )
     assert obs.dtype == np.uint8
     rows = np.array([0, 1, 5, 63, 64, 69])
     states = np.random.default_rng(0).normal(0, 0.5, (70, design.state_size)).astype(np.float32)
@@ -58,14 +60,14 @@ def test_acting_is_the_module_and_the_kernels_chance(
     policy = ActorCritic(design)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in named.items()})
     with torch.no_grad():
-        told = policy(*(torch.from_numpy(array) for array in (obs[rows], mean, scale, start[rows])))
-    assert np.allclose(value[rows], told.value.numpy(), atol=1e-5)
-    assert np.allclose(states[rows], told.state.numpy(), atol=1e-5)
+        result = policy(*(torch.from_numpy(array) for array in (obs[rows], mean, scale, start[rows])))
+    assert np.allclose(value[rows], result.value.numpy(), atol=1e-5)
+    assert np.allclose(states[rows], result.state.numpy(), atol=1e-5)
     others = np.setdiff1d(np.arange(70), rows)
     assert np.array_equal(states[others], start[others])
     assert (value[others] == 9).all() and (log_prob[others] == 9).all()
     again, probs = make_streams(2, "act", 0, 70), np.zeros(design.outputs, np.float32)
-    for row, outputs in zip(rows, told.outputs.numpy(), strict=True):
+    for row, outputs in zip(rows, result.outputs.numpy(), strict=True):
         if mask.shape[1]:
             apply_mask(outputs, mask[row], design.head)
         drawn = np.zeros(design.action.parts, design.action.dtype)
@@ -75,9 +77,9 @@ def test_acting_is_the_module_and_the_kernels_chance(
     assert np.array_equal(streams, again)
 
 
-def test_greedy_moves_no_stream(make_torched: Callable[..., Any]) -> None:
-    """The likeliest option, the same every time."""
-    _, _, acting, obs, mask = make_torched("masked_binary")
+def test_greedy_advances_no_stream(make_torch_actor: Callable[..., Any]) -> None:
+    """Greedy actions are the most likely ones and advance no RNG stream."""
+    _, _, acting, obs, mask = make_torch_actor("masked_binary")
     streams, found = make_streams(0, "act", 0, 70), []
     for _ in range(2):
         action, one = np.zeros((70, 3), np.int32), np.zeros(70, np.float32)
@@ -87,36 +89,36 @@ def test_greedy_moves_no_stream(make_torched: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_telling_and_valuing(kind: str, make_torched: Callable[..., Any]) -> None:
-    """`tell` gives outputs (and log deviations) and moves states; `value` gives values and leaves states alone."""
-    design, params_and_stats, acting, obs, mask = make_torched(kind, memory="gru")
+def test_outputs_and_value(kind: str, make_torch_actor: Callable[..., Any]) -> None:
+    """`outputs` writes outputs and log standard deviations and advances states; `value` does not."""
+    design, params_and_stats, acting, obs, mask = make_torch_actor(kind, memory="gru")
     rows, start = np.arange(70), np.full((70, design.state_size), 0.3, np.float32)
     width = design.outputs * (2 if kind == "continuous" else 1)
-    told, told_states, value, value_states = (
+    outputs, output_states, value, value_states = (
         np.zeros((70, width), np.float32),
         start.copy(),
         np.zeros(70, np.float32),
         start.copy(),
     )
-    acting.tell(rows, obs, told_states, told)
+    acting.outputs(rows, obs, output_states, outputs)
     acting.value(rows, obs, value, value_states)
     action = np.zeros((70, design.action.parts), design.action.dtype)
     log_prob, acted, moved = np.zeros(70, np.float32), np.zeros(70, np.float32), start.copy()
     acting.act(rows, obs, mask, make_streams(0, "act", 0, 70), True, action, log_prob, acted, moved)
-    assert np.array_equal(value, acted) and np.array_equal(told_states, moved)
+    assert np.array_equal(value, acted) and np.array_equal(output_states, moved)
     assert np.array_equal(value_states, start)
     if kind == "continuous":
         log_std = design.weights.named(design.split_params_and_stats(params_and_stats)[0])["log_std"]
-        assert np.array_equal(told[:, 3:], np.tile(log_std, (70, 1)))
-        noise = (action - told[:, :3]) / np.exp(log_std)
+        assert np.array_equal(outputs[:, 3:], np.tile(log_std, (70, 1)))
+        noise = (action - outputs[:, :3]) / np.exp(log_std)
         expected = -(0.5 * noise**2 + log_std + 0.5 * np.log(2 * np.pi)).sum(axis=1)
         assert np.allclose(log_prob, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torched: Callable[..., Any]) -> None:
-    """A process with rows 64 to 191 gets the bits that one with all rows gets, some of them idle or not."""
-    design, params_and_stats, _, obs, mask = make_torched("continuous", count=200, memory=memory)
+def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torch_actor: Callable[..., Any]) -> None:
+    """A process with rows 64 to 191 computes the same bits as one with all rows."""
+    design, params_and_stats, _, obs, mask = make_torch_actor("continuous", count=200, memory=memory)
     busy = np.flatnonzero(np.random.default_rng(0).random(200) < 0.8)
     results = []
     for low, high in ((0, 200), (64, 192)):
@@ -135,15 +137,15 @@ def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torched: Ca
         assert np.array_equal(one[64:192], two)
 
 
-def test_blocks_go_by_the_number_of_the_row() -> None:
-    """Rows are split where a multiple of 64 is passed, wherever they stand in the list."""
+def test_blocks_depend_on_row_numbers() -> None:
+    """Rows are split at multiples of 64, wherever they are in the list."""
     rows = np.array([0, 3, 63, 64, 130, 191, 192])
-    assert [block.tolist() for block in blocks_of(rows)] == [[0, 3, 63], [64], [130, 191], [192]]
-    assert blocks_of(rows[:0]) == []
+    assert [block.tolist() for block in split_blocks(rows)] == [[0, 3, 63], [64], [130, 191], [192]]
+    assert split_blocks(rows[:0]) == []
 
 
-def test_torch_gets_its_threads_back() -> None:
-    """Acting uses the threads it was given, and what was set before comes back, even after an error."""
+def test_torch_threads_are_restored() -> None:
+    """Acting uses its own number of threads and restores the previous one, even after an error."""
     before = torch.get_num_threads()
     with pytest.raises(ValueError), torch_threads(before + 1):
         assert torch.get_num_threads() == before + 1
@@ -153,8 +155,8 @@ def test_torch_gets_its_threads_back() -> None:
         assert torch.get_num_threads() == before
 
 
-def test_first_weights_do_not_depend_on_threads(make_policy: Callable[..., Any]) -> None:
-    """A seed gives the same weights, bit for bit, however many threads torch has."""
+def test_initial_weights_do_not_depend_on_threads(make_policy: Callable[..., Any]) -> None:
+    """A seed gives the same weights bit for bit with any number of torch threads."""
     design, _ = make_policy("discrete", MIXED, (16,))
     found = []
     for threads in (1, 2):
@@ -163,14 +165,14 @@ def test_first_weights_do_not_depend_on_threads(make_policy: Callable[..., Any])
     assert np.array_equal(*found)
 
 
-def test_a_state_goes_round(make_torched: Callable[..., Any]) -> None:
-    """States that were copied out and put back go on as if nothing had happened."""
-    design, _, acting, obs, _ = make_torched(memory="lstm", memory_layers=2, shared=False)
-    rows, told, again = np.arange(70), *np.zeros((2, 70, design.outputs), np.float32)
+def test_restored_states_continue(make_torch_actor: Callable[..., Any]) -> None:
+    """States that were copied and restored continue equally."""
+    design, _, acting, obs, _ = make_torch_actor(memory="lstm", memory_layers=2, shared=False)
+    rows, outputs, again = np.arange(70), *np.zeros((2, 70, design.outputs), np.float32)
     states = np.zeros((70, design.state_size), np.float32)
-    acting.tell(rows, obs, states, told)
+    acting.outputs(rows, obs, states, outputs)
     kept = states.copy()
-    acting.tell(rows, obs, states, told)
-    acting.tell(rows, obs, kept, again)
-    assert np.array_equal(told, again) and np.array_equal(states, kept)
+    acting.outputs(rows, obs, states, outputs)
+    acting.outputs(rows, obs, kept, again)
+    assert np.array_equal(outputs, again) and np.array_equal(states, kept)
     assert (states != 0).all()

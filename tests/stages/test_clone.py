@@ -1,4 +1,4 @@
-"""The clone stage: what a run directory gets, early stop, resume, DAgger, frozen trunks and errors."""
+"""The clone stage: run directory, early stopping, resume, DAgger, frozen trunks and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cloned(folder: Path, run: Path, env: str = "", **more: Any) -> Any:
 
 
 def test_a_clone_is_a_run(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """Metrics, checkpoints, a confusion matrix and a picture stand in the run; its agent does as the demos do."""
+    """The run has metrics, checkpoints, a confusion matrix and a chart, and its agent imitates the demos."""
     folder = make_demos(episodes=100)
     result, said = cloned(folder, tmp_path / "run")
     run = RunDir.open(tmp_path / "run")
@@ -56,8 +56,8 @@ def test_a_clone_is_a_run(make_demos: Callable[..., Path], tmp_path: Path) -> No
     assert (agent.act(columns["obs"]) == columns["action"][:, 0]).mean() > 0.5
 
 
-def test_a_clone_goes_on_exactly(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """A clone that was cut off after two epochs and resumed is the one that never stopped, bit for bit."""
+def test_a_clone_resumes_bit_for_bit(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """A clone interrupted after two epochs and resumed equals an uninterrupted one bit for bit."""
     folder = make_demos()
     cloned(folder, tmp_path / "whole")
     cloned(folder, tmp_path / "half")
@@ -73,27 +73,29 @@ def test_a_clone_goes_on_exactly(make_demos: Callable[..., Path], tmp_path: Path
     for group in ("policy", "learner"):
         for name, array in one.groups[group].items():
             assert np.array_equal(array, two.groups[group][name]), name
-    rows = [[{k: v for k, v in row.items() if not k.startswith("time/")} for row in read(RunDir(tmp_path / name))]
-            for name in ("whole", "half")]  # fmt: skip
+    rows = [
+        [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read(RunDir(tmp_path / name))]
+        for name in ("whole", "half")
+    ]
     assert rows[0] == rows[1]
     with pytest.raises(ConfigError, match="is finished: it has 4 epochs"):
         resume(half.path, read_config(half)[0], lambda line: None, lambda done, total: None)
 
 
-def test_other_demos_are_not_gone_on_with(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """A folder that has changed under a clone is named."""
+def test_resuming_with_changed_demos_raises(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Resuming raises if the demos have changed."""
     folder = make_demos()
     cloned(folder, tmp_path / "run", clone__epochs=1)
     make_demos(seed=5)
     run = RunDir.open(tmp_path / "run")
     settings = read_config(run)[0]
     longer = settings.model_copy(update={"clone": settings.clone.model_copy(update={"epochs": 9})})
-    with pytest.raises(DemoError, match="holds other demos than those"):
+    with pytest.raises(DemoError, match="are not those that"):
         resume(run.path, longer, lambda line: None, lambda done, total: None)
 
 
 def test_it_stops_early_and_keeps_the_best(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """Without progress for `clone.patience` epochs it ends, and the newest checkpoint has the best epoch's weights."""
+    """After `clone.patience` epochs without progress it stops, and the newest checkpoint has the best weights."""
     result, _ = cloned(
         make_demos(episodes=8), tmp_path / "run", clone__epochs=60, clone__patience=2, clone__learning_rate=0.05
     )
@@ -105,13 +107,13 @@ def test_it_stops_early_and_keeps_the_best(make_demos: Callable[..., Path], tmp_
 
 
 def test_fewer_samples(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """`clone.max_samples` uses whole episodes up to so many steps."""
+    """`clone.max_samples` uses whole episodes up to that many steps."""
     result, _ = cloned(make_demos(episodes=100), tmp_path / "run", clone__max_samples=300, clone__epochs=1)
     assert 150 < result.samples <= 300
 
 
-def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
-    """Rounds are played by the clone and hold the expert's actions; resume takes them in again."""
+def test_dagger_records_the_experts_actions(tmp_path: Path) -> None:
+    """The clone plays the rounds, their demos hold the expert's actions, and resume loads them."""
     choice = configure("soccer", flags={"env__match_seconds": 4.0}).settings
     from slipstream.training.build import choose_env
 
@@ -119,7 +121,7 @@ def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
     more = {"env__match_seconds": 4.0, "clone__dagger": 2, "clone__dagger_games": 4, "clone__epochs": 2}
     result, said = cloned(tmp_path / "demos", tmp_path / "run", "soccer", **more)
     assert result.epochs == 6
-    assert sum("scripted:rule says what it would have done" in line for line in said) == 2
+    assert sum("labelled by scripted:rule" in line for line in said) == 2
     from slipstream.agents.specs import load_agent
     from slipstream.vector.make import make_vector
 
@@ -134,14 +136,19 @@ def test_dagger_asks_the_expert_where_the_clone_goes(tmp_path: Path) -> None:
 
 
 def test_a_clone_plays_as_its_demos_were_recorded(tmp_path: Path) -> None:
-    """Settings of the env come from the recording: what the clone does is what the env offers."""
+    """The env settings of a clone come from the recording."""
     from slipstream.api import evaluate
     from slipstream.api import record as record_it
 
     record_it(
-        "scripted:rule", "soccer", 4, tmp_path / "demos", workers=1, env__actions="multi_discrete",
+        "scripted:rule",
+        "soccer",
+        4,
+        tmp_path / "demos",
+        workers=1,
+        env__actions="multi_discrete",
         env__match_seconds=4.0,
-    )  # fmt: skip
+    )
     cloned(tmp_path / "demos", tmp_path / "run", "soccer", clone__epochs=1)
     settings, _ = read_config(RunDir.open(tmp_path / "run"))
     assert (settings.env.actions, settings.env.match_seconds) == ("multi_discrete", 4.0)
@@ -149,8 +156,8 @@ def test_a_clone_plays_as_its_demos_were_recorded(tmp_path: Path) -> None:
     assert facts["games"] == 2
 
 
-def test_a_resumed_clone_knows_its_best_epoch(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """When no epoch after a resume is better, the newest checkpoint still gets the best epoch's weights."""
+def test_a_resumed_clone_keeps_its_best_epoch(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """If no epoch after a resume is better, the newest checkpoint gets the best epoch's weights."""
     bad = {"clone__epochs": 60, "clone__patience": 4, "clone__learning_rate": 0.05}
     result, _ = cloned(make_demos(episodes=8), tmp_path / "run", **bad, keep=9)
     run, steps = RunDir.open(tmp_path / "run"), result.samples // result.epochs
@@ -164,17 +171,17 @@ def test_a_resumed_clone_knows_its_best_epoch(make_demos: Callable[..., Path], t
     assert all(np.array_equal(best[name], latest[name]) for name in best)
 
 
-def test_dagger_needs_somebody_to_ask(make_demos: Callable[..., Path], tmp_path: Path) -> None:
-    """Demos of people or of other projects have no expert that can be asked."""
+def test_dagger_needs_an_expert(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Demos without a scripted agent need --expert."""
     folder = make_demos()
     for shard in (folder / "shards").iterdir():
         (shard / "shard.json").write_text("{}")
-    with pytest.raises(ConfigError, match="nobody for DAgger to ask"):
+    with pytest.raises(ConfigError, match="DAgger needs an expert"):
         cloned(folder, tmp_path / "run", clone__dagger=1)
 
 
 def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`clone DEMOS` prints what a person needs, `--json` one object; resume goes on with it."""
+    """`clone DEMOS` prints a summary, `--json` one object, and resume continues the clone."""
     monkeypatch.chdir(tmp_path)
     make_demos()
     words = ["--set", "policy.hidden=[8]", "--epochs", "1", "--batch", "64"]
@@ -191,8 +198,8 @@ def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatc
     assert "No demos at nowhere: no such folder." in done.stderr
 
 
-def test_a_frozen_trunk_is_read_once(tmp_path: Path) -> None:
-    """Heads learn from cached features, and the clone then plays on pixels."""
+def test_a_frozen_trunk_uses_cached_features(tmp_path: Path) -> None:
+    """Heads are trained on cached features, and the clone plays on pixels."""
     from slipstream.api import train
     from slipstream.training.build import choose_env
 

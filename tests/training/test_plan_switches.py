@@ -80,7 +80,7 @@ def copied(parts: TrainingParts) -> bool:
 def passes(parts: TrainingParts) -> int:
     """Return the number of forward passes of a hidden layer in one update."""
     seen: list[int] = []
-    layer = next(iter(parts.learner.engine.policy.hidden().values()))
+    layer = next(iter(parts.learner.engine.policy.hidden_modules().values()))
     layer.register_forward_hook(lambda *_: seen.append(1))
     learn(parts)
     return len(seen)
@@ -255,7 +255,7 @@ def test_fp16_updates_are_close_to_fp32() -> None:
     """Layers output fp16, gradients are unscaled before clipping, and the weights end close to those of fp32."""
     whole, parts, dtypes = make("pixels"), make("pixels"), set[torch.dtype]()
     engine = half(parts, 1024.0)
-    for module in engine.policy.hidden().values():
+    for module in engine.policy.hidden_modules().values():
         module.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
     rows, packs = [learn(whole), learn(parts)], [whole.learner.params_and_stats, parts.learner.params_and_stats]
     assert dtypes == {torch.float16}

@@ -1,1 +1,1 @@
-"""Anything that acts: random, scripted, trained."""
+"""Agents: random, scripted and trained."""

@@ -1,4 +1,4 @@
-"""Agents without weights: uniformly random, and the scripted players that a game brings."""
+"""Agents without weights: uniformly random, and the scripted players of a game."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def draw_uniform(streams: Array, sizes: Array, low: Array, high: Array, mask: Ar
                 allowed = 0
                 for j in range(sizes[part]):
                     allowed += mask[row, start + j]
-            pick = min(int(uniform(streams, row) * np.float32(allowed)), allowed - 1)
+            remaining = min(int(uniform(streams, row) * np.float32(allowed)), allowed - 1)
             for j in range(sizes[part]):
                 if mask.shape[1] == 0 or mask[row, start + j]:
-                    if pick == 0:
+                    if remaining == 0:
                         out[row, part] = j
                         break
-                    pick -= 1
+                    remaining -= 1
             start += sizes[part]
 
 
 class BatchAgent:
-    """What agents share: one observation or a batch in, actions out."""
+    """The base class of agents: takes one observation or a batch and returns actions."""
 
     name: str
     obs: ObsSpec
@@ -46,9 +46,9 @@ class BatchAgent:
     _streams: Array | None = None
 
     def act(self, obs: Any, mask: Array | None = None) -> Array:
-        """Return actions for one observation or a batch of them; fields may come as a dict.
+        """Return actions for one observation or a batch of them; an observation with fields may be a dict.
 
-        An agent with memory goes on from its last call; `begin` starts an episode.
+        A recurrent agent continues from its last call; `begin` resets its state for a new episode.
         """
         rows = self.obs.encode(obs)
         batch = np.atleast_2d(rows)
@@ -63,34 +63,34 @@ class BatchAgent:
         return result if rows.ndim > 1 else result[0]
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Write actions [rows, parts] for a batch; draw chance from `streams`, one per row."""
+        """Write actions [rows, parts] for a batch; `streams` holds one RNG stream per row."""
         raise NotImplementedError
 
     def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
-        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
-        probabilities, chosen = streams[rows], out[rows]
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] are recurrent states."""
+        own_streams, actions = streams[rows], out[rows]
         if states.shape[1]:
             self.memory(len(rows))[:] = states[rows]
-        self.act_into(obs[rows], mask[rows], probabilities, chosen)
+        self.act_into(obs[rows], mask[rows], own_streams, actions)
         if states.shape[1]:
             states[rows] = self.memory(len(rows))
-        out[rows], streams[rows] = chosen, probabilities
+        out[rows], streams[rows] = actions, own_streams
 
     @property
     def values(self) -> Array | None:
-        """What it expected of each row that acted last, indexed by row; None: it has no idea."""
+        """The value estimates of the last act, indexed by row; None if the agent has no value function."""
         return None
 
     def memory(self, rows: int) -> Array:
-        """No states: nothing is remembered."""
+        """The recurrent states [rows, size]; empty here."""
         return np.zeros((rows, 0), np.float32)
 
     def begin(self, rows: Array | None = None) -> None:
-        """Nothing to forget."""
+        """Reset the recurrent states of some rows, or of all; there are none here."""
 
 
 class RandomAgent(BatchAgent):
-    """Chooses uniformly; unbounded continuous actions are drawn from [-1, 1]."""
+    """Samples actions uniformly; unbounded continuous actions are drawn from [-1, 1]."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.name = "random"
@@ -106,7 +106,7 @@ class RandomAgent(BatchAgent):
 
 
 class ChoosingAgent(BatchAgent):
-    """A player that a game brings, which draws one of the options that it finds worth taking."""
+    """A scripted player that samples uniformly from the options that its script marks."""
 
     def __init__(self, name: str, spec: EnvSpec, choose: Chooser) -> None:
         self.name = name
@@ -114,16 +114,16 @@ class ChoosingAgent(BatchAgent):
         self._choose, self._sizes = choose, np.array(spec.action.sizes, np.int64)
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Draw from what is worth taking; where nothing is, from what is allowed."""
-        worth = self._choose(np.ascontiguousarray(obs))
+        """Sample from the marked options, or from all allowed ones if none is marked."""
+        marked = self._choose(np.ascontiguousarray(obs))
         empty = np.zeros(0, np.float32)
-        nothing = ~worth.any(axis=1)
-        worth[nothing] = mask[nothing] if mask.shape[1] else 1
-        draw_uniform(streams, self._sizes, empty, empty, worth, out)
+        unmarked = ~marked.any(axis=1)
+        marked[unmarked] = mask[unmarked] if mask.shape[1] else 1
+        draw_uniform(streams, self._sizes, empty, empty, marked, out)
 
 
 class ScriptedAgent(BatchAgent):
-    """A player that a game brings; acts from observations alone."""
+    """A scripted player of a game; its actions are a function of the observation."""
 
     def __init__(self, name: str, spec: EnvSpec, script: Scripted) -> None:
         self.name = name

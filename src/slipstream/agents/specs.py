@@ -14,15 +14,15 @@ FORMS = "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"
 
 
 def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = False) -> BatchAgent:
-    """Make the agent that a spec string names, to play the given environment."""
+    """Build the agent of a spec string for an environment."""
     head, _, rest = text.partition(":")
     if text == "random":
         return RandomAgent(spec)
     if head == "scripted" and rest:
         players = scripted_players(choice.name)
         if rest not in players:
-            have = f"use one of: {', '.join(players)}" if players else f"`{spec.name}` has no scripted players"
-            raise ConfigError(f"`{spec.name}` has no player `{text}`.{did_you_mean(rest, players)}", have)
+            hint = f"use one of: {', '.join(players)}" if players else f"`{spec.name}` has no scripted players"
+            raise ConfigError(f"`{spec.name}` has no player `{text}`.{did_you_mean(rest, players)}", hint)
         game, _ = parse(choice.name)
         assert game is not None
         if rest in game.choosers:
@@ -33,8 +33,8 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
         agent.check_fits(spec)
         return agent
     kinds = ("random", "scripted", "run")
-    near = "" if head in kinds else did_you_mean(head, kinds)
-    raise ConfigError(f"`{text}` does not name an agent.{near}", f"write {FORMS}")
+    suggestion = "" if head in kinds else did_you_mean(head, kinds)
+    raise ConfigError(f"`{text}` does not name an agent.{suggestion}", f"write {FORMS}")
 
 
 def load_trained(text: str, sampled: bool = False) -> TrainedAgent:
@@ -44,12 +44,12 @@ def load_trained(text: str, sampled: bool = False) -> TrainedAgent:
 
 
 def run_folder(text: str) -> Path:
-    """The run directory that `run:DIR[@...]` names."""
+    """The run directory of `run:DIR[@...]`."""
     return split_run(text)[0]
 
 
 def split_run(text: str) -> tuple[Path, str]:
-    """The run directory and the checkpoint that `run:DIR[@best|@STEPS]` names."""
+    """The run directory and the checkpoint of `run:DIR[@best|@STEPS]`."""
     head, _, rest = text.partition(":")
     if head != "run" or not rest:
         raise ConfigError(f"`{text}` does not name a trained agent.", "write run:DIR, run:DIR@best or run:DIR@STEPS")

@@ -1,4 +1,4 @@
-"""A trained agent: the acting half of a checkpoint."""
+"""Trained agents: the policy of a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def policy_arrays(design: Design, params_and_stats: Array) -> dict[str, Array]:
 
 
 class TrainedAgent(BatchAgent):
-    """Acts with the weights of a checkpoint: the likeliest action, or a sampled one."""
+    """Acts with the weights of a checkpoint: the most likely action, or a sampled one."""
 
     def __init__(self, name: str, design: Design, params_and_stats: Array, sampled: bool = False) -> None:
         self.name = name
@@ -33,16 +33,16 @@ class TrainedAgent(BatchAgent):
         self.params_and_stats = params_and_stats
         self.acting = make_actor(design)
         self.acting.load(params_and_stats)
-        self._told: Array = np.zeros((2, 0), np.float32)
-        """Log-probability and value of each row that acted last."""
+        self._log_prob_and_value: Array = np.zeros((2, 0), np.float32)
+        """Log-probability and value of the last act [2, rows]."""
         self._states: Array = np.zeros((0, design.state_size), np.float32)
         self._low, self._high = np.array(self.action.low, np.float32), np.array(self.action.high, np.float32)
         self.meanings: dict[str, str] = {}
-        """What the numbers that it sees stood for where it was trained; empty: nothing is known of that."""
+        """What observation and action numbers meant in the env of training; empty if unknown."""
 
     @classmethod
     def from_checkpoint(cls, name: str, checkpoint: Checkpoint, sampled: bool = False) -> TrainedAgent:
-        """Build the agent that a checkpoint holds."""
+        """Build the agent of a checkpoint."""
         try:
             design = Design.read(checkpoint.state["policy"])
         except (KeyError, TypeError, ValueError) as error:
@@ -54,29 +54,29 @@ class TrainedAgent(BatchAgent):
         design.weights.flatten(arrays, params)
         mean[:], scale[:] = arrays["obs.mean"], arrays["obs.scale"]
         if not np.isfinite(params_and_stats).all():
-            raise CheckpointError(f"{name} has weights that are not numbers.", "choose another checkpoint of its run")
+            raise CheckpointError(f"{name} has weights that are not finite.", "choose another checkpoint of its run")
         agent = cls(name, design, params_and_stats, sampled)
         agent.meanings = read_meanings(checkpoint.state.get("world", {}))
         return agent
 
     @classmethod
     def from_run(cls, path: Path, which: str = "latest", sampled: bool = False) -> TrainedAgent:
-        """Load the agent of a run directory."""
+        """Load the agent of a run."""
         checkpoint = load(find(RunDir.open(path), which), groups=("policy",))
         return cls.from_checkpoint(f"run:{path}@{checkpoint.steps}", checkpoint, sampled)
 
     def check_fits(self, spec: EnvSpec) -> None:
-        """Refuse an environment with other observations or actions than the one trained on."""
+        """Raise if an environment has other observation or action spaces than the policy."""
         if (self.obs, self.action) != (spec.obs, spec.action):
             raise CheckpointError(
-                f"{self.name} reads {_seen(self.obs)} and gives {_done(self.action)}, but `{spec.name}` has "
-                f"{_seen(spec.obs)} and {_done(spec.action)}.",
+                f"{self.name} reads {_obs_text(self.obs)} and outputs {_action_text(self.action)}, but "
+                f"`{spec.name}` has {_obs_text(spec.obs)} and {_action_text(spec.action)}.",
                 "evaluate it on the env it was trained on (provenance.json in its run names it)",
             )
         self.check_meanings(spec)
 
     def check_meanings(self, spec: EnvSpec) -> None:
-        """Refuse an environment where the same numbers stand for other things."""
+        """Raise if observation or action numbers have another meaning in an environment than in training."""
         for what, which in self.meanings.items():
             here = spec.meanings.get(what, "none")
             if which != here:
@@ -90,38 +90,48 @@ class TrainedAgent(BatchAgent):
         self.act_rows(np.arange(len(obs)), obs, mask, streams, out, self.memory(len(obs)))
 
     def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
-        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] is what it remembers."""
-        if self._told.shape[1] < len(obs):
-            self._told = np.zeros((2, len(obs)), np.float32)
-        self.acting.act(rows, obs, mask, streams, self.sampled, out, self._told[0], self._told[1], states)
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] are recurrent states."""
+        if self._log_prob_and_value.shape[1] < len(obs):
+            self._log_prob_and_value = np.zeros((2, len(obs)), np.float32)
+        self.acting.act(
+            rows,
+            obs,
+            mask,
+            streams,
+            self.sampled,
+            out,
+            self._log_prob_and_value[0],
+            self._log_prob_and_value[1],
+            states,
+        )
         if self.action.kind == "continuous":
-            chosen = out[rows]
-            bound(chosen, self._low, self._high, self.design.squashed, chosen)
-            out[rows] = chosen
+            actions = out[rows]
+            bound(actions, self._low, self._high, self.design.squashed, actions)
+            out[rows] = actions
 
     @property
     def values(self) -> Array | None:
-        """What it expected of each row that acted last, indexed by row; None: it has no idea."""
-        return self._told[1] if self.design.value else None
+        """The value estimates of the last act, indexed by row; None without a value function."""
+        return self._log_prob_and_value[1] if self.design.value else None
 
     def memory(self, rows: int) -> Array:
-        """The states in use; another number of rows starts anew."""
+        """The recurrent states [rows, size]; another number of rows resets them."""
         if len(self._states) != rows:
             self._states = np.zeros((rows, self.design.state_size), np.float32)
         return self._states
 
     def begin(self, rows: Array | None = None) -> None:
-        """Forget: the episodes of these rows (all, if not said) begin."""
+        """Reset the recurrent states of some rows, or of all, at the start of an episode."""
         self._states[slice(None) if rows is None else rows] = 0
 
 
-def _seen(obs: ObsSpec) -> str:
+def _obs_text(obs: ObsSpec) -> str:
     if obs.plain:
         return f"{obs.width} numbers"
     return ", ".join(f"{field.kind} {'x'.join(map(str, field.shape))}" for field in obs.fields)
 
 
-def _done(action: ActionSpec) -> str:
+def _action_text(action: ActionSpec) -> str:
     if action.kind == "continuous":
         return f"{action.parts} continuous actions"
-    return f"choices of {' x '.join(map(str, action.sizes))}"
+    return f"discrete actions of {' x '.join(map(str, action.sizes))}"

@@ -1,4 +1,4 @@
-"""Behaviour cloning: from demos to a policy that does as they do, by the engines that PPO learns with."""
+"""Behaviour cloning: trains a policy to imitate demos, with the same engines as PPO."""
 
 from __future__ import annotations
 
@@ -20,19 +20,28 @@ from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import CloneSettings
 
 READ_SHARE = 0.05
-"""Reading that takes more than this share of an epoch is done ahead, by a thread."""
-ACTED = 65_536
-"""Samples that are acted on together."""
+"""If reading takes more than this share of an epoch, a thread prefetches windows."""
+ACT_BATCH = 65_536
+"""Samples per call of the actor."""
 Progress = Callable[[int, int], None]
 
 
 class Cloner:
-    """A policy, its engine, and the demos that it learns from and is measured by."""
+    """A policy, its engine, and the demos for training and validation."""
 
     def __init__(
-        self, settings: CloneSettings, design: Design, params_and_stats: Array, engine: Engine, statistics: DemoStatistics,
-        train: Demos, held_out: Demos, *, gamma: float, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        settings: CloneSettings,
+        design: Design,
+        params_and_stats: Array,
+        engine: Engine,
+        statistics: DemoStatistics,
+        train: Demos,
+        held_out: Demos,
+        *,
+        gamma: float,
+        seed: int,
+    ) -> None:
         self.now = settings
         self.design = design
         self.params_and_stats = params_and_stats
@@ -44,15 +53,15 @@ class Cloner:
         self.train, self.held_out = (
             DemoBatches(demos, design, scale, gamma, settings.window_mib) for demos in (train, held_out)
         )
-        self.ahead = False
-        """Whether windows are read ahead of their use."""
+        self.prefetch = False
+        """Whether a thread reads the next window during training."""
         self.round = 0
-        """How often demos have been added."""
+        """Number of DAgger rounds that have been added."""
         self._seed, self._gamma = seed, gamma
-        self._acting = make_actor(design)
+        self._actor = make_actor(design)
 
     def add(self, train: Demos, held_out: Demos) -> None:
-        """Learn from more demos too; the scale of observations and returns stays."""
+        """Add demos to both sets; the normalisation of observations and returns does not change."""
         scale, mib = float(self.statistics.returns.scale[0]), self.now.window_mib
         self.train, self.held_out = (
             DemoBatches(old.demos.join(more), self.design, scale, self._gamma, mib)
@@ -60,31 +69,32 @@ class Cloner:
         )
         self.round += 1
 
-    def epoch(self, number: int, tell: Progress = lambda done, total: None) -> dict[str, float]:
-        """Learn from all demos once, in an order that depends on the seed and the epoch's number alone."""
-        random = np.random.Generator(np.random.PCG64([self._seed, 0xC10, self.round, number]))
+    def epoch(self, number: int, on_progress: Progress = lambda done, total: None) -> dict[str, float]:
+        """Train on all demos once, in an order that depends only on the seed and the epoch's number; return metrics."""
+        rng = np.random.Generator(np.random.PCG64([self._seed, 0xC10, self.round, number]))
         totals, began, done = np.zeros(SUMS, np.float64), perf_counter(), 0
         _, mean, scale = self.design.split_params_and_stats(self.params_and_stats)
         before = dict(self.train.seconds)
         steps = self.train.demos.steps
-        for window in self.train.batches(random, mean.copy(), scale.copy(), self.ahead):
-            self._recall(self.train, window)
-            order = random.permutation(window.batch.rows).astype(np.int64)
+        for window in self.train.batches(rng, mean.copy(), scale.copy(), self.prefetch):
+            self._compute_states(self.train, window)
+            order = rng.permutation(window.batch.rows).astype(np.int64)
             share = self.now.batch_size * 64
             for first in range(0, len(order), max(1, share // window.batch.sequence)):
-                some = order[first : first + max(1, share // window.batch.sequence)]
-                totals += self.engine.run_epoch(window.batch, some, self._knobs(number, (done + first) / max(1, steps)))
-                tell(min(steps, done + (first + len(some)) * window.batch.sequence), steps)
+                chosen = order[first : first + max(1, share // window.batch.sequence)]
+                coefficients = self._coefficients(number, (done + first) / max(1, steps))
+                totals += self.engine.run_epoch(window.batch, chosen, coefficients)
+                on_progress(min(steps, done + (first + len(chosen)) * window.batch.sequence), steps)
             done += int(window.batch.weight.sum())
-            del window  # or it would stay while the next is read
-        self._widen()
+            del window  # free it before the next is read
+        self._clip_log_std()
         seconds = perf_counter() - began
         spent = {name: self.train.seconds[name] - before[name] for name in before}
         samples = max(1.0, totals[SAMPLES])
         return {
             "clone/loss": float(totals[POLICY]) / samples,
             "clone/value_loss": float(totals[VALUE]) / samples,
-            "clone/learning_rate": self._knobs(number, 1.0).learning_rate,
+            "clone/learning_rate": self._coefficients(number, 1.0).learning_rate,
             "clone/failed_updates": int(self.engine.counters[2]),
             "time/samples_per_second": samples / seconds,
             "time/read": min(1.0, spent["read"] / seconds),
@@ -92,36 +102,38 @@ class Cloner:
             "time/epoch_s": seconds,
         }
 
-    def judge_reading(self, row: dict[str, float]) -> str:
-        """Decide by an epoch's times whether to read ahead; return the decision in words."""
-        told = f"reading takes {row['time/read']:.1%} of an epoch"
-        if self.train.whole:
-            return f"{told}: all demos fit in memory, and are indexed there"
-        self.ahead = row["time/read"] > READ_SHARE
-        return f"{told}: windows are read {'ahead by a thread' if self.ahead else 'as they are needed'}"
+    def choose_prefetch(self, row: dict[str, float]) -> str:
+        """Decide from an epoch's times whether to prefetch windows; return a message about it."""
+        message = f"reading takes {row['time/read']:.1%} of an epoch"
+        if self.train.fits_in_memory:
+            return f"{message}: all demos fit in memory"
+        self.prefetch = row["time/read"] > READ_SHARE
+        return f"{message}: windows are {'prefetched by a thread' if self.prefetch else 'read when needed'}"
 
     def validate(self) -> tuple[dict[str, float], list[Array]]:
-        """Loss and likeness on the held-out games, and a confusion matrix [asked, answered] of each choice."""
+        """Metrics on the held-out episodes, and a confusion matrix [recorded, predicted] of each discrete action."""
         design, sizes = self.design, self.design.action.sizes
         _, mean, scale = design.split_params_and_stats(self.params_and_stats)
-        log_prob, values, value_targets, right, count = 0.0, [], [], np.zeros(max(1, design.action.parts)), 0.0
+        log_prob, values, value_targets, score, count = 0.0, [], [], np.zeros(max(1, design.action.parts)), 0.0
         confusion = [np.zeros((size, size), np.int64) for size in sizes]
         for window in self.held_out.batches(None, mean.copy(), scale.copy(), False):
-            self._recall(self.held_out, window)
-            there = window.batch.weight > 0
+            self._compute_states(self.held_out, window)
+            valid = window.batch.weight > 0
             seen = self.engine.evaluate(window.batch)
-            log_prob += float(seen.log_prob[there].sum(dtype=np.float64))
-            count += float(there.sum())
-            values.append(seen.value[there])
-            value_targets.append(window.batch.value_target[there])
-            asked, answered = window.batch.action[there], self._answer(window)[there]
+            log_prob += float(seen.log_prob[valid].sum(dtype=np.float64))
+            count += float(valid.sum())
+            values.append(seen.value[valid])
+            value_targets.append(window.batch.value_target[valid])
+            recorded, predicted = window.batch.action[valid], self._predict(window)[valid]
             if sizes:
-                right += (asked == answered).sum(axis=0)
+                score += (recorded == predicted).sum(axis=0)
                 for part, matrix in enumerate(confusion):
-                    np.add.at(matrix, (asked[:, part], answered[:, part]), 1)
+                    np.add.at(matrix, (recorded[:, part], predicted[:, part]), 1)
             else:
-                right += np.square(self._played(asked) - self._played(answered)).sum(axis=0, dtype=np.float64)
-            del window, there, seen, asked, answered
+                score += np.square(self._env_actions(recorded) - self._env_actions(predicted)).sum(
+                    axis=0, dtype=np.float64
+                )
+            del window, valid, seen, recorded, predicted
         row = {"clone/held_out_loss": -log_prob / count}
         chosen = np.ones(int(count), bool)
         row["clone/explained_variance"] = explained_variance(
@@ -129,55 +141,63 @@ class Cloner:
         )
         named = range(design.action.parts)
         if sizes:
-            row["clone/accuracy"] = float(right.mean() / count)
-            row |= {f"clone/accuracy/{part}": float(right[part] / count) for part in named if len(sizes) > 1}
+            row["clone/accuracy"] = float(score.mean() / count)
+            row |= {f"clone/accuracy/{part}": float(score[part] / count) for part in named if len(sizes) > 1}
         else:
-            row["clone/error"] = float(np.sqrt(right.mean() / count))
-            row |= {f"clone/error/{part}": float(np.sqrt(right[part] / count)) for part in named}
+            row["clone/error"] = float(np.sqrt(score.mean() / count))
+            row |= {f"clone/error/{part}": float(np.sqrt(score[part] / count)) for part in named}
         return row, confusion
 
-    def _recall(self, lessons: DemoBatches, window: Window) -> None:
+    def _compute_states(self, demos: DemoBatches, window: Window) -> None:
         if self.design.state_size:
-            self._acting.load(self.params_and_stats)
-            lessons.remember(window, self._acting)
+            self._actor.load(self.params_and_stats)
+            demos.compute_states(window, self._actor)
 
-    def _answer(self, window: Window) -> Array:
-        """The likeliest action in every state, as the policy gives it."""
-        batch, acting = window.batch, self._acting
-        acting.load(self.params_and_stats)
+    def _predict(self, window: Window) -> Array:
+        """The most likely action in every state, as the policy outputs it."""
+        batch, actor = window.batch, self._actor
+        actor.load(self.params_and_stats)
         out = np.zeros(batch.action.shape, batch.action.dtype)
         rows, unused = batch.rows, np.zeros((2, max(batch.rows, 1)), np.float32)
         streams = np.zeros((rows, 2), np.int64)
         states = batch.state.copy()
         for t in range(batch.sequence):
             part = slice(t * rows, (t + 1) * rows)
-            for first in range(0, rows, ACTED):
-                some = np.arange(first, min(first + ACTED, rows))
-                acting.act(
-                    some, batch.obs[part], batch.mask[part], streams, False, out[part], unused[0], unused[1], states
+            for first in range(0, rows, ACT_BATCH):
+                chosen = np.arange(first, min(first + ACT_BATCH, rows))
+                actor.act(
+                    chosen, batch.obs[part], batch.mask[part], streams, False, out[part], unused[0], unused[1], states
                 )
         return out
 
-    def _played(self, action: Array) -> Array:
-        """Continuous actions as the env takes them."""
-        low, high = (np.array(side, np.float32) for side in (self.design.action.low, self.design.action.high))
+    def _env_actions(self, action: Array) -> Array:
+        """Continuous actions after squashing and scaling, as the env takes them."""
+        low, high = (np.array(bounds, np.float32) for bounds in (self.design.action.low, self.design.action.high))
         out = np.zeros_like(action)
         bound(np.ascontiguousarray(action), low, high, self.design.squashed, out)
         return out
 
-    def _knobs(self, epoch: int, progress: float) -> Coefficients:
-        """The rate falls along a cosine over all epochs."""
+    def _coefficients(self, epoch: int, progress: float) -> Coefficients:
+        """The coefficients of the next gradient steps; the learning rate follows a cosine over all epochs."""
         s = self.now
         share = min(1.0, (epoch + progress) / s.epochs)
         rate = s.learning_rate * max(0.01, 0.5 * (1.0 + math.cos(math.pi * share)))
         return Coefficients(
-            minibatch=s.batch_size, clip=1.0, clip_value=0.0, value=s.value_coef, entropy=s.entropy_coef,
-            max_grad_norm=s.max_grad_norm, learning_rate=rate, adam_eps=1e-8, weight_decay=s.weight_decay,
-            normalise_advantage=False, imitate=True,
-        )  # fmt: skip
+            minibatch=s.batch_size,
+            clip=1.0,
+            clip_value=0.0,
+            value=s.value_coef,
+            entropy=s.entropy_coef,
+            max_grad_norm=s.max_grad_norm,
+            learning_rate=rate,
+            adam_eps=1e-8,
+            weight_decay=s.weight_decay,
+            normalise_advantage=False,
+            imitate=True,
+        )
 
-    def _widen(self) -> None:
-        """Keep the deviation of continuous actions at its least or above."""
+    def _clip_log_std(self) -> None:
+        """Clip the standard deviation of continuous actions from below at `clone.min_std`."""
         if self.design.action.kind != "continuous":
             return
         arrays = self.engine.snapshot()
@@ -185,20 +205,22 @@ class Cloner:
         self.engine.restore(arrays)
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of all that a later epoch, or a training that starts from this, needs."""
+        """Copy everything that a later epoch, or training from this clone, needs."""
         return self.engine.snapshot() | {name: array.copy() for name, array in self.statistics.arrays().items()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the arrays that `snapshot` returned."""
         self.engine.restore(arrays)
         for name, array in self.statistics.arrays().items():
             array[:] = arrays[name]
 
 
-def facts_of(row: dict[str, Any]) -> str:
-    """An epoch in one line."""
-    like = f"accuracy {row['clone/accuracy']:.1%}" if "clone/accuracy" in row else f"error {row['clone/error']:.4f}"
+def summarise_epoch(row: dict[str, Any]) -> str:
+    """A line about an epoch."""
+    agreement = (
+        f"accuracy {row['clone/accuracy']:.1%}" if "clone/accuracy" in row else f"error {row['clone/error']:.4f}"
+    )
     return (
-        f"loss {row['clone/loss']:.4f}, held out {row['clone/held_out_loss']:.4f}, {like}, "
+        f"loss {row['clone/loss']:.4f}, held out {row['clone/held_out_loss']:.4f}, {agreement}, "
         f"{row['time/samples_per_second']:,.0f} samples/s"
     )

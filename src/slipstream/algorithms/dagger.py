@@ -1,4 +1,4 @@
-"""DAgger: the clone plays, and its expert says what it would have done in the states that the clone comes to."""
+"""DAgger: the clone plays, and the expert's actions in the visited states are recorded as demos."""
 
 from __future__ import annotations
 
@@ -18,38 +18,44 @@ from slipstream.system.machine import memory_bytes
 from slipstream.vector.make import make_vector
 
 FIRST_SEED = 1_000_000
-"""Seeds of the rounds start here, far from those of recordings."""
+"""The seed of round 0; recordings use much lower seeds."""
 
 
-def expert_of(demos: Demos, asked: str | None) -> str:
-    """Who is asked: the agent named, or the scripted one that recorded the demos."""
+def choose_expert(demos: Demos, requested: str | None) -> str:
+    """The requested agent, or the scripted agent that recorded the demos."""
     recorded = [str(shard.origin.get("agent", "")) for shard in demos.shards]
-    found = asked or next((name for name in recorded if name.startswith("scripted:")), "")
+    found = requested or next((name for name in recorded if name.startswith("scripted:")), "")
     if not found:
         raise ConfigError(
-            f"{demos.path} was not recorded by a scripted agent: there is nobody for DAgger to ask.",
-            "name an agent that plays this env: --expert AGENT",
+            f"DAgger needs an expert: {demos.path} was not recorded by a scripted agent.",
+            "choose an agent that plays this env: --expert AGENT",
         )
     return found
 
 
-def play_round(
+def play_dagger_round(
     choice: EnvChoice, student: str, expert: str, games: int, number: int, folder: Path, schema: Schema
 ) -> Demos:
-    """Let the student play some games, against its expert where there are two sides, and write the expert's actions."""
+    """Let the student play games (against the expert in competitive envs) and record the expert's actions."""
     shutil.rmtree(folder, ignore_errors=True)
     vector = make_vector(choice, 1)
     try:
         spec = vector.spec
     finally:
         vector.close()
-    order = RecordJob(
-        choice, student, expert if spec.competitive else None, games, spread(games, spec), FIRST_SEED + number,
-        sampled=False, expert=expert,
-    )  # fmt: skip
+    job = RecordJob(
+        choice,
+        student,
+        expert if spec.competitive else None,
+        games,
+        spread(games, spec),
+        FIRST_SEED + number,
+        sampled=False,
+        expert=expert,
+    )
     prepare(folder, schema)
-    origin = {"agent": student, "expert": expert, "round": number, "env": choice.name, "seed": order.seed}
-    share = RecordShare(0, order, 0, order.envs, folder, f"round-{number:03d}", schema, origin, memory_bytes() // 2)
-    told = {name: np.zeros(field.shape, field.dtype) for name, field in slab_fields(1).items()}
-    RecordWorker(share, told).run(lambda: False)
+    origin = {"agent": student, "expert": expert, "round": number, "env": choice.name, "seed": job.seed}
+    share = RecordShare(0, job, 0, job.envs, folder, f"round-{number:03d}", schema, origin, memory_bytes() // 2)
+    progress = {name: np.zeros(field.shape, field.dtype) for name, field in slab_fields(1).items()}
+    RecordWorker(share, progress).run(lambda: False)
     return Demos.open(folder)

@@ -8,13 +8,13 @@ import numpy as np
 
 from slipstream.algorithms.rollback import Restorable
 from slipstream.contracts import Array
-from slipstream.policies.parameter_layout import Weights
+from slipstream.policies.parameter_layout import ParameterLayout
 
 DORMANT = 0.025
 """A unit whose mean absolute output is at most this share of its layer's mean is dormant."""
 
 
-def gradient_statistics(weights: Weights, gradient: Array, params: Array) -> dict[str, float]:
+def gradient_statistics(weights: ParameterLayout, gradient: Array, params: Array) -> dict[str, float]:
     """Norm, largest entry, share of zeros, and norm relative to the weights, of each layer's gradient."""
     own, row = weights.named(params), {}
     for name, array in weights.named(gradient).items():

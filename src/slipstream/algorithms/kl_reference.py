@@ -35,7 +35,7 @@ class KLReference:
         outputs, everyone = np.zeros((steps, rows, width), np.float32), np.arange(rows)
         for t in range(steps):
             self._states[episode_start[t] > 0] = 0
-            acting.tell(everyone, rollout.obs[t], self._states, outputs[t])
+            acting.outputs(everyone, rollout.obs[t], self._states, outputs[t])
         self._states[(rollout.terminated[-1] | rollout.truncated[-1]) > 0] = 0
         flat = outputs.reshape(steps * rows, width)
         if action.masked:

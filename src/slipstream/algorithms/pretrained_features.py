@@ -1,12 +1,12 @@
-"""The features of demos: what a frozen trunk makes of every image, computed once and kept on disk.
+"""Features of demos: the output of a frozen trunk for every image, computed once and cached on disk.
 
     DEMOS/features/TRUNK-DATA.bin   half-precision features, one row per observation of a shard, in the shard's order
-    DEMOS/features/TRUNK-DATA.sums  a checksum of each episode's features, 0 where they are not computed yet
-    DEMOS/features/TRUNK-DATA.json  for people: whose features they are
+    DEMOS/features/TRUNK-DATA.sums  a checksum of each episode's features, 0 if they are not computed yet
+    DEMOS/features/TRUNK-DATA.json  a description for humans
 
-TRUNK is the start of the trunk's hash, DATA that of a hash of the shard's data: features of another trunk or of other
-data are never taken for these. Episodes are computed as they are asked for and count once their checksum is right, so
-whatever ends the work, it goes on from there.
+TRUNK is a prefix of the trunk's hash, DATA of a hash of the shard's data, so features of another trunk or of other data
+are never used. Episodes are computed on demand and are valid once their checksum matches, so an interrupted computation
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from slipstream.runs.checkpoint import check_space
 from slipstream.runs.layout import write_json
 from slipstream.system.machine import cores
 
-TOGETHER = 256
-"""Observations that are brought in at once."""
-BLOCK = 4 * TOGETHER
-"""Observations, about, after which what is done is put on disk; episodes are done as a whole."""
+READ_BATCH = 256
+"""Observations per read."""
+FLUSH_EVERY = 4 * READ_BATCH
+"""Approximate number of observations between writes to disk; whole episodes are written."""
 Progress = Callable[[int, int], None]
 
 
-class Rows:
-    """Observations of a shard as the head reads them: vectors and tokens from the demos, images as their features."""
+class FeatureRows:
+    """Observations of a shard as the head reads them: vectors and tokens of the demos, features of the images."""
 
     def __init__(self, view: ShardView, head: ObsSpec, features: Array) -> None:
         self._obs, self._head, self._features = view.schema.obs, head, features
@@ -64,53 +64,55 @@ class Rows:
         return self._head.join(named)
 
 
-class SeenShard(ShardView):
-    """A shard whose observations are those that the head reads."""
+class FeatureShard(ShardView):
+    """A shard whose images are replaced by their features."""
 
     def __init__(self, view: ShardView, schema: Schema, features: Array) -> None:
         self.path, self.name, self.records = view.path, view.name, view.records
         self.schema = schema
         self._view = view
-        self._rows: Any = Rows(view, schema.obs, features)
+        self._rows: Any = FeatureRows(view, schema.obs, features)
 
     def column(self, name: str, scattered: bool = False) -> Array:
-        """All values of a column; observations are put together as they are taken."""
+        """All values of a column; observations are assembled when they are indexed."""
         values: Array = self._rows if name == "obs" else self._view.column(name, scattered)
         return values
 
     def intact(self, place: int) -> bool:
-        """Whether the values of an episode are those that were written."""
+        """Whether the checksum of an episode matches."""
         return self._view.intact(place)
 
 
-def replaced(demos: Demos, trunk: Trunk, on_progress: Progress | None = None, device: str | None = None) -> Demos:
-    """The same demos with every image replaced by its features, as a head learns from them.
+def replace_images(demos: Demos, trunk: Trunk, on_progress: Progress | None = None, device: str | None = None) -> Demos:
+    """Return the demos with every image replaced by its features.
 
-    What is not in the cache yet is computed first; `on_progress` is told the observations done and those to do.
+    Features that are not cached are computed first; `on_progress` gets the observations done and the total.
     """
     if all(field.kind != "image" for field in demos.schema.obs.fields):
-        raise DemoError(f"The demos in {demos.path} have no images to read.", "leave policy.image=frozen out")
+        raise DemoError(f"The demos in {demos.path} have no images.", "remove policy.image=frozen")
     schema = replace(demos.schema, obs=head_obs(demos.schema.obs, trunk))
-    asked = [np.sort(demos.chosen[demos.chosen[:, 0] == number, 1]) for number in range(len(demos.shards))]
-    caches = [Cache(view, trunk) if len(own) else None for view, own in zip(demos.shards, asked, strict=True)]
-    lacking = [cache.lacking(own) if cache else own for cache, own in zip(caches, asked, strict=True)]
-    total = sum(cache.count(own) for cache, own in zip(caches, lacking, strict=True) if cache)
-    done, where = 0, device or ("cuda" if torch.cuda.is_available() else "cpu")
+    requested = [np.sort(demos.chosen[demos.chosen[:, 0] == number, 1]) for number in range(len(demos.shards))]
+    caches = [
+        FeatureCache(view, trunk) if len(own) else None for view, own in zip(demos.shards, requested, strict=True)
+    ]
+    missing = [cache.missing(own) if cache else own for cache, own in zip(caches, requested, strict=True)]
+    total = sum(cache.count(own) for cache, own in zip(caches, missing, strict=True) if cache)
+    done, compute_device = 0, device or ("cuda" if torch.cuda.is_available() else "cpu")
     with torch_threads(cores()):
-        for cache, own in zip(caches, lacking, strict=True):
-            for added in cache.fill(own, where) if cache else ():
+        for cache, own in zip(caches, missing, strict=True):
+            for added in cache.fill(own, compute_device) if cache else ():
                 done += added
                 if on_progress is not None:
                     on_progress(done, total)
     shards = [
-        SeenShard(view, schema, cache.features()) if cache else view
+        FeatureShard(view, schema, cache.features()) if cache else view
         for view, cache in zip(demos.shards, caches, strict=True)
     ]
     return Demos(demos.path, schema, shards, demos.chosen, demos.left_out)
 
 
-class Cache:
-    """The features of one shard on disk."""
+class FeatureCache:
+    """The cached features of one shard."""
 
     def __init__(self, view: ShardView, trunk: Trunk) -> None:
         self.view, self.trunk = view, trunk
@@ -125,8 +127,8 @@ class Cache:
             self._open(data)
         except OSError as error:
             raise MachineError(
-                f"The features of {view.path} cannot be kept in {folder}: {error.strerror or error}.",
-                "make the folder writable, or copy the demos to where you may write",
+                f"The features of {view.path} cannot be written to {folder}: {error.strerror or error}.",
+                "make the folder writable, or copy the demos to a writable folder",
             ) from error
 
     def _open(self, data: str) -> None:
@@ -138,17 +140,22 @@ class Cache:
                 check_space(file.parent, size)
                 with file.open("ab") as opened:
                     opened.truncate(size)
-        told = {"trunk": self.trunk.name, "trunk_hash": self.trunk.hash, "data_hash": data, "shard": self.view.name}
+        description = {
+            "trunk": self.trunk.name,
+            "trunk_hash": self.trunk.hash,
+            "data_hash": data,
+            "shard": self.view.name,
+        }
         if not self._file(".json").exists():
-            write_json(self._file(".json"), told | {"observations": self.shape[0], "features": self.shape[1]})
+            write_json(self._file(".json"), description | {"observations": self.shape[0], "features": self.shape[1]})
         self._sums = np.fromfile(self._file(".sums"), "<u4")
 
     def _file(self, suffix: str) -> Path:
         return self._stem.with_name(self._stem.name + suffix)
 
-    def _span(self, place: int) -> slice:
-        """Where an episode's observations stand."""
-        return self.view.span(self._column, place)
+    def _span(self, episode: int) -> slice:
+        """The range of an episode's observations."""
+        return self.view.span(self._column, episode)
 
     def features(self) -> Array:
         """The features of all observations [observations, features], mapped from disk."""
@@ -157,43 +164,44 @@ class Cache:
     def _map(self, mode: Literal["r", "r+"]) -> np.memmap[Any, Any]:
         return np.memmap(self._file(".bin"), "<f2", mode, shape=self.shape)
 
-    def count(self, places: Array) -> int:
-        """Observations of some episodes."""
-        return int(self.view.records["steps"][places].sum()) + len(places)
+    def count(self, episodes: Array) -> int:
+        """Number of observations of some episodes."""
+        return int(self.view.records["steps"][episodes].sum()) + len(episodes)
 
-    def lacking(self, places: Array) -> Array:
-        """Those episodes whose features are not there, or not as they were written."""
+    def missing(self, episodes: Array) -> Array:
+        """The episodes whose features are not computed, or whose checksum does not match."""
         features = self.features()
-        there = [
-            self._sums[place] != 0 and self._sums[place] == checksum(features[self._span(place)]) for place in places
+        valid = [
+            self._sums[episode] != 0 and self._sums[episode] == checksum(features[self._span(episode)])
+            for episode in episodes
         ]
-        lacking: Array = places[~np.array(there, bool)]
-        return lacking
+        missing: Array = episodes[~np.array(valid, bool)]
+        return missing
 
-    def fill(self, places: Array, device: str) -> Iterator[int]:
-        """Compute the features of some episodes; yields the observations done since the last time."""
-        if not len(places):
+    def fill(self, episodes: Array, device: str) -> Iterator[int]:
+        """Compute the features of some episodes; yield the number of observations of each step."""
+        if not len(episodes):
             return
         features = self._map("r+")
-        counts = self.view.records["steps"][places] + 1
-        cuts = np.flatnonzero(np.diff((np.cumsum(counts) - counts) // BLOCK)) + 1
-        for block in np.split(places, cuts):
-            spans = [self._span(int(place)) for place in block]
+        counts = self.view.records["steps"][episodes] + 1
+        cuts = np.flatnonzero(np.diff((np.cumsum(counts) - counts) // FLUSH_EVERY)) + 1
+        for block in np.split(episodes, cuts):
+            spans = [self._span(int(episode)) for episode in block]
             rows = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-            for first in range(0, len(rows), TOGETHER):
-                some = rows[first : first + TOGETHER]
-                features[some] = self._read(some, device)
-                yield len(some)
+            for first in range(0, len(rows), READ_BATCH):
+                batch = rows[first : first + READ_BATCH]
+                features[batch] = self._read(batch, device)
+                yield len(batch)
             features.flush()
-            self._note(block, [checksum(features[span]) for span in spans])
+            self._store_checksums(block, [checksum(features[span]) for span in spans])
 
-    def _note(self, places: Array, sums: list[int]) -> None:
-        """Say that the features of some episodes are there."""
-        self._sums[places] = sums
+    def _store_checksums(self, episodes: Array, sums: list[int]) -> None:
+        """Write the checksums of episodes whose features are complete."""
+        self._sums[episodes] = sums
         with self._file(".sums").open("r+b") as file:
-            for place in places:
-                file.seek(4 * int(place))
-                file.write(self._sums[place].tobytes())
+            for episode in episodes:
+                file.seek(4 * int(episode))
+                file.write(self._sums[episode].tobytes())
 
     def _read(self, rows: Array, device: str) -> Array:
         obs, column = self.view.schema.obs, self.view.column("obs")
@@ -206,12 +214,12 @@ class Cache:
 
 
 def checksum(features: Array) -> int:
-    """A checksum that is never 0."""
+    """A checksum of features; never 0."""
     return zlib.crc32(np.ascontiguousarray(features).view(np.uint8).data) or 1
 
 
 def data_hash(view: ShardView) -> str:
-    """What tells a shard's data from any other: a hash of the schema and of its episodes' own checksums."""
-    told = hashlib.sha256(json.dumps(view.schema.describe(), sort_keys=True).encode())
-    told.update(view.records["steps"].tobytes() + view.records["checksum"].tobytes())
-    return told.hexdigest()
+    """A hash that identifies a shard's data: of the schema and of its episodes' checksums."""
+    digest = hashlib.sha256(json.dumps(view.schema.describe(), sort_keys=True).encode())
+    digest.update(view.records["steps"].tobytes() + view.records["checksum"].tobytes())
+    return digest.hexdigest()

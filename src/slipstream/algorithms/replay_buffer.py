@@ -1,7 +1,8 @@
-"""The replay buffer: a ring of transitions, the samples drawn from it, and recorded ones beside it.
+"""The replay buffer: transitions in a ring, minibatches sampled from it, and demonstrations beside it.
 
-All rows write into one ring in the order in which they act, so it holds exactly as many steps as it is told to, whoever
-acts how often. A transition knows the place of its row's next one, which is how rewards of several steps are added up.
+All rows write into one ring in the order in which they act, so the buffer holds exactly `sac.buffer_size` transitions,
+however often each row acts. Every transition stores the index of the next transition of its row, which n-step returns
+follow.
 """
 
 from __future__ import annotations
@@ -28,40 +29,66 @@ from slipstream.system.numba_compile import Number, compiled_fused
 from slipstream.system.rng import MASK32, make_streams, mix, uniform
 
 MIB = 2**20
-OUTSIDE = 1e-3
-"""How far, as a share of their range, recorded actions may lie outside of the env's bounds."""
+BOUNDS_TOLERANCE = 1e-3
+"""How far outside of the env's bounds recorded actions may lie, as a share of the range."""
 
 
-class Ring(NamedTuple):
-    """Transitions by place; places behind the last one written hold nothing."""
+class Transitions(NamedTuple):
+    """The arrays of a replay buffer. The field names are the array names in checkpoints."""
 
-    obs: Array  # [places, obs] float32
-    action: Array  # [places, parts] float32: in [-1, 1], or the number of a choice
-    reward: Array  # [places] float32
-    next_obs: Array  # [places, obs]
-    ended: Array  # [places] uint8: 0, TERMINATED or TRUNCATED
-    link: Array  # [places] int32: where the same episode goes on, -1 if it does not yet
-    mask: Array  # [places, options] uint8, or [places, 0]
-    next_mask: Array  # [places, options], all 1 where the episode ended
+    obs: Array  # [capacity, obs] float32
+    action: Array  # [capacity, parts] float32: in [-1, 1], or the index of a discrete action
+    reward: Array  # [capacity] float32
+    next_obs: Array  # [capacity, obs]
+    ended: Array  # [capacity] uint8: 0, TERMINATED or TRUNCATED
+    link: Array  # [capacity] int32: index of the next transition of the same episode, -1 if there is none yet
+    mask: Array  # [capacity, options] uint8, or [capacity, 0]
+    next_mask: Array  # [capacity, options], all 1 where the episode ended
 
 
-class Sample(NamedTuple):
-    """The batch of one gradient step, and all chance in it."""
+class RolloutColumns(NamedTuple):
+    """The arrays of a `Rollout` that transitions are made from."""
+
+    obs: Array  # [T + 1, rows, obs]
+    action: Array  # [T, rows, parts]
+    reward: Array  # [T, rows]
+    terminated: Array  # [T, rows]
+    truncated: Array  # [T, rows]
+    active: Array  # [T + 1, rows]
+    mask: Array  # [T + 1, rows, options]
+    final_obs: Array  # [T, rows, obs]
+
+
+class SamplingState(NamedTuple):
+    """Sizes and RNG streams that minibatches are sampled with."""
+
+    buffer_size: int
+    """Transitions in the replay buffer."""
+    demo_size: int
+    """Transitions in the demos."""
+    demo_count: int
+    """Rows of each minibatch that are sampled from the demos."""
+    streams: Array  # [batch + 1, 2] int64: one RNG stream per row of a minibatch, and one that picks target critics
+
+
+class ReplayBatch(NamedTuple):
+    """The minibatch of one gradient step, with its random numbers."""
 
     obs: Array  # [batch, obs]
     action: Array  # [batch, parts]
-    reward: Array  # [batch]: the discounted rewards of up to n steps
-    next_obs: Array  # [batch, obs]: what came after the last of them
-    discount: Array  # [batch]: what the value of `next_obs` counts; 0 after a termination
+    reward: Array  # [batch]: the discounted n-step reward
+    next_obs: Array  # [batch, obs]: the observation after the n-th step
+    discount: Array  # [batch]: the factor of the value of `next_obs`; 0 after a termination
     mask: Array  # [batch, options]
     next_mask: Array  # [batch, options]
     noise: Array  # [2, batch, parts]: standard normal, for the actions in `obs` and in `next_obs`
-    places: Array  # [2, batch] int64: where in its ring a row starts, and where the last of its steps stands
+    indices: Array  # [2, batch] int64: index of the first and of the last transition of each row
+    target_critics: Array  # [target critics] int64: the critics whose minimum is the value target
 
 
 @compiled_fused
-def pick(streams: Array, row: int, count: int) -> Number:
-    """Draw a number below `count` (at most 2**31) and advance the row's counter."""
+def random_index(streams: Array, row: int, count: int) -> Number:
+    """Draw an integer below `count` (at most 2**31) and advance the row's RNG counter."""
     counter = streams[row, 1]
     streams[row, 1] = counter + 1
     high = (counter >> np.int64(32)) & MASK32
@@ -70,23 +97,23 @@ def pick(streams: Array, row: int, count: int) -> Number:
 
 
 @compiled_fused
-def pick_some(streams: Array, row: int, picked: Array, count: int) -> None:
-    """Fill `picked` with different numbers below `count`; all of them, in order, if there are no more."""
-    for k in range(picked.size):
-        picked[k] = k
-    if picked.size == count:
+def random_subset(streams: Array, row: int, subset: Array, count: int) -> None:
+    """Fill `subset` with distinct integers below `count`; if it holds `count` integers, they are in order."""
+    for k in range(subset.size):
+        subset[k] = k
+    if subset.size == count:
         return
-    for k in range(picked.size):
+    for k in range(subset.size):
         again = True
         while again:
-            picked[k] = pick(streams, row, count)
+            subset[k] = random_index(streams, row, count)
             again = False
             for j in range(k):
-                again = again or picked[j] == picked[k]
+                again = again or subset[j] == subset[k]
 
 
 @compiled_fused
-def same(one: Array, other: Array) -> bool:
+def rows_equal(one: Array, other: Array) -> bool:
     """Whether two rows hold the same numbers."""
     equal = True
     for k in range(one.size):
@@ -95,122 +122,130 @@ def same(one: Array, other: Array) -> bool:
 
 
 @compiled_fused
-def close(ring: Ring, place: int, reward: Number, terminated: int, truncated: int, following: Array) -> None:
-    """An inactive step belongs to the act before it: its reward counts there, and its end is that act's end.
+def extend_transition(
+    data: Transitions, index: int, reward: Number, terminated: int, truncated: int, next_obs: Array
+) -> None:
+    """Merge an inactive step into the row's last transition: add the reward, take over the end of the episode.
 
-    Where it truncates, the act's next observation stays the one before: the step may be there because its numbers were
-    not finite.
+    If the inactive step truncates the episode, `next_obs` of the transition does not change: the step may be inactive
+    because its observation was not finite.
     """
-    ring.reward[place] += reward
+    data.reward[index] += reward
     if terminated:
-        ring.ended[place] = TERMINATED
+        data.ended[index] = TERMINATED
     elif truncated:
-        ring.ended[place] = TRUNCATED
+        data.ended[index] = TRUNCATED
     else:
-        copy_row(following, ring.next_obs[place])
+        copy_row(next_obs, data.next_obs[index])
 
 
 @compiled_fused
-def add_steps(
-    ring: Ring, last: Array, total: int, obs: Array, action: Array, reward: Array, terminated: Array, truncated: Array,
-    active: Array, mask: Array, final_obs: Array, bend: bool,
-) -> int:  # fmt: skip
-    """Write the transitions of a rollout behind those there are; return the new total.
+def add_rollout(data: Transitions, last: Array, total: int, rollout: RolloutColumns, squash: bool) -> int:
+    """Append the transitions of a rollout, overwriting the oldest; return the new total.
 
-    `last` [rows] is the number of each row's newest transition, counted from the run's start; number n stands in place
-    n % places. `bend` says that actions are continuous and still have to be squashed.
+    Transitions are numbered from the start of the run; number n is at index n % capacity. `last` [rows] is the number
+    of each row's newest transition. `squash` applies tanh to continuous actions, which rollouts store before tanh.
     """
-    places = ring.reward.size
-    for t in range(reward.shape[0]):
-        for row in range(reward.shape[1]):
-            before = last[row] % places if last[row] >= max(0, total - places) else -1
-            goes_on = before >= 0 and ring.ended[before] == 0
-            if not active[t, row]:
-                if goes_on:
-                    close(ring, before, reward[t, row], terminated[t, row], truncated[t, row], obs[t + 1, row])
+    capacity = data.reward.size
+    for t in range(rollout.reward.shape[0]):
+        for row in range(rollout.reward.shape[1]):
+            before = last[row] % capacity if last[row] >= max(0, total - capacity) else -1
+            continues = before >= 0 and data.ended[before] == 0
+            reward, next_obs = rollout.reward[t, row], rollout.obs[t + 1, row]
+            terminated, truncated = rollout.terminated[t, row], rollout.truncated[t, row]
+            if not rollout.active[t, row]:
+                if continues:
+                    extend_transition(data, before, reward, terminated, truncated, next_obs)
                 continue
-            place = total % places
-            if goes_on and same(ring.next_obs[before], obs[t, row]):
-                ring.link[before] = place
-            elif goes_on:
-                ring.ended[before] = TRUNCATED
-            ended = TERMINATED if terminated[t, row] else TRUNCATED if truncated[t, row] else 0
-            copy_row(obs[t, row], ring.obs[place])
-            copy_row(final_obs[t, row] if ended else obs[t + 1, row], ring.next_obs[place])
-            ring.reward[place] = reward[t, row]
-            ring.ended[place] = ended
-            ring.link[place] = -1
-            for k in range(action.shape[2]):
-                ring.action[place, k] = hyperbolic_tangent(action[t, row, k]) if bend else action[t, row, k]
-            for k in range(mask.shape[2]):
-                ring.mask[place, k] = mask[t, row, k]
-                ring.next_mask[place, k] = 1 if ended else mask[t + 1, row, k]
+            index = total % capacity
+            if continues and rows_equal(data.next_obs[before], rollout.obs[t, row]):
+                data.link[before] = index
+            elif continues:
+                data.ended[before] = TRUNCATED
+            ended = TERMINATED if terminated else TRUNCATED if truncated else 0
+            copy_row(rollout.obs[t, row], data.obs[index])
+            copy_row(rollout.final_obs[t, row] if ended else next_obs, data.next_obs[index])
+            data.reward[index] = reward
+            data.ended[index] = ended
+            data.link[index] = -1
+            for k in range(rollout.action.shape[2]):
+                value = rollout.action[t, row, k]
+                data.action[index, k] = hyperbolic_tangent(value) if squash else value
+            for k in range(rollout.mask.shape[2]):
+                data.mask[index, k] = rollout.mask[t, row, k]
+                data.next_mask[index, k] = 1 if ended else rollout.mask[t + 1, row, k]
             last[row] = total
             total += 1
     return total
 
 
 @compiled_fused
-def copy_rows(table: Array, places: Array, low: int, high: int, into: Array) -> None:
-    """Copy the rows of a table at some places."""
+def copy_rows(source: Array, indices: Array, low: int, high: int, into: Array) -> None:
+    """Copy rows `indices[low:high]` of `source` to rows [low, high) of `into`."""
     for i in range(low, high):
-        for k in range(table.shape[1]):
-            into[i, k] = table[places[i], k]
+        for k in range(source.shape[1]):
+            into[i, k] = source[indices[i], k]
 
 
 @compiled_fused
-def take(
-    ring: Ring, filled: int, n_step: int, gamma: Number, streams: Array, low: int, high: int, sample: Sample
+def sample_transitions(
+    data: Transitions, size: int, n_step: int, gamma: Number, streams: Array, low: int, high: int, batch: ReplayBatch
 ) -> None:
-    """Draw rows [low, high) of a sample from a ring, each stretched over up to `n_step` steps of its episode.
+    """Sample rows [low, high) of a minibatch uniformly, with returns over up to `n_step` steps of the same episode.
 
-    Column by column, so that the processor can wait for many places in memory at once.
+    The copies run column by column, so that the processor can have many memory accesses in flight.
     """
-    places, ends = sample.places[0], sample.places[1]
+    first, last = batch.indices[0], batch.indices[1]
     for i in range(low, high):
-        places[i] = pick(streams, i, filled)
+        first[i] = random_index(streams, i, size)
     for i in range(low, high):
-        place, discount = places[i], np.float32(gamma)
-        total = ring.reward[place]
+        index, discount = first[i], np.float32(gamma)
+        total = data.reward[index]
         for _ in range(n_step - 1):
-            if ring.ended[place] or ring.link[place] < 0:
+            if data.ended[index] or data.link[index] < 0:
                 break
-            place = ring.link[place]
-            total += discount * ring.reward[place]
+            index = data.link[index]
+            total += discount * data.reward[index]
             discount *= np.float32(gamma)
-        ends[i] = place
-        sample.reward[i] = total
-        sample.discount[i] = ZERO if ring.ended[place] == TERMINATED else discount
-    copy_rows(ring.obs, places, low, high, sample.obs)
-    copy_rows(ring.action, places, low, high, sample.action)
-    copy_rows(ring.mask, places, low, high, sample.mask)
-    copy_rows(ring.next_obs, ends, low, high, sample.next_obs)
-    copy_rows(ring.next_mask, ends, low, high, sample.next_mask)
+        last[i] = index
+        batch.reward[i] = total
+        batch.discount[i] = ZERO if data.ended[index] == TERMINATED else discount
+    copy_rows(data.obs, first, low, high, batch.obs)
+    copy_rows(data.action, first, low, high, batch.action)
+    copy_rows(data.mask, first, low, high, batch.mask)
+    copy_rows(data.next_obs, last, low, high, batch.next_obs)
+    copy_rows(data.next_mask, last, low, high, batch.next_mask)
 
 
 @compiled_fused
-def draw(
-    ring: Ring, filled: int, demos: Ring, recorded: int, demo_count: int, n_step: int, gamma: Number, streams: Array,
-    low: int, high: int, sample: Sample,
-) -> None:  # fmt: skip
-    """Draw rows [low, high) of a sample, each from its own stream; the first `demo_count` rows come from the demos."""
-    middle = min(max(low, demo_count), high)
-    take(demos, recorded, n_step, gamma, streams, low, middle, sample)
-    take(ring, filled, n_step, gamma, streams, middle, high, sample)
+def sample_batch(
+    buffer: Transitions,
+    demos: Transitions,
+    state: SamplingState,
+    n_step: int,
+    gamma: Number,
+    low: int,
+    high: int,
+    batch: ReplayBatch,
+) -> None:
+    """Sample rows [low, high) of a minibatch, each from its own RNG stream; demos come first."""
+    streams, middle = state.streams, min(max(low, state.demo_count), high)
+    sample_transitions(demos, state.demo_size, n_step, gamma, streams, low, middle, batch)
+    sample_transitions(buffer, state.buffer_size, n_step, gamma, streams, middle, high, batch)
     for i in range(low, high):
-        for k in range(sample.noise.shape[2]):
+        for k in range(batch.noise.shape[2]):
             radius = np.float32(math.sqrt(-TWO * np.float32(math.log(uniform(streams, i)))))
             angle = TWO_PI * uniform(streams, i)
-            sample.noise[0, i, k] = radius * np.float32(math.cos(angle))
-            sample.noise[1, i, k] = radius * np.float32(math.sin(angle))
+            batch.noise[0, i, k] = radius * np.float32(math.cos(angle))
+            batch.noise[1, i, k] = radius * np.float32(math.sin(angle))
 
 
 class ReplayBuffer:
-    """A ring with its cursor."""
+    """A ring buffer of transitions."""
 
     def __init__(self, obs: int, action: ActionSpec, capacity: int, rows: int) -> None:
         options = action.options
-        self.ring = Ring(
+        self.data = Transitions(
             obs=np.zeros((capacity, obs), np.float32),
             action=np.zeros((capacity, action.parts), np.float32),
             reward=np.zeros(capacity, np.float32),
@@ -222,88 +257,100 @@ class ReplayBuffer:
         )
         self.capacity = capacity
         self.total = 0
-        """Transitions ever added."""
+        """Transitions added since the start of the run."""
         self.continuous = action.kind == "continuous"
         self._last = np.full(rows, -1, np.int64)
 
     @property
-    def filled(self) -> int:
-        """Transitions that it holds."""
+    def size(self) -> int:
+        """Transitions in the buffer."""
         return min(self.total, self.capacity)
 
     def add(self, rollout: Rollout) -> int:
-        """Copy a rollout's transitions in, over the oldest; return how many there were."""
+        """Append the transitions of a rollout, overwriting the oldest; return how many were added."""
         before = self.total
-        self.total = add_steps(
-            self.ring, self._last, before, rollout.obs, rollout.action, rollout.reward, rollout.terminated,
-            rollout.truncated, rollout.active, rollout.mask, rollout.final_obs, self.continuous,
-        )  # fmt: skip
+        columns = RolloutColumns(*(getattr(rollout, name) for name in RolloutColumns._fields))
+        self.total = add_rollout(self.data, self._last, before, columns, self.continuous)
         return self.total - before
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of the filled part and of the cursor, by name."""
-        filled = {
-            f"replay/{name}": array[: self.filled].copy() for name, array in self.ring._asdict().items() if array.size
+        """Copy the transitions and the write position, as named arrays."""
+        arrays = {
+            f"replay/{name}": array[: self.size].copy() for name, array in self.data._asdict().items() if array.size
         }
-        return filled | {"replay/cursor": np.array([self.total, self.capacity]), "replay/last": self._last.copy()}
+        return arrays | {"replay/cursor": np.array([self.total, self.capacity]), "replay/last": self._last.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the arrays that `snapshot` returned."""
         total, capacity = arrays["replay/cursor"].tolist()
         if capacity != self.capacity:
             raise CheckpointError(
-                f"The checkpoint's replay buffer has {capacity:,} places, `sac.buffer_size` is {self.capacity:,}.",
-                f"go on with sac.buffer_size={capacity}",
+                f"The checkpoint's replay buffer holds {capacity:,} transitions; `sac.buffer_size` is "
+                f"{self.capacity:,}.",
+                f"resume with sac.buffer_size={capacity}",
             )
         self.total = total
-        for name, array in self.ring._asdict().items():
+        for name, array in self.data._asdict().items():
             if array.size:
-                array[: self.filled] = arrays[f"replay/{name}"]
+                array[: self.size] = arrays[f"replay/{name}"]
         if arrays["replay/last"].shape == self._last.shape:
             self._last[:] = arrays["replay/last"]
 
 
 class ReplaySampler:
-    """Where batches come from: the buffer, the demos, and the chance that picks among them."""
+    """Samples minibatches from a replay buffer, and a fixed number of rows of each from demos."""
 
     def __init__(
-        self, replay: ReplayBuffer, demos: ReplayBuffer | None, batch: int, demo_count: int, targets: int, seed: int
+        self,
+        buffer: ReplayBuffer,
+        demos: ReplayBuffer | None,
+        batch_size: int,
+        demo_count: int,
+        target_critics: int,
+        seed: int,
     ) -> None:
-        ring = replay.ring
+        data = buffer.data
 
-        def room(array: Array) -> Array:
-            return np.zeros((batch, *array.shape[1:]), array.dtype)
+        def rows_like(array: Array) -> Array:
+            return np.zeros((batch_size, *array.shape[1:]), array.dtype)
 
-        self.replay = replay
-        self.demos = demos or replay
+        self.buffer = buffer
+        self.demos = demos or buffer
         self.demo_count = demo_count
-        noise = (2, batch, ring.action.shape[1] if replay.continuous else 0)
-        self.sample = Sample(
-            room(ring.obs), room(ring.action), room(ring.reward), room(ring.next_obs), room(ring.reward),
-            room(ring.mask), room(ring.next_mask), np.zeros(noise, np.float32), np.zeros((2, batch), np.int64),
-        )  # fmt: skip
-        self.streams = make_streams(seed, "replay", 0, batch + 1)
-        """One for each row of a batch, and one that picks critics."""
-        self.picked = np.zeros(targets, np.int64)
-        """The target critics of the last batch."""
+        self.batch = ReplayBatch(
+            obs=rows_like(data.obs),
+            action=rows_like(data.action),
+            reward=rows_like(data.reward),
+            next_obs=rows_like(data.next_obs),
+            discount=rows_like(data.reward),
+            mask=rows_like(data.mask),
+            next_mask=rows_like(data.next_mask),
+            noise=np.zeros((2, batch_size, data.action.shape[1] if buffer.continuous else 0), np.float32),
+            indices=np.zeros((2, batch_size), np.int64),
+            target_critics=np.zeros(target_critics, np.int64),
+        )
+        """The last minibatch; `sample` overwrites it."""
+        self.streams = make_streams(seed, "replay", 0, batch_size + 1)
 
-    def draw(self, critics: int, n_step: int, gamma: float) -> None:
-        """Draw a whole batch and its target critics."""
-        batch = len(self.sample.reward)
-        pick_some(self.streams, batch, self.picked, critics)
-        draw(
-            self.replay.ring, self.replay.filled, self.demos.ring, self.demos.filled, self.demo_count, n_step, gamma,
-            self.streams, 0, batch, self.sample,
-        )  # fmt: skip
+    def state(self) -> SamplingState:
+        """Current sizes and RNG streams, as the kernels read them."""
+        return SamplingState(self.buffer.size, self.demos.size, self.demo_count, self.streams)
+
+    def sample(self, critics: int, n_step: int, gamma: float) -> ReplayBatch:
+        """Sample a minibatch and its target critics, out of `critics` of them."""
+        rows = len(self.batch.reward)
+        random_subset(self.streams, rows, self.batch.target_critics, critics)
+        sample_batch(self.buffer.data, self.demos.data, self.state(), n_step, gamma, 0, rows, self.batch)
+        return self.batch
 
 
 def step_bytes(obs: int, action: ActionSpec) -> int:
-    """Bytes of one transition in a buffer."""
+    """Bytes of one transition in a replay buffer."""
     return 2 * 4 * obs + 4 * action.parts + 2 * action.options + 4 + 1 + 4
 
 
 def check_budget(obs: int, action: ActionSpec, capacity: int, limit_mib: int) -> None:
-    """Refuse a buffer that would take more memory than `sac.buffer_mib`, before it is made."""
+    """Raise if a buffer would take more memory than `sac.buffer_mib`; called before it is allocated."""
     each = step_bytes(obs, action)
     if each * capacity > limit_mib * MIB:
         fits, needed = limit_mib * MIB // each, -(-each * capacity // MIB)
@@ -315,31 +362,32 @@ def check_budget(obs: int, action: ActionSpec, capacity: int, limit_mib: int) ->
 
 
 def load_demos(path: str, design: Design) -> ReplayBuffer:
-    """A full buffer of recorded transitions: of a demos folder, a .safetensors file, or a run's newest checkpoint.
+    """Load recorded transitions from a demos folder, a .safetensors file, or the newest checkpoint of a SAC run.
 
-    A file holds `obs`, `action` (as the env takes it), `reward`, `next_obs` and `terminated`; it may hold `truncated`,
-    and needs `mask` and `next_mask` where actions are masked. A row whose `obs` is the `next_obs` before it goes on.
+    A file holds `obs`, `action` (as the env takes it), `reward`, `next_obs` and `terminated`, optionally `truncated`,
+    and `mask` and `next_mask` if actions are masked. A row continues an episode if its `obs` equals the `next_obs` of
+    the row before.
     """
     if (Path(path) / "demos.json").exists():
-        arrays = _as_ring(path, _read_folder(path, design), design)
+        arrays = _to_transitions(path, _read_folder(path, design), design)
     elif path.endswith(".safetensors"):
-        arrays = _as_ring(path, _read_file(path), design)
+        arrays = _to_transitions(path, _read_file(path), design)
     else:
         arrays = _read_run(path)
     obs, action = design.obs.floats, design.action
     count = len(arrays["obs"]) if "obs" in arrays and arrays["obs"].ndim else 0
     if not count:
-        raise DemoError(f"The demos {path} hold no transition.", "name a file or a run that holds some")
-    replay = ReplayBuffer(obs, action, count, 0)
-    for name, array in replay.ring._asdict().items():
+        raise DemoError(f"The demos {path} hold no transitions.", "choose a file or a run with transitions")
+    buffer = ReplayBuffer(obs, action, count, 0)
+    for name, array in buffer.data._asdict().items():
         if array.size:
-            _expect(path, name, arrays, array.shape)
+            _check_array(path, name, arrays, array.shape)
             array[:] = arrays[name]
-    replay.total = count
-    return replay
+    buffer.total = count
+    return buffer
 
 
-def _expect(path: str, name: str, arrays: dict[str, Array], shape: tuple[int, ...]) -> None:
+def _check_array(path: str, name: str, arrays: dict[str, Array], shape: tuple[int, ...]) -> None:
     if name not in arrays:
         raise DemoError(
             f"The demos {path} lack `{name}`; they hold {', '.join(sorted(arrays))}.", f"record `{name}` too"
@@ -351,7 +399,7 @@ def _expect(path: str, name: str, arrays: dict[str, Array], shape: tuple[int, ..
             "record them on the env of this run",
         )
     if not np.isfinite(array).all():
-        raise DemoError(f"`{name}` of the demos {path} holds numbers that are not finite.", "leave those steps out")
+        raise DemoError(f"`{name}` of the demos {path} contains numbers that are not finite.", "remove those steps")
 
 
 def _read_run(path: str) -> dict[str, Array]:
@@ -359,16 +407,19 @@ def _read_run(path: str) -> dict[str, Array]:
     found = {name[7:]: array for name, array in arrays.items() if name.startswith("replay/")}
     if not found:
         raise DemoError(
-            f"The run {path} has no replay buffer: it was not trained with SAC.", "name a run of algorithm=sac"
+            f"The run {path} has no replay buffer: it was not trained with SAC.", "choose a run of algorithm=sac"
         )
     return found
 
 
 def _read_folder(path: str, design: Design) -> dict[str, Array]:
-    """The transitions of a demos folder."""
+    """Read the transitions of a demos folder."""
     demos = Demos.open(path)
     if (demos.schema.obs, demos.schema.action) != (design.obs, design.action):
-        raise DemoError(f"The demos {path} are of another kind of env.", "record them on the env of this run")
+        raise DemoError(
+            f"The demos {path} have other observation or action spaces than this env.",
+            "record them on the env of this run",
+        )
     every = np.arange(demos.steps)
     masked = ["mask"] if design.action.masked else []
     arrays = demos.load(["obs", "action", "reward", *masked]) | {"next_obs": demos.take("obs", every, ahead=1)}
@@ -384,18 +435,19 @@ def _read_folder(path: str, design: Design) -> dict[str, Array]:
 
 
 def _read_file(path: str) -> dict[str, Array]:
-    """The arrays of a file."""
+    """Read the arrays of a .safetensors file."""
     try:
         arrays: dict[str, Any] = safetensors.numpy.load_file(path)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise DemoError(
-            f"The demos {path} cannot be read: {error}.", "sac.demos names a demos folder, a .safetensors file or a run"
+            f"The demos {path} cannot be read: {error}.",
+            "set sac.demos to a demos folder, a .safetensors file or a run",
         ) from error
     return arrays
 
 
-def _as_ring(path: str, arrays: dict[str, Array], design: Design) -> dict[str, Array]:
-    """The columns of a ring, made of transitions."""
+def _to_transitions(path: str, arrays: dict[str, Array], design: Design) -> dict[str, Array]:
+    """Check the recorded columns and convert them to the arrays of `Transitions`."""
     action, obs = design.action, design.obs.floats
     count = len(arrays["obs"]) if "obs" in arrays and arrays["obs"].ndim else 0
     shapes = {"obs": (count, obs), "next_obs": (count, obs), "reward": (count,), "terminated": (count,)}
@@ -403,18 +455,18 @@ def _as_ring(path: str, arrays: dict[str, Array], design: Design) -> dict[str, A
     if "action" in arrays and arrays["action"].shape == (count,):
         arrays["action"] = arrays["action"][:, None]
     for name, shape in shapes.items():
-        _expect(path, name, arrays, shape)
+        _check_array(path, name, arrays, shape)
     truncated = arrays.get("truncated", np.zeros(count)) != 0
     ended = np.where(arrays["terminated"] != 0, TERMINATED, np.where(truncated, TRUNCATED, 0))
-    follows = np.zeros(count, bool)
-    follows[:-1] = (ended[:-1] == 0) & (arrays["next_obs"][:-1] == arrays["obs"][1:]).all(axis=1)
-    arrays["ended"], arrays["link"] = ended, np.where(follows, np.arange(1, count + 1), -1)
+    continues = np.zeros(count, bool)
+    continues[:-1] = (ended[:-1] == 0) & (arrays["next_obs"][:-1] == arrays["obs"][1:]).all(axis=1)
+    arrays["ended"], arrays["link"] = ended, np.where(continues, np.arange(1, count + 1), -1)
     arrays["action"] = _policy_action(path, arrays["action"], action)
     return arrays
 
 
-def _policy_action(path: str, given: Array, action: ActionSpec) -> Array:
-    """Recorded actions as the policy gives them: choices as they are, [low, high] onto [-1, 1]."""
+def _policy_action(path: str, recorded: Array, action: ActionSpec) -> Array:
+    """Convert recorded actions to the policy's: discrete unchanged, continuous from [low, high] to [-1, 1]."""
     if action.kind != "continuous":
         low, high = np.zeros(1), np.array([action.sizes[0] - 1])
         width = np.ones(1)
@@ -423,13 +475,13 @@ def _policy_action(path: str, given: Array, action: ActionSpec) -> Array:
         bounded = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         width = high - low
-    outside = (given < low - OUTSIDE * width) | (given > high + OUTSIDE * width)
+    outside = (recorded < low - BOUNDS_TOLERANCE * width) | (recorded > high + BOUNDS_TOLERANCE * width)
     if outside.any():
         raise DemoError(
-            f"{int(outside.any(axis=1).sum()):,} of {len(given):,} actions of the demos {path} lie outside of "
-            f"{low.tolist()} to {high.tolist()}.",
-            "record the actions that the env is given",
+            f"{int(outside.any(axis=1).sum()):,} of {len(recorded):,} actions of the demos {path} lie outside of "
+            f"the bounds {low.tolist()} to {high.tolist()}.",
+            "record actions as the env takes them",
         )
     if action.kind != "continuous":
-        return given
-    return np.clip(action.to_unit(given), -1.0, 1.0)
+        return recorded
+    return np.clip(action.to_unit(recorded), -1.0, 1.0)

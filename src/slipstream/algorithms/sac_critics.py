@@ -1,71 +1,72 @@
-"""What SAC's two engines share: the critics' layout, the numbers of a gradient step, and what it adds up."""
+"""What SAC's engines share: the critics' parameter layout, the coefficients and the statistics of gradient steps."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from slipstream.algorithms.replay_buffer import ReplaySampler
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
-from slipstream.policies.parameter_layout import Chain, Stack
+from slipstream.policies.parameter_layout import NetworkLayout, NetworkSpec
 from slipstream.settings import SACSettings
 
 ADAM_EPS = 1e-8
-RATE, GAMMA, TAU, TEMPERATURE, TARGET_ENTROPY, FROZEN = range(6)
-POLICY, CRITIC, LOGP, Q, LENGTH, UPDATES = range(6)
+CRITIC_STEPS, FAILED_IN_A_ROW, FAILED_STEPS, ACTOR_STEPS = range(4)
+"""The entries of an engine's `counters`."""
+POLICY_LOSS, CRITIC_LOSS, LOG_PROB, Q_VALUE, GRADIENT_NORM, UPDATES = range(6)
+"""The entries of the statistics that gradient steps add up: batch means, the actor's gradient norm, steps taken."""
 SUMS = 6
-"""What gradient steps add up: means over their batches, the length of the actor's gradient, and the steps taken."""
 
 
-@dataclass(frozen=True)
-class SACCoefficients:
-    """The settings of an iteration, after schedules."""
+class SACCoefficients(NamedTuple):
+    """The coefficients of the gradient steps of one iteration, after schedules."""
 
     learning_rate: float
     gamma: float
     tau: float
     temperature: float
-    """The weight of the entropy; 0: it is learned."""
+    """The entropy coefficient (alpha); 0: learned."""
     target_entropy: float
-    frozen: bool
-    """Whether only the critics move, while actor and temperature stay as they are."""
+    freeze_actor: bool
+    """Whether only the critics are updated, and neither the actor nor the temperature."""
     n_step: int
 
-    def vector(self) -> Array:
-        """The numbers in the order that the fused kernel reads them (without the steps)."""
-        return np.array(astuple(self)[:-1], np.float64)
 
+class CriticEnsemble:
+    """The layout of several Q-networks of the same shape.
 
-class Critics:
-    """A number of networks of one layout: they tell the value of an action, or of every choice."""
+    With continuous actions a critic reads observation and action and has one output. With discrete actions it reads
+    the observation and has one output per action.
+    """
 
     def __init__(self, design: Design, settings: SACSettings) -> None:
         self.init = design.policy.init
         policy, action = design.policy, design.action
-        single = action.kind == "continuous"
+        continuous = action.kind == "continuous"
         self.count = settings.critics
-        self.outputs = 1 if single else action.outputs
-        inputs = design.obs.floats + (action.parts if single else 0)
-        self.chain = Chain("critic", inputs, policy.hidden, self.outputs, policy.activation, settings.critic_layer_norm)
-        self.stack = Stack((self.chain,))
+        self.outputs = 1 if continuous else action.outputs
+        inputs = design.obs.floats + (action.parts if continuous else 0)
+        self.network = NetworkSpec(
+            "critic", inputs, policy.hidden, self.outputs, policy.activation, settings.critic_layer_norm
+        )
+        self.layout = NetworkLayout((self.network,))
 
-    def first(self, seed: int) -> Array:
+    def initial_weights(self, seed: int) -> Array:
         """The flat weights [critics, size] that a run starts from."""
         gains = {"critic": ((self.outputs, 1.0),)}
-        randoms = (np.random.default_rng([seed, 0xC417, number]) for number in range(self.count))
+        rngs = (np.random.default_rng([seed, 0xC417, number]) for number in range(self.count))
         if self.init == "uniform":
-            return np.stack([self.stack.flatten(self.stack.uniform(random)) for random in randoms])
-        return np.stack([self.stack.flatten(self.stack.initial(random, gains)) for random in randoms])
+            return np.stack([self.layout.flatten(self.layout.uniform(rng)) for rng in rngs])
+        return np.stack([self.layout.flatten(self.layout.initial(rng, gains)) for rng in rngs])
 
     def named(self, flat: Array) -> dict[str, Array]:
-        """Copy flat weights out into arrays by name."""
+        """Copy flat weights [critics, size] out into named arrays, as in `critic0.head.weight`."""
         return {
             f"critic{number}{name.removeprefix('critic')}": array
             for number in range(self.count)
-            for name, array in self.stack.named(flat[number]).items()
+            for name, array in self.layout.named(flat[number]).items()
         }
 
     def flatten(self, named: dict[str, Array], out: Array) -> None:
@@ -73,34 +74,34 @@ class Critics:
         for number in range(self.count):
             prefix = f"critic{number}."
             own = {f"critic.{name[len(prefix) :]}": array for name, array in named.items() if name.startswith(prefix)}
-            self.stack.flatten(own, out[number])
+            self.layout.flatten(own, out[number])
 
 
 class SACEngine(Protocol):
-    """What takes SAC's gradient steps: the fused kernel, or torch."""
+    """Takes SAC's gradient steps, by compiled kernels or by torch."""
 
     params: Array
-    """The actor's flat weights, current after every `run`."""
+    """The actor's flat weights, up to date after every `run`."""
     counters: Array
-    """Steps of the critics, failed steps in a row, failed steps in all, steps of the actor."""
+    """[4] int64, see CRITIC_STEPS and the names beside it."""
 
-    def run(self, feed: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
-        """Take gradient steps and add up `totals` [SUMS]; three failed ones in a row end it."""
+    def run(self, sampler: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
+        """Take gradient steps and add their statistics to `totals` [SUMS]; stop after three failures in a row."""
 
     def temperature(self) -> float:
-        """The weight of the entropy as it is learned."""
+        """The learned entropy coefficient (alpha)."""
 
     def products(self) -> float:
-        """Seconds that the matrix products of a gradient step take by themselves; 0 if unknown."""
+        """Seconds that the matrix products of one gradient step take alone; 0 if unknown."""
 
     def gradient(self) -> Array:
         """The actor's flat gradient of the last step."""
 
     def activity(self) -> dict[str, Array]:
-        """The mean size of each unit's output on the last batch, by hidden layer of the actor."""
+        """The mean absolute output of each unit on the last batch, by hidden layer of the actor."""
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of all that training changes, by name."""
+        """Copy everything that training changes, as named arrays."""
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the arrays that `snapshot` returned."""

@@ -1,4 +1,4 @@
-"""Handing over: a run that starts from a trained agent, and is kept from forgetting it."""
+"""Warm start: initialises a run from a trained agent, with default settings that keep the policy near it at first."""
 
 from __future__ import annotations
 
@@ -24,71 +24,71 @@ DEFAULTS: dict[str, Any] = {
     "sac.initial_temperature": 0.01,
     "evaluation.rollback_after": 3,
 }
-"""What `start` sets, below the presets and your own settings: first the value learns, and the policy stays near."""
+"""Settings that `start` changes, below presets and user settings: value warm-up, and a KL penalty to the start."""
 
 FROZEN_COUNT = 1e6
-"""Observations that the statistics of a frozen copy are taken to come from."""
+"""The observation count assumed for the statistics of a frozen copy."""
 
 
 def load_start(text: str, design: Design, params_and_stats: Array, spec: EnvSpec | None = None) -> dict[str, Array]:
-    """Write the policy that `run:DIR` names into `params_and_stats`; return the running moments that came with it, by name.
+    """Load the policy of `run:DIR` into `params_and_stats`; return its running statistics as named arrays.
 
-    It must have been trained where numbers mean what they mean in the env with this spec, if there is one.
+    With `spec`, raise if the policy was trained where observation or action numbers have another meaning.
     """
     folder, which = split_run(text)
     path = find(RunDir.open(folder), which)
     checkpoint = load(path, groups=("policy",))
-    donor = TrainedAgent.from_checkpoint(text, checkpoint)
-    _check(donor, design)
+    source = TrainedAgent.from_checkpoint(text, checkpoint)
+    _check(source, design)
     if spec is not None:
-        donor.check_meanings(spec)
+        source.check_meanings(spec)
     params, mean, scale = design.split_params_and_stats(params_and_stats)
-    given = donor.design.weights.named(donor.design.split_params_and_stats(donor.params_and_stats)[0])
-    if donor.design.value and not design.value:
-        given = _as_actor(given, design)
-    wanted = {name: array.shape for name, array in design.weights.named(params).items()}
-    differ = [name for name, shape in wanted.items() if name not in given or given[name].shape != shape]
+    weights = source.design.weights.named(source.design.split_params_and_stats(source.params_and_stats)[0])
+    if source.design.value and not design.value:
+        weights = _as_actor(weights, design)
+    expected = {name: array.shape for name, array in design.weights.named(params).items()}
+    differ = [name for name, shape in expected.items() if name not in weights or weights[name].shape != shape]
     if differ:
         raise ConfigError(
-            f"{text} has another network than this run asks for: {', '.join(differ[:4])} differ.",
-            "leave policy.* as it is in that run: `start` takes it over unless your own settings say otherwise",
+            f"{text} has another network than this run: {', '.join(differ[:4])} differ.",
+            "remove your own policy.* settings: `start` uses those of the other run by default",
         )
-    design.weights.flatten({name: given[name] for name in wanted}, params)
-    _, mean[:], scale[:] = donor.design.split_params_and_stats(donor.params_and_stats)
-    if not donor.design.value:
+    design.weights.flatten({name: weights[name] for name in expected}, params)
+    _, mean[:], scale[:] = source.design.split_params_and_stats(source.params_and_stats)
+    if not source.design.value:
         return {}
     if checkpoint.state.get("frozen"):
-        return _moments(mean, scale)
+        return _statistics(mean, scale)
     arrays, floats = load(path, groups=("learner",)).groups["learner"], design.obs.floats
     found = {name: array for name, array in arrays.items() if name.startswith(("obs.", "return."))}
-    # What a frozen trunk gives was normalised by the clone; PPO's own statistics are of the observed vectors alone.
+    # The clone also normalises the features of a frozen trunk; PPO keeps statistics of the observation vectors only.
     return {name: array[:floats] if name in ("obs.mean", "obs.variance") else array for name, array in found.items()}
 
 
-def _moments(mean: Array, scale: Array) -> dict[str, Array]:
-    """What a copy without its learner still tells about observations: the statistics that it acts by."""
+def _statistics(mean: Array, scale: Array) -> dict[str, Array]:
+    """Running statistics of a frozen copy, which has only the mean and scale that it acts with."""
     variance = 1.0 / scale.astype(np.float64) ** 2
     return {"obs.count": np.full(1, FROZEN_COUNT), "obs.mean": mean.astype(np.float64), "obs.variance": variance}
 
 
-def _check(donor: TrainedAgent, design: Design) -> None:
-    if (donor.obs, donor.action) != (design.obs, design.action):
+def _check(source: TrainedAgent, design: Design) -> None:
+    if (source.obs, source.action) != (design.obs, design.action):
         raise ConfigError(
-            f"{donor.name} sees and does other things than the agents of this env.",
+            f"{source.name} has other observation or action spaces than this env.",
             "start from a run on the same env with the same env settings",
         )
-    if donor.design.squashed != design.squashed:
+    if source.design.squashed != design.squashed:
         raise ConfigError(
-            f"{donor.name} bends its actions by tanh and this policy does not, or the other way round.",
-            f"set policy.squash={str(donor.design.squashed).lower()}; for SAC, clone with --set algorithm=sac",
+            f"{source.name} and this policy differ in `policy.squash`: only one of them squashes actions by tanh.",
+            f"set policy.squash={str(source.design.squashed).lower()}; for SAC, clone with --set algorithm=sac",
         )
 
 
-def _as_actor(given: dict[str, Array], design: Design) -> dict[str, Array]:
-    """A policy with one deviation for all states as SAC's actor, whose deviations are outputs: the same function."""
-    actor = {name: array for name, array in given.items() if name.startswith("policy.")}
+def _as_actor(weights: dict[str, Array], design: Design) -> dict[str, Array]:
+    """Convert a policy with a state-independent std to SAC's actor, which outputs it; the function is the same."""
+    actor = {name: array for name, array in weights.items() if name.startswith("policy.")}
     if design.action.kind == "continuous" and "policy.head.weight" in actor:
         weight, bias = actor["policy.head.weight"], actor["policy.head.bias"]
         actor["policy.head.weight"] = np.concatenate([weight, np.zeros_like(weight)])
-        actor["policy.head.bias"] = np.concatenate([bias, given["log_std"]])
+        actor["policy.head.bias"] = np.concatenate([bias, weights["log_std"]])
     return actor

@@ -142,9 +142,11 @@ class BatchedCollector:
 
     def drain_faults(self) -> list[str]:
         """Return reports of what was kept out of the batch since the last call, and of failed graph captures."""
-        reports = [f"plan.graphs is off for acting: {actor.trouble}." for actor in self._gpu_actors if actor.trouble]
+        reports = [
+            f"plan.graphs is off for acting: {actor.graph_error}." for actor in self._gpu_actors if actor.graph_error
+        ]
         for actor in self._gpu_actors:
-            actor.trouble = ""
+            actor.graph_error = ""
         return reports + [fault for group in self.groups for fault in group.guard.drain()]
 
     def seconds(self) -> tuple[float, float]:
@@ -204,7 +206,7 @@ class BatchedCollector:
         """Keep the observations that are sent to the GPU in the rollout's mirror, if it has one."""
         for actor, (low, high) in zip(self._gpu_actors, self._envs if self._gpu_actors else (), strict=True):
             rows = slice(low * self._agents, high * self._agents)
-            actor.keep_in(None if rollout.mirror is None else rollout.mirror[:, rows])
+            actor.mirror_obs(None if rollout.mirror is None else rollout.mirror[:, rows])
 
     def _send_step(self, group: Actor, t: int) -> None:
         if self._stopping:

@@ -1,7 +1,8 @@
-"""The gradients of SAC's losses as compiled kernels: what the critics should say, and what the actor should do.
+"""Gradients of SAC's critic and actor losses as compiled kernels.
 
-Everything here works on one chunk of a thread's share of a batch. Critics of actions have one output, critics of
-choices one for each; the former's heads are read without padding, which would take a tenth of all the time.
+Every kernel works on one chunk of a thread's share of the minibatch. Critics of continuous actions have one output,
+critics of discrete actions one per action. The head of a critic with one output is computed without padding, which
+would take a tenth of the total time.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.algorithms.replay_buffer import Sample
-from slipstream.algorithms.sac_critics import CRITIC, LOGP, POLICY, Q
+from slipstream.algorithms.replay_buffer import ReplayBatch
+from slipstream.algorithms.sac_critics import CRITIC_LOSS, LOG_PROB, POLICY_LOSS, Q_VALUE
 from slipstream.contracts import Array
 from slipstream.policies.distributions import (
-    HALF_LOG_2PI,
-    LOG_STD_HIGH,
-    LOG_STD_LOW,
-    apply_mask,
-    log_deviation,
-    log_squash,
+    categorical_entropy,
+    rsample_gradient,
+    rsample_squashed,
+    soft_value_gradient,
     softmax_part,
 )
 from slipstream.policies.fused_network import backward, forward, load_obs, outputs
@@ -28,13 +27,10 @@ from slipstream.policies.linear_algebra import (
     CHUNK,
     HALF,
     ONE,
-    TWO,
     ZERO,
     Activations,
     Gradients,
     activation_gradient,
-    exponential,
-    hyperbolic_tangent,
     product,
     scratch_columns,
 )
@@ -46,7 +42,6 @@ from slipstream.policies.parameter_layout import (
     EXTRA,
     FLIPPED,
     HEAD_KIND,
-    HEAD_OUTPUTS,
     IN,
     IN_COLUMNS,
     INPUTS,
@@ -58,75 +53,77 @@ from slipstream.system.numba_compile import Number, compiled_fused, compiled_sum
 
 
 class Networks(NamedTuple):
-    """All that training changes."""
+    """Everything that training changes. It is flat because numba's parallel loops do not take nested tuples."""
 
     actor: Array  # [size]
-    actor_first: Array
-    actor_second: Array
+    actor_first: Array  # [size]: Adam's first moment
+    actor_second: Array  # [size]: Adam's second moment
     critics: Array  # [critics, size]
     critics_first: Array
     critics_second: Array
     targets: Array  # [critics, size]
-    temperature: Array  # [3]: its logarithm, and Adam's two moments of that
+    temperature: Array  # [3]: log temperature and its two Adam moments
 
 
 class Tables(NamedTuple):
-    """What the kernels need to know of the networks and their inputs."""
+    """The layouts of the networks, and the normaliser of their observations."""
 
-    actor: Array
+    actor: Array  # [layers, columns]: see `parameter_layout`
     critic: Array
     head: Array
-    mean: Array
+    mean: Array  # [obs]
     scale: Array
 
 
 class Workspace(NamedTuple):
-    """The memory that the kernels work in, thread by thread; a chunk is some rows of a thread's share."""
+    """Scratch memory of the kernels, per thread; a chunk is up to CHUNK rows of a thread's share of the minibatch."""
 
-    actor: Array  # [threads, chunks + 1, floats]: activations on every chunk of obs, and on one of next_obs
-    actor_grads: Array  # [threads, floats]
-    actor_flipped: Array  # [floats]
-    actor_gradients: Array  # [threads, size]
-    critic: Array  # [threads, 2, floats]: activations of the critics whose lesser value counts
+    actor: Array  # [threads, chunks + 1, floats]: the actor's activations on each chunk of obs, and one of next_obs
+    actor_grads: Array  # [threads, floats]: gradients of the activations
+    actor_transposed: Array  # [floats]: transposed weights
+    actor_gradients: Array  # [threads, size]: gradients of the weights
+    critic: Array  # [threads, 2, floats]: activations of the two critics whose minimum is taken
     critic_grads: Array  # [threads, floats]
-    critic_flipped: Array  # [critics, floats]: transposed weights, and behind them those that read the action
+    critic_transposed: Array  # [critics, floats]: transposed weights, then those of the first layer's action inputs
     critic_gradients: Array  # [threads, critics * size]
-    value_target: Array  # [batch]: what the critics should say
-    acted: Array  # [batch, parts]: the actor's actions in obs
-    values: Array  # [threads, 2, CHUNK]
-    best: Array  # [threads, CHUNK, outputs]: the value of every choice
-    by_action: Array  # [threads, 2, CHUNK, columns]
-    chosen: Array  # [threads, CHUNK] int64: some rows of a chunk
-    sums: Array  # [threads, SUMS]
-    squares: Array  # [threads]
+    value_target: Array  # [batch]
+    actions: Array  # [batch, parts]: the actor's actions in obs
+    values: Array  # [threads, 2, CHUNK]: Q-values
+    action_values: Array  # [threads, CHUNK, outputs]: Q-values of all discrete actions
+    action_grads: Array  # [threads, 2, CHUNK, columns]: gradients by action, packed rows and all rows
+    selected: Array  # [threads, CHUNK] int64: indices of some rows of a chunk
+    sums: Array  # [threads, SUMS]: statistics
+    squared_norm: Array  # [threads]: of the gradient
     episode_start: Array
     carried: Array
     stale: Array  # [1]: whether the critics' transposed weights are out of date
 
 
 @compiled_fused
-def span(size: int, unit: int, part: int, parts: int) -> tuple[int, int]:
-    """The part of [0, size) that falls to one of `parts`, in whole units."""
+def thread_range(size: int, unit: int, part: int, parts: int) -> tuple[int, int]:
+    """The range of [0, size) that belongs to one of `parts`, in multiples of `unit`."""
     share = (size + unit * parts - 1) // (unit * parts) * unit
     return min(part * share, size), min((part + 1) * share, size)
 
 
 @compiled_fused
-def rows_of(room: Workspace, thread: int, chunk: int) -> tuple[int, int, int]:
-    """The first row of a thread's chunk, how many there are, and how many lanes that is in fours."""
-    low, high = span(room.value_target.size, 4, thread, room.squares.size)
+def chunk_rows(work: Workspace, thread: int, chunk: int) -> tuple[int, int, int]:
+    """The first row of a thread's chunk, its number of rows, and that number rounded up to a multiple of 4."""
+    low, high = thread_range(work.value_target.size, 4, thread, work.squared_norm.size)
     first = min(low + chunk * CHUNK, high)
     count = min(CHUNK, high - first)
     return first, count, (count + 3) // 4 * 4
 
 
 @compiled_fused
-def load_inputs(tables: Tables, scratch: Array, seen: Array, width: int, action: Array, count: int, lanes: int) -> None:
-    """Put normalised observations and actions (if it reads any) before a critic; lanes without a row are cleared."""
+def load_inputs(
+    tables: Tables, scratch: Array, normalised: Array, width: int, action: Array, count: int, lanes: int
+) -> None:
+    """Write normalised observations and actions [rows, parts or 0] to a critic's inputs; zero the other lanes."""
     inputs = outputs(scratch, CHUNK, tables.critic, -1)
     for i in range(count):
         for k in range(width):
-            inputs[i, k] = seen[i, k]
+            inputs[i, k] = normalised[i, k]
         for k in range(action.shape[1]):
             inputs[i, width + k] = action[i, k]
     inputs[count:lanes] = ZERO
@@ -134,19 +131,19 @@ def load_inputs(tables: Tables, scratch: Array, seen: Array, width: int, action:
 
 @compiled_fused
 def run_actor(
-    nets: Networks, tables: Tables, room: Workspace, scratch: Array, obs: Array, first: int, count: int
+    nets: Networks, tables: Tables, work: Workspace, scratch: Array, obs: Array, first: int, count: int
 ) -> Array:
-    """The actor's outputs for some rows of observations."""
+    """Run the actor on some rows of observations; return its outputs [CHUNK, columns]."""
     inputs = outputs(scratch, CHUNK, tables.actor, -1)
     for i in range(count):
         load_obs(obs, first + i, tables.mean, tables.scale, inputs[i])
-    forward(nets.actor, tables.actor, Activations(scratch, CHUNK, room.episode_start), None, (count + 3) // 4 * 4, 1)
+    forward(nets.actor, tables.actor, Activations(scratch, CHUNK, work.episode_start), None, (count + 3) // 4 * 4, 1)
     return outputs(scratch, CHUNK, tables.actor, tables.actor.shape[0] - 1)
 
 
 @compiled_sum
 def dot(a: Array, b: Array) -> Number:
-    """The sum of products."""
+    """The dot product over the length of `b`."""
     total = np.float32(0)
     for k in range(b.size):
         total += a[k] * b[k]
@@ -155,7 +152,7 @@ def dot(a: Array, b: Array) -> Number:
 
 @compiled_fused
 def head_weights(params: Array, table: Array) -> Array:
-    """The weights of a head with one output, side by side."""
+    """The weights of a head with one output, contiguous."""
     row = table[table.shape[0] - 1]
     weights = np.zeros(row[IN_COLUMNS], np.float32)
     for k in range(row[INPUTS]):
@@ -164,10 +161,10 @@ def head_weights(params: Array, table: Array) -> Array:
 
 
 @compiled_fused
-def evaluate(params: Array, table: Array, room: Workspace, scratch: Array, lanes: int, values: Array) -> None:
-    """Write what a critic with one output says of its inputs."""
+def critic_values(params: Array, table: Array, work: Workspace, scratch: Array, lanes: int, values: Array) -> None:
+    """Run a critic with one output on the inputs in `scratch` and write its Q-values."""
     last = table.shape[0] - 1
-    forward(params, table[:last], Activations(scratch, CHUNK, room.episode_start), None, lanes, 1)
+    forward(params, table[:last], Activations(scratch, CHUNK, work.episode_start), None, lanes, 1)
     row = table[last]
     before, weights = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS]), head_weights(params, table)
     for i in range(lanes):
@@ -175,139 +172,121 @@ def evaluate(params: Array, table: Array, room: Workspace, scratch: Array, lanes
 
 
 @compiled_fused
-def squash(told: Array, head: Array, noise: Array, action: Array) -> Number:
-    """Write the squashed action that the noise leads to, and return its log-probability."""
-    log_prob = ZERO
-    for k in range(head[HEAD_OUTPUTS]):
-        log_dev = log_deviation(told, told, head, k)
-        raw = told[k] + noise[k] * exponential(log_dev)
-        action[k] = hyperbolic_tangent(raw)
-        log_prob -= HALF * noise[k] * noise[k] + log_dev + HALF_LOG_2PI + log_squash(raw)
-    return log_prob
-
-
-@compiled_fused
-def look_ahead(
-    nets: Networks,
-    tables: Tables,
-    room: Workspace,
-    sample: Sample,
-    picked: Array,
-    alpha: Number,
-    thread: int,
-    chunk: int,
+def compute_value_targets(
+    nets: Networks, tables: Tables, work: Workspace, batch: ReplayBatch, alpha: Number, thread: int, chunk: int
 ) -> None:
-    """Let the actor act in obs and next_obs, and write what the critics should say of the recorded actions.
+    """Run the actor on obs and next_obs, and write the value targets of the recorded actions.
 
-    goal = r + discount * (least of the picked targets' values - alpha log p), which for choices is a mean over them.
+    target = reward + discount * (minimum of the target critics - alpha log p), where discrete actions take the
+    expectation over all actions instead of one sample.
     """
-    first, count, lanes = rows_of(room, thread, chunk)
-    head, critic, values, best = tables.head, room.critic[thread, 0], room.values[thread, 0], room.best[thread]
-    after, width = room.actor[thread, room.actor.shape[1] - 1], sample.obs.shape[1]
-    choices = head[HEAD_KIND] == CHOICES
-    here = run_actor(nets, tables, room, room.actor[thread, chunk], sample.obs, first, count)
-    there = run_actor(nets, tables, room, after, sample.next_obs, first, count)
-    inputs, value_target = outputs(critic, CHUNK, tables.critic, -1), room.value_target[first:]
-    load_inputs(tables, critic, outputs(after, CHUNK, tables.actor, -1), width, room.acted[first:], count, lanes)
+    first, count, lanes = chunk_rows(work, thread, chunk)
+    head, critic, values, action_values = (
+        tables.head,
+        work.critic[thread, 0],
+        work.values[thread, 0],
+        work.action_values[thread],
+    )
+    after, width = work.actor[thread, work.actor.shape[1] - 1], batch.obs.shape[1]
+    discrete = head[HEAD_KIND] == CHOICES
+    outputs_now = run_actor(nets, tables, work, work.actor[thread, chunk], batch.obs, first, count)
+    outputs_next = run_actor(nets, tables, work, after, batch.next_obs, first, count)
+    inputs, value_target = outputs(critic, CHUNK, tables.critic, -1), work.value_target[first:]
+    load_inputs(tables, critic, outputs(after, CHUNK, tables.actor, -1), width, work.actions[first:], count, lanes)
     for i in range(count):
         n = first + i
-        if choices:
-            room.sums[thread, LOGP] -= entropy(here[i], sample.mask[n], head, best[i])
-            value_target[i] = alpha * entropy(there[i], sample.next_mask[n], head, best[i])
+        if discrete:
+            work.sums[thread, LOG_PROB] -= categorical_entropy(outputs_now[i], batch.mask[n], head, action_values[i])
+            value_target[i] = alpha * categorical_entropy(outputs_next[i], batch.next_mask[n], head, action_values[i])
         else:
-            room.sums[thread, LOGP] += squash(here[i], head, sample.noise[0, n], room.acted[n])
-            value_target[i] = -alpha * squash(there[i], head, sample.noise[1, n], inputs[i, width:])
-    told = outputs(critic, CHUNK, tables.critic, tables.critic.shape[0] - 1)
-    for k in range(picked.size):
-        params = nets.targets[picked[k]]
-        if choices:
-            forward(params, tables.critic, Activations(critic, CHUNK, room.episode_start), None, lanes, 1)
+            work.sums[thread, LOG_PROB] += rsample_squashed(outputs_now[i], head, batch.noise[0, n], work.actions[n])
+            value_target[i] = -alpha * rsample_squashed(outputs_next[i], head, batch.noise[1, n], inputs[i, width:])
+    predicted = outputs(critic, CHUNK, tables.critic, tables.critic.shape[0] - 1)
+    for k in range(batch.target_critics.size):
+        params = nets.targets[batch.target_critics[k]]
+        if discrete:
+            forward(params, tables.critic, Activations(critic, CHUNK, work.episode_start), None, lanes, 1)
         else:
-            evaluate(params, tables.critic, room, critic, lanes, values)
+            critic_values(params, tables.critic, work, critic, lanes, values)
         for i in range(count):
-            for j in range(best.shape[1]):
-                value = told[i, j] if choices else values[i]
-                best[i, j] = value if k == 0 else min(best[i, j], value)
+            for j in range(action_values.shape[1]):
+                value = predicted[i, j] if discrete else values[i]
+                action_values[i, j] = value if k == 0 else min(action_values[i, j], value)
     for i in range(count):
-        value = best[i, 0]
-        if choices:
-            softmax_part(there[i], 0, best.shape[1], there[i])
-            value = dot(there[i], best[i])
-        value_target[i] = sample.reward[first + i] + sample.discount[first + i] * (value + value_target[i])
-
-
-@compiled_fused
-def entropy(logits: Array, mask: Array, head: Array, probs: Array) -> Number:
-    """The entropy of a choice; options that the mask rules out lose their logit."""
-    if mask.size:
-        apply_mask(logits, mask, head)
-    normaliser, total = softmax_part(logits, 0, probs.size, probs), ZERO
-    for j in range(probs.size):
-        if probs[j] > ZERO:
-            total += probs[j] * (normaliser - logits[j])
-    return total
+        value = action_values[i, 0]
+        if discrete:
+            softmax_part(outputs_next[i], 0, action_values.shape[1], outputs_next[i])
+            value = dot(outputs_next[i], action_values[i])
+        value_target[i] = batch.reward[first + i] + batch.discount[first + i] * (value + value_target[i])
 
 
 @compiled_fused
 def add_critic_gradient(
-    nets: Networks, tables: Tables, room: Workspace, sample: Sample, thread: int, chunk: int, critic: int
+    nets: Networks, tables: Tables, work: Workspace, batch: ReplayBatch, thread: int, chunk: int, critic: int
 ) -> None:
-    """Add the gradient of half the squared error of one critic."""
-    first, count, lanes = rows_of(room, thread, chunk)
-    table, scratch, grads = tables.critic, room.critic[thread, 0], room.critic_grads[thread]
+    """Add the gradient of half the squared error between one critic and the value targets."""
+    first, count, lanes = chunk_rows(work, thread, chunk)
+    table, scratch, grads = tables.critic, work.critic[thread, 0], work.critic_grads[thread]
     params, size, last, layers = nets.critics[critic], nets.critics.shape[1], table.shape[0] - 1, table
-    gradient = room.critic_gradients[thread, critic * size : (critic + 1) * size]
-    seen = outputs(room.actor[thread, chunk], CHUNK, tables.actor, -1)
-    width, values = sample.obs.shape[1], room.values[thread, 0]
-    told, by_told = outputs(scratch, CHUNK, table, last), outputs(grads, CHUNK, table, last)
-    share, choices = ONE / np.float32(room.value_target.size), tables.head[HEAD_KIND] == CHOICES
-    if choices:
-        load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
-        forward(params, table, Activations(scratch, CHUNK, room.episode_start), None, lanes, 1)
+    gradient = work.critic_gradients[thread, critic * size : (critic + 1) * size]
+    normalised = outputs(work.actor[thread, chunk], CHUNK, tables.actor, -1)
+    width, values = batch.obs.shape[1], work.values[thread, 0]
+    predicted, output_grads = outputs(scratch, CHUNK, table, last), outputs(grads, CHUNK, table, last)
+    share, discrete = ONE / np.float32(work.value_target.size), tables.head[HEAD_KIND] == CHOICES
+    if discrete:
+        load_inputs(tables, scratch, normalised, width, work.actions[first:], count, lanes)
+        forward(params, table, Activations(scratch, CHUNK, work.episode_start), None, lanes, 1)
     else:
-        load_inputs(tables, scratch, seen, width, sample.action[first:], count, lanes)
-        evaluate(params, table, room, scratch, lanes, values)
-    by_told[:lanes] = ZERO
+        load_inputs(tables, scratch, normalised, width, batch.action[first:], count, lanes)
+        critic_values(params, table, work, scratch, lanes, values)
+    output_grads[:lanes] = ZERO
     for i in range(count):
-        choice = np.int64(sample.action[first + i, 0]) if choices else 0
-        value = told[i, choice] if choices else values[i]
-        error = value - room.value_target[first + i]
-        by_told[i, choice] = share * error
-        room.sums[thread, CRITIC] += HALF * error * error
-        room.sums[thread, Q] += value
-    if not choices:
-        leave_head(params, table, scratch, grads, by_told, lanes, gradient)
+        action = np.int64(batch.action[first + i, 0]) if discrete else 0
+        value = predicted[i, action] if discrete else values[i]
+        error = value - work.value_target[first + i]
+        output_grads[i, action] = share * error
+        work.sums[thread, CRITIC_LOSS] += HALF * error * error
+        work.sums[thread, Q_VALUE] += value
+    if not discrete:
+        head_backward(params, table, scratch, grads, output_grads, lanes, gradient)
         layers = table[:last]
-    work = Activations(scratch, CHUNK, room.episode_start)
+    activations = Activations(scratch, CHUNK, work.episode_start)
+    by_params = Gradients(grads, gradient, work.critic_transposed[critic], work.carried)
     backward(
-        params, layers, work, None, Gradients(grads, gradient, room.critic_flipped[critic], room.carried), lanes, 1
+        params,
+        layers,
+        activations,
+        None,
+        by_params,
+        lanes,
+        1,
     )
 
 
 @compiled_fused
-def leave_head(
-    params: Array, table: Array, scratch: Array, grads: Array, by_told: Array, lanes: int, gradient: Array
+def head_backward(
+    params: Array, table: Array, scratch: Array, grads: Array, output_grads: Array, lanes: int, gradient: Array
 ) -> None:
-    """The way back through a head with one output."""
+    """The backward pass through a head with one output: add its gradient and write that of its inputs."""
     row, weights = table[table.shape[0] - 1], head_weights(params, table)
     before = scratch_columns(scratch, CHUNK, row[IN], row[IN_COLUMNS])
-    below = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
-    by_weights = np.zeros(weights.size, np.float32)
+    input_grads = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
+    weight_grads = np.zeros(weights.size, np.float32)
     for i in range(lanes):
-        grad, felt, passed = by_told[i, 0], before[i], below[i]
+        grad, activation, input_grad = output_grads[i, 0], before[i], input_grads[i]
         gradient[row[BIAS]] += grad
         for k in range(weights.size):
-            by_weights[k] += grad * felt[k]
-            passed[k] = grad * weights[k]
+            weight_grads[k] += grad * activation[k]
+            input_grad[k] = grad * weights[k]
     for k in range(row[INPUTS]):
-        gradient[row[WEIGHT] + k * row[COLUMNS]] += by_weights[k]
+        gradient[row[WEIGHT] + k * row[COLUMNS]] += weight_grads[k]
 
 
 @compiled_fused
-def add_action_slopes(
+def add_action_gradient(
     nets: Networks,
     tables: Tables,
-    room: Workspace,
+    work: Workspace,
     width: int,
     thread: int,
     critic: int,
@@ -315,19 +294,19 @@ def add_action_slopes(
     count: int,
     weight: Number,
 ) -> None:
-    """Add the slopes of a critic's value, counted with `weight`, by the actions of the first `count` rows in the index.
+    """Add `weight` * dQ/d(action) of a critic for the first `count` rows of `work.selected`.
 
-    No gradient of weights is needed here, and only the chosen rows are: they stand side by side on the way back.
+    Gradients of weights are not needed, and the backward pass runs on the selected rows only, packed together.
     """
-    params, table, flipped = nets.critics[critic], tables.critic, room.critic_flipped[critic]
-    scratch, grads, index = room.critic[thread, slot], room.critic_grads[thread], room.chosen[thread]
-    compact, by_action = room.by_action[thread, 0], room.by_action[thread, 1]
+    params, table, transposed = nets.critics[critic], tables.critic, work.critic_transposed[critic]
+    scratch, grads, index = work.critic[thread, slot], work.critic_grads[thread], work.selected[thread]
+    packed, action_grads = work.action_grads[thread, 0], work.action_grads[thread, 1]
     last, weights = table.shape[0] - 1, head_weights(params, table)
-    lanes, parts = (count + 3) // 4 * 4, by_action.shape[1]
-    below = scratch_columns(grads, CHUNK, table[last, IN], table[last, IN_COLUMNS])
+    lanes, parts = (count + 3) // 4 * 4, action_grads.shape[1]
+    input_grads = scratch_columns(grads, CHUNK, table[last, IN], table[last, IN_COLUMNS])
     for k in range(lanes):
         for j in range(weights.size):
-            below[k, j] = weight * weights[j] if k < count else ZERO
+            input_grads[k, j] = weight * weights[j] if k < count else ZERO
     for layer in range(last - 1, -1, -1):
         row = table[layer]
         values, grad = outputs(scratch, CHUNK, table, layer), outputs(grads, CHUNK, table, layer)
@@ -340,115 +319,99 @@ def add_action_slopes(
                 layer_norm_backward_row(grad[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
         columns = row[COLUMNS]
         if layer > 0:
-            matrix = flipped[row[FLIPPED] : row[FLIPPED] + columns * row[IN_COLUMNS]].reshape(columns, row[IN_COLUMNS])
-            below = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
-            below[:lanes] = ZERO
-            product(grad, matrix, below, lanes, columns)
+            matrix = transposed[row[FLIPPED] : row[FLIPPED] + columns * row[IN_COLUMNS]].reshape(
+                columns, row[IN_COLUMNS]
+            )
+            input_grads = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
+            input_grads[:lanes] = ZERO
+            product(grad, matrix, input_grads, lanes, columns)
         else:
-            compact[:lanes] = ZERO
-            product(grad, flipped[flipped.size - columns * parts :].reshape(columns, parts), compact, lanes, columns)
+            packed[:lanes] = ZERO
+            product(
+                grad, transposed[transposed.size - columns * parts :].reshape(columns, parts), packed, lanes, columns
+            )
     for k in range(count):
-        for j in range(room.acted.shape[1]):
-            by_action[index[k], j] += compact[k, j] if last else below[k, width + j]
+        for j in range(work.actions.shape[1]):
+            action_grads[index[k], j] += packed[k, j] if last else input_grads[k, width + j]
 
 
 @compiled_fused
-def choose_lesser(own: Array, other: Array, count: int, first: bool, index: Array) -> int:
-    """Write the rows in which one value is less than the other (or, for the first, as great); return how many."""
-    chosen = 0
+def rows_with_lower_q(own: Array, other: Array, count: int, first: bool, index: Array) -> int:
+    """Write the rows in which `own` is less than `other` (or equal, if `first`); return how many there are."""
+    selected = 0
     for i in range(count):
         if own[i] < other[i] or (first and own[i] == other[i]):
-            index[chosen] = i
-            chosen += 1
-    return chosen
+            index[selected] = i
+            selected += 1
+    return selected
 
 
 @compiled_fused
-def judge_actions(nets: Networks, tables: Tables, room: Workspace, width: int, thread: int, chunk: int) -> None:
-    """Write the slopes of the actor's loss by its actions: those of the lesser of two values, or of the mean of more.
-
-    SAC's two critics hold each other down; of the many that RLPD trains, the mean is what is followed.
-    """
-    first, count, lanes = rows_of(room, thread, chunk)
-    critics, share = nets.critics.shape[0], ONE / np.float32(room.value_target.size)
-    seen = outputs(room.actor[thread, chunk], CHUNK, tables.actor, -1)
-    index, by_action, mean = room.chosen[thread], room.by_action[thread, 1], critics > 2
-    by_action[:count] = ZERO
+def compute_action_gradient(
+    nets: Networks, tables: Tables, work: Workspace, width: int, thread: int, chunk: int
+) -> None:
+    """Write d(actor loss)/d(action), where Q is the minimum of up to two critics (SAC) or the mean of more (RLPD)."""
+    first, count, lanes = chunk_rows(work, thread, chunk)
+    critics, share = nets.critics.shape[0], ONE / np.float32(work.value_target.size)
+    normalised = outputs(work.actor[thread, chunk], CHUNK, tables.actor, -1)
+    index, action_grads, mean = work.selected[thread], work.action_grads[thread, 1], critics > 2
+    action_grads[:count] = ZERO
     for c in range(critics):
         slot = 0 if mean else c
-        load_inputs(tables, room.critic[thread, slot], seen, width, room.acted[first:], count, lanes)
-        evaluate(nets.critics[c], tables.critic, room, room.critic[thread, slot], lanes, room.values[thread, slot])
+        load_inputs(tables, work.critic[thread, slot], normalised, width, work.actions[first:], count, lanes)
+        critic_values(nets.critics[c], tables.critic, work, work.critic[thread, slot], lanes, work.values[thread, slot])
         if mean:
             for i in range(count):
                 index[i] = i
-                room.sums[thread, POLICY] -= room.values[thread, 0, i] / critics
-            add_action_slopes(nets, tables, room, width, thread, c, slot, count, -share / np.float32(critics))
+                work.sums[thread, POLICY_LOSS] -= work.values[thread, 0, i] / critics
+            add_action_gradient(nets, tables, work, width, thread, c, slot, count, -share / np.float32(critics))
     for c in range(0 if mean else critics):
-        chosen = choose_lesser(room.values[thread, c], room.values[thread, critics - 1 - c], count, c == 0, index)
-        for k in range(chosen):
-            room.sums[thread, POLICY] -= room.values[thread, c, index[k]]
-        add_action_slopes(nets, tables, room, width, thread, c, c, chosen, -share)
+        selected = rows_with_lower_q(work.values[thread, c], work.values[thread, critics - 1 - c], count, c == 0, index)
+        for k in range(selected):
+            work.sums[thread, POLICY_LOSS] -= work.values[thread, c, index[k]]
+        add_action_gradient(nets, tables, work, width, thread, c, c, selected, -share)
 
 
 @compiled_fused
-def judge_choices(nets: Networks, tables: Tables, room: Workspace, width: int, thread: int, chunk: int) -> None:
-    """Write what each choice is worth: the lesser of two values, or the mean of more."""
-    first, count, lanes = rows_of(room, thread, chunk)
-    critics, best, scratch = nets.critics.shape[0], room.best[thread], room.critic[thread, 0]
-    seen = outputs(room.actor[thread, chunk], CHUNK, tables.actor, -1)
-    told = outputs(scratch, CHUNK, tables.critic, tables.critic.shape[0] - 1)
-    load_inputs(tables, scratch, seen, width, room.acted[first:], count, lanes)
+def compute_action_values(nets: Networks, tables: Tables, work: Workspace, width: int, thread: int, chunk: int) -> None:
+    """Write the Q-value of every discrete action: the minimum of up to two critics, or the mean of more."""
+    first, count, lanes = chunk_rows(work, thread, chunk)
+    critics, action_values, scratch = nets.critics.shape[0], work.action_values[thread], work.critic[thread, 0]
+    normalised = outputs(work.actor[thread, chunk], CHUNK, tables.actor, -1)
+    predicted = outputs(scratch, CHUNK, tables.critic, tables.critic.shape[0] - 1)
+    load_inputs(tables, scratch, normalised, width, work.actions[first:], count, lanes)
     for c in range(critics):
-        forward(nets.critics[c], tables.critic, Activations(scratch, CHUNK, room.episode_start), None, lanes, 1)
+        forward(nets.critics[c], tables.critic, Activations(scratch, CHUNK, work.episode_start), None, lanes, 1)
         for i in range(count):
-            for j in range(best.shape[1]):
+            for j in range(action_values.shape[1]):
                 if critics > 2:
-                    best[i, j] = told[i, j] / np.float32(critics) + (best[i, j] if c else ZERO)
+                    action_values[i, j] = predicted[i, j] / np.float32(critics) + (action_values[i, j] if c else ZERO)
                 else:
-                    best[i, j] = min(best[i, j], told[i, j]) if c else told[i, j]
+                    action_values[i, j] = min(action_values[i, j], predicted[i, j]) if c else predicted[i, j]
 
 
 @compiled_fused
 def add_actor_gradient(
-    nets: Networks, tables: Tables, room: Workspace, sample: Sample, alpha: Number, thread: int, chunk: int
+    nets: Networks, tables: Tables, work: Workspace, batch: ReplayBatch, alpha: Number, thread: int, chunk: int
 ) -> None:
-    """Add the gradient of alpha log p - Q: of one action in each row, or over all choices."""
-    first, count, lanes = rows_of(room, thread, chunk)
-    scratch, grads, width = room.actor[thread, chunk], room.actor_grads[thread], sample.obs.shape[1]
-    last, share, parts = tables.actor.shape[0] - 1, ONE / np.float32(room.value_target.size), room.acted.shape[1]
-    told, by_told = outputs(scratch, CHUNK, tables.actor, last), outputs(grads, CHUNK, tables.actor, last)
-    by_told[:lanes] = ZERO
+    """Add the gradient of alpha log p - Q: of one action per row, or in expectation over all discrete actions."""
+    first, count, lanes = chunk_rows(work, thread, chunk)
+    scratch, grads, width = work.actor[thread, chunk], work.actor_grads[thread], batch.obs.shape[1]
+    last, share = tables.actor.shape[0] - 1, ONE / np.float32(work.value_target.size)
+    predicted, output_grads = outputs(scratch, CHUNK, tables.actor, last), outputs(grads, CHUNK, tables.actor, last)
+    output_grads[:lanes] = ZERO
     if tables.head[HEAD_KIND] == CHOICES:
-        judge_choices(nets, tables, room, width, thread, chunk)
+        compute_action_values(nets, tables, work, width, thread, chunk)
         for i in range(count):
-            room.sums[thread, POLICY] -= weigh_choices(told[i], room.best[thread, i], alpha, share, by_told[i])
+            q = work.action_values[thread, i]
+            work.sums[thread, POLICY_LOSS] -= soft_value_gradient(predicted[i], q, alpha, share, output_grads[i])
     else:
-        judge_actions(nets, tables, room, width, thread, chunk)
+        compute_action_gradient(nets, tables, work, width, thread, chunk)
         for i in range(count):
-            for k in range(parts):
-                a, log_dev = room.acted[first + i, k], told[i, parts + k]
-                by_raw = room.by_action[thread, 1, i, k] * (ONE - a * a) + TWO * share * alpha * a
-                by_told[i, k] = by_raw
-                if LOG_STD_LOW <= log_dev <= LOG_STD_HIGH:
-                    by_told[i, parts + k] = (
-                        by_raw * sample.noise[0, first + i, k] * exponential(log_dev) - share * alpha
-                    )
-    work = Activations(scratch, CHUNK, room.episode_start)
-    by_params = Gradients(grads, room.actor_gradients[thread], room.actor_flipped, room.carried)
-    backward(nets.actor, tables.actor, work, None, by_params, lanes, 1)
-
-
-@compiled_fused
-def weigh_choices(logits: Array, worth: Array, alpha: Number, share: Number, by_logits: Array) -> Number:
-    """Write the slopes of sum p (alpha log p - Q) by the logits, and return sum p Q; `worth` is Q and is used up."""
-    probs = np.zeros(worth.size, np.float32)
-    normaliser, mean, value = softmax_part(logits, 0, worth.size, probs), ZERO, ZERO
-    for j in range(worth.size):
-        if probs[j] > ZERO:
-            value += probs[j] * worth[j]
-            worth[j] = alpha * (logits[j] - normaliser) - worth[j]
-            mean += probs[j] * worth[j]
-    for j in range(worth.size):
-        if probs[j] > ZERO:
-            by_logits[j] = share * probs[j] * (worth[j] - mean)
-    return value
+            n, by_action = first + i, work.action_grads[thread, 1, i]
+            rsample_gradient(
+                predicted[i], work.actions[n], batch.noise[0, n], by_action, share * alpha, output_grads[i]
+            )
+    activations = Activations(scratch, CHUNK, work.episode_start)
+    by_params = Gradients(grads, work.actor_gradients[thread], work.actor_transposed, work.carried)
+    backward(nets.actor, tables.actor, activations, None, by_params, lanes, 1)

@@ -1,242 +1,270 @@
-"""SAC's gradient steps in torch: what the fused kernel is held to, and the way for machines where torch is wanted."""
+"""SAC's gradient steps in torch: the reference for the fused kernels, and the engine for `plan.learner=torch`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
-from slipstream.algorithms.replay_buffer import ReplaySampler
-from slipstream.algorithms.sac_critics import ADAM_EPS, Critics, SACCoefficients
-from slipstream.contracts import Array
+from slipstream.algorithms.replay_buffer import ReplayBatch, ReplaySampler
+from slipstream.algorithms.sac_critics import (
+    ACTOR_STEPS,
+    ADAM_EPS,
+    CRITIC_STEPS,
+    FAILED_IN_A_ROW,
+    FAILED_STEPS,
+    CriticEnsemble,
+    SACCoefficients,
+)
+from slipstream.contracts import Array, vector_obs
 from slipstream.engines.weights_io import strip_prefix
 from slipstream.policies.design import Design
-from slipstream.policies.linear_algebra import OBS_LIMIT
-from slipstream.policies.parameter_layout import Chain
+from slipstream.policies.torch_policy import ActorCritic, TorchNetwork
 
-Named = dict[str, Tensor]
-ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": functional.elu}
-LOG_STD = -20.0, 2.0
-MASKED = -1e9
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}
 
 
-def run_chain(weights: Mapping[str, Tensor], name: str, chain: Chain, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The outputs of a chain whose weights stand under `name`, and those of its hidden layers."""
-    hidden = []
-    for number in range(len(chain.hidden)):
-        stem = f"{name}.layers.{number}"
-        x = functional.linear(x, weights[f"{stem}.weight"], weights[f"{stem}.bias"])
-        if chain.norm:
-            stem = f"{name}.norms.{number}"
-            x = functional.layer_norm(x, x.shape[-1:], weights[f"{stem}.weight"], weights[f"{stem}.bias"])
-        x = ACTIVATIONS[chain.activation](x)
-        hidden.append(x)
-    return functional.linear(x, weights[f"{name}.head.weight"], weights[f"{name}.head.bias"]), hidden
+class QNetworks(nn.Module):
+    """The critics, with the parameter names of `CriticEnsemble.named`."""
+
+    def __init__(self, design: Design, critics: CriticEnsemble, mean: Tensor, scale: Tensor) -> None:
+        """`mean` and `scale` normalise observations and may change between calls; actions are read unchanged."""
+        super().__init__()
+        policy = design.policy.model_copy(update={"layer_norm": critics.network.norm})
+        with torch.random.fork_rng(devices=[]):
+            for number in range(critics.count):
+                network = TorchNetwork(vector_obs(critics.network.inputs), policy, critics.outputs)
+                self.add_module(f"critic{number}", network)
+        self.continuous = design.action.kind == "continuous"
+        self._mean, self._scale = mean, scale
+
+    def forward(self, numbers: Iterable[int], obs: Tensor, action: Tensor | None) -> Tensor:
+        """Q-values [critics, batch] of actions; without actions, of all discrete actions [critics, batch, actions]."""
+        mean, scale, inputs = self._mean, self._scale, obs
+        if self.continuous and action is not None:
+            unchanged = torch.zeros(action.shape[1])
+            inputs = torch.cat([obs, action], -1)
+            mean, scale = torch.cat([mean, unchanged]), torch.cat([scale, unchanged + 1])
+        values = []
+        for number in numbers:
+            critic = cast(TorchNetwork, self.get_submodule(f"critic{number}"))
+            values.append(critic.head(critic.feedforward(inputs, mean, scale)))
+        q = torch.stack(values)
+        if action is None:
+            return q
+        return q[..., 0] if self.continuous else q.gather(-1, action.long().expand(len(q), -1, -1))[..., 0]
 
 
 class TorchSAC:
-    """Tensors by name and three Adams, behind the same door as the fused kernel."""
+    """Actor, critics, target critics and temperature as torch parameters, with one Adam optimiser each."""
 
-    def __init__(self, design: Design, critics: Critics, params_and_stats: Array, threads: int, seed: int) -> None:
+    def __init__(
+        self, design: Design, critics: CriticEnsemble, params_and_stats: Array, threads: int, seed: int
+    ) -> None:
         torch.set_num_threads(threads)
-        self.design, self.critics = design, critics
-        self.params, self._mean, self._scale = design.split_params_and_stats(params_and_stats)
+        self.design, self.ensemble = design, critics
+        self.params, mean, scale = design.split_params_and_stats(params_and_stats)
+        self._mean, self._scale = torch.from_numpy(mean), torch.from_numpy(scale)
         self.counters = np.zeros(4, np.int64)
-        first = critics.named(critics.first(seed))
-        self.actor = _leaves(design.weights.named(self.params))
-        self.values = _leaves(first)
-        self.targets = {name: torch.from_numpy(array.copy()) for name, array in first.items()}
+        self.actor = ActorCritic(design)
+        _load(self.actor, design.weights.named(self.params))
+        self.critics = QNetworks(design, critics, self._mean, self._scale)
+        self.targets = QNetworks(design, critics, self._mean, self._scale).requires_grad_(False)
+        for networks in (self.critics, self.targets):
+            _load(networks, critics.named(critics.initial_weights(seed)))
         self.log_temperature = torch.zeros(1, requires_grad=True)
-        groups = {"actor": self.actor.values(), "critics": self.values.values(), "temperature": [self.log_temperature]}
-        self._adams = {name: _adam(tensors) for name, tensors in groups.items()}
-        self._activity: dict[str, Array] = {}
-        self._squares = torch.zeros(())
+        groups = {
+            "actor": self.actor.parameters(),
+            "critics": self.critics.parameters(),
+            "temperature": [self.log_temperature],
+        }
+        self._optimisers = {name: _make_adam(parameters) for name, parameters in groups.items()}
+        self._hidden: dict[str, Tensor] = {}
+        for name, module in self.actor.hidden_modules().items():
+            module.register_forward_hook(self._keep_hidden(name))
+        self._squared_norm = torch.zeros(())
 
-    def run(self, feed: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
-        """Take gradient steps and add up `totals`; three failed ones in a row end it."""
-        for adam in self._adams.values():
-            adam.param_groups[0]["lr"] = coefficients.learning_rate
+    def _keep_hidden(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._hidden[name] = output.detach()
+
+        return keep
+
+    def run(self, sampler: ReplaySampler, coefficients: SACCoefficients, updates: int, totals: Array) -> None:
+        """Take gradient steps and add their statistics to `totals`; stop after three failures in a row."""
+        for optimiser in self._optimisers.values():
+            optimiser.param_groups[0]["lr"] = coefficients.learning_rate
         for _ in range(updates):
-            feed.draw(self.critics.count, coefficients.n_step, coefficients.gamma)
-            told = self._step(feed, coefficients)
-            if told is None:
-                self.counters[1:3] += 1
-                if self.counters[1] >= 3:
+            batch = sampler.sample(self.ensemble.count, coefficients.n_step, coefficients.gamma)
+            statistics = self._step(batch, coefficients)
+            if statistics is None:
+                self.counters[FAILED_IN_A_ROW] += 1
+                self.counters[FAILED_STEPS] += 1
+                if self.counters[FAILED_IN_A_ROW] >= 3:
                     break
                 continue
-            self.counters[1] = 0
-            totals += told
+            self.counters[FAILED_IN_A_ROW] = 0
+            totals += statistics
         self.design.weights.flatten(_arrays(self.actor), self.params)
 
-    def _step(self, feed: ReplaySampler, coefficients: SACCoefficients) -> Array | None:
-        """One gradient step: temperature, critics, actor, targets; what it adds up, or None if it was not finite.
+    def _step(self, batch: ReplayBatch, coefficients: SACCoefficients) -> Array | None:
+        """One step of critics, targets, actor and temperature; return its statistics, or None if not finite.
 
-        The temperature that the losses use is the one from before the step.
+        The losses use the temperature from before the step.
         """
-        sample = feed.sample
         alpha = coefficients.temperature or float(self.log_temperature.detach().exp())
-        obs, next_obs = self._normalised(sample.obs), self._normalised(sample.next_obs)
-        mask, next_mask = (torch.from_numpy(m) if m.size else None for m in (sample.mask, sample.next_mask))
+        obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
+        mask, next_mask = (torch.from_numpy(m) if m.size else None for m in (batch.mask, batch.next_mask))
         with torch.no_grad():
-            value_target = torch.from_numpy(sample.reward) + torch.from_numpy(sample.discount) * self._worth(
-                next_obs, next_mask, torch.from_numpy(sample.noise[1]), feed.picked.tolist(), alpha
+            next_value = self._next_value(
+                next_obs, next_mask, torch.from_numpy(batch.noise[1]), batch.target_critics.tolist(), alpha
             )
-        told = self._told(self.values, range(self.critics.count), obs, torch.from_numpy(sample.action))
-        losses = [0.5 * (values - value_target).square().mean() for values in told]
-        critic_loss = torch.stack(losses).sum()
-        if not self._move("critics", critic_loss, 0):
+            value_target = torch.from_numpy(batch.reward) + torch.from_numpy(batch.discount) * next_value
+        q = self.critics(range(self.ensemble.count), obs, torch.from_numpy(batch.action))
+        critic_loss = torch.stack([0.5 * (values - value_target).square().mean() for values in q]).sum()
+        if not self._descend("critics", critic_loss, CRITIC_STEPS):
             return None
         with torch.no_grad():
-            for name, target in self.targets.items():
-                target.mul_(1 - coefficients.tau).add_(self.values[name], alpha=coefficients.tau)
-        q = float(torch.stack(told).detach().mean())
-        if coefficients.frozen:
-            return np.array([0.0, critic_loss.item(), 0.0, q, math.sqrt(self._squares.item()), 1.0])
-        log_prob, worth = self._acted(obs, mask, torch.from_numpy(sample.noise[0]))
-        policy_loss = alpha * log_prob - worth
-        if not self._move("actor", policy_loss, 3):
+            for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
+                target.mul_(1 - coefficients.tau).add_(parameter, alpha=coefficients.tau)
+        q_mean = float(q.detach().mean())
+        if coefficients.freeze_actor:
+            return np.array([0.0, critic_loss.item(), 0.0, q_mean, math.sqrt(self._squared_norm.item()), 1.0])
+        log_prob, value = self._actor_terms(obs, mask, torch.from_numpy(batch.noise[0]))
+        policy_loss = alpha * log_prob - value
+        if not self._descend("actor", policy_loss, ACTOR_STEPS):
             return None
-        norm = math.sqrt(self._squares.item())
+        norm = math.sqrt(self._squared_norm.item())
         if not coefficients.temperature:
-            self._move(
-                "temperature", -(self.log_temperature * (log_prob.detach() + coefficients.target_entropy)).mean(), None
-            )
-        return np.array([policy_loss.item(), critic_loss.item(), log_prob.item(), q, norm, 1.0])
+            gap = log_prob.detach() + coefficients.target_entropy
+            self._descend("temperature", -(self.log_temperature * gap).mean(), None)
+        return np.array([policy_loss.item(), critic_loss.item(), log_prob.item(), q_mean, norm, 1.0])
 
-    def _normalised(self, obs: Array) -> Tensor:
-        limit = float(OBS_LIMIT)
-        numbers, scale = torch.from_numpy((obs - self._mean) * self._scale), torch.from_numpy(self._scale)
-        return torch.where(scale == 1, numbers, numbers.clamp(-limit, limit))
+    def _outputs(self, obs: Tensor) -> Tensor:
+        """The actor's outputs [batch, outputs]."""
+        output: Tensor = self.actor(obs, self._mean, self._scale, torch.zeros(len(obs), 0)).outputs
+        return output
 
-    def _distribution(self, obs: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Squashed actions and their log-probabilities; or the probabilities of all choices and their logarithms."""
-        told, hidden = run_chain(self.actor, "policy", self.design.stack.chains[0], obs)
-        self._activity = {f"policy.{n}": x.detach().abs().mean(0).numpy() for n, x in enumerate(hidden)}
-        if self.design.action.kind != "continuous":
-            told = told if mask is None else torch.where(mask != 0, told, MASKED)
-            return torch.softmax(told, -1), torch.log_softmax(told, -1)
-        mean, log_dev = told.chunk(2, -1)
-        log_dev = log_dev.clamp(*LOG_STD)
-        raw = mean + noise * log_dev.exp()
-        thinned = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
-        log_prob = -(0.5 * noise.square() + log_dev + 0.5 * math.log(2 * math.pi) + thinned).sum(-1)
-        return torch.tanh(raw), log_prob
-
-    def _told(self, weights: Named, numbers: Iterable[int], obs: Tensor, action: Tensor | None) -> list[Tensor]:
-        """What critics say of actions [batch], or, without one, of all choices [batch, choices]."""
-        chain, discrete = self.critics.chain, self.design.action.kind != "continuous"
-        x = obs if discrete or action is None else torch.cat([obs, action], -1)
-        told = [run_chain(weights, f"critic{number}", chain, x)[0] for number in numbers]
-        if action is None:
-            return told
-        return [t.gather(-1, action.long())[:, 0] if discrete else t[:, 0] for t in told]
-
-    def _worth(self, obs: Tensor, mask: Tensor | None, noise: Tensor, picked: list[int], alpha: float) -> Tensor:
-        """The least of the picked targets' values, and the entropy's worth."""
-        first, second = self._distribution(obs, mask, noise)
+    def _next_value(
+        self, obs: Tensor, mask: Tensor | None, noise: Tensor, target_critics: list[int], alpha: float
+    ) -> Tensor:
+        """The soft value of `obs` [batch]: the minimum of the target critics plus alpha times the entropy."""
+        outputs = self._outputs(obs)
         if self.design.action.kind == "continuous":
-            return torch.stack(self._told(self.targets, picked, obs, first)).amin(0) - alpha * second
-        values = torch.stack(self._told(self.targets, picked, obs, None)).amin(0)
-        return (first * (values - alpha * second)).sum(-1)
+            action, log_prob = self.actor.rsample(outputs, noise)
+            q: Tensor = self.targets(target_critics, obs, action).amin(0)
+            return q - alpha * log_prob
+        log_probs = torch.log_softmax(self.actor.apply_mask(outputs, mask), -1)
+        q = self.targets(target_critics, obs, None).amin(0)
+        return torch.sum(log_probs.exp() * (q - alpha * log_probs), -1)
 
-    def _acted(self, obs: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The means over the batch of the actor's log-probability, and of what its actions are worth to the critics."""
-        first, second = self._distribution(obs, mask, noise)
-        continuous, numbers = self.design.action.kind == "continuous", range(self.critics.count)
-        told = torch.stack(self._told(self.values, numbers, obs, first if continuous else None))
-        worth = told.mean(0) if len(told) > 2 else told.amin(0)
-        if continuous:
-            return second.mean(), worth.mean()
-        return (first * second).sum(-1).mean(), (first * worth.detach()).sum(-1).mean()
+    def _actor_terms(self, obs: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch means of the actor's log-probability and of the Q-value of its actions."""
+        outputs, every = self._outputs(obs), range(self.ensemble.count)
+        if self.design.action.kind == "continuous":
+            action, log_prob = self.actor.rsample(outputs, noise)
+            q = self.critics(every, obs, action)
+            return log_prob.mean(), (q.mean(0) if len(q) > 2 else q.amin(0)).mean()
+        log_probs = torch.log_softmax(self.actor.apply_mask(outputs, mask), -1)
+        with torch.no_grad():
+            q = self.critics(every, obs, None)
+            value = q.mean(0) if len(q) > 2 else q.amin(0)
+        probs = log_probs.exp()
+        return (probs * log_probs).sum(-1).mean(), (probs * value).sum(-1).mean()
 
-    def _move(self, which: str, loss: Tensor, counter: int | None) -> bool:
-        """One step of an Adam, left out where loss or gradient is not finite."""
-        adam = self._adams[which]
-        parameters = adam.param_groups[0]["params"]
+    def _descend(self, which: str, loss: Tensor, counter: int | None) -> bool:
+        """Take one optimiser step; skip it and return False if the loss or the gradient is not finite."""
+        optimiser = self._optimisers[which]
+        parameters = optimiser.param_groups[0]["params"]
         grads = torch.autograd.grad(loss, parameters)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
-        self._squares = torch.stack([grad.square().sum() for grad in grads]).sum()
-        if not bool(torch.isfinite(loss.detach() + self._squares)):
+        self._squared_norm = torch.stack([grad.square().sum() for grad in grads]).sum()
+        if not bool(torch.isfinite(loss.detach() + self._squared_norm)):
             return False
         if counter is not None:
             self.counters[counter] += 1
-        adam.step()
+        optimiser.step()
         return True
 
     def temperature(self) -> float:
-        """The weight of the entropy as it is learned."""
+        """The learned entropy coefficient (alpha)."""
         return float(self.log_temperature.detach().exp())
 
     def products(self) -> float:
-        """Unknown here."""
+        """Unknown: returns 0."""
         return 0.0
 
     def gradient(self) -> Array:
         """The actor's flat gradient of the last step."""
-        return self.design.weights.flatten({n: p.grad.numpy() for n, p in self.actor.items() if p.grad is not None})
+        named = self.actor.named_parameters()
+        return self.design.weights.flatten({name: p.grad.numpy() for name, p in named if p.grad is not None})
 
     def activity(self) -> dict[str, Array]:
-        """The mean size of each unit's output on the last batch, by hidden layer of the actor."""
-        return self._activity
+        """The mean absolute output of each unit on the last batch, by hidden layer of the actor."""
+        return {name: output.abs().mean(0).numpy() for name, output in self._hidden.items()}
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return dict(self.actor.named_parameters()) | dict(self.critics.named_parameters())
+
+    def _temperature_tensors(self) -> list[Tensor]:
+        """The log temperature and its two Adam moments, in the order of the checkpoint's array."""
+        return [self.log_temperature, *(self._moment(self.log_temperature, kind) for kind in MOMENTS)]
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of all that training changes, by name."""
-        trained = self.actor | self.values
-        arrays = {f"weight/{name}": array.copy() for name, array in _arrays(trained).items()}
-        arrays |= {f"target/{name}": array.copy() for name, array in _arrays(self.targets).items()}
-        for kind in MOMENTS:
-            arrays |= {f"{kind}/{name}": self._moment(tensor, kind).numpy().copy() for name, tensor in trained.items()}
-        scalars = [self.log_temperature.detach(), *(self._moment(self.log_temperature, kind) for kind in MOMENTS)]
-        return arrays | {"temperature": torch.cat(scalars).numpy(), "counters": self.counters.copy()}
+        """Copy everything that training changes, as named arrays."""
+        arrays = {f"target/{name}": array.copy() for name, array in _arrays(self.targets).items()}
+        for name, parameter in self._trained().items():
+            arrays[f"weight/{name}"] = parameter.detach().numpy().copy()
+            arrays |= {f"{kind}/{name}": self._moment(parameter, kind).numpy().copy() for kind in MOMENTS}
+        arrays["temperature"] = torch.cat([tensor.detach() for tensor in self._temperature_tensors()]).numpy()
+        return arrays | {"counters": self.counters.copy()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the arrays that `snapshot` returned."""
         self.counters[:] = arrays["counters"]
-        trained = self.actor | self.values
+        _load(self.targets, strip_prefix(arrays, "target/"))
         with torch.no_grad():
-            for name, tensor in trained.items():
-                tensor.copy_(torch.from_numpy(arrays[f"weight/{name}"]))
+            for name, parameter in self._trained().items():
+                parameter.copy_(torch.from_numpy(arrays[f"weight/{name}"]))
                 for kind in MOMENTS:
-                    self._moment(tensor, kind).copy_(torch.from_numpy(arrays[f"{kind}/{name}"]))
-            for name, array in strip_prefix(arrays, "target/").items():
-                self.targets[name].copy_(torch.from_numpy(array))
-            for tensor, value in zip(
-                [self.log_temperature, *(self._moment(self.log_temperature, kind) for kind in MOMENTS)],
-                arrays["temperature"].tolist(),
-                strict=True,
-            ):
+                    self._moment(parameter, kind).copy_(torch.from_numpy(arrays[f"{kind}/{name}"]))
+            for tensor, value in zip(self._temperature_tensors(), arrays["temperature"].tolist(), strict=True):
                 tensor.fill_(value)
-        for name, adam in self._adams.items():
-            for state in adam.state.values():
-                state["step"].fill_(float(self.counters[0 if name == "critics" else 3]))
+        for name, optimiser in self._optimisers.items():
+            for state in optimiser.state.values():
+                state["step"].fill_(float(self.counters[CRITIC_STEPS if name == "critics" else ACTOR_STEPS]))
         self.design.weights.flatten(_arrays(self.actor), self.params)
 
     def _moment(self, tensor: Tensor, kind: str) -> Tensor:
-        for adam in self._adams.values():
-            if tensor in adam.state:
-                moment: Tensor = adam.state[tensor][MOMENTS[kind]]
+        for optimiser in self._optimisers.values():
+            if tensor in optimiser.state:
+                moment: Tensor = optimiser.state[tensor][MOMENTS[kind]]
                 return moment
         raise KeyError(kind)
 
 
-def _leaves(named: Mapping[str, Array]) -> Named:
-    return {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in named.items()}
+def _load(module: nn.Module, named: Mapping[str, Array]) -> None:
+    """Copy named arrays into a module's parameters."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(torch.from_numpy(named[name]))
 
 
-def _arrays(named: Mapping[str, Tensor]) -> dict[str, Array]:
-    return {name: tensor.detach().numpy() for name, tensor in named.items()}
+def _arrays(module: nn.Module) -> dict[str, Array]:
+    """Views of a module's parameters, by name."""
+    return {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}
 
 
-def _adam(tensors: Iterable[Tensor]) -> torch.optim.Adam:
-    parameters = list(tensors)
-    adam = torch.optim.Adam(parameters, eps=ADAM_EPS)
-    for parameter in parameters:
-        zeros = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS.values()}
-        adam.state[parameter] = {"step": torch.zeros(()), **zeros}
+def _make_adam(parameters: Iterable[Tensor]) -> torch.optim.Adam:
+    """An Adam optimiser whose state exists from the start, so that it can be saved before the first step."""
+    tensors = list(parameters)
+    adam = torch.optim.Adam(tensors, eps=ADAM_EPS)
+    for tensor in tensors:
+        zeros = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS.values()}
+        adam.state[tensor] = {"step": torch.zeros(()), **zeros}
     return adam

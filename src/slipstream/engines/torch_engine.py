@@ -42,7 +42,7 @@ def ppo_loss(
     """
     (outputs, value), counts = heads, sample["weight"] > 0
     mask = sample["mask"] if sample["mask"].shape[1] else None
-    log_prob, entropy = policy.measure(outputs, sample["action"], mask)
+    log_prob, entropy = policy.log_prob_and_entropy(outputs, sample["action"], mask)
 
     def given(name: str, instead: Tensor) -> Tensor:
         return torch.where(counts, sample[name], instead.detach())
@@ -60,7 +60,7 @@ def ppo_loss(
         error = torch.maximum(error, (near - value_target).square())
     reference_kl = torch.zeros_like(value)
     if sample["reference"].shape[1]:
-        reference_kl = policy.divergence(outputs, sample["reference"], mask).masked_fill(~counts, 0.0)
+        reference_kl = policy.kl_divergence(outputs, sample["reference"], mask).masked_fill(~counts, 0.0)
     loss = (
         -coefficients.policy * surrogate
         + coefficients.value * error
@@ -77,10 +77,10 @@ def compiled_copy(policy: ActorCritic, mode: str = "default") -> ActorCritic:
 
     Sizes are dynamic, so that another number of samples does not compile again. Recurrent layers are not compiled.
     """
-    kept = [*policy.parameters(), *policy.buffers(), policy.design, policy.sight]
+    kept = [*policy.parameters(), *policy.buffers(), policy.design, policy.trunk_encoder]
     twin = copy.deepcopy(policy, {id(part): part for part in kept})
-    for chain in twin.chains():
-        chain._remember = torch.compiler.disable(chain._remember)  # type: ignore[method-assign, no-untyped-call]
+    for chain in twin.networks():
+        chain.recurrent = torch.compiler.disable(chain.recurrent)  # type: ignore[method-assign, no-untyped-call]
         chain.compile(dynamic=True, mode=mode)
     return twin
 
@@ -203,13 +203,15 @@ class TorchEngine(HostEngine):
         for index in torch.split(every, self._sequences(self.micro_batch or EVALUATED, batch)):
             with torch.no_grad():
                 part = self._load(data, index)
-                hooks = [module.register_forward_hook(watch(name)) for name, module in self.policy.hidden().items()]
+                hooks = [
+                    module.register_forward_hook(watch(name)) for name, module in self.policy.hidden_modules().items()
+                ]
                 out = self.policy(part.obs, data.mean, data.scale, part.state, part.episode_start)
                 for hook in hooks:
                     hook.remove()
                 n = data.samples(index).reshape(-1)
                 mask = data.columns["mask"][n] if batch.mask.shape[1] else None
-                log_prob[n] = self.policy.measure(out.outputs, data.columns["action"][n], mask)[0]
+                log_prob[n] = self.policy.log_prob_and_entropy(out.outputs, data.columns["action"][n], mask)[0]
                 value[n] = out.value
         return BatchEvaluation(
             log_prob.cpu().numpy(), value.cpu().numpy(), {name: s.cpu().numpy() for name, s in sizes.items()}
@@ -259,7 +261,7 @@ class TorchEngine(HostEngine):
             "`policy.memory`: sequences are cut where episodes begin": bool(self.design.state_size),
             "`ppo.contrastive_coef`: the contrastive loss selects its samples": coefficients.contrast > 0,
             "`ppo.optimiser` = muon synchronises with the host": self.optimiser.muon is not None,
-            "`policy.image` = frozen: a pretrained trunk reads the images": self.policy.sight is not None,
+            "`policy.image` = frozen: a pretrained trunk reads the images": self.policy.trunk_encoder is not None,
             "`plan.storage` = host: observations stay on the host": data.offloaded,
             "`plan.precision` = fp16 scales its loss": self._scale is not None,
             "`plan.compile`: torch.compile has graphs of its own": self.compiled,

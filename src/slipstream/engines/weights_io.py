@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.policies.parameter_layout import Weights
+from slipstream.policies.parameter_layout import ParameterLayout
 
 
-def arrays_by_name(weights: Weights, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
+def arrays_by_name(weights: ParameterLayout, params: Array, moments: Array, counters: Array) -> dict[str, Array]:
     """Copies of flat weights, Adam's moments [2, size] and counters, by the names of a checkpoint."""
     arrays = {f"weight/{name}": array for name, array in weights.named(params).items()}
     for row, kind in enumerate(("first", "second")):
@@ -14,7 +14,9 @@ def arrays_by_name(weights: Weights, params: Array, moments: Array, counters: Ar
     return arrays | {"counters": counters.copy()}
 
 
-def read_arrays(weights: Weights, arrays: dict[str, Array], params: Array, moments: Array, counters: Array) -> None:
+def read_arrays(
+    weights: ParameterLayout, arrays: dict[str, Array], params: Array, moments: Array, counters: Array
+) -> None:
     """The inverse of `arrays_by_name`, into existing arrays."""
     weights.flatten(strip_prefix(arrays, "weight/"), params)
     for row, kind in enumerate(("first/", "second/")):

@@ -19,7 +19,7 @@ from slipstream.policies.design import Design
 from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import Settings
 from slipstream.system.rng import make_streams
-from slipstream.training.build import Learner, make_engine, needs_torch
+from slipstream.training.build import Learner, make_engine, make_sac_engine, needs_torch
 from slipstream.vector.random_rollout import draw_actions
 
 BATCHES = (1, 8, 64, 512)
@@ -140,7 +140,8 @@ def _learning(
             "demos": None,
         }
         settings = settings.model_copy(update={"sac": settings.sac.model_copy(update=small)})
-        learner = SAC(settings, design, params_and_stats, rows, plan.threads.applied, plan.learner.applied)
+        sac_engine = make_sac_engine(settings, design, params_and_stats, plan.learner.applied, plan.threads.applied)
+        learner = SAC(settings, design, params_and_stats, sac_engine, rows)
     else:
         once = {"epochs": 1, "epochs_max": 0, "reference": None, "teacher": None, "demos": None, "target_kl": 0.0}
         settings = settings.model_copy(update={"ppo": settings.ppo.model_copy(update=once)})

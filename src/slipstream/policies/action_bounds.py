@@ -1,4 +1,4 @@
-"""From the policy's continuous actions to the env's: bent or cut off at [-1, 1], and stretched onto its bounds."""
+"""Maps the policy's continuous actions to the env's: squashed or clipped to [-1, 1], then scaled to the bounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from slipstream.system.numba_compile import compiled_fused
 
 @compiled_fused
 def bound_row(row: int, raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
-    """Map a row of policy actions to the env's: [-1, 1] onto [low, high] where both are finite, unchanged where not.
+    """Map a row of policy actions from [-1, 1] to [low, high]; dimensions without finite bounds are unchanged.
 
-    A squashed action is bent into [-1, 1] first, any other is cut off there.
+    With `squash` actions pass through tanh first, otherwise they are clipped to [-1, 1].
     """
     for k in range(raw.shape[1]):
         x = hyperbolic_tangent(raw[row, k]) if squash else raw[row, k]

@@ -1,10 +1,10 @@
-"""Weights of other projects made ours: read without running anything, matched key by key, written as a trunk.
+"""Converts pretrained weights of other projects to trunks: read without executing code, matched key by key.
 
-One layout is known: VPT's policies (`.weights` files). What is taken over is how they read images; the transformer
-behind and the heads for Minecraft's own actions are not.
+One layout is supported: VPT's policies (`.weights` files). Only the image encoder is converted, not the transformer
+behind it or the heads for Minecraft's actions.
 
-    DIR/trunk.json          what network it is, its sizes, and where it comes from; written last
-    DIR/trunk.safetensors   its weights
+    DIR/trunk.json          kind of network, sizes and origin; written last
+    DIR/trunk.safetensors   weights
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from slipstream.runs.layout import write_bytes, write_json
 KIND = "vpt-impala"
 VERSION = 1
 PREFIX = "net.img_process."
-"""Where the reader of images stands in the weights of a VPT policy."""
-MOST = 8
-"""Stacks, and blocks in a stack, that are looked for."""
-SHOWN = 8
-"""Keys that a message names; `--json` names all."""
+"""The prefix of the image encoder's keys in the weights of a VPT policy."""
+MAX_STACKS = 8
+"""The largest number of stacks, and of blocks in a stack."""
+SHOWN_KEYS = 8
+"""Keys listed in a message; `--json` lists all."""
 
 
 @dataclass(frozen=True)
 class VptShape:
-    """The sizes of VPT's reader of images; at first those of its smallest published model."""
+    """The sizes of VPT's image encoder; the defaults are those of the smallest published model."""
 
     widths: tuple[int, ...] = (64, 128, 128)
     """Channels of each stack."""
@@ -53,8 +53,8 @@ class VptShape:
     features: int = 1024
 
 
-class Unit(nn.Module):
-    """A norm of what comes in, a layer, and a rectifier; without the norm, the layer has a bias."""
+class VptUnit(nn.Module):
+    """A norm, a layer and a ReLU; without the norm the layer has a bias."""
 
     def __init__(self, norm: nn.Module | None, layer: nn.Module) -> None:
         super().__init__()
@@ -62,21 +62,21 @@ class Unit(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the layer's shape."""
+        """Return the layer's output shape."""
         return functional.relu(self.layer(x if self.norm is None else self.norm(x)))
 
 
-def _conv(inputs: int, outputs: int, normed: bool = True) -> Unit:
+def _conv(inputs: int, outputs: int, normed: bool = True) -> VptUnit:
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=not normed)
-    return Unit(nn.GroupNorm(1, inputs) if normed else None, layer)
+    return VptUnit(nn.GroupNorm(1, inputs) if normed else None, layer)
 
 
-def _linear(inputs: int, outputs: int) -> Unit:
-    return Unit(nn.LayerNorm(inputs), nn.Linear(inputs, outputs, bias=False))
+def _linear(inputs: int, outputs: int) -> VptUnit:
+    return VptUnit(nn.LayerNorm(inputs), nn.Linear(inputs, outputs, bias=False))
 
 
-class Block(nn.Module):
-    """x + two convolutions of x."""
+class VptBlock(nn.Module):
+    """A residual block: x + two convolutions of x."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -84,36 +84,36 @@ class Block(nn.Module):
         self.conv1 = _conv(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Return an image of the same shape."""
         result: Tensor = x + self.conv1(self.conv0(x))
         return result
 
 
-class Stack(nn.Module):
-    """A convolution, halving, a norm and residual blocks."""
+class VptStack(nn.Module):
+    """A convolution, max pooling by 2, a norm and residual blocks."""
 
     def __init__(self, inputs: int, outputs: int, blocks: int, first: bool) -> None:
         super().__init__()
         self.firstconv = _conv(inputs, outputs, normed=not first)
         self.n = nn.GroupNorm(1, outputs)
-        self.blocks = nn.ModuleList(Block(outputs) for _ in range(blocks))
+        self.blocks = nn.ModuleList(VptBlock(outputs) for _ in range(blocks))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Half as high and wide."""
+        """Return an image of half the height and width."""
         x = self.n(functional.max_pool2d(self.firstconv(x), 3, 2, 1))
         for block in self.blocks:
             x = block(x)
         return x
 
 
-class Convolutions(nn.Module):
-    """The stacks, and a dense layer behind them."""
+class VptCnn(nn.Module):
+    """The stacks and a dense layer."""
 
     def __init__(self, shape: VptShape) -> None:
         super().__init__()
         inputs = (shape.channels, *shape.widths)
         pairs = enumerate(zip(inputs, shape.widths, strict=False))
-        self.stacks = nn.ModuleList(Stack(*pair, shape.blocks, number == 0) for number, pair in pairs)
+        self.stacks = nn.ModuleList(VptStack(*pair, shape.blocks, number == 0) for number, pair in pairs)
         side = shape.side
         for _ in shape.widths:
             side = (side + 1) // 2
@@ -127,12 +127,12 @@ class Convolutions(nn.Module):
         return result
 
 
-class VptImages(nn.Module):
-    """VPT's reader of images, with its own names for the weights."""
+class VptImageEncoder(nn.Module):
+    """VPT's image encoder, with VPT's parameter names."""
 
     def __init__(self, shape: VptShape) -> None:
         super().__init__()
-        self.cnn = Convolutions(shape)
+        self.cnn = VptCnn(shape)
         self.linear = _linear(shape.dense, shape.features)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -142,15 +142,15 @@ class VptImages(nn.Module):
 
 
 @dataclass(frozen=True)
-class Report:
+class ConversionReport:
     """How the keys of a file compare with those that a layout expects."""
 
     matched: list[str]
     missing: list[str]
     mismatched: list[str]
-    """Those of another shape, with both shapes."""
+    """Keys of another shape, with both shapes."""
     unused: list[str]
-    """Those that the file has besides."""
+    """Keys of the file that the layout does not have."""
 
     @property
     def share(self) -> float:
@@ -158,46 +158,46 @@ class Report:
         return len(self.matched) / max(1, len(self.matched) + len(self.missing) + len(self.mismatched))
 
     def facts(self) -> dict[str, Any]:
-        """Everything, and how many of each."""
+        """All keys and their counts."""
         named = asdict(self)
         return {**named, "counts": {name: len(keys) for name, keys in named.items()}, "share": self.share}
 
     def words(self) -> str:
-        """The counts, and the first keys of those that are not as they should be."""
-        told = f"{len(self.matched)} keys matched"
+        """A summary: the counts, and the first missing and mismatched keys."""
+        text = f"{len(self.matched)} keys matched"
         for what, keys in (("missing", self.missing), ("mismatched", self.mismatched)):
-            named = ", ".join(keys[:SHOWN]) + (", ..." if len(keys) > SHOWN else "")
-            told += f", {len(keys)} {what}" + (f" ({named})" if keys else "")
-        return f"{told}, {len(self.unused)} not used"
+            named = ", ".join(keys[:SHOWN_KEYS]) + (", ..." if len(keys) > SHOWN_KEYS else "")
+            text += f", {len(keys)} {what}" + (f" ({named})" if keys else "")
+        return f"{text}, {len(self.unused)} not used"
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors or torch file by name; anything else in it is refused, and nothing is run."""
+    """Read the named tensors of a safetensors or torch file; raise if it holds anything else. No code is executed."""
     if not file.is_file():
-        what = "it is a folder" if file.is_dir() else "no such file"
-        raise CheckpointError(f"{file} cannot be converted: {what}.", "name the file that holds the weights")
+        problem = "it is a folder" if file.is_dir() else "no such file"
+        raise CheckpointError(f"{file} cannot be converted: {problem}.", "give the file of weights")
     if file.suffix == ".model":
         raise CheckpointError(
-            f"{file} is a pickle of settings, which could run anything: it is never opened.",
-            "name the .weights file that comes with it; its sizes are read off the tensors",
+            f"{file} is a pickle of settings, which can execute code: it is never opened.",
+            "give the .weights file that comes with it; sizes are inferred from the tensors",
         )
     with file.open("rb") as opened:
         start = opened.read(9)
     if start[:2] == b"\x1f\x8b" or tarfile.is_tarfile(file):
-        raise CheckpointError(f"{file} is an archive.", "unpack it, and name the file of weights that is in it")
+        raise CheckpointError(f"{file} is an archive.", "unpack it, and give the file of weights in it")
     try:
         if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size:
             found: Any = safetensors.torch.load_file(file)
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file that others made can make the readers raise
+    except Exception as error:  # a foreign file can raise anything
         raise CheckpointError(
-            f"{file} is not a file of tensors alone: {_first_line(error)}",
-            "it may be damaged, or hold Python objects, which are never loaded; save it again as a plain state dict",
+            f"{file} is not a file of tensors: {_first_line(error)}",
+            "it is damaged or holds Python objects, which are never loaded; save it again as a plain state dict",
         ) from error
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
         raise CheckpointError(
-            f"{file} holds something else than tensors by name.",
+            f"{file} holds something other than named tensors.",
             "save the state dict alone: torch.save(m.state_dict())",
         )
     return {str(name): tensor.detach() for name, tensor in found.items()}
@@ -208,41 +208,43 @@ def _first_line(error: Exception) -> str:
 
 
 def vpt_shape(tensors: Mapping[str, Tensor]) -> VptShape:
-    """The sizes that a file's tensors speak of; where they say nothing, those of the smallest published model."""
-    plain = VptShape()
+    """Infer the sizes from a file's tensors; unknown sizes are those of the smallest published model."""
+    default = VptShape()
 
-    def size(key: str, axis: int, otherwise: int) -> int:
+    def size(key: str, axis: int, fallback: int) -> int:
         tensor = tensors.get(PREFIX + key)
-        return int(tensor.shape[axis]) if tensor is not None and tensor.ndim > axis else otherwise
+        return int(tensor.shape[axis]) if tensor is not None and tensor.ndim > axis else fallback
 
-    def count(pattern: str, otherwise: int) -> int:
+    def count(pattern: str, fallback: int) -> int:
         numbers = [int(found[1]) for key in tensors if (found := re.match(re.escape(PREFIX) + pattern, key))]
-        return min(max(numbers, default=otherwise - 1), MOST - 1) + 1
+        return min(max(numbers, default=fallback - 1), MAX_STACKS - 1) + 1
 
-    stacks = count(r"cnn\.stacks\.(\d+)\.", len(plain.widths))
+    stacks = count(r"cnn\.stacks\.(\d+)\.", len(default.widths))
     widths = tuple(
-        size(f"cnn.stacks.{n}.firstconv.layer.weight", 0, size(f"cnn.stacks.{n}.n.weight", 0, plain.widths[min(n, 2)]))
+        size(
+            f"cnn.stacks.{n}.firstconv.layer.weight", 0, size(f"cnn.stacks.{n}.n.weight", 0, default.widths[min(n, 2)])
+        )
         for n in range(stacks)
     )
     inputs = size("cnn.dense.layer.weight", 1, size("cnn.dense.norm.weight", 0, 0))
-    side = math.isqrt(inputs // max(1, widths[-1])) * 2**stacks or plain.side
+    side = math.isqrt(inputs // max(1, widths[-1])) * 2**stacks or default.side
     return VptShape(
         widths=widths,
-        blocks=count(r"cnn\.stacks\.\d+\.blocks\.(\d+)\.", plain.blocks),
-        channels=size("cnn.stacks.0.firstconv.layer.weight", 1, plain.channels),
+        blocks=count(r"cnn\.stacks\.\d+\.blocks\.(\d+)\.", default.blocks),
+        channels=size("cnn.stacks.0.firstconv.layer.weight", 1, default.channels),
         side=side,
-        dense=size("cnn.dense.layer.weight", 0, plain.dense),
-        features=size("linear.layer.weight", 0, plain.features),
+        dense=size("cnn.dense.layer.weight", 0, default.dense),
+        features=size("linear.layer.weight", 0, default.features),
     )
 
 
-def compare(shape: VptShape, tensors: Mapping[str, Tensor]) -> Report:
-    """Say of every key that a VPT policy of these sizes has, and of every key of the file, how it fared."""
+def compare_keys(shape: VptShape, tensors: Mapping[str, Tensor]) -> ConversionReport:
+    """Compare the keys and shapes of a VPT image encoder of these sizes with those of the file."""
     with torch.device("meta"):
-        expected = {PREFIX + key: tuple(tensor.shape) for key, tensor in VptImages(shape).state_dict().items()}
+        expected = {PREFIX + key: tuple(tensor.shape) for key, tensor in VptImageEncoder(shape).state_dict().items()}
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     wrong = [key for key, size in expected.items() if key in found and found[key] != size]
-    return Report(
+    return ConversionReport(
         matched=[key for key, size in expected.items() if found.get(key) == size],
         missing=[key for key in expected if key not in found],
         mismatched=[f"{key}: expected {expected[key]}, found {found[key]}" for key in wrong],
@@ -250,36 +252,38 @@ def compare(shape: VptShape, tensors: Mapping[str, Tensor]) -> Report:
     )
 
 
-def copy_matching(shape: VptShape, tensors: Mapping[str, Tensor], report: Report) -> dict[str, Tensor]:
-    """The weights of our own network: those that matched, and for the rest what a new network starts from."""
+def copy_matching(shape: VptShape, tensors: Mapping[str, Tensor], report: ConversionReport) -> dict[str, Tensor]:
+    """The weights of the image encoder: matched keys are copied, the others are initialised."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        state: dict[str, Tensor] = VptImages(shape).state_dict()
+        state: dict[str, Tensor] = VptImageEncoder(shape).state_dict()
     for key in report.matched:
         state[key.removeprefix(PREFIX)] = tensors[key].float().contiguous()
     return state
 
 
 def write_trunk(folder: Path, shape: VptShape, state: Mapping[str, Tensor], origin: Mapping[str, Any]) -> None:
-    """Write a folder that `policy.trunk` can name; it is one when its trunk.json is there."""
+    """Write a folder for `policy.trunk`; it is complete once trunk.json exists."""
     folder.mkdir(parents=True, exist_ok=True)
     data = safetensors.torch.save(dict(state))
     write_bytes(folder / "trunk.safetensors", data)
-    told = {"version": VERSION, "kind": KIND, "shape": asdict(shape), "sha256": hashlib.sha256(data).hexdigest()}
-    write_json(folder / "trunk.json", told | {"origin": dict(origin)})
+    description = {"version": VERSION, "kind": KIND, "shape": asdict(shape), "sha256": hashlib.sha256(data).hexdigest()}
+    write_json(folder / "trunk.json", description | {"origin": dict(origin)})
 
 
 def read_trunk(folder: Path) -> tuple[VptShape, dict[str, Tensor]]:
     """The inverse of `write_trunk`."""
     hint = "convert it again: slipstream convert vpt FILE --out DIR"
     try:
-        told = json.loads((folder / "trunk.json").read_text(encoding="utf-8"))
-        if (told["version"], told["kind"]) != (VERSION, KIND):
-            raise ConfigError(f"{folder} is a trunk of the kind {told['kind']}, version {told['version']}.", hint)
+        description = json.loads((folder / "trunk.json").read_text(encoding="utf-8"))
+        if (description["version"], description["kind"]) != (VERSION, KIND):
+            raise ConfigError(
+                f"{folder} is a trunk of the kind {description['kind']}, version {description['version']}.", hint
+            )
         data = (folder / "trunk.safetensors").read_bytes()
-        if hashlib.sha256(data).hexdigest() != told["sha256"]:
+        if hashlib.sha256(data).hexdigest() != description["sha256"]:
             raise ConfigError(f"{folder / 'trunk.safetensors'} is damaged: its sha256 has changed.", hint)
-        shape = VptShape(**(told["shape"] | {"widths": tuple(told["shape"]["widths"])}))
+        shape = VptShape(**(description["shape"] | {"widths": tuple(description["shape"]["widths"])}))
         return shape, safetensors.torch.load(data)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise ConfigError(f"The trunk in {folder} cannot be read: {error}.", hint) from error

@@ -1,4 +1,4 @@
-"""What a policy is: what it sees, what it does, and the network between; as a checkpoint tells it."""
+"""The design of a policy: observation and action spaces and network settings, as a checkpoint describes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.errors import ConfigError
-from slipstream.policies.parameter_layout import DENSE, GRU, LSTM, Chain, PlainWeights, PolicyStack, head_table
+from slipstream.policies.parameter_layout import DENSE, GRU, LSTM, NetworkSpec, PolicyLayout, UnpaddedLayout, head_table
 from slipstream.policies.token_encoder import POOLED, token_slots
 from slipstream.settings import PolicySettings
 
@@ -19,90 +19,100 @@ MEMORIES = {"none": DENSE, "gru": GRU, "lstm": LSTM}
 
 @dataclass(frozen=True)
 class Design:
-    """All that sizes a policy, its weights and its kernels."""
+    """Everything that determines a policy's networks and the layout of their weights."""
 
     obs: ObsSpec
     action: ActionSpec
     policy: PolicySettings
     value: bool = True
-    """Whether it tells a value too; without one, continuous actions have a deviation of their own in every state."""
+    """Whether there is a value function (PPO). Without one (SAC) the standard deviation depends on the state."""
 
     def __post_init__(self) -> None:
         image, trunk = self.policy.image, self.policy.trunk
         if image == "frozen" and trunk is None:
             hint = "set policy.trunk to the folder of a CLIP model or of `slipstream convert`, or to run:DIR"
-            raise ConfigError("`policy.image` = frozen says nothing about which network reads the images.", hint)
+            raise ConfigError(
+                "`policy.image` = frozen needs `policy.trunk`, the network that encodes the images.", hint
+            )
         if image != "frozen" and trunk is not None:
-            hint = "set policy.image=frozen, or leave policy.trunk out"
-            raise ConfigError(f"`policy.trunk` = {trunk} does nothing while `policy.image` = {image}.", hint)
+            hint = "set policy.image=frozen, or remove policy.trunk"
+            raise ConfigError(f"`policy.trunk` = {trunk} has no effect with `policy.image` = {image}.", hint)
 
     @property
     def frozen(self) -> bool:
-        """Whether a trunk that is never trained reads its images."""
+        """Whether a frozen, pretrained trunk encodes the images."""
         return self.policy.image == "frozen" and any(field.kind == "image" for field in self.obs.fields)
 
     @property
     def fused(self) -> bool:
-        """Whether the compiled kernels can run it: vectors or one set of tokens in, layers and memories between."""
+        """Whether the compiled kernels can run the policy: its observation is a vector or one set of tokens."""
         return self.obs.plain or self.tokens is not None
 
     @property
     def tokens(self) -> ObsField | None:
-        """The tokens that the compiled kernels read: where they are all there is to see, and one network sees them."""
+        """The token field that the compiled kernels can read: the only field, read by a single network."""
         fields = self.obs.fields
         alone = len(fields) == 1 and fields[0].kind == "tokens" and (self.policy.shared or not self.value)
         return fields[0] if alone else None
 
     @cached_property
-    def weights(self) -> PolicyStack | PlainWeights:
-        """The layout of its weights."""
+    def weights(self) -> PolicyLayout | UnpaddedLayout:
+        """The layout of the weights in a flat vector."""
         if self.fused:
             return self.stack
         from slipstream.policies.torch_policy import ActorCritic
 
-        return PlainWeights({name: tuple(p.shape) for name, p in ActorCritic(self).named_parameters()})
+        return UnpaddedLayout({name: tuple(p.shape) for name, p in ActorCritic(self).named_parameters()})
 
     @cached_property
-    def stack(self) -> PolicyStack:
-        """The tables of a network that the kernels run."""
+    def stack(self) -> PolicyLayout:
+        """The layout of the weights and layers as the kernels read it."""
         p, tokens = self.policy, self.tokens is not None
-        chain = Chain(
-            "", POOLED if tokens else self.obs.floats, p.hidden, 0, p.activation, p.layer_norm, MEMORIES[p.memory],
-            p.memory_size, p.memory_layers, p.features if tokens else 0,
-        )  # fmt: skip
-        return PolicyStack(chain, self.action, p.shared, p.squash, self.value, token_slots if tokens else None)
+        network = NetworkSpec(
+            name="",
+            inputs=POOLED if tokens else self.obs.floats,
+            hidden=p.hidden,
+            outputs=0,
+            activation=p.activation,
+            norm=p.layer_norm,
+            memory=MEMORIES[p.memory],
+            memory_size=p.memory_size,
+            memory_layers=p.memory_layers,
+            joined=p.features if tokens else 0,
+        )
+        return PolicyLayout(network, self.action, p.shared, p.squash, self.value, token_slots if tokens else None)
 
     @cached_property
     def head(self) -> Array:
-        """What the kernels need to know to choose among outputs."""
+        """The head table, which describes the action distribution to the kernels."""
         if self.fused:
             return self.stack.head
         return head_table(self.action, self.policy.squash, not self.value, 0, 0)
 
     @property
     def outputs(self) -> int:
-        """Numbers that the policy gives for a row."""
+        """Outputs of the policy per row: logits, or means (and log standard deviations)."""
         return self.action.outputs * (2 if self.action.kind == "continuous" and not self.value else 1)
 
     @property
     def squashed(self) -> bool:
-        """Whether continuous actions are bent by tanh."""
+        """Whether continuous actions are squashed by tanh."""
         return self.action.kind == "continuous" and (self.policy.squash or not self.value)
 
     @property
     def state_size(self) -> int:
-        """Floats of a row's memory."""
+        """Floats of a row's recurrent state."""
         if self.fused:
             return self.stack.state_size
         p = self.policy
         if p.memory == "none":
             return 0
-        nets = 1 if p.shared or not self.value else 2
-        return nets * p.memory_layers * p.memory_size * (2 if p.memory == "lstm" else 1)
+        networks = 1 if p.shared or not self.value else 2
+        return networks * p.memory_layers * p.memory_size * (2 if p.memory == "lstm" else 1)
 
     @property
     def sequence(self) -> int:
-        """Steps of a sequence; 1 without memory."""
+        """Steps of a training sequence; 1 without recurrent layers."""
         return self.policy.sequence if self.state_size else 1
 
     def initial_weights(self, seed: int) -> Array:
@@ -114,7 +124,7 @@ class Design:
         return self.weights.flatten(initial_weights(self, seed))
 
     def of_value(self) -> Array:
-        """1 for every weight that only the value depends on, 0 for the rest, in the flat layout."""
+        """A flat mask: 1 for every weight that only the value depends on, 0 for the others."""
         marks = {name: np.zeros(array.shape, np.float32) for name, array in self.weights.named(self._zeros()).items()}
         for name, array in marks.items():
             if name.startswith("value."):
@@ -128,7 +138,7 @@ class Design:
 
     @cached_property
     def numbers(self) -> int:
-        """Numbers that are normalised: those of the observed vectors, and behind them what a frozen trunk gives."""
+        """Inputs that are normalised: those of the observation vectors, then the features of a frozen trunk."""
         if not self.frozen:
             return self.obs.floats
         from slipstream.policies.pretrained import head_design
@@ -137,39 +147,44 @@ class Design:
 
     @property
     def params_and_stats_size(self) -> int:
-        """Length of a pack: the weights, then mean and scale of the numbers."""
+        """Length of `params_and_stats`: the weights, then mean and scale of the normalised inputs."""
         return self.weights.size + 2 * self.numbers
 
     def split_params_and_stats(self, params_and_stats: Array) -> tuple[Array, Array, Array]:
-        """Views of the weights, the mean and the scale in a pack."""
+        """Views of the weights, the mean and the scale in `params_and_stats`."""
         size, numbers = self.weights.size, self.numbers
         return params_and_stats[:size], params_and_stats[size : size + numbers], params_and_stats[size + numbers :]
 
     def write_normaliser(self, params_and_stats: Array, mean: Array, scale: Array) -> None:
-        """Let a pack read observations by this mean and scale; those of vectors alone leave a trunk's as they are."""
+        """Write mean and scale into `params_and_stats`; if they cover only the vectors, those of a trunk stay."""
         _, own_mean, own_scale = self.split_params_and_stats(params_and_stats)
         own_mean[: len(mean)], own_scale[: len(scale)] = mean, scale
 
     def initial_params_and_stats(self, seed: int) -> Array:
-        """The pack that a run starts from: first weights, and observations as they are."""
+        """The `params_and_stats` that a run starts from: initial weights, observations not normalised."""
         params_and_stats = np.zeros(self.params_and_stats_size, np.float32)
         params, _, scale = self.split_params_and_stats(params_and_stats)
         params[:], scale[:] = self.initial_weights(seed), 1.0
         return params_and_stats
 
     def describe(self) -> dict[str, Any]:
-        """What a checkpoint must say so that the policy can act again."""
+        """The description that a checkpoint stores, from which `read` builds the design again."""
         policy = self.policy.model_dump(mode="json")
-        told = {"obs": self.obs.describe(), "action": self.action.describe(), "policy": policy, "value": self.value}
+        description = {
+            "obs": self.obs.describe(),
+            "action": self.action.describe(),
+            "policy": policy,
+            "value": self.value,
+        }
         if self.frozen:
             from slipstream.policies.pretrained import describe_trunk
 
-            told["trunk"] = describe_trunk(self)
-        return told
+            description["trunk"] = describe_trunk(self)
+        return description
 
     @classmethod
     def read(cls, description: dict[str, Any]) -> Design:
-        """The inverse of `describe`; refuses a trunk that is missing or not the one that was described."""
+        """The inverse of `describe`; raises if the frozen trunk is missing or is not the one described."""
         obs, action = ObsSpec.read(description["obs"]), ActionSpec.read(description["action"])
         design = cls(obs, action, PolicySettings.model_validate(description["policy"]), bool(description["value"]))
         if design.frozen:
@@ -180,21 +195,32 @@ class Design:
 
 
 class PolicyActor(Protocol):
-    """The acting copy of a policy: a pack of weights and normaliser, and the memory to run it in."""
+    """The acting copy of a policy: weights and normaliser, and the scratch memory to run them in."""
 
     design: Design
 
     def load(self, params_and_stats: Array) -> None:
-        """Act with the weights and normaliser of `params_and_stats`, which is used where it stands."""
+        """Act with the weights and normaliser of `params_and_stats`, without a copy if possible."""
 
     def act(
-        self, rows: Array, obs: Array, mask: Array, streams: Array, sampled: bool, action: Array, log_prob: Array,
-        value: Array, states: Array,
-    ) -> None:  # fmt: skip
-        """Write action, log-probability and value of `rows` and move their states on; all arrays indexed by row."""
+        self,
+        rows: Array,
+        obs: Array,
+        mask: Array,
+        streams: Array,
+        sampled: bool,
+        action: Array,
+        log_prob: Array,
+        value: Array,
+        states: Array,
+    ) -> None:
+        """Write action, log-probability and value of `rows` and advance their recurrent states.
+
+        All arrays are indexed by row. `sampled` False selects the most likely action. `streams` are RNG streams.
+        """
 
     def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
         """Write the value of `rows`."""
 
-    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
-        """Write the policy's outputs (and log deviations) of `rows` and move their states on."""
+    def outputs(self, rows: Array, obs: Array, states: Array, out: Array) -> None:
+        """Write the policy's outputs of `rows` (and log standard deviations) and advance their recurrent states."""

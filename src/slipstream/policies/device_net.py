@@ -18,7 +18,7 @@ from torch.nn import functional
 from slipstream.contracts import Array
 from slipstream.policies.design import Design
 from slipstream.policies.linear_algebra import ONE, hyperbolic_tangent, logistic, normalise
-from slipstream.policies.parameter_layout import COLUMNS, DENSE, IN_COLUMNS, STATE, Layer
+from slipstream.policies.parameter_layout import COLUMNS, DENSE, IN_COLUMNS, STATE, LayerSpec
 from slipstream.system.gpu_kernels import launch
 from slipstream.system.numba_compile import compiled_fused
 
@@ -317,7 +317,7 @@ class DeviceNet:
         return flat
 
 
-def _offsets(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
+def _offsets(layers: tuple[LayerSpec, ...]) -> list[tuple[LayerSpec, int]]:
     """Each layer with the offset of its weights."""
     at, found = 0, []
     for layer in layers:
@@ -326,7 +326,7 @@ def _offsets(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
     return found
 
 
-def _split(flat: Tensor, layer: Layer, at: int) -> LayerWeights:
+def _split(flat: Tensor, layer: LayerSpec, at: int) -> LayerWeights:
     """The weights of a layer as views of the flat ones."""
     slots = layer.slots(at)
     views = [flat[slot.offset : slot.end].view(slot.rows, slot.columns) for slot in slots]

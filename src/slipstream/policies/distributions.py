@@ -1,8 +1,12 @@
-"""What the policy's outputs mean: probabilities, samples, entropy, and their slopes, row by row.
+"""Action distributions as compiled kernels: log-probabilities, samples, entropies and gradients, row by row.
 
-Outputs of one row are logits (the parts of a choice side by side, one number for a switch) or means (followed by
-log deviations where every state has its own); `head` is `layout.head_table`. Ruled-out options get a very low logit, so
-that their probability is exactly 0. A squashed action is kept as it was before tanh, where its density is a Gaussian's.
+This is the only compiled implementation; the fused, torch, SAC and device code paths call it. `ActorCritic` in
+`torch_policy.py` has the same formulas in torch.
+
+The outputs of one row are logits (the parts of a discrete action side by side, one logit for a binary part) or means
+(followed by log standard deviations where these depend on the state). `head` is `parameter_layout.head_table`. Masked
+options get a very low logit, so that their probability is exactly 0. A squashed action is stored before tanh, where its
+density is Gaussian.
 """
 
 from __future__ import annotations
@@ -18,20 +22,23 @@ from slipstream.system.numba_compile import Number, compiled_fused
 from slipstream.system.rng import uniform
 
 MASKED = np.float32(-1e9)
+"""The logit of a masked option; a binary part whose `off` is masked has the logit -MASKED."""
 SURE = np.float32(5e8)
+"""Binary logits beyond this are masked: the probability is exactly 0 or 1."""
 LOWEST = np.float32(-1e6)
+"""The least logit in sums over options, so that masked ones add 0 instead of NaN."""
 HALF_LOG_2PI = np.float32(0.5 * math.log(2 * math.pi))
 LOG_2 = np.float32(math.log(2.0))
 TWO_PI = np.float32(2 * math.pi)
 LOG_STD_LOW, LOG_STD_HIGH = np.float32(-20), np.float32(2)
-# Gauss-Hermite points and weights for the mean of a function under a standard normal.
-NODES = np.array([0.0, 1.3556262, -1.3556262, 2.8569700, -2.8569700], np.float32)
-SHARES = np.array([0.53333333, 0.22207592, 0.22207592, 0.011257411, 0.011257411], np.float32)
+# Gauss-Hermite nodes and weights for the mean of a function under a standard normal distribution.
+HERMITE_NODES = np.array([0.0, 1.3556262, -1.3556262, 2.8569700, -2.8569700], np.float32)
+HERMITE_WEIGHTS = np.array([0.53333333, 0.22207592, 0.22207592, 0.011257411, 0.011257411], np.float32)
 
 
 @compiled_fused
 def apply_mask(logits: Array, mask: Array, head: Array) -> None:
-    """Rule out the options whose mask is 0."""
+    """Set the logits of one row so that options whose mask is 0 have probability 0."""
     at, column = 0, 0
     for part in range(head.size - HEAD_PARTS):
         size = head[HEAD_PARTS + part]
@@ -50,7 +57,7 @@ def apply_mask(logits: Array, mask: Array, head: Array) -> None:
 
 @compiled_fused
 def softmax_part(logits: Array, start: int, size: int, probs: Array) -> Number:
-    """Write the probabilities of one part and return the log of the normaliser."""
+    """Write the probabilities of one part of a discrete action and return the log of the normaliser."""
     top = logits[start]
     for j in range(start + 1, start + size):
         top = max(top, logits[j])
@@ -66,8 +73,8 @@ def softmax_part(logits: Array, start: int, size: int, probs: Array) -> Number:
 
 
 @compiled_fused
-def switch_on(logit: Number) -> Number:
-    """The chance that a switch is on, exactly 0 or 1 where the other is ruled out."""
+def binary_prob(logit: Number) -> Number:
+    """The probability that a binary part is 1; exactly 0 or 1 if the other option is masked."""
     if logit > SURE:
         return ONE
     return ZERO if logit < -SURE else logistic(logit)
@@ -75,21 +82,21 @@ def switch_on(logit: Number) -> Number:
 
 @compiled_fused
 def log_squash(x: Number) -> Number:
-    """log(1 - tanh(x)^2), by which squashing thins a density out."""
+    """log(1 - tanh(x)^2), the log-determinant of tanh."""
     return TWO * (LOG_2 - x - softplus(-TWO * x))
 
 
 @compiled_fused
 def log_deviation(outputs: Array, log_std: Array, head: Array, k: int) -> Number:
-    """The log standard deviation of one continuous action."""
+    """The log standard deviation of dimension `k` of a continuous action."""
     if head[HEAD_KIND] == SQUASHED_OWN:
         return min(max(outputs[head[HEAD_OUTPUTS] + k], LOG_STD_LOW), LOG_STD_HIGH)
     return log_std[k]
 
 
 @compiled_fused
-def normal(streams: Array, row: int) -> Number:
-    """A standard normal number from a row's own stream."""
+def standard_normal(streams: Array, row: int) -> Number:
+    """Draw a standard normal number from the RNG stream of a row."""
     radius = np.float32(math.sqrt(-TWO * np.float32(math.log(uniform(streams, row)))))
     return radius * np.float32(math.cos(TWO_PI * uniform(streams, row)))
 
@@ -98,33 +105,33 @@ def normal(streams: Array, row: int) -> Number:
 def sample(
     outputs: Array, log_std: Array, head: Array, streams: Array, row: int, probs: Array, action: Array
 ) -> Number:
-    """Draw an action from the row's own stream, write it, and return its log-probability."""
+    """Sample an action with the RNG stream of `row`, write it to `action`, and return its log-probability."""
     log_prob = ZERO
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
-            noise, log_dev = normal(streams, row), log_deviation(outputs, log_std, head, k)
-            action[k] = outputs[k] + noise * exponential(log_dev)
-            log_prob -= HALF * noise * noise + log_dev + HALF_LOG_2PI
+            noise, log_sigma = standard_normal(streams, row), log_deviation(outputs, log_std, head, k)
+            action[k] = outputs[k] + noise * exponential(log_sigma)
+            log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
             if head[HEAD_KIND] >= SQUASHED:
                 log_prob -= log_squash(action[k])
         return log_prob
     start = 0
     for part in range(head.size - HEAD_PARTS):
         size = head[HEAD_PARTS + part]
-        mark = uniform(streams, row)
+        threshold = uniform(streams, row)
         if size < 0:
-            on = mark <= switch_on(outputs[start])
+            on = threshold <= binary_prob(outputs[start])
             action[part] = 1 if on else 0
             log_prob -= softplus(-outputs[start]) if on else softplus(outputs[start])
             start += 1
             continue
         normaliser = softmax_part(outputs, start, size, probs)
-        choice, seen = -1, ZERO
+        choice, cumulative = -1, ZERO
         for j in range(size):
-            seen += probs[start + j]
+            cumulative += probs[start + j]
             if probs[start + j] > ZERO:
                 choice = j
-                if mark < seen:
+                if threshold < cumulative:
                     break
         action[part] = choice
         log_prob += outputs[start + choice] - normaliser
@@ -134,7 +141,7 @@ def sample(
 
 @compiled_fused
 def greedy(outputs: Array, head: Array, action: Array) -> None:
-    """Write the likeliest action."""
+    """Write the mode of the distribution to `action`."""
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
             action[k] = outputs[k]
@@ -158,29 +165,29 @@ def greedy(outputs: Array, head: Array, action: Array) -> None:
 def log_prob_and_entropy(
     outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, result: Array
 ) -> None:
-    """Write log-probability and entropy of an action; `probs` keeps what `add_log_prob_gradient` needs.
+    """Write log-probability and entropy of an action to `result` [2]; `add_log_prob_gradient` reuses `probs`.
 
-    The entropy of a squashed Gaussian is its Gaussian's plus the mean of `log_squash`, by five points of quadrature.
+    The entropy of a squashed Gaussian is that of the Gaussian plus the mean of `log_squash`, by quadrature.
     """
     log_prob, entropy = ZERO, ZERO
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
-            log_dev = log_deviation(outputs, log_std, head, k)
-            noise = (action[k] - outputs[k]) * exponential(-log_dev)
+            log_sigma = log_deviation(outputs, log_std, head, k)
+            noise = (action[k] - outputs[k]) * exponential(-log_sigma)
             probs[k] = noise
-            log_prob -= HALF * noise * noise + log_dev + HALF_LOG_2PI
-            entropy += log_dev + HALF_LOG_2PI + HALF
+            log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
+            entropy += log_sigma + HALF_LOG_2PI + HALF
             if head[HEAD_KIND] >= SQUASHED:
                 log_prob -= log_squash(action[k])
-                for i in range(NODES.size):
-                    entropy += SHARES[i] * log_squash(outputs[k] + exponential(log_dev) * NODES[i])
+                for i in range(HERMITE_NODES.size):
+                    entropy += HERMITE_WEIGHTS[i] * log_squash(outputs[k] + exponential(log_sigma) * HERMITE_NODES[i])
     else:
         start = 0
         for part in range(head.size - HEAD_PARTS):
             size = head[HEAD_PARTS + part]
             if size < 0:
                 logit = outputs[start]
-                probs[start] = switch_on(logit)
+                probs[start] = binary_prob(logit)
                 log_prob -= softplus(-logit) if action[part] else softplus(logit)
                 if abs(logit) < SURE:
                     entropy += softplus(logit) - logit * probs[start]
@@ -199,25 +206,40 @@ def log_prob_and_entropy(
 
 @compiled_fused
 def add_log_prob_gradient(
-    outputs: Array, log_std: Array, head: Array, action: Array, probs: Array, by_logp: Number, by_entropy: Number,
-    result: Array, log_std_result: Array,
-) -> None:  # fmt: skip
-    """Write d(loss)/d(outputs), given d(loss)/d(logp) and d(loss)/d(entropy), after `log_prob_and_entropy` of the same row."""
+    outputs: Array,
+    log_std: Array,
+    head: Array,
+    action: Array,
+    probs: Array,
+    by_log_prob: Number,
+    by_entropy: Number,
+    result: Array,
+    log_std_result: Array,
+) -> None:
+    """Write d(loss)/d(outputs), given d(loss)/d(log_prob) and d(loss)/d(entropy).
+
+    Call `log_prob_and_entropy` for the same row first. d(loss)/d(log_std) is added to `log_std_result`.
+    """
     if head[HEAD_KIND] != CHOICES:
         for k in range(head[HEAD_OUTPUTS]):
-            noise, log_dev = probs[k], log_deviation(outputs, log_std, head, k)
-            deviation = exponential(log_dev)
-            by_mean, by_deviation = (
-                by_logp * noise * exponential(-log_dev),
-                by_logp * (noise * noise - ONE) + by_entropy,
+            noise, log_sigma = probs[k], log_deviation(outputs, log_std, head, k)
+            sigma = exponential(log_sigma)
+            by_mean, by_log_sigma = (
+                by_log_prob * noise * exponential(-log_sigma),
+                by_log_prob * (noise * noise - ONE) + by_entropy,
             )
             if head[HEAD_KIND] >= SQUASHED:
-                for i in range(NODES.size):
-                    bent = -TWO * hyperbolic_tangent(outputs[k] + deviation * NODES[i]) * SHARES[i] * by_entropy
-                    by_mean += bent
-                    by_deviation += bent * deviation * NODES[i]
+                for i in range(HERMITE_NODES.size):
+                    squash_term = (
+                        -TWO
+                        * hyperbolic_tangent(outputs[k] + sigma * HERMITE_NODES[i])
+                        * HERMITE_WEIGHTS[i]
+                        * by_entropy
+                    )
+                    by_mean += squash_term
+                    by_log_sigma += squash_term * sigma * HERMITE_NODES[i]
             result[k] = by_mean
-            log_std_result[k] += by_deviation
+            log_std_result[k] += by_log_sigma
         return
     start = 0
     for part in range(head.size - HEAD_PARTS):
@@ -225,10 +247,10 @@ def add_log_prob_gradient(
         if size < 0:
             on = probs[start]
             chosen = ONE if action[part] else ZERO
-            bent = ZERO
+            entropy_term = ZERO
             if abs(outputs[start]) < SURE:
-                bent = outputs[start] * on * (ONE - on)
-            result[start] = by_logp * (chosen - on) - by_entropy * bent
+                entropy_term = outputs[start] * on * (ONE - on)
+            result[start] = by_log_prob * (chosen - on) - by_entropy * entropy_term
             start += 1
             continue
         # logits = log p + constant, so H = sum p (c - logit) and dH/dlogit_j = -p_j (logit_j - mean logit).
@@ -236,6 +258,83 @@ def add_log_prob_gradient(
         for j in range(start, start + size):
             mean += probs[j] * max(outputs[j], LOWEST)
         for j in range(start, start + size):
-            result[j] = -probs[j] * (by_logp + by_entropy * (max(outputs[j], LOWEST) - mean))
-        result[start + np.int64(action[part])] += by_logp
+            result[j] = -probs[j] * (by_log_prob + by_entropy * (max(outputs[j], LOWEST) - mean))
+        result[start + np.int64(action[part])] += by_log_prob
         start += size
+
+
+@compiled_fused
+def select_action(
+    outputs: Array,
+    log_std: Array,
+    head: Array,
+    mask: Array,
+    masked: bool,
+    streams: Array,
+    row: int,
+    probs: Array,
+    sampled: bool,
+    action: Array,
+    log_prob: Array,
+) -> None:
+    """Write the action of one row: sampled, with its log-probability, or the mode. `mask` is read if `masked`."""
+    if masked:
+        apply_mask(outputs, mask, head)
+    if sampled:
+        log_prob[row] = sample(outputs, log_std, head, streams, row, probs, action)
+    else:
+        greedy(outputs, head, action)
+
+
+@compiled_fused
+def rsample_squashed(outputs: Array, head: Array, noise: Array, action: Array) -> Number:
+    """Write the reparameterised action after tanh, given standard normal noise; return its log-probability."""
+    log_prob = ZERO
+    for k in range(head[HEAD_OUTPUTS]):
+        log_sigma = log_deviation(outputs, outputs, head, k)
+        raw = outputs[k] + noise[k] * exponential(log_sigma)
+        action[k] = hyperbolic_tangent(raw)
+        log_prob -= HALF * noise[k] * noise[k] + log_sigma + HALF_LOG_2PI + log_squash(raw)
+    return log_prob
+
+
+@compiled_fused
+def rsample_gradient(
+    outputs: Array, action: Array, noise: Array, by_action: Array, by_log_prob: Number, result: Array
+) -> None:
+    """Write d(loss)/d(outputs) of `rsample_squashed`, given d(loss)/d(action) and d(loss)/d(log_prob)."""
+    parts = action.size
+    for k in range(parts):
+        a, log_sigma = action[k], outputs[parts + k]
+        by_raw = by_action[k] * (ONE - a * a) + TWO * by_log_prob * a
+        result[k] = by_raw
+        if LOG_STD_LOW <= log_sigma <= LOG_STD_HIGH:
+            result[parts + k] = by_raw * noise[k] * exponential(log_sigma) - by_log_prob
+
+
+@compiled_fused
+def categorical_entropy(logits: Array, mask: Array, head: Array, probs: Array) -> Number:
+    """Mask the logits of a single discrete action, write its probabilities, and return the entropy."""
+    if mask.size:
+        apply_mask(logits, mask, head)
+    normaliser, total = softmax_part(logits, 0, probs.size, probs), ZERO
+    for j in range(probs.size):
+        if probs[j] > ZERO:
+            total += probs[j] * (normaliser - logits[j])
+    return total
+
+
+@compiled_fused
+def soft_value_gradient(logits: Array, q: Array, alpha: Number, weight: Number, result: Array) -> Number:
+    """Write `weight` * d(sum p (alpha log p - Q))/d(logits) of a discrete action; return sum p Q. Overwrites `q`."""
+    probs = np.zeros(q.size, np.float32)
+    normaliser, mean, value = softmax_part(logits, 0, q.size, probs), ZERO, ZERO
+    for j in range(q.size):
+        if probs[j] > ZERO:
+            value += probs[j] * q[j]
+            q[j] = alpha * (logits[j] - normaliser) - q[j]
+            mean += probs[j] * q[j]
+    for j in range(q.size):
+        if probs[j] > ZERO:
+            result[j] = weight * probs[j] * (q[j] - mean)
+    return value

@@ -1,4 +1,4 @@
-"""How a network reads observations: vectors normalised, images by convolutions, tokens as a set; all side by side."""
+"""Observation encoders in torch: vectors are normalised, images convolved, tokens pooled; features are concatenated."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from slipstream.policies.token_encoder import ABSENT, FEATURE_SIZE, PLACE_SIZE, 
 from slipstream.settings import PolicySettings
 
 LIMIT = float(OBS_LIMIT)
-"""A number of NumPy would break every compiled forward pass in two."""
+"""A Python float: a NumPy scalar would cause a graph break in every compiled forward pass."""
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Channels, kernel and stride of each convolution."""
+"""Output channels, kernel size and stride of each convolution of the Nature CNN."""
 NATURE_SMALL = ((32, 4, 2), (64, 3, 1), (64, 3, 1))
-"""The same for images that those would shrink to nothing."""
+"""The same for images below SMALL pixels, which NATURE would reduce to nothing."""
 SMALL = 36
 IMPALA = (16, 32, 32)
 
 
 class Encoder(nn.Module):
-    """Turns rows of observations [rows, obs.width] into features [rows, width]."""
+    """Encodes observations [rows, obs.width] as features [rows, width]."""
 
     def __init__(self, obs: ObsSpec, policy: PolicySettings) -> None:
         super().__init__()
         self.obs = obs
         self.fields = [field for field in obs.fields if field.kind != "vector"]
-        self.readers = nn.ModuleList(make_reader(field, policy) for field in self.fields)
+        self.readers = nn.ModuleList(make_field_encoder(field, policy) for field in self.fields)
         self.width = obs.floats + len(self.fields) * policy.features
 
     def forward(self, rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-        """Normalise the vectors by `mean` and `scale` and read everything else."""
+        """Normalise the vectors by `mean` and `scale`, encode the other fields, and concatenate."""
         vectors = rows if self.obs.plain else rows[:, : 4 * self.obs.floats].contiguous().view(torch.float32)
         numbers = (vectors - mean) * scale
         parts = [torch.where(scale == 1, numbers, numbers.clamp(-LIMIT, LIMIT))]
@@ -46,23 +46,23 @@ class Encoder(nn.Module):
             parts.append(reader(rows[:, start : start + field.bytes].reshape(-1, *field.shape)))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
-    def hidden(self) -> Iterator[tuple[str, nn.Module]]:
-        """What gives the outputs of its layers, by name."""
+    def hidden_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """The modules whose outputs are those of the layers, by name."""
         for field, reader in zip(self.fields, self.readers, strict=True):
             for number, module in enumerate(reader.stages):  # type: ignore[arg-type]
                 yield f"{field.name or field.kind}.{number}", module
 
 
-def make_reader(field: ObsField, policy: PolicySettings) -> ImageReader | TokenReader:
-    """What reads an image or a set of tokens into `policy.features` numbers."""
+def make_field_encoder(field: ObsField, policy: PolicySettings) -> ImageEncoder | TokenEncoder:
+    """An encoder of an image or a set of tokens with `policy.features` outputs."""
     if field.kind == "tokens":
-        return TokenReader(policy.features)
+        return TokenEncoder(policy.features)
     assert policy.image != "frozen"
-    return ImageReader(field.planes, policy.image, policy.features)
+    return ImageEncoder(field.planes, policy.image, policy.features)
 
 
-class ImageReader(nn.Module):
-    """Convolutions and one layer; pixels are uint8 up to here."""
+class ImageEncoder(nn.Module):
+    """Convolutions and a dense layer, on uint8 pixels."""
 
     def __init__(self, shape: tuple[int, int, int], kind: Literal["nature", "impala"], features: int) -> None:
         super().__init__()
@@ -72,13 +72,13 @@ class ImageReader(nn.Module):
         self.stages = nn.Sequential(*stages, nn.Sequential(nn.Flatten(), nn.Linear(width, features), nn.ReLU()))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """From [rows, height, width, channels] to [rows, features]; frames may stand before height."""
+        """From [rows, height, width, channels], or [rows, frames, height, ...], to [rows, features]."""
         device = pixels.device.type
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         planes = pixels.movedim(-1, -3).flatten(1, -3)
         if device != "cpu":
             image = planes.to(kind, memory_format=torch.channels_last) / 255
-        else:  # only the way back is faster with channels last; bytes are turned round sooner than floats
+        else:  # channels last is faster in the backward pass only; bytes are transposed faster than floats
             back = torch.is_grad_enabled()
             turned = planes.contiguous(memory_format=torch.channels_last) if back else planes
             image = turned.to(kind).div_(255)
@@ -87,7 +87,7 @@ class ImageReader(nn.Module):
 
 
 def nature(shape: tuple[int, int, int]) -> list[nn.Module]:
-    """Three convolutions, with kernels no larger than what is left of the image."""
+    """The three convolutions of the Nature CNN, with kernels no larger than their input."""
     channels, *sides = shape
     stages: list[nn.Module] = []
     for outputs, kernel, stride in NATURE if min(sides) >= SMALL else NATURE_SMALL:
@@ -99,7 +99,7 @@ def nature(shape: tuple[int, int, int]) -> list[nn.Module]:
 
 
 def impala(channels: int) -> list[nn.Module]:
-    """Three blocks, each of which halves the image and adds two residuals to it."""
+    """The three blocks of the IMPALA CNN, each of which halves the image and has two residual blocks."""
     stages: list[nn.Module] = []
     for inputs, outputs in pairwise((channels, *IMPALA)):
         halve = nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(3, 2, 1)
@@ -108,7 +108,7 @@ def impala(channels: int) -> list[nn.Module]:
 
 
 class Residual(nn.Module):
-    """x + two convolutions of x."""
+    """A residual block: x + two convolutions of x."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -116,15 +116,15 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Return an image of the same shape."""
         result: Tensor = x + self.second(functional.relu(self.first(functional.relu(x))))
         return result
 
 
-class TokenReader(nn.Module):
-    """Reads each token by the same small network and pools over those that are there, so their order says nothing.
+class TokenEncoder(nn.Module):
+    """Encodes every token with the same small network and pools over the present ones; their order has no effect.
 
-    A place is two 4-bit halves, row and column. `tokens.py` says the same in compiled kernels.
+    The location byte of a token holds row and column, 4 bits each. `token_encoder.py` computes the same in kernels.
     """
 
     def __init__(self, features: int) -> None:
@@ -132,26 +132,28 @@ class TokenReader(nn.Module):
         self.row, self.column = nn.Embedding(16, PLACE_SIZE), nn.Embedding(16, PLACE_SIZE)
         self.feature = nn.Embedding(256, FEATURE_SIZE)
         self.each = nn.Sequential(
-            nn.Linear(2 * PLACE_SIZE + FEATURE_SIZE + 2, TOKEN_SIZE), nn.ReLU(),
-            nn.Linear(TOKEN_SIZE, TOKEN_SIZE), nn.ReLU(),
-        )  # fmt: skip
+            nn.Linear(2 * PLACE_SIZE + FEATURE_SIZE + 2, TOKEN_SIZE),
+            nn.ReLU(),
+            nn.Linear(TOKEN_SIZE, TOKEN_SIZE),
+            nn.ReLU(),
+        )
         self.stages = nn.ModuleList([Pool(), nn.Sequential(nn.Linear(2 * TOKEN_SIZE, features), nn.ReLU())])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """From [rows, tokens, 3] to [rows, features]."""
         place, feature, value = tokens.int().unbind(-1)
         size = value.float().unsqueeze(-1)
-        told = [self.row(place >> 4), self.column(place & 15), self.feature(feature)]
-        each = self.each(torch.cat([*told, size / 255, torch.log1p(size) / math.log(256)], -1))
+        embedded = [self.row(place >> 4), self.column(place & 15), self.feature(feature)]
+        each = self.each(torch.cat([*embedded, size / 255, torch.log1p(size) / math.log(256)], -1))
         pool, join = self.stages
         result: Tensor = join(pool(each, (place != ABSENT).float().unsqueeze(-1)))
         return result
 
 
 class Pool(nn.Module):
-    """Largest and mean output over the tokens that are there; zeros where none is.
+    """Maximum and mean over the present tokens; zeros if there are none.
 
-    What comes in is never negative, so that the zeros which stand for absent tokens do not change the largest.
+    Inputs are never negative, so the zeros of absent tokens do not change the maximum.
     """
 
     def forward(self, each: Tensor, present: Tensor) -> Tensor:

@@ -154,9 +154,9 @@ class FusedActor:
         """Write the value of `rows`."""
         value_rows(self._net, self._work, self._state, self._inputs(rows, obs, states), value)
 
-    def tell(self, rows: Array, obs: Array, states: Array, told: Array) -> None:
+    def outputs(self, rows: Array, obs: Array, states: Array, out: Array) -> None:
         """Write the policy's outputs of `rows` and advance their states."""
-        policy_outputs(self._net, self._work, self._state, self._inputs(rows, obs, states), told)
+        policy_outputs(self._net, self._work, self._state, self._inputs(rows, obs, states), out)
 
     def _inputs(self, rows: Array, obs: Array, states: Array) -> Inputs:
         """What the network reads of the rows: observations, or their pooled tokens."""

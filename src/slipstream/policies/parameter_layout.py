@@ -1,15 +1,15 @@
-"""The layout of a policy's weights in one flat vector, and their first values.
+"""The layout of a policy's weights in one flat vector, and their initial values.
 
-The kernels want rows of weights that fill whole vector registers, so each matrix stands padded: inputs to a
-multiple of 4, outputs to a multiple of 16. Padding is zero, has zero gradient and never leaves this file's hands:
-checkpoints and torch see the named, unpadded arrays in torch's own orientation. Networks that only torch can run stand
-in a flat vector too, without padding.
+The kernels need rows of weights that fill whole vector registers, so each matrix is padded: inputs to a multiple of 4,
+outputs to a multiple of 16. Padding is zero and has a zero gradient. Only this module handles it: checkpoints and torch
+use the named, unpadded arrays in torch's orientation. Networks that only torch can run have a flat vector without
+padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 
@@ -23,17 +23,37 @@ DENSE, GRU, LSTM = 0, 1, 2
 GATES = {GRU: 3, LSTM: 4}
 STATES = {GRU: 1, LSTM: 2}
 JOIN = "encoder.readers.0.stages.1.0"
-"""The layer that reads pooled tokens, by its name within a chain."""
-SWITCH = -1
-"""How a part that is a switch (one logit, two options) stands in the head's table."""
+"""The layer that reads pooled tokens, by its name within a network."""
+BINARY = -1
+"""The entry of a binary part (one logit, two options) in the head table."""
 
-(KIND, WEIGHT, BIAS, INPUTS, COLUMNS, ACTIVATION, OUT, IN, IN_COLUMNS, NORM, UNITS, RECURRENT, RECURRENT_BIAS, STATE,
- FLIPPED, FLIPPED_RECURRENT, EXTRA, NET) = range(18)  # fmt: skip
-"""The columns of a table of layers: where everything of a layer stands.
+(
+    KIND,
+    WEIGHT,
+    BIAS,
+    INPUTS,
+    COLUMNS,
+    ACTIVATION,
+    OUT,
+    IN,
+    IN_COLUMNS,
+    NORM,
+    UNITS,
+    RECURRENT,
+    RECURRENT_BIAS,
+    STATE,
+    FLIPPED,
+    FLIPPED_RECURRENT,
+    EXTRA,
+    NET,
+) = range(18)
+"""The columns of a layer table [layers, 18], which describes the layers of one or more networks to the kernels.
 
-Weights, bias, norm (gain, then shift) and recurrent parts are offsets into the flat weights; OUT, IN and EXTRA are
-columns of the scratch memory; STATE is a column of a row's state; FLIPPED is an offset into the transposed weights.
-What a layer does not have is -1.
+KIND is DENSE, GRU or LSTM and ACTIVATION a value of ACTIVATIONS. INPUTS, COLUMNS and IN_COLUMNS are the padded sizes of
+the layer's inputs, of its outputs and of the array that it reads; UNITS is the number of its outputs and NET the number
+of its network. WEIGHT, BIAS, NORM (gain, then shift), RECURRENT and RECURRENT_BIAS are offsets into the flat weights;
+OUT, IN and EXTRA are columns of the scratch memory; STATE is a column of a row's recurrent state; FLIPPED and
+FLIPPED_RECURRENT are offsets into the transposed weights. An entry that a layer does not have is -1.
 """
 
 
@@ -43,8 +63,11 @@ def pad(size: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A named array of weights [blocks * outputs, inputs], or [blocks * outputs] where `inputs` is 0."""
+class ParameterSlot:
+    """Where a named array of weights [blocks * outputs, inputs] is in the flat vector.
+
+    Blocks are the gates of a recurrent layer. A vector [blocks * outputs] has `inputs` = 0.
+    """
 
     name: str
     blocks: int
@@ -61,33 +84,33 @@ class Slot:
 
     @property
     def end(self) -> int:
-        """Where the next one starts."""
+        """The offset after the array."""
         return self.offset + self.rows * self.columns
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As torch sees it."""
+        """The shape in torch."""
         outputs = self.blocks * self.outputs
         return (outputs, self.inputs) if self.inputs else (outputs,)
 
     def view(self, flat: Array) -> Array:
-        """The unpadded part [inputs, blocks, outputs] of the flat weights."""
-        whole = flat[self.offset : self.end].reshape(self.rows, self.blocks, pad(self.outputs, 16))
-        return whole[: max(1, self.inputs), :, : self.outputs]
+        """A view of the flat weights without padding [inputs, blocks, outputs]."""
+        padded = flat[self.offset : self.end].reshape(self.rows, self.blocks, pad(self.outputs, 16))
+        return padded[: max(1, self.inputs), :, : self.outputs]
 
     def read(self, flat: Array) -> Array:
-        """Copy the array out."""
-        part = self.view(flat).reshape(max(1, self.inputs), -1).T
-        return np.array(part.reshape(self.shape), order="C")
+        """Copy the array out of the flat weights."""
+        array = self.view(flat).reshape(max(1, self.inputs), -1).T
+        return np.array(array.reshape(self.shape), order="C")
 
     def write(self, flat: Array, value: Array) -> None:
-        """Put the array in."""
+        """Write the array into the flat weights."""
         self.view(flat)[...] = value.reshape(self.blocks, self.outputs, -1).transpose(2, 0, 1)
 
 
 @dataclass(frozen=True)
-class PlainSlot:
-    """A named array that stands as it is."""
+class UnpaddedSlot:
+    """Where a named array is in a flat vector without padding."""
 
     name: str
     shape: tuple[int, ...]
@@ -95,21 +118,21 @@ class PlainSlot:
 
     @property
     def end(self) -> int:
-        """Where the next one starts."""
+        """The offset after the array."""
         return self.offset + prod(self.shape)
 
     def read(self, flat: Array) -> Array:
-        """Copy the array out."""
+        """Copy the array out of the flat weights."""
         return np.array(flat[self.offset : self.end].reshape(self.shape))
 
     def write(self, flat: Array, value: Array) -> None:
-        """Put the array in."""
+        """Write the array into the flat weights."""
         flat[self.offset : self.end] = value.reshape(-1)
 
 
 @dataclass(frozen=True)
-class Layer:
-    """An affine map with its norm and activation, or a memory."""
+class LayerSpec:
+    """A dense layer with its norm and activation, or a recurrent layer."""
 
     name: str
     kind: int
@@ -118,7 +141,7 @@ class Layer:
     activation: str
     norm: bool
     source: int
-    """The layer it reads; -1: the input."""
+    """The number of the layer that it reads; -1: the input."""
 
     @property
     def columns(self) -> int:
@@ -127,18 +150,18 @@ class Layer:
 
     @property
     def extra(self) -> int:
-        """Scratch columns besides its outputs: for norms the normalised values, for memories gates and states."""
+        """Scratch columns besides the outputs: normalised values of a norm, gates and states of a recurrent layer."""
         if self.kind == LSTM:
             return 6 * self.columns
         if self.kind == GRU:
             return 7 * self.columns
         return self.columns + 16 if self.norm else 0
 
-    def slots(self, offset: int) -> list[Slot]:
-        """Its weights, standing one after another from `offset`."""
+    def slots(self, offset: int) -> list[ParameterSlot]:
+        """Its arrays, one after another from `offset`."""
         if self.kind == DENSE:
-            listed = self.name[-1].isdigit() and not self.name.endswith(JOIN)
-            stem, part = self.name.rsplit(".", 1) if listed else (self.name, "")
+            numbered = self.name[-1].isdigit() and not self.name.endswith(JOIN)
+            stem, part = self.name.rsplit(".", 1) if numbered else (self.name, "")
             dense = f"{stem}.layers.{part}" if part else self.name
             sizes = [(f"{dense}.weight", 1, self.inputs, pad(self.inputs, 4)), (f"{dense}.bias", 1, 0, 1)]
             if self.norm:
@@ -152,16 +175,16 @@ class Layer:
                 (f"{stem}.memory.weight_hh_l{part}", gates, self.outputs, self.columns),
                 (f"{stem}.memory.bias_hh_l{part}", gates, 0, 1),
             ]
-        slots: list[Slot] = []
+        slots: list[ParameterSlot] = []
         for name, blocks, inputs, rows in sizes:
-            slots.append(Slot(name, blocks, self.outputs, inputs, offset, rows))
+            slots.append(ParameterSlot(name, blocks, self.outputs, inputs, offset, rows))
             offset = slots[-1].end
         return slots
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Hidden layers, memories and a head, one after another."""
+class NetworkSpec:
+    """A network: hidden layers, recurrent layers and a head, one after another."""
 
     name: str
     inputs: int
@@ -176,14 +199,14 @@ class Chain:
     joined: int = 0
     """Width of the layer that reads pooled tokens, before all others; 0: there is none."""
 
-    def layers(self, first: int) -> list[Layer]:
-        """The layers, where the table already holds `first`."""
-        made: list[Layer] = []
+    def layers(self, first: int) -> list[LayerSpec]:
+        """Its layers, for a table that already holds `first` layers."""
+        layers: list[LayerSpec] = []
 
         def add(name: str, kind: int, outputs: int, activation: str, norm: bool) -> None:
-            inputs = made[-1].outputs if made else self.inputs
-            source = first + len(made) - 1 if made else -1
-            made.append(Layer(f"{self.name}.{name}", kind, inputs, outputs, activation, norm, source))
+            inputs = layers[-1].outputs if layers else self.inputs
+            source = first + len(layers) - 1 if layers else -1
+            layers.append(LayerSpec(f"{self.name}.{name}", kind, inputs, outputs, activation, norm, source))
 
         if self.joined:
             add(JOIN, DENSE, self.joined, "relu", False)
@@ -193,13 +216,13 @@ class Chain:
             for index in range(self.memory_layers):
                 add(str(index), self.memory, self.memory_size, "none", False)
         add("head", DENSE, self.outputs, "none", False)
-        return made
+        return layers
 
 
-class Weights:
-    """Named arrays in a flat vector."""
+class ParameterLayout:
+    """Named arrays in one flat vector."""
 
-    slots: tuple[Slot | PlainSlot, ...]
+    slots: tuple[ParameterSlot | UnpaddedSlot, ...]
 
     @property
     def size(self) -> int:
@@ -207,40 +230,43 @@ class Weights:
         return self.slots[-1].end if self.slots else 0
 
     def named(self, flat: Array) -> dict[str, Array]:
-        """Copy the flat vector out into unpadded arrays by name, weights as [outputs, inputs]."""
+        """Copy the flat vector out into named arrays without padding, weights as [outputs, inputs]."""
         return {slot.name: slot.read(flat) for slot in self.slots}
 
     def flatten(self, named: Mapping[str, Array], out: Array | None = None) -> Array:
-        """The inverse of `named`; refuses arrays of another shape."""
+        """The inverse of `named`; raises if an array is missing or has another shape."""
         flat = np.zeros(self.size, np.float32) if out is None else out
         for slot in self.slots:
-            slot.write(flat, _expect(named, slot.name, slot.shape))
+            slot.write(flat, _checked(named, slot.name, slot.shape))
         return flat
 
 
-class PlainWeights(Weights):
-    """The weights of a network that torch runs."""
+class UnpaddedLayout(ParameterLayout):
+    """The layout of a network that only torch can run."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         ends = [0, *accumulate(prod(shape) for shape in shapes.values())]
         self.slots = tuple(
-            PlainSlot(name, shape, start) for (name, shape), start in zip(shapes.items(), ends, strict=False)
+            UnpaddedSlot(name, shape, start) for (name, shape), start in zip(shapes.items(), ends, strict=False)
         )
 
 
-class Stack(Weights):
-    """Chains that read the same input, as tables for the kernels."""
+class NetworkLayout(ParameterLayout):
+    """The layout of networks that read the same input, with the layer table of the kernels.
+
+    `to_input` keeps transposed weights of the first layers too, for the gradient of the input.
+    """
 
     def __init__(
-        self, chains: tuple[Chain, ...], extra: tuple[tuple[str, int], ...] = (), to_input: bool = False
+        self, networks: tuple[NetworkSpec, ...], extra: tuple[tuple[str, int], ...] = (), to_input: bool = False
     ) -> None:
-        self.chains = chains
-        self.layers: tuple[Layer, ...] = ()
-        slots: list[Slot] = []
+        self.networks = networks
+        self.layers: tuple[LayerSpec, ...] = ()
+        slots: list[ParameterSlot] = []
         nets: list[int] = []
         heads: list[int] = []
-        for number, chain in enumerate(chains):
-            self.layers += tuple(chain.layers(len(self.layers)))
+        for number, network in enumerate(networks):
+            self.layers += tuple(network.layers(len(self.layers)))
             nets += [number] * (len(self.layers) - len(nets))
             heads.append(len(self.layers) - 1)
         starts: list[list[int]] = []
@@ -249,14 +275,14 @@ class Stack(Weights):
             starts.append([slot.offset for slot in own])
             slots += own
         for name, size in extra:
-            slots.append(Slot(name, 1, size, 0, slots[-1].end, 1))
+            slots.append(ParameterSlot(name, 1, size, 0, slots[-1].end, 1))
         self.slots = tuple(slots)
         self.heads = tuple(heads)
-        """The last layer of each chain."""
+        """The last layer of each network."""
         self._tabulate(starts, nets, to_input)
 
     def _tabulate(self, starts: list[list[int]], nets: list[int], to_input: bool) -> None:
-        inputs = self.chains[0].inputs
+        inputs = self.networks[0].inputs
         column, state, flipped = pad(inputs, 16), 0, 0
         rows: list[list[int]] = []
         for layer, offsets, net in zip(self.layers, starts, nets, strict=True):
@@ -283,29 +309,27 @@ class Stack(Weights):
             rows.append(row)
         self.table = np.array(rows, np.int64)
         self.scratch_columns = column
-        """Floats per row that a forward pass writes."""
+        """Floats per row of the scratch memory of a forward pass."""
         self.state_size = state
-        """Floats of a row's memory."""
+        """Floats of a row's recurrent state."""
         self.flipped_size = flipped
         """Floats of the transposed weights."""
 
-    def initial(
-        self, random: np.random.Generator, gains: Mapping[str, tuple[tuple[int, float], ...]]
-    ) -> dict[str, Array]:
-        """Orthogonal weights with gain sqrt(2) inside; `gains` says, by chain, how many rows of the head have which.
+    def initial(self, rng: np.random.Generator, gains: Mapping[str, tuple[tuple[int, float], ...]]) -> dict[str, Array]:
+        """Orthogonal weights with gain sqrt(2) in hidden layers; `gains` lists (rows, gain) of each network's head.
 
-        Recurrent weights are orthogonal gate by gate, biases 0, but an LSTM starts out remembering (forget bias 1).
+        Recurrent weights are orthogonal gate by gate. Biases are 0, except for a forget bias of 1 in an LSTM.
         """
         named: dict[str, Array] = {}
         for slot in self.slots:
-            assert isinstance(slot, Slot)
-            chain, part = slot.name.rsplit(".", 1)[0].partition(".")[0], slot.name
+            assert isinstance(slot, ParameterSlot)
+            network, part = slot.name.rsplit(".", 1)[0].partition(".")[0], slot.name
             if ".head.weight" in part:
-                rows = [_orthogonal(random, count, slot.inputs) * gain for count, gain in gains[chain]]
+                rows = [_orthogonal(rng, count, slot.inputs) * gain for count, gain in gains[network]]
                 value = np.concatenate(rows)
             elif slot.inputs:
                 gain = 1.0 if ".memory." in part else np.sqrt(2.0)
-                blocks = [_orthogonal(random, slot.outputs, slot.inputs) * gain for _ in range(slot.blocks)]
+                blocks = [_orthogonal(rng, slot.outputs, slot.inputs) * gain for _ in range(slot.blocks)]
                 value = np.concatenate(blocks)
             elif ".norms." in part and part.endswith("weight"):
                 value = np.ones(slot.shape)
@@ -316,89 +340,89 @@ class Stack(Weights):
             named[slot.name] = value.astype(np.float32)
         return named
 
-    def uniform(self, random: np.random.Generator) -> dict[str, Array]:
-        """Weights and biases uniform within 1 / sqrt(inputs) of their layer, or 1 / sqrt(units) of a memory."""
+    def uniform(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Weights and biases uniform within 1 / sqrt(inputs) of the layer, or 1 / sqrt(units) of a recurrent layer."""
         named: dict[str, Array] = {}
         inputs = 1
         for slot in self.slots:
-            assert isinstance(slot, Slot)
+            assert isinstance(slot, ParameterSlot)
             inputs = slot.outputs if ".memory." in slot.name else slot.inputs or inputs
             if ".norms." in slot.name:
                 value = np.full(slot.shape, float(slot.name.endswith("weight")))
             else:
-                value = random.uniform(-1, 1, slot.shape) / np.sqrt(inputs)
+                value = rng.uniform(-1, 1, slot.shape) / np.sqrt(inputs)
             named[slot.name] = value.astype(np.float32)
         return named
 
 
 HEAD_KIND, HEAD_OUTPUTS, HEAD_VALUE, HEAD_LOG_STD, HEAD_PARTS = 0, 1, 2, 3, 4
+"""The entries of a head table; from HEAD_PARTS on, the options of each part of a discrete action."""
 CHOICES, GAUSSIAN, SQUASHED, SQUASHED_OWN = 0, 1, 2, 3
-"""Kinds of head: logits; means with one deviation for all states; the same bent by tanh; with a deviation per state."""
+"""Kinds of head: logits; means with a state-independent std; the same squashed by tanh; squashed, std per state."""
 
 
-def head_table(action: ActionSpec, squash: bool, own_deviation: bool, value_column: int, log_std: int) -> Array:
-    """What the kernels need of a head: kind, outputs, value column, log-std offset, then the options of each part."""
+def head_table(action: ActionSpec, squash: bool, state_std: bool, value_column: int, log_std: int) -> Array:
+    """The head table, which describes the action distribution to the kernels; see HEAD_KIND and the names beside it."""
     kind = CHOICES
     if action.kind == "continuous":
-        kind = SQUASHED_OWN if own_deviation else SQUASHED if squash else GAUSSIAN
-    flags = action.binary or (False,) * len(action.sizes)
-    parts = [SWITCH if switch else size for size, switch in zip(action.sizes, flags, strict=True)]
+        kind = SQUASHED_OWN if state_std else SQUASHED if squash else GAUSSIAN
+    binary_parts = action.binary or (False,) * len(action.sizes)
+    parts = [BINARY if binary else size for size, binary in zip(action.sizes, binary_parts, strict=True)]
     return np.array([kind, action.outputs, value_column, log_std, *parts], np.int64)
 
 
-class PolicyStack(Stack):
-    """The networks of an actor-critic, or of an actor alone, with the table of its head."""
+class PolicyLayout(NetworkLayout):
+    """The layout of an actor-critic, or of an actor alone, with its head table."""
 
     def __init__(
-        self, chain: Chain, action: ActionSpec, shared: bool, squash: bool, value: bool,
-        behind: Callable[[str, int], tuple[PlainSlot, ...]] | None = None,
-    ) -> None:  # fmt: skip
-        """`behind` gives more weights of the only chain, which the tables do not know, by its name and an offset."""
+        self,
+        network: NetworkSpec,
+        action: ActionSpec,
+        shared: bool,
+        squash: bool,
+        value: bool,
+        encoder_slots: Callable[[str, int], tuple[UnpaddedSlot, ...]] | None = None,
+    ) -> None:
+        """`encoder_slots` gives the encoder's arrays, which are not in the table, by network name and offset."""
         outputs = action.outputs * (2 if action.kind == "continuous" and not value else 1)
         width = {"policy": outputs, "value": 1, "trunk": outputs + 1}
         names = ("trunk",) if value and shared else ("policy", "value") if value else ("policy",)
-        chains = tuple(_renamed(chain, name, width[name]) for name in names)
-        deviation = action.kind == "continuous" and value
-        super().__init__(chains, (("log_std", action.outputs),) if deviation else (), to_input=behind is not None)
+        networks = tuple(replace(network, name=name, outputs=width[name]) for name in names)
+        log_std_slot = action.kind == "continuous" and value
+        extra = (("log_std", action.outputs),) if log_std_slot else ()
+        super().__init__(networks, extra, to_input=encoder_slots is not None)
         self.action = action
         self._gains = {"policy": ((outputs, 0.01),), "value": ((1, 1.0),), "trunk": ((outputs, 0.01), (1, 1.0))}
-        log_std = self.slots[-1].offset if deviation else self.size
+        log_std = self.slots[-1].offset if log_std_slot else self.size
         value_column = outputs if names == ("trunk",) else 0
         self.head = head_table(action, squash, not value, value_column, log_std)
         self.policy_layer, self.value_layer = self.heads[0], self.heads[-1]
         self.behind = self.size
-        """Where the weights that the tables do not know begin."""
-        if behind is not None:
-            self.slots += behind(names[0], self.behind)
+        """The offset of the encoder's weights, which are not in the table."""
+        if encoder_slots is not None:
+            self.slots += encoder_slots(names[0], self.behind)
 
     def first(self, seed: int, init: str, log_std: float) -> Array:
         """The flat weights that a run starts from."""
-        random = np.random.default_rng([seed, 0x1817])
-        named = self.initial(random, self._gains) if init == "orthogonal" else self.uniform(random)
+        rng = np.random.default_rng([seed, 0x1817])
+        named = self.initial(rng, self._gains) if init == "orthogonal" else self.uniform(rng)
         if "log_std" in named:
             named["log_std"][:] = log_std
         return self.flatten(named)
 
 
-def _renamed(chain: Chain, name: str, outputs: int) -> Chain:
-    return Chain(
-        name, chain.inputs, chain.hidden, outputs, chain.activation, chain.norm, chain.memory, chain.memory_size,
-        chain.memory_layers, chain.joined,
-    )  # fmt: skip
-
-
-def _expect(named: Mapping[str, Array], key: str, shape: tuple[int, ...]) -> Array:
+def _checked(named: Mapping[str, Array], key: str, shape: tuple[int, ...]) -> Array:
     if key not in named or named[key].shape != shape:
         found = named[key].shape if key in named else "missing"
         raise CheckpointError(
             f"The policy's `{key}` should be {shape} but is {found}.",
-            "the checkpoint was made for another env or another policy.hidden; evaluate it on its own env",
+            "the checkpoint belongs to another env or another policy.hidden; evaluate it on its own env",
         )
     return named[key]
 
 
-def _orthogonal(random: np.random.Generator, rows: int, columns: int) -> Array:
-    matrix = random.standard_normal((max(rows, columns), min(rows, columns)))
+def _orthogonal(rng: np.random.Generator, rows: int, columns: int) -> Array:
+    matrix = rng.standard_normal((max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(matrix)
     q = q * np.sign(np.diag(r))
     return q if rows >= columns else q.T

@@ -1,4 +1,4 @@
-"""Clone the demos: a policy that does as they do, with checkpoints that training goes on from."""
+"""The clone stage: trains a policy to imitate demos, with checkpoints that `train --start` can use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from slipstream.agents.trained import policy_arrays
-from slipstream.algorithms.cloning import Cloner, facts_of
-from slipstream.algorithms.dagger import expert_of, play_round
-from slipstream.algorithms.demo_batches import measure
+from slipstream.algorithms.cloning import Cloner, summarise_epoch
+from slipstream.algorithms.dagger import choose_expert, play_dagger_round
+from slipstream.algorithms.demo_batches import demo_statistics
 from slipstream.algorithms.warm_start import load_start
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Array
@@ -37,13 +37,14 @@ from slipstream.system import machine, numba_compile
 from slipstream.training.build import choose_env, machine_facts, make_engine, needs_torch
 
 Say = Callable[[str], None]
-KEPT = ("epoch", "seconds", "best", "waited", "round", "done")
-"""What a checkpoint keeps of the state."""
+Progress = Callable[[int, int], None]
+STATE_KEYS = ("epoch", "seconds", "best", "waited", "round", "done")
+"""The fields of `State` that a checkpoint stores."""
 
 
 @dataclass(frozen=True)
-class Cloned:
-    """What cloning leaves: the run, and the numbers of its best epoch."""
+class CloneResult:
+    """The result of cloning: the run, and the metrics of its best epoch."""
 
     run: Path
     env: str
@@ -52,7 +53,7 @@ class Cloned:
     seconds: float
     best: dict[str, Any]
     shares: dict[str, float]
-    """Where the time went: read, learn, log."""
+    """Shares of the time: read, learn, validate, log."""
     stopped: str = ""
 
     def facts(self) -> dict[str, Any]:
@@ -78,29 +79,29 @@ class Cloned:
 
 @dataclass
 class State:
-    """Where a cloning stands between two epochs."""
+    """The progress of cloning between two epochs."""
 
     epoch: int = 0
     samples: int = 0
     seconds: float = 0.0
     best: dict[str, Any] = field(default_factory=dict)
     waited: int = 0
-    """Epochs since the best."""
+    """Epochs since the best epoch."""
     round: int = 0
-    """Rounds of DAgger that have been played."""
+    """DAgger rounds played."""
     done: int = 0
-    """Epochs of the rounds before this."""
+    """Epochs of earlier rounds."""
 
 
-def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Callable[[int, int], None]) -> Cloned:
-    """Start a new clone of the demos in `folder`."""
+def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, on_progress: Progress) -> CloneResult:
+    """Clone the demos in `folder` into a new run."""
     began, settings = time.perf_counter(), resolved.settings
     numba_compile.announce(say)
     report = check_quality(folder, limit=settings.clone.quality)
     for line in report.lines():
         say(line)
     demos = Demos.open(folder)
-    cloner, plan = _make(settings, demos, say, tell)
+    cloner, plan = _make(settings, demos, say, on_progress)
     name = f"{demos.schema.env or 'demos'}-clone"
     place = RunDir.create(run or default_path(name))
     with lock(place):
@@ -108,11 +109,11 @@ def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, tell: Ca
         origin = {"stage": "clone", "env": demos.schema.env, "demos": str(folder), "checksum": demos.checksum}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
         provenance.record_plan(place, plan.rows())
-        return _drive(cloner, settings, place, State(), plan, demos, say, tell, began)
+        return _drive(cloner, settings, place, State(), plan, demos, say, on_progress, began)
 
 
-def resume(run: Path, settings: Settings, say: Say, tell: Callable[[int, int], None]) -> Cloned:
-    """Go on with a clone after the last epoch that was saved."""
+def resume(run: Path, settings: Settings, say: Say, on_progress: Progress) -> CloneResult:
+    """Resume a clone after the last saved epoch."""
     began = time.perf_counter()
     place = RunDir.open(run)
     with lock(place) as notices:
@@ -120,7 +121,7 @@ def resume(run: Path, settings: Settings, say: Say, tell: Callable[[int, int], N
         for notice in [*notices, *damaged]:
             say(notice)
         kept = checkpoint.state
-        state = State(samples=checkpoint.steps, **{name: kept[name] for name in KEPT})
+        state = State(samples=checkpoint.steps, **{name: kept[name] for name in STATE_KEYS})
         over = state.epoch - state.done >= settings.clone.epochs or state.waited >= settings.clone.patience
         if over and state.round >= settings.clone.dagger:
             raise ConfigError(
@@ -129,79 +130,91 @@ def resume(run: Path, settings: Settings, say: Say, tell: Callable[[int, int], N
         demos = Demos.open(settings.clone.demos or "")
         if demos.checksum != kept["checksum"]:
             raise DemoError(
-                f"{demos.path} holds other demos than those that {run} was learning from.",
-                f"clone them anew: slipstream clone {demos.path}",
+                f"The demos in {demos.path} are not those that {run} was trained on.",
+                f"start a new clone: slipstream clone {demos.path}",
             )
-        cloner, plan = _make(settings, demos, say, tell, kept["plan"])
+        cloner, plan = _make(settings, demos, say, on_progress, kept["plan"])
         for number in range(1, state.round + 1):
-            played = _seen(settings, Demos.open(run / "dagger" / str(number)), tell)
+            played = _with_features(settings, Demos.open(run / "dagger" / str(number)), on_progress)
             cloner.add(*split(played, settings.clone.held_out, settings.seed))
         cloner.restore(checkpoint.groups["learner"])
         rewind(place, checkpoint.steps)
-        return _drive(cloner, settings, place, state, plan, demos, say, tell, began)
+        return _drive(cloner, settings, place, state, plan, demos, say, on_progress, began)
 
 
 def _make(
-    settings: Settings, demos: Demos, say: Say, tell: Callable[[int, int], None], before: dict[str, Any] | None = None
+    settings: Settings, demos: Demos, say: Say, on_progress: Progress, before: dict[str, Any] | None = None
 ) -> tuple[Cloner, Plan]:
-    """The cloner of these settings, and its plan; a frozen trunk's features are computed first."""
-    wanted, design = settings.clone, _design(settings, demos)
+    """Build the cloner and its plan; features of a frozen trunk are computed first."""
+    options, design = settings.clone, _design(settings, demos)
     params_and_stats = design.initial_params_and_stats(settings.seed)
     if settings.start:
         load_start(settings.start, design, params_and_stats)
-    if wanted.max_samples:
-        demos = _first(demos, wanted.max_samples, settings.seed)
-    demos = _seen(settings, demos, tell)
+    if options.max_samples:
+        demos = _subset(demos, options.max_samples, settings.seed)
+    demos = _with_features(settings, demos, on_progress)
     if design.frozen:
-        from slipstream.policies.pretrained import head_design, head_of
+        from slipstream.policies.pretrained import head_design, to_head_params
 
-        design, params_and_stats = head_design(design), head_of(design, params_and_stats)
-    train, held_out = split(demos, wanted.held_out, settings.seed)
+        design, params_and_stats = head_design(design), to_head_params(design, params_and_stats)
+    train, held_out = split(demos, options.held_out, settings.seed)
     facts = Facts(
-        cores=machine.cores(), native=True, minibatch=wanted.batch_size, weights=design.weights.size,
-        needs_torch=needs_torch(settings, design), images=not design.obs.plain, **machine_facts(settings.plan),
-    )  # fmt: skip
-    nobody_plays = {"collector": "auto", "inference": "auto"}
-    plan = make_plan(settings.plan.model_copy(update=nobody_plays), facts, before)
+        cores=machine.cores(),
+        native=True,
+        minibatch=options.batch_size,
+        weights=design.weights.size,
+        needs_torch=needs_torch(settings, design),
+        images=not design.obs.plain,
+        **machine_facts(settings.plan),
+    )
+    no_collector = {"collector": "auto", "inference": "auto"}
+    plan = make_plan(settings.plan.model_copy(update=no_collector), facts, before)
     engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, say)
-    given = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
-    gamma = discount(settings.rewards, demos.schema.step_seconds, given, demos.schema.env)
-    statistics = measure(train, gamma)
+    base_gamma = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
+    gamma = discount(settings.rewards, demos.schema.step_seconds, base_gamma, demos.schema.env)
+    statistics = demo_statistics(train, gamma)
     cloner = Cloner(
-        wanted, design, params_and_stats, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed
+        options, design, params_and_stats, engine, statistics, train, held_out, gamma=gamma, seed=settings.seed
     )
     return cloner, plan
 
 
 def _design(settings: Settings, demos: Demos) -> Design:
-    """The policy that is cloned; SAC's actor is bent by tanh and shares nothing with its critics."""
+    """The design of the cloned policy; SAC's actor is squashed by tanh and shares no layers with a value."""
     more = {"squash": True, "shared": False} if settings.algorithm == "sac" else {}
     return Design(demos.schema.obs, demos.schema.action, settings.policy.model_copy(update=more))
 
 
-def _seen(settings: Settings, demos: Demos, tell: Callable[[int, int], None]) -> Demos:
-    """The demos as what is trained reads them: behind a frozen trunk, features instead of images."""
+def _with_features(settings: Settings, demos: Demos, on_progress: Progress) -> Demos:
+    """The demos as the policy reads them: with a frozen trunk, images are replaced by its features."""
     if not _design(settings, demos).frozen:
         return demos
-    from slipstream.algorithms.pretrained_features import replaced
+    from slipstream.algorithms.pretrained_features import replace_images
     from slipstream.policies.pretrained import load_trunk
 
-    return replaced(demos, load_trunk(settings.policy.trunk or ""), tell)
+    return replace_images(demos, load_trunk(settings.policy.trunk or ""), on_progress)
 
 
-def _first(demos: Demos, most: int, seed: int) -> Demos:
-    """Whole episodes, drawn at random, of at most so many steps together, and at least two."""
+def _subset(demos: Demos, max_steps: int, seed: int) -> Demos:
+    """Random whole episodes of at most `max_steps` steps in total, but at least two."""
     order = np.random.Generator(np.random.PCG64([seed, 0x1A57])).permutation(len(demos))
-    kept = max(2, int(np.searchsorted(np.cumsum(demos.episodes["steps"][order]), most, "right")))
+    kept = max(2, int(np.searchsorted(np.cumsum(demos.episodes["steps"][order]), max_steps, "right")))
     return demos.pick(np.sort(order[:kept]))
 
 
 def _drive(
-    cloner: Cloner, settings: Settings, place: RunDir, state: State, plan: Plan, demos: Demos, say: Say,
-    tell: Callable[[int, int], None], began: float,
-) -> Cloned:  # fmt: skip
-    """Learn, then as often as asked for let the clone play, its expert comment, and learn again."""
-    wishes, spent, before = StopRequest(), {"read": 0.0, "learn": 0.0, "validate": 0.0, "log": 0.0}, state.seconds
+    cloner: Cloner,
+    settings: Settings,
+    place: RunDir,
+    state: State,
+    plan: Plan,
+    demos: Demos,
+    say: Say,
+    on_progress: Progress,
+    began: float,
+) -> CloneResult:
+    """Train, then play and train again for each DAgger round."""
+    request, spent, before = StopRequest(), {"read": 0.0, "learn": 0.0, "validate": 0.0, "log": 0.0}, state.seconds
     saver, metrics = Saver(place, settings.keep), Metrics(place)
 
     def save(best: dict[str, Any] | None = None) -> None:
@@ -209,39 +222,51 @@ def _drive(
         saver.submit(_capture(cloner, state, plan, settings, demos), best, must=True)
 
     try:
-        with handle_signals(wishes):
+        with handle_signals(request):
             while True:
-                _learn(cloner, settings, place, state, metrics, save, wishes, spent, say, tell)
-                if wishes.stop or state.round >= settings.clone.dagger:
+                _train(cloner, settings, place, state, metrics, save, request, spent, say, on_progress)
+                if request.stop or state.round >= settings.clone.dagger:
                     break
                 saver.wait(raise_errors=True)
                 state.round, state.done, state.waited, state.best = state.round + 1, state.epoch, 0, {}
-                _play(cloner, settings, place, state.round, demos, say, tell)
+                _play(cloner, settings, place, state.round, demos, say, on_progress)
         saver.wait(raise_errors=True)
     finally:
         saver.close()
         metrics.close()
     _draw(place)
-    whole = max(1e-9, sum(spent.values()))
-    shares = {name: seconds / whole for name, seconds in spent.items()}
+    total = max(1e-9, sum(spent.values()))
+    shares = {name: seconds / total for name, seconds in spent.items()}
     seconds = before + time.perf_counter() - began
-    return Cloned(place.path, demos.schema.env, state.epoch, state.samples, seconds, state.best, shares, wishes.stop)
+    return CloneResult(
+        place.path, demos.schema.env, state.epoch, state.samples, seconds, state.best, shares, request.stop
+    )
 
 
-def _learn(
-    cloner: Cloner, settings: Settings, place: RunDir, state: State, metrics: Metrics,
-    save: Callable[..., None], wishes: StopRequest, spent: dict[str, float], say: Say, tell: Callable[[int, int], None],
-) -> None:  # fmt: skip
-    """Epoch after epoch, each followed by validation, a row of metrics and a checkpoint; the best weights win."""
-    wanted, best = settings.clone, dict[str, Array]()
-    while state.epoch - state.done < wanted.epochs and state.waited < wanted.patience and not wishes.stop:
+def _train(
+    cloner: Cloner,
+    settings: Settings,
+    place: RunDir,
+    state: State,
+    metrics: Metrics,
+    save: Callable[..., None],
+    request: StopRequest,
+    spent: dict[str, float],
+    say: Say,
+    on_progress: Progress,
+) -> None:
+    """Run epochs, each with validation, metrics and a checkpoint; the last checkpoint gets the best weights."""
+    options, best = settings.clone, dict[str, Array]()
+    while state.epoch - state.done < options.epochs and state.waited < options.patience and not request.stop:
         try:
-            row = cloner.epoch(state.epoch - state.done, lambda done, total: _go_on(done, total, tell, wishes))
-        except _Stop:
+            row = cloner.epoch(
+                state.epoch - state.done, lambda done, total: _report_progress(done, total, on_progress, request)
+            )
+        except _StopEpoch:
             return
         checked = time.perf_counter()
         if state.epoch == 0:
-            say(cloner.judge_reading(row))
+            say(cloner.choose_prefetch(row))
         result, confusion = cloner.validate()
         logged = time.perf_counter()
         state.epoch += 1
@@ -254,50 +279,60 @@ def _learn(
             write_json(place.path / "confusion.json", {"parts": confusion})
         save({"score": -row["clone/held_out_loss"], **result} if better else None)
         metrics.append({"steps": state.samples, **row, "time/seconds": state.seconds})
-        say(f"epoch {state.epoch}/{state.done + wanted.epochs}: {facts_of(row)}")
+        say(f"epoch {state.epoch}/{state.done + options.epochs}: {summarise_epoch(row)}")
         spent["read"] += row["time/read"] * row["time/epoch_s"]
         spent["learn"] += (1 - row["time/read"]) * row["time/epoch_s"]
         spent["validate"] += logged - checked
         spent["log"] += time.perf_counter() - logged
-    if state.waited and not wishes.stop:
-        # The newest checkpoint is what others load: it gets the best epoch's weights, found on disk after a resume.
+    if state.waited and not request.stop:
+        # Others load the newest checkpoint, so it gets the weights of the best epoch (read from disk after a resume).
         cloner.restore(best or load(find(place, "best"), groups=("learner",)).groups["learner"])
         save()
 
 
 def _play(
-    cloner: Cloner, settings: Settings, place: RunDir, number: int, demos: Demos, say: Say,
-    tell: Callable[[int, int], None],
-) -> None:  # fmt: skip
-    """One round of DAgger; what it wrote is learned from as the demos are."""
-    wanted, expert = settings.clone, expert_of(demos, settings.clone.expert)
+    cloner: Cloner,
+    settings: Settings,
+    place: RunDir,
+    number: int,
+    demos: Demos,
+    say: Say,
+    on_progress: Progress,
+) -> None:
+    """Play one DAgger round and add its demos to the training set."""
+    options, expert = settings.clone, choose_expert(demos, settings.clone.expert)
     choice = choose_env(demos.schema.env, settings)
-    say(f"round {number}: the clone plays {wanted.dagger_games} games, {expert} says what it would have done")
-    played = play_round(
-        choice, f"run:{place.path}", expert, wanted.dagger_games, number, place.path / "dagger" / str(number),
+    say(f"DAgger round {number}: the clone plays {options.dagger_games} games, labelled by {expert}")
+    played = play_dagger_round(
+        choice,
+        f"run:{place.path}",
+        expert,
+        options.dagger_games,
+        number,
+        place.path / "dagger" / str(number),
         demos.schema,
-    )  # fmt: skip
-    cloner.add(*split(_seen(settings, played, tell), wanted.held_out, settings.seed))
+    )
+    cloner.add(*split(_with_features(settings, played, on_progress), options.held_out, settings.seed))
 
 
-class _Stop(Exception):
-    """Ends an epoch in its midst."""
+class _StopEpoch(Exception):
+    """Ends an epoch early."""
 
 
-def _go_on(done: int, total: int, tell: Callable[[int, int], None], wishes: StopRequest) -> None:
-    tell(done, total)
-    if wishes.stop:
-        raise _Stop
+def _report_progress(done: int, total: int, on_progress: Progress, request: StopRequest) -> None:
+    on_progress(done, total)
+    if request.stop:
+        raise _StopEpoch
 
 
 def _capture(cloner: Cloner, state: State, plan: Plan, settings: Settings, demos: Demos) -> Checkpoint:
-    """A copy of everything, as `train` can start from it."""
+    """A checkpoint that `resume` and `train --start` can load."""
     return Checkpoint(
         steps=state.samples,
         groups={"policy": policy_arrays(cloner.design, cloner.params_and_stats), "learner": cloner.snapshot()},
         state={
             "stage": "clone",
-            **{name: getattr(state, name) for name in KEPT},
+            **{name: getattr(state, name) for name in STATE_KEYS},
             "plan": plan.applied(),
             "terms": list(demos.schema.terms),
             "policy": _design(settings, demos).describe(),
@@ -308,22 +343,22 @@ def _capture(cloner: Cloner, state: State, plan: Plan, settings: Settings, demos
 
 
 def _draw(place: RunDir) -> None:
-    """Curves of the epochs as a picture."""
+    """Plot the metrics of the epochs."""
     rows = read(place)
     if not rows:
         return
     epochs = [row["epoch"] for row in rows]
-    like = "clone/accuracy" if "clone/accuracy" in rows[0] else "clone/error"
+    score = "clone/accuracy" if "clone/accuracy" in rows[0] else "clone/error"
     losses = {name: [row[f"clone/{name}"] for row in rows] for name in ("loss", "held_out_loss")}
     panels = [
         Panel("loss", epochs, losses),
-        Panel(like.removeprefix("clone/"), epochs, {"held out": [row[like] for row in rows]}),
+        Panel(score.removeprefix("clone/"), epochs, {"held out": [row[score] for row in rows]}),
         Panel("value: explained variance", epochs, {"held out": [row["clone/explained_variance"] for row in rows]}),
     ]
     plot(place.path / "clone.png", panels, place.path.name)
 
 
 def confusion(run: Path) -> list[Array]:
-    """The confusion matrices of the best epoch, one for each choice."""
-    told = json.loads((run / "confusion.json").read_text(encoding="utf-8"))
-    return [np.array(part) for part in told["parts"]]
+    """The confusion matrices of the best epoch, one per discrete action."""
+    stored = json.loads((run / "confusion.json").read_text(encoding="utf-8"))
+    return [np.array(part) for part in stored["parts"]]

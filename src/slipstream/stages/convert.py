@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import CheckpointError, ConfigError, did_you_mean
-from slipstream.policies.convert_weights import KIND, compare, copy_matching, read_tensors, vpt_shape, write_trunk
+from slipstream.policies.convert_weights import KIND, compare_keys, copy_matching, read_tensors, vpt_shape, write_trunk
 from slipstream.policies.pretrained import load_trunk
 
 LAYOUTS = ("vpt",)
@@ -30,7 +30,7 @@ def convert(
         raise ConfigError(f"{out} is there already and not empty.", "choose another folder with --out DIR")
     tensors = read_tensors(source)
     shape = vpt_shape(tensors)
-    report = compare(shape, tensors)
+    report = compare_keys(shape, tensors)
     facts = {"layout": layout, "source": str(source), "minimum": minimum} | report.facts()
     if on_report is not None:
         on_report(facts)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.engine import Engine
@@ -43,6 +43,9 @@ from slipstream.system.slab import Field
 from slipstream.training.curriculum import make_curriculum
 from slipstream.training.opponents import FixedOpponent, Matchmaker, Opponents
 from slipstream.vector.make import choose_native, make_vector, spread_vector
+
+if TYPE_CHECKING:
+    from slipstream.algorithms.sac_critics import SACEngine
 
 SAC_PASSES = 8
 """Forward passes of a network of the actor's size in one gradient step of SAC; PPO has one."""
@@ -398,7 +401,8 @@ def _make_sac(
         from slipstream.engines.torch_backends import set_backend_flags
 
         set_backend_flags(plan)
-    return SAC(settings, design, params_and_stats, rows, plan.threads.applied, plan.learner.applied, start)
+    engine = make_sac_engine(settings, design, params_and_stats, plan.learner.applied, plan.threads.applied)
+    return SAC(settings, design, params_and_stats, engine, rows, start)
 
 
 def make_engine(
@@ -431,6 +435,24 @@ def make_engine(
     from slipstream.engines.fused_engine import FusedEngine
 
     return FusedEngine(design, params, plan.threads.applied)
+
+
+def make_sac_engine(
+    settings: Settings, design: Design, params_and_stats: Array, learner: str, threads: int
+) -> SACEngine:
+    """Build the engine that takes SAC's gradient steps: the fused kernels, or torch."""
+    from slipstream.algorithms.sac import check_supported
+    from slipstream.algorithms.sac_critics import CriticEnsemble
+
+    check_supported(settings, design)
+    critics = CriticEnsemble(design, settings.sac)
+    if learner == "torch":
+        from slipstream.engines.sac_torch import TorchSAC
+
+        return TorchSAC(design, critics, params_and_stats, threads, settings.seed)
+    from slipstream.engines.sac_fused import FusedSAC
+
+    return FusedSAC(design, critics, params_and_stats, settings.sac.batch_size, threads, settings.seed)
 
 
 def fall_back(plan: Plan, notify: Notify, name: str, applied: Any, why: str) -> None:
