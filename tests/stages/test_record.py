@@ -127,7 +127,7 @@ def test_a_trained_agent_brings_its_actions(trained: Run, tmp_path: Path) -> Non
 
 def test_nothing_recorded_has_facts_too(tmp_path: Path) -> None:
     """A recording that is stopped before its first game is over tells zeros and unknowns, and leaves no shard."""
-    facts = record(SHORT, "random", 5, tmp_path, workers=1, wishes=StopRequest(stop="quit"))
+    facts = record(SHORT, "random", 5, tmp_path, workers=1, stop_request=StopRequest(stop="quit"))
     assert set(facts) == FACTS
     assert (facts["games"], facts["episodes"], facts["steps"], facts["mean_return"]) == (0, 0, 0, None)
     assert list((tmp_path / "shards").iterdir()) == []

@@ -14,8 +14,8 @@ from PIL import Image
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.games import ScheduledGame, play_scheduled
-from slipstream.play.replay_recording import tape
+from slipstream.play.engine import ScheduledGame, play_scheduled
+from slipstream.play.replay_recording import write_replay
 from slipstream.settings import EnvSettings
 
 
@@ -27,7 +27,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     games = play_scheduled(choice, load_agent, fixtures, keep_actions=True)
     scored = next(game for game in games if game.behaviour[0]["goals"] > 0)
     path = tmp_path_factory.mktemp("kept") / "best.replay"
-    tape(choice, scored, path, kind="best", steps=1000)
+    write_replay(choice, scored, path, kind="best", steps=1000)
     return path
 
 

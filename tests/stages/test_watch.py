@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.games import ScheduledGame, play_scheduled
+from slipstream.play.engine import ScheduledGame, play_scheduled
 from slipstream.settings import EnvSettings
 
 

@@ -13,7 +13,7 @@ from slipstream.collect.nan_guard import ABSENT, BROKEN, CUT, ENDED, NanGuard, c
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.collect.step_views import StepViews
 from slipstream.contracts import Array, Rows, Vector, empty_rows
-from slipstream.play.assignments import TASK, Assignments, FinishedGame, OpponentRoster, act_opponents
+from slipstream.play.assignments import TASK, FinishedGame, OpponentRoster, TrainingGames, act_opponents
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.fused_actor import make_actor
@@ -34,7 +34,7 @@ class Actor:
         self.acting = acting or make_actor(design)
         self.guard = NanGuard(vector, first)
         self.roster = roster
-        self.table = Assignments(spec, vector.envs, first)
+        self.table = TrainingGames(spec, vector.envs, first)
         self.matches: list[tuple[int, FinishedGame]] = []
         """Games that ended, with the step of the rollout."""
         self.seconds = np.zeros(2, np.float64)
@@ -96,7 +96,7 @@ class Actor:
         if self._continuous:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
-        if table.others:
+        if table.rows:
             act_opponents(table, self.roster, obs, mask, self._other_streams, action, self._other_memory, check=t == 0)
         if table.follows:
             table.expect(step.value, step.active)
@@ -156,7 +156,7 @@ class Actor:
         self.vector.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name, array in self.table.arrays().items():
             array[:] = state[f"seat/{name}"]
-        self.table.arrange()
+        self.table.update()
         for name in ("obs", "mask", "active"):
             getattr(self._now, name)[:] = state[f"row/{name}"]
         self._memory[:], self._other_memory[:] = state["row/memory"], state["row/others_memory"]

@@ -44,7 +44,7 @@ def work(job: Any, slab: Slab, requests: Requests, answer: Answer) -> None:
             actor.fill(rollouts[k % job.buffers], wanted)
             starts[(k + 1) % 2].write(actor.snapshot())
             slab["seconds"][job.worker] = actor.seconds
-            told = {"rollout": k, "matches": [(t, match.tell()) for t, match in actor.drain()], "failed": roster.faults}
+            told = {"rollout": k, "matches": [(t, match.to_json()) for t, match in actor.drain()], "failed": roster.faults}
             answer({"said": f"done {k}", "faults": actor.guard.drain(), "told": [told]})
 
 

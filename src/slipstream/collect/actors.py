@@ -116,7 +116,7 @@ class ActorsCollector:
         for one in told:
             self.failed |= {int(player): fault for player, fault in one["failed"].items()}
             found += one["matches"] if one["rollout"] == version else []
-        return [FinishedGame.hear(match) for _, match in sorted(found)]
+        return [FinishedGame.from_json(match) for _, match in sorted(found)]
 
     def drain_faults(self) -> list[str]:
         """What was kept out of the batch since the last call."""

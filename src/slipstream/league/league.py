@@ -20,7 +20,8 @@ from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
 from slipstream.play.assignments import SELF, FinishedGame
-from slipstream.play.games import GameResult, ScheduledGame, paired_games, play_scheduled
+from slipstream.play.engine import GameResult, ScheduledGame, play_scheduled
+from slipstream.play.games import paired_games
 from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir
@@ -317,7 +318,7 @@ class League:
         lines, name = [], f"{learner}@{own_steps}"
         for match in matches:
             agents = [name, name if match.player == SELF else players[match.player]]
-            outcome, score = match.outcome, _score(self._spec, match.own, match.theirs)
+            outcome, score = match.outcome, _score(self._spec, match.behaviour, match.opponent_behaviour)
             if match.side == 1:
                 agents, outcome, score = agents[::-1], -outcome, score[::-1] if score else None
             task = self._spec.tasks[match.task] if match.task >= 0 else mode_of(self._spec)
@@ -342,8 +343,8 @@ def played_line(game: GameResult, env: str, spec: EnvSpec, play: str, kind: str,
     """A game of frozen players, as the log holds it."""
     own, theirs = (tuple(side.values()) for side in game.behaviour)
     return game_line(
-        kind, env, game.fixture.task or mode_of(spec), play, game.fixture.players, game.outcome,
-        seed=game.fixture.seed, score=_score(spec, own, theirs), length=game.length, steps=steps,
+        kind, env, game.game.task or mode_of(spec), play, game.game.players, game.outcome,
+        seed=game.game.seed, score=_score(spec, own, theirs), length=game.length, steps=steps,
     )  # fmt: skip
 
 

@@ -18,8 +18,9 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
 from slipstream.league.league import played_line
-from slipstream.play.games import GameResult, ScheduledGame, game_seed, play_scheduled
-from slipstream.play.replay_recording import record_replay
+from slipstream.play.engine import GameResult, ScheduledGame, play_scheduled
+from slipstream.play.games import game_seed
+from slipstream.play.replay_recording import record_replays
 from slipstream.runs.layout import RunDir, default_path, lock
 from slipstream.system.machine import cores
 from slipstream.vector.make import make_vector
@@ -221,7 +222,7 @@ class _Hall:
 
     def replays(self, agent: str) -> list[Path]:
         """Keep the best, worst, closest and lost games of an agent."""
-        return record_replay(self._choice, self._results, agent, self._folder.replays, seat=self._seat)
+        return record_replays(self._choice, self._results, agent, self._folder.replays, load=self._seat)
 
 
 def _key(line: Line) -> tuple[Any, ...]:

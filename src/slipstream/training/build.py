@@ -31,7 +31,7 @@ from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, MachineError
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, changed, check_batch, make_plan
 from slipstream.play.assignments import FinishedGame, OpponentRoster, fixed_assignments
-from slipstream.play.games import nobody_to_play
+from slipstream.play.games import one_sided_error
 from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
 from slipstream.system import machine
@@ -178,7 +178,7 @@ def build(
     settings = settle_discount(settings, spec.step_seconds, choice.name)
     schedules = Schedules(settings)
     if (settings.opponent or opponents) and not spec.competitive:
-        raise nobody_to_play(spec)
+        raise one_sided_error(spec)
     replay = settings.algorithm == "sac"
     facts = Facts(
         cores=machine.cores(), native=parse(choice.name)[0] is not None,

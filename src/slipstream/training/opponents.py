@@ -173,8 +173,8 @@ class Matchmaker:
                 self.opponents.retire(player, why)
         self.opponents.see(matches, steps)
         for match in matches:
-            if match.own:
-                self._window[self._games % WINDOW] = match.own
+            if match.behaviour:
+                self._window[self._games % WINDOW] = match.behaviour
                 self._games += 1
         if self.curriculum is not None:
             results = [self._result(match, steps) for match in matches]
@@ -239,5 +239,5 @@ class Matchmaker:
         if not fits.any():
             return None
         task = int(np.flatnonzero(fits)[0])
-        success = self._scores.success(task, match.outcome, match.gain)
-        return Result(task, success, match.gain, match.value, steps)
+        success = self._scores.success(task, match.outcome, match.episode_return)
+        return Result(task, success, match.episode_return, match.value, steps)

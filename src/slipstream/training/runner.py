@@ -20,8 +20,9 @@ from slipstream.config import Resolved, dump
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, EnvError
-from slipstream.play.games import GameResult, GameSummary, play
-from slipstream.play.replay_recording import record_replay
+from slipstream.play.engine import GameResult
+from slipstream.play.games import GameSummary, play
+from slipstream.play.replay_recording import record_replays
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
@@ -248,11 +249,11 @@ def _keep_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps: 
     agent = TrainedAgent("learner", parts.design, parts.learner.params_and_stats.copy())
     against = _reference(parts, settings)
 
-    def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
+    def load(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return agent if name == "agent" else load_agent(against, spec, choice)
 
     names = {"agent": f"run:{run.path}@{steps}", "opponent": against}
-    kept = record_replay(parts.choice, played, "agent", run.replays, steps=steps, seat=seat, names=names)
+    kept = record_replays(parts.choice, played, "agent", run.replays, steps=steps, load=load, names=names)
     return f"Replays kept: {', '.join(path.name for path in kept)}."
 
 
