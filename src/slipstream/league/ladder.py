@@ -20,10 +20,10 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.errors import MachineError
+from slipstream.league.ladder_text import short_names, steps_of
 from slipstream.league.matchmaking import bounds
 from slipstream.league.nash import cyclic_share, nash
 from slipstream.league.ratings import Ratings, rate
-from slipstream.league.standings import short_names, steps_of
 from slipstream.runs.layout import RunDir, write_bytes, write_json, write_text
 
 ANCHOR, ANCHOR_RATING = "scripted:rule", 1500.0

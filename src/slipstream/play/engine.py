@@ -265,7 +265,7 @@ class _Schedule:
     def play(self, on_progress: Callable[[int], None] | None) -> list[GameResult]:
         """Play all games."""
         engine, done = self._engine, 0
-        self._start(self._current)
+        self._start(range(engine.vector.envs))
         while engine.playing:
             failed = engine.act()
             ended = engine.step()

@@ -17,7 +17,7 @@ from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.league.ladder import ANCHOR, GamesLog, Line, write_ladder
-from slipstream.league.league import played_line
+from slipstream.league.league import result_line
 from slipstream.play.engine import GameResult, ScheduledGame, play_scheduled
 from slipstream.play.games import game_seed
 from slipstream.play.replay_recording import record_replays
@@ -167,7 +167,7 @@ class _Hall:
         lines = []
         for played in self._play_all(chunks):
             sound = [game for game in played if not game.fault]
-            good = [played_line(game, self._choice.name, self._spec, self.play, "tournament", None) for game in sound]
+            good = [result_line(game, self._choice.name, self._spec, self.play, "tournament", None) for game in sound]
             self._results += sound
             self.log.append(good)
             self._done |= {_key(line) for line in good}

@@ -130,7 +130,8 @@ class TrainingParts:
 
     def publish(self, version: int) -> None:
         """Hand the newest weights over as this version, with the seats of the games that begin under it."""
-        self.collector.publish(version, self.learner.params_and_stats, self.matches.seats, self.matches.newcomers())
+        games = self.matches
+        self.collector.publish(version, self.learner.params_and_stats, games.assignments, games.new_players())
 
     def close(self) -> None:
         """End everything that was started."""

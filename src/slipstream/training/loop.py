@@ -66,7 +66,7 @@ def iterate(
                 samples, row = learner.update(rollout, before)
         parts.episodes.add(rollout)
         position.steps += samples
-        matches.see(collector.matches(position.version), collector.failed, position.steps)
+        matches.record_games(collector.matches(position.version), collector.failed, position.steps)
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
@@ -106,7 +106,7 @@ def iterate(
             if best or wishes.save or due(every.checkpoint, before, position.steps):
                 saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=wishes.save)
                 wishes.save = False
-            progress.events = matches.drain()
+            progress.events = matches.drain_events()
             if evaluating or due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
                 said = parts.alarm.see({"steps": position.steps, **row})

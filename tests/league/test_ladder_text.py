@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.league.ladder import game_line, ladder
-from slipstream.league.standings import ladder_text, short_names, steps_of
+from slipstream.league.ladder_text import ladder_text, short_names, steps_of
 
 
 def test_names_are_short_and_unambiguous() -> None:
