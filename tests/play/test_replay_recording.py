@@ -25,7 +25,7 @@ from slipstream.play.replay_recording import (
     verify,
     write_replay,
 )
-from slipstream.runs.replays import Facts, Replay, write
+from slipstream.runs.replays import Replay, ReplayFacts, write
 from slipstream.settings import EnvSettings
 from slipstream.vector.make import make_vector
 
@@ -114,10 +114,10 @@ def test_what_cannot_be_played_again(tmp_path: Path) -> None:
     """A Python env of another program, a replay with missing arrays and truncated actions are errors."""
     facts = {"seed": 1, "players": ("a",), "teams": (0,), "outcome": 0, "length": 1}
     arrays = {"action": np.zeros((1, 1, 1), np.int32)}
-    write(tmp_path / "x.replay", Facts.model_validate(facts | {"env": "python:Mine"}), arrays, {})
+    write(tmp_path / "x.replay", ReplayFacts.model_validate(facts | {"env": "python:Mine"}), arrays, {})
     with pytest.raises(ConfigError, match=r"of `python:Mine`, which only the program that made it can play"):
         verify(Replay.open(tmp_path / "x.replay"))
-    write(tmp_path / "x.replay", Facts.model_validate(facts | {"env": "soccer", "teams": (0, 1)}), arrays, {})
+    write(tmp_path / "x.replay", ReplayFacts.model_validate(facts | {"env": "soccer", "teams": (0, 1)}), arrays, {})
     with pytest.raises(DemoError, match=r"x.replay does not hold active, .*env/state"):
         verify(Replay.open(tmp_path / "x.replay"))
     one = played("soccer", 1)[0]

@@ -24,7 +24,7 @@ from slipstream.play.engine import (
     play_scheduled,
     without_random_starts,
 )
-from slipstream.runs.replays import Event, Facts, Replay, write
+from slipstream.runs.replays import Event, Replay, ReplayFacts, write
 from slipstream.settings import EnvSettings
 from slipstream.vector.make import make_vector
 
@@ -147,11 +147,11 @@ def _play(
     return columns, events, game.engine.result(0) if game.over else GameResult(game.game)
 
 
-def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], names: Mapping[str, str]) -> Facts:
+def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], names: Mapping[str, str]) -> ReplayFacts:
     """The header of a replay."""
     spec, choice, played = game.spec, game.choice, result.game
     counted = tuple(map(float, game.score)) if "goals" in spec.behaviours else None
-    return Facts(
+    return ReplayFacts(
         env=choice.name,
         settings={"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
         task=played.task,
@@ -195,7 +195,7 @@ def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
             raise DemoError(f"{replay.path} has {facts.length:,} steps; played again, the game is longer.")
 
 
-def _version_hint(facts: Facts) -> str:
+def _version_hint(facts: ReplayFacts) -> str:
     return f"it was written by slipstream {facts.version}; the game has changed since"
 
 

@@ -16,7 +16,7 @@ from slipstream.envs.render.video import Film, sheet
 from slipstream.envs.rocket import layout as at
 from slipstream.errors import DemoError
 from slipstream.play.engine import ScheduledGame, play_scheduled
-from slipstream.play.replay_recording import record_replays, write_replay, verify
+from slipstream.play.replay_recording import record_replays, verify, write_replay
 from slipstream.runs.replays import Replay
 from slipstream.settings import EnvSettings
 
