@@ -32,7 +32,8 @@ from slipstream.agents.specs import load_agent
 from slipstream.api import configure
 from slipstream.confidence import wilson
 from slipstream.league.sprt import Sprt
-from slipstream.play.games import paired_games, play_scheduled
+from slipstream.play.engine import play_scheduled
+from slipstream.play.games import paired_games
 from slipstream.training.build import choose_env
 
 RULE, CHASER, KEEPER = "scripted:rule", "scripted:chaser", "scripted:keeper"
@@ -86,7 +87,7 @@ def meet(one: str, other: str, games: int, seed: int) -> dict[str, Any]:
     played = play_scheduled(
         choice, lambda name, spec, where: load_agent(name, spec, where), paired_games(one, other, games, seed)
     )
-    outcomes = [game.outcome if game.fixture.players[0] == one else -game.outcome for game in played]
+    outcomes = [game.outcome if game.game.players[0] == one else -game.outcome for game in played]
     wins, draws = outcomes.count(1), outcomes.count(0)
     low, high = wilson(wins + draws / 2, games)
     first, last = wilson(wins, games)

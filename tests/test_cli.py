@@ -288,7 +288,7 @@ def test_smoke_does_everything(trained: Run) -> None:
         ),
         (
             ["train", "gymnasium:CartPole-v1", "--opponent", "random"], 2,
-            "error: `gymnasium:CartPole-v1` has one side: there is nobody to play against.\n"
+            "error: `gymnasium:CartPole-v1` has one side and takes no opponent.\n"
             "hint: leave --opponent out\n",
         ),
         (

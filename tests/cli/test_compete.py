@@ -57,5 +57,5 @@ def test_what_is_refused(cli: Callable[..., Result]) -> None:
         "hint: let it be an anchor: --set 'league.anchors=[random]'\n"
     )
     alone = cli("compete", "kart", *SMALL, "--run", "l")
-    assert alone.exit_code == 2 and "`kart` has one side: there is nobody to play against." in alone.stderr
+    assert alone.exit_code == 2 and "`kart` has one side and takes no opponent." in alone.stderr
     assert not Path("l").exists()

@@ -1,4 +1,4 @@
-"""Recordings that are killed, stopped or broken: whole episodes stay, nothing half is seen, and more can be added."""
+"""Recordings that are killed, stopped or broken: whole episodes stay, and more can be added."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Start, until:
 
 
 def check_whole_and_append() -> int:
-    """See that every episode is whole and that a second recording goes beside it; return how many there were."""
+    """Check that every episode is whole and that a second recording is appended; return the number of episodes."""
     demos = Demos.open("d")
     for shard in demos.shards:
         assert all(shard.intact(place) for place in range(len(shard.records)))
@@ -70,7 +70,7 @@ def check_whole_and_append() -> int:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_killed_recording_leaves_whole_episodes(workers: str, start: Start, living: Living, until: Until) -> None:
-    """After SIGKILL no process is left, every episode that is seen is whole, and the next recording appends."""
+    """After SIGKILL no process is left, every episode is whole, and the next recording is appended."""
     process, mark = start("--workers", workers, "--set", "env.match_seconds=2")
     assert len(living(mark)) == (1 if workers == "1" else 3)
     process.kill()
@@ -79,8 +79,8 @@ def test_a_killed_recording_leaves_whole_episodes(workers: str, start: Start, li
     assert check_whole_and_append() >= 20
 
 
-def test_half_an_episode_is_not_seen(start: Start) -> None:
-    """What stands behind the last whole episode is left alone by readers."""
+def test_a_partial_episode_is_ignored(start: Start) -> None:
+    """Readers ignore data after the last whole episode."""
     process, _ = start("--workers", "1", "--set", "env.match_seconds=2")
     process.kill()
     process.communicate()
@@ -95,10 +95,10 @@ def test_half_an_episode_is_not_seen(start: Start) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
-def test_a_signal_ends_it_tidily(
+def test_a_signal_stops_a_recording_cleanly(
     number: signal.Signals, code: int, word: str, workers: str, start: Start, living: Living
 ) -> None:
-    """The facts of what is saved are told, the exit code says why it ended, and nothing is left running."""
+    """The facts of the saved episodes are printed, the exit code is that of the signal, and no process is left."""
     process, mark = start("--workers", workers, "--set", "env.match_seconds=2", start_new_session=True)
     os.killpg(process.pid, number)
     stdout, stderr = process.communicate(timeout=20)
@@ -111,8 +111,8 @@ def test_a_signal_ends_it_tidily(
     assert check_whole_and_append() >= 20
 
 
-def test_a_killed_worker_is_named(start: Start, living: Living) -> None:
-    """A worker that dies ends the recording; what the others wrote stands, and the message says how much."""
+def test_a_killed_worker_is_reported(start: Start, living: Living) -> None:
+    """A worker that dies ends the recording; the episodes of the others stay, and the error counts them."""
     process, mark = start("--workers", "2", env="gymnasium:CartPole-v1")
     next(p for p in living(mark) if p.pid != process.pid).kill()
     _, stderr = process.communicate(timeout=20)
@@ -126,20 +126,20 @@ def test_a_killed_worker_is_named(start: Start, living: Living) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_env_that_raises(workers: str, start: Start, living: Living) -> None:
-    """Index, seed, step and the env's own traceback are shown; the episodes before it are whole."""
+    """The error has the index, seed, step and traceback of the env; earlier episodes are whole."""
     words = ["--workers", workers, "--set", "env.options.fault=raise", "--set", "env.options.at=45"]
     process, mark = start(*words, env="gymnasium:Broken-v0", wait=0)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (3, "")
     assert re.search(r"^error: Env [04] \(seed \d+, step 45\) raised:\nTraceback", stderr, re.MULTILINE)
-    assert "ValueError: broken on purpose\nhint: fix the environment; nothing else failed; " in stderr
+    assert "ValueError: broken on purpose\nhint: " in stderr
     assert stderr.endswith(f"{recorded():,} whole episodes were saved in d\n")
-    assert recorded() >= 16, "each env of the worker that failed had four games behind it"
+    assert recorded() >= 16, "each env of the failed worker had played four games"
     assert living(mark) == []
 
 
 def test_an_env_that_never_returns(start: Start, living: Living) -> None:
-    """An env that hangs is named when its deadline has passed, and its worker is ended."""
+    """An env that hangs is reported after the deadline, and its worker is ended."""
     words = ["--workers", "2", "--set", "env.options.fault=hang", "--set", "env.options.at=45"]
     process, mark = start(*words, "--set", "plan.deadline_s=2", env="gymnasium:Broken-v0", wait=0)
     _, stderr = process.communicate(timeout=60)
@@ -152,8 +152,8 @@ def test_an_env_that_never_returns(start: Start, living: Living) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_disk_that_takes_no_more(workers: str, start: Start, living: Living) -> None:
-    """A write that fails half-way ends the recording with exit code 6; the episodes before it stay."""
+def test_a_full_disk(workers: str, start: Start, living: Living) -> None:
+    """A write that fails ends the recording with exit code 6; earlier episodes stay."""
     limit = 300_000
 
     def few_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The ladder: a log that survives anything, and tables that follow from it alone."""
+"""The ladder: a log that survives crashes, and tables that are computed from it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ ONE, OTHER, THIRD = "scripted:rule", "run:a@100", "run:a@200"
 
 
 def line(one: str = ONE, other: str = OTHER, outcome: int = 1, **more: Any) -> dict[str, Any]:
-    """A game of 1v1, greedy, unless said otherwise."""
+    """A line of games.jsonl, by default 1v1 and greedy."""
     facts = {"kind": "tournament", "env": "soccer", "mode": "1v1", "play": "greedy"} | more
     rest = {key: facts.pop(key) for key in ("seed", "steps", "score", "length") if key in facts}
     return game_line(**facts, agents=(one, other), outcome=outcome, **rest)
 
 
-def season(games: int = 40, seed: int = 0) -> list[dict[str, Any]]:
-    """Pairs between three players, of whom the later are better."""
-    random, strength, lines = np.random.default_rng(seed), {ONE: 0.0, OTHER: 0.6, THIRD: 1.2}, []
+def round_robin(games: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    """Paired games between three players of increasing strength."""
+    rng, strength, lines = np.random.default_rng(seed), {ONE: 0.0, OTHER: 0.6, THIRD: 1.2}, []
     for one, other in ((ONE, OTHER), (ONE, THIRD), (OTHER, THIRD)):
         for number in range(games // 2):
             for sides in ((one, other), (other, one)):
-                rng = 1 / (1 + np.exp(strength[sides[1]] - strength[sides[0]]))
-                lines.append(line(*sides, 1 if random.random() < rng else -1, seed=number))
+                probability = 1 / (1 + np.exp(strength[sides[1]] - strength[sides[0]]))
+                lines.append(line(*sides, 1 if rng.random() < probability else -1, seed=number))
     return lines
 
 
 def test_games_are_appended_and_read(tmp_path: Path) -> None:
-    """Many lines at once, by several writers one after the other, come back as they were."""
+    """Lines of several writers are read back unchanged."""
     log = GamesLog(RunDir(tmp_path))
     assert log.read() == ([], 0)
     log.append([line(seed=n, score=(2, 1), length=900) for n in range(3)])
@@ -45,13 +45,21 @@ def test_games_are_appended_and_read(tmp_path: Path) -> None:
     games, unreadable = log.read()
     assert unreadable == 0 and [game["seed"] for game in games] == [0, 1, 2, None]
     assert games[0] == {
-        "kind": "tournament", "env": "soccer", "mode": "1v1", "play": "greedy", "agents": [ONE, OTHER], "seed": 0,
-        "outcome": 1, "score": [2, 1], "length": 900, "steps": None,
-    }  # fmt: skip
+        "kind": "tournament",
+        "env": "soccer",
+        "mode": "1v1",
+        "play": "greedy",
+        "agents": [ONE, OTHER],
+        "seed": 0,
+        "outcome": 1,
+        "score": [2, 1],
+        "length": 900,
+        "steps": None,
+    }
 
 
-def test_torn_lines_are_counted_and_spoil_nothing(tmp_path: Path) -> None:
-    """A crash in the middle of a line costs that line; what is written next stands on its own."""
+def test_incomplete_lines_are_counted(tmp_path: Path) -> None:
+    """A crash in the middle of a line loses that line only."""
     log = GamesLog(RunDir(tmp_path))
     log.append([line(seed=1), line(seed=2)])
     data = log.path.read_bytes()
@@ -63,8 +71,8 @@ def test_torn_lines_are_counted_and_spoil_nothing(tmp_path: Path) -> None:
     assert [game["seed"] for game in games] == [1, 3] and unreadable == 4
 
 
-def test_rewinding_drops_what_is_newer_than_a_checkpoint(tmp_path: Path) -> None:
-    """Newer games and torn lines go; older ones and those without steps stay."""
+def test_rewind_drops_lines_after_a_checkpoint(tmp_path: Path) -> None:
+    """Newer games and incomplete lines are dropped; older ones and those without steps stay."""
     log = GamesLog(RunDir(tmp_path))
     assert log.rewind(5) == 0
     log.append([line(steps=10), line(steps=None), line(steps=20), line(steps=30)])
@@ -75,8 +83,8 @@ def test_rewinding_drops_what_is_newer_than_a_checkpoint(tmp_path: Path) -> None
     assert log.rewind(20) == 0
 
 
-def test_a_disk_that_refuses_loses_nothing(tmp_path: Path) -> None:
-    """Games wait until they can be written; closing says so if they never can."""
+def test_failed_writes_are_retried(tmp_path: Path) -> None:
+    """Games are kept until they can be written; `close` raises if that fails."""
     log = GamesLog(RunDir(tmp_path / "later"))
     log.append([line(seed=1)])
     with pytest.raises(MachineError, match=r"1 games could not be written to .*games\.jsonl: No such file"):
@@ -87,20 +95,25 @@ def test_a_disk_that_refuses_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_counting_by_hand() -> None:
-    """Wins, draws, pairs by points, and a game that is in the log twice."""
+    """Wins, draws, pairs by points and a repeated game are counted."""
     games = [
-        line("a", "b", 1, seed=1), line("b", "a", -1, seed=1), line("a", "b", 0, seed=2), line("b", "a", 1, seed=2),
-        line("a", "b", 0, seed=2), line("a", "b", -1, seed=None), line("a", "b", -1, seed=None),
-    ]  # fmt: skip
+        line("a", "b", 1, seed=1),
+        line("b", "a", -1, seed=1),
+        line("a", "b", 0, seed=2),
+        line("b", "a", 1, seed=2),
+        line("a", "b", 0, seed=2),
+        line("a", "b", -1, seed=None),
+        line("a", "b", -1, seed=None),
+    ]
     names, wins, draws, pairs, repeats = count(games)
     assert names == ["a", "b"] and repeats == 1
     assert wins.tolist() == [[0, 2], [3, 0]] and draws.tolist() == [[0, 1], [1, 0]]
     assert pairs[0, 1].tolist() == [0, 1, 0, 0, 1] and pairs[1, 0].tolist() == [1, 0, 0, 1, 0]
 
 
-def test_a_table_has_all_there_is_to_say() -> None:
-    """Ratings in order with intervals around them, the anchor fixed, scores and payoffs that add up."""
-    found = table(season(200))
+def test_a_table() -> None:
+    """A table has ordered ratings with intervals, a fixed anchor, and consistent scores and payoffs."""
+    found = table(round_robin(200))
     players = found["players"]
     assert [player["agent"] for player in players] == [THIRD, OTHER, ONE]
     assert players[2]["rating"] == players[2]["low"] == players[2]["high"] == 1500
@@ -117,8 +130,8 @@ def test_a_table_has_all_there_is_to_say() -> None:
 
 
 def test_order_and_repeats_of_the_log_change_nothing() -> None:
-    """Ratings follow from the games alone: shuffled and doubled, the same log gives the same table."""
-    games = season()
+    """A shuffled and duplicated log gives the same table."""
+    games = round_robin()
     shuffled = [games[i] for i in np.random.default_rng(1).permutation(len(games))]
     twice = table([*shuffled, *games])
     assert twice.pop("repeats") == len(games)
@@ -127,28 +140,30 @@ def test_order_and_repeats_of_the_log_change_nothing() -> None:
     assert twice == once
 
 
-def test_tables_are_kept_apart() -> None:
-    """One for each mode and way of playing; games of training and against oneself are not rated."""
-    games = [*season(), line(mode="2v2"), line(play="sampled"), line(kind="train", mode="3v3"), line(ONE, ONE)]
+def test_tables_are_separate() -> None:
+    """There is a table for each mode and way of playing; training games and self-play are not rated."""
+    games = [*round_robin(), line(mode="2v2"), line(play="sampled"), line(kind="train", mode="3v3"), line(ONE, ONE)]
     tables = ladder(games)
     assert [(one["mode"], one["play"], one["games"]) for one in tables] == [
-        ("1v1", "greedy", 120), ("1v1", "sampled", 1), ("2v2", "greedy", 1),
-    ]  # fmt: skip
+        ("1v1", "greedy", 120),
+        ("1v1", "sampled", 1),
+        ("2v2", "greedy", 1),
+    ]
     assert ladder([]) == []
 
 
 def test_another_anchor_is_found_and_named() -> None:
-    """Where the anchor has not played, a scripted player is fixed instead, or who has played most."""
+    """Without games of the anchor, a scripted player is fixed, or the player with most games."""
     scripted = table([line("scripted:chaser", "x"), line("x", "y"), line("x", "y")])
     assert scripted["anchor"] == "scripted:chaser"
-    assert scripted["note"] == "scripted:rule has not played here: scripted:chaser is fixed at 1500 instead."
+    assert scripted["note"] == "scripted:rule has no games here: scripted:chaser is fixed at 1500 instead."
     assert table([line("x", "y"), line("x", "z")])["anchor"] == "x"
     chosen = table([line("x", "y")], anchor="y", anchor_rating=1000)
     assert chosen["anchor"] == "y" and chosen["players"][1]["rating"] == 1000
 
 
 def test_players_apart_from_the_anchor_have_no_interval() -> None:
-    """Two who met nobody else are told as such."""
+    """Two players that met no others are marked as not connected."""
     found = table([line(), line("x", "y"), line("y", "x")])
     apart = [player for player in found["players"] if player["agent"] in ("x", "y")]
     assert all(player["low"] is None and not player["connected"] for player in apart)
@@ -156,25 +171,25 @@ def test_players_apart_from_the_anchor_have_no_interval() -> None:
 
 
 @pytest.mark.parametrize("outcome", [1, 0, -1])
-def test_results_that_are_all_alike_stay_finite(outcome: int) -> None:
-    """One-sided or drawn throughout, every number of the table is one."""
+def test_one_sided_results_stay_finite(outcome: int) -> None:
+    """With only wins, draws or losses every number of the table is finite."""
     found = table([line(*sides, outcome, seed=n) for n in range(50) for sides in ((ONE, OTHER), (ONE, THIRD))])
     json.dumps(found, allow_nan=False)
     assert all(player["low"] <= player["rating"] <= player["high"] for player in found["players"])
 
 
 def test_a_ladder_on_disk(tmp_path: Path) -> None:
-    """ladder.json, ratings.csv with the steps of each version, and pictures."""
+    """ladder.json, ratings.csv with the steps of each version, and charts are written."""
     pytest.importorskip("matplotlib")
     run = RunDir(tmp_path)
-    GamesLog(run).append([*season(), line(kind="train", steps=5)])
+    GamesLog(run).append([*round_robin(), line(kind="train", steps=5)])
     with open(run.games, "ab") as file:
         file.write(b"torn")
     whole = write_ladder(run)
     assert [Path(name).name for name in whole["pictures"]] == ["ladder.png", "payoff.png", "ratings.png"]
-    told = json.loads((tmp_path / "ladder.json").read_text())
-    assert told["format"] == 1 and told["logged"] == 121 and told["unreadable"] == 1
-    assert told["tables"] == whole["tables"]
+    stored = json.loads((tmp_path / "ladder.json").read_text())
+    assert stored["format"] == 1 and stored["logged"] == 121 and stored["unreadable"] == 1
+    assert stored["tables"] == whole["tables"]
     rows = list(csv.DictReader((tmp_path / "ratings.csv").open()))
     assert [(row["steps"], row["agent"]) for row in rows] == [("", ONE), ("100", OTHER), ("200", THIRD)]
     assert float(rows[1]["low"]) < float(rows[1]["rating"]) < float(rows[1]["high"])
@@ -183,17 +198,17 @@ def test_a_ladder_on_disk(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_is_an_empty_ladder(tmp_path: Path) -> None:
-    """No games, no tables, no pictures, no error."""
+    """Without games there are no tables, no charts and no error."""
     whole = write_ladder(RunDir(tmp_path))
     assert whole["tables"] == [] and whole["pictures"] == []
     assert (tmp_path / "ratings.csv").read_text() == "steps,agent,mode,play,rating,low,high\n"
 
 
 def test_pictures_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the ladder is written all the same, and asking for pictures names the extra."""
+    """Without matplotlib the ladder is written, and drawing charts is an error that names the extra."""
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     run = RunDir(tmp_path)
-    GamesLog(run).append(season())
+    GamesLog(run).append(round_robin())
     whole = write_ladder(run)
     assert whole["pictures"] == [] and (tmp_path / "ladder.json").is_file()
     with pytest.raises(MachineError, match=r"slipstream\[view\]"):

@@ -1,4 +1,4 @@
-"""A league on a small scale: seats by chance, copies frozen and rated, resumed exactly, broken players retired."""
+"""A small league: matchmaking, snapshots and ratings, exact resume, and retirement of broken players."""
 
 from __future__ import annotations
 
@@ -20,15 +20,23 @@ from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
 
 SMALL: dict[str, Any] = {
-    "preset": "smoke", "every__evaluate": 0, "every__system": 0, "every__log": 64,
-    "every__checkpoint": 10**9, "env__match_seconds": 1.0, "league__snapshot": 256, "league__rating_games": 4,
-    "league__sprt_games": 8, "league__rating_opponents": 2, "league__pool": 3,
-}  # fmt: skip
+    "preset": "smoke",
+    "every__evaluate": 0,
+    "every__system": 0,
+    "every__log": 64,
+    "every__checkpoint": 10**9,
+    "env__match_seconds": 1.0,
+    "league__snapshot": 256,
+    "league__rating_games": 4,
+    "league__sprt_games": 8,
+    "league__rating_opponents": 2,
+    "league__pool": 3,
+}
 
 
 @pytest.fixture
 def league(tmp_path: Path) -> Callable[..., Run]:
-    """Run a small league into a fresh folder."""
+    """Run a small league in a new folder."""
 
     def make(name: str = "league", env: str = "soccer", **settings: Any) -> Run:
         return compete(env, run=tmp_path / name, **(SMALL | settings))
@@ -49,19 +57,24 @@ def last(run: Run) -> Checkpoint:
 CASES: dict[str, dict[str, Any]] = {
     "local": {"plan__collector": "local"},
     "lag 1, lstm": {
-        "plan__collector": "actors", "plan__workers": 2, "plan__lag": 1, "policy__memory": "lstm",
+        "plan__collector": "actors",
+        "plan__workers": 2,
+        "plan__lag": 1,
+        "policy__memory": "lstm",
         "policy__memory_size": 8,
     },
     "exploiters": {
-        "plan__collector": "local", "league__main_exploiters": 1, "league__league_exploiters": 1,
+        "plan__collector": "local",
+        "league__main_exploiters": 1,
+        "league__league_exploiters": 1,
         "league__exploiter_share": 0.5,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_league_is_the_uninterrupted_one(case: str, league: Callable[..., Run]) -> None:
-    """Weights, pool, results, games, ratings and events are all the same, bit for bit."""
+def test_a_resumed_league_equals_the_uninterrupted_one(case: str, league: Callable[..., Run]) -> None:
+    """Weights, pool, results, games, ratings and events are the same bit for bit."""
     whole = league("whole", steps=2400, **CASES[case])
     half = league("half", steps=1200, **CASES[case])
     again = resume(half.path, steps=2400)
@@ -76,8 +89,8 @@ def test_a_resumed_league_is_the_uninterrupted_one(case: str, league: Callable[.
     assert whole.facts["ladder"]["tables"] == again.facts["ladder"]["tables"]
 
 
-def test_every_game_is_logged_and_ratings_are_made_of_the_log(league: Callable[..., Run]) -> None:
-    """Games have agents with versions, seeds, sides, scores and lengths; those between frozen players are in pairs."""
+def test_every_game_is_logged_and_ratings_come_from_the_log(league: Callable[..., Run]) -> None:
+    """Logged games have agents with versions, seeds, scores and lengths; rating games come in pairs."""
     run = league(steps=1500)
     games = lines(run)
     kinds = Counter(game["kind"] for game in games)
@@ -99,16 +112,16 @@ def test_every_game_is_logged_and_ratings_are_made_of_the_log(league: Callable[.
     assert players["main@0"]["low"] < players["main@0"]["rating"] < players["main@0"]["high"]
 
 
-def test_the_side_that_did_not_ask_does_not_learn(league: Callable[..., Run]) -> None:
-    """Against frozen players one side's steps count, in self-play both sides': the agent asked for both."""
+def test_only_the_learning_side_counts(league: Callable[..., Run]) -> None:
+    """Against frozen players the steps of one side count, in self-play those of both."""
     alone = league("alone", steps=600, league__matchmaking="latest", league__snapshot=10**6)
     every = [row["iteration"] for row in alone.metrics()]
     batch = alone.metrics()[-1]["steps"] / every[-1]
-    assert batch < 1.6 * 64, "4 envs x 16 steps, one side of two where the latest copy plays"
+    assert batch < 1.6 * 64, "4 envs x 16 steps, one side of two against the latest snapshot"
 
 
-def test_a_pool_keeps_its_size_and_copies_can_be_played(league: Callable[..., Run]) -> None:
-    """The least useful copy is retired beyond the cap; every copy is an agent by name."""
+def test_a_pool_keeps_its_size_and_snapshots_can_be_played(league: Callable[..., Run]) -> None:
+    """Beyond the cap the least useful snapshot is retired; every snapshot has an agent spec."""
     run = league(steps=4000, league__snapshot=200)
     retired = [event for event in lines(run, "events.jsonl") if event["kind"] == "retired"]
     assert retired and "the least useful of 4 players in a pool for 3" in retired[0]["text"]
@@ -120,8 +133,8 @@ def test_a_pool_keeps_its_size_and_copies_can_be_played(league: Callable[..., Ru
     assert result["games"] == 4
 
 
-def test_a_broken_player_is_retired_and_the_league_goes_on(league: Callable[..., Run], tmp_path: Path) -> None:
-    """A copy whose file is damaged between two starts is retired with the reason."""
+def test_a_broken_player_is_retired_and_the_league_continues(league: Callable[..., Run], tmp_path: Path) -> None:
+    """A snapshot whose file is damaged before a resume is retired with the reason."""
     run = league(steps=1200)
     state = last(run).state["matches"]["opponents"]
     victims = [p for p in state["pool"]["players"] if p["kind"] == "main" and not p["retired"]]
@@ -129,13 +142,15 @@ def test_a_broken_player_is_retired_and_the_league_goes_on(league: Callable[...,
         file = Path(run.path) / "pool" / "checkpoints" / f"{victim['steps']:012d}" / "policy.safetensors"
         file.write_bytes(file.read_bytes()[:-8] + b"damaged!")
     again = resume(run.path, steps=2400)
-    told = [event["text"] for event in lines(again, "events.jsonl") if event["kind"] == "retired"]
-    assert any("main@" in text and ("sha256" in text or "damaged" in text or "changed" in text) for text in told), told
+    texts = [event["text"] for event in lines(again, "events.jsonl") if event["kind"] == "retired"]
+    assert any("main@" in text and ("sha256" in text or "damaged" in text or "changed" in text) for text in texts), (
+        texts
+    )
     assert all(np.isfinite(p["rating"]) for table in again.facts["ladder"]["tables"] for p in table["players"])
 
 
 def test_a_league_needs_two_sides_and_no_opponent(tmp_path: Path) -> None:
-    """What cannot be is said before anything starts."""
+    """Wrong settings are an error before anything is written."""
     with pytest.raises(ConfigError) as caught:
         compete("soccer", run=tmp_path / "a", opponent="random", **SMALL)
     assert "A league chooses its own opponents" in str(caught.value)
@@ -148,13 +163,13 @@ def test_a_league_needs_two_sides_and_no_opponent(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_exploiter_is_frozen_before_it_begins_anew(league: Callable[..., Run]) -> None:
-    """What it learned is in the pool: its file holds learned weights, not the first ones that it went back to."""
+def test_a_snapshot_of_an_exploiter_is_taken_before_its_reset(league: Callable[..., Run]) -> None:
+    """The snapshot in the pool holds trained weights, not the initial ones."""
     run = league(
         steps=2400, league__main_exploiters=1, league__exploiter_share=0.5, league__snapshot=200, league__pool=9
     )
     texts = [event["text"] for event in lines(run, "events.jsonl")]
-    place = next(k for k, text in enumerate(texts) if text == "main-exploiter-1 begins anew.")
+    place = next(k for k, text in enumerate(texts) if text == "main-exploiter-1 is reset to its initial weights.")
     frozen = [text.split()[0] for text in texts[:place] if text.startswith("main-exploiter-1@")]
     assert frozen, texts
     agent = TrainedAgent.from_run(Path(run.path) / "main-exploiter-1", frozen[0].partition("@")[2])
@@ -169,7 +184,7 @@ def test_an_exploiter_is_frozen_before_it_begins_anew(league: Callable[..., Run]
 
 
 def test_one_policy_is_rated_in_every_mode(league: Callable[..., Run]) -> None:
-    """Where all team sizes are played, each has a ladder of its own, greedy and sampled."""
+    """With several team sizes each has its own ladder, greedy and sampled."""
     run = league(env="soccer:mixed", steps=400)
     tables = {(table["mode"], table["play"]) for table in run.facts["ladder"]["tables"]}
     assert tables == {(mode, play) for mode in ("1v1", "2v2", "3v3") for play in ("greedy", "sampled")}
@@ -177,15 +192,15 @@ def test_one_policy_is_rated_in_every_mode(league: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize("way", ["prioritised", "near", "uniform", "latest"])
-def test_other_ways_to_draw_opponents(way: str, league: Callable[..., Run]) -> None:
-    """Each plays a league through; none of them plays itself once there is a copy."""
+def test_other_kinds_of_matchmaking(way: str, league: Callable[..., Run]) -> None:
+    """Each kind completes a league, and none uses self-play once there is a snapshot."""
     run = league(steps=800, league__matchmaking=way)
     games = [game for game in lines(run) if game["kind"] == "train" and game["steps"] > 400]
     assert games and all(game["agents"][0] != game["agents"][1] for game in games)
 
 
-def test_only_so_many_players_sit_there_at_a_time(league: Callable[..., Run]) -> None:
-    """With one resident all games of a rollout are against the same player, though the pool has several."""
+def test_the_number_of_resident_players(league: Callable[..., Run]) -> None:
+    """With one resident player all games of a rollout are against it, although the pool has several."""
     alone = {"league__self_play": 0.0, "league__verification": 0.0, "plan__envs": 16}
     one = last(league("one", steps=600, league__resident=1, **alone)).groups["matches"]["seats"]
     many = last(league("many", steps=600, **alone)).groups["matches"]["seats"]

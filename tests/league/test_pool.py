@@ -1,4 +1,4 @@
-"""The pool: records that fade, copies taken on proof, room for the useful, and a memory that is exact."""
+"""The pool: decayed records, snapshots, retirement of surplus players, and exact state."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ SETTINGS = LeagueSettings(snapshot=1000)
 
 
 def play(pool: Pool, player: int, outcomes: str, learner: str = "main") -> None:
-    """Note results written as w, d and l."""
+    """Record results written as w, d and l."""
     for letter in outcomes:
         pool.result(learner, player, "ldw".index(letter) - 1)
 
 
-def filled(copies: int = 3) -> Pool:
-    """One anchor and some copies of the main agent."""
+def filled(snapshots: int = 3) -> Pool:
+    """A pool with one anchor and some snapshots of the main agent."""
     pool = Pool()
     pool.add(0, "scripted:rule", "anchor")
-    for number in range(copies):
+    for number in range(snapshots):
         pool.add(number + 1, f"run:x@{number}", steps=number, learner="main")
     return pool
 
 
-def test_results_fade() -> None:
-    """Each result of a pair takes 0.5 % off what that pair had, and off nobody else's."""
+def test_results_decay() -> None:
+    """Each result decays the earlier results against the same player by 0.5 %, and no others."""
     pool = filled()
     play(pool, 1, "wdl")
     play(pool, 2, "w")
@@ -41,7 +41,7 @@ def test_results_fade() -> None:
 
 
 def test_ids_are_never_used_again() -> None:
-    """A retired player keeps its id, its record and the reason; nobody else can have it."""
+    """A retired player keeps its id, record and reason; the id cannot be reused."""
     pool = filled()
     play(pool, 2, "ww")
     pool.retire(2, "its file is damaged")
@@ -52,18 +52,18 @@ def test_ids_are_never_used_again() -> None:
     assert pool.record("main", 2)[2] > 0
 
 
-def test_a_copy_begins_with_the_skill_of_its_learner() -> None:
-    """Who was met and beaten is known to be weaker; a copy is what it is a copy of."""
+def test_a_snapshot_starts_with_the_skill_of_its_learner() -> None:
+    """A beaten player has a lower skill; a snapshot has the skill of its learner."""
     pool = filled()
     play(pool, 0, "wwwww")
-    copy = pool.add(9, "run:x@5", learner="main")
+    snapshot = pool.add(9, "run:x@5", learner="main")
     assert pool.skill("main")[0] > MU > pool.skill(0)[0]
-    assert pool.skill(copy.id) == pool.skill("main")
+    assert pool.skill(snapshot.id) == pool.skill("main")
     assert pool.skill(1) == (MU, SIGMA)
 
 
-def test_no_copy_by_luck() -> None:
-    """A record of 5 to 0 against everybody is no proof of 70 %; 30 to 0 is."""
+def test_no_snapshot_after_a_few_lucky_games() -> None:
+    """5 wins of 5 against every player do not prove 70 %; 30 of 30 do."""
     pool = filled(2)
     for player in pool.active:
         play(pool, player.id, "wwwww")
@@ -74,8 +74,8 @@ def test_no_copy_by_luck() -> None:
     assert not pool.ready("main", 999, SETTINGS)
 
 
-def test_a_player_never_met_holds_a_copy_back() -> None:
-    """Everybody must have been beaten, until it is time anyhow; who is retired does not count."""
+def test_a_player_never_met_delays_a_snapshot() -> None:
+    """All active players must be beaten, until the time limit; retired players do not count."""
     pool = filled(2)
     for player in (0, 1):
         play(pool, player, "w" * 60)
@@ -85,15 +85,15 @@ def test_a_player_never_met_holds_a_copy_back() -> None:
     assert pool.ready("main", 1000, SETTINGS)
 
 
-def test_an_empty_pool_proves_nothing() -> None:
-    """Without opponents there is no early copy, only the one that is due."""
+def test_an_empty_pool() -> None:
+    """Without opponents there is no early snapshot, only the one at the time limit."""
     assert not Pool().ready("main", 1500, SETTINGS)
     assert Pool().ready("main", 2000, SETTINGS)
     assert Pool().probabilities("main", SETTINGS) == (1.0, {})
 
 
 def test_exploiters_are_ready_by_their_own_targets() -> None:
-    """A main exploiter must surely beat the main agent as it is; a league exploiter the whole pool."""
+    """A main exploiter must beat the current main agent; a league exploiter the whole pool."""
     pool = filled(1)
     play(pool, LIVE, "w" * 60, "exploiter")
     assert pool.ready("exploiter", 1000, SETTINGS, "main_exploiter")
@@ -104,48 +104,48 @@ def test_exploiters_are_ready_by_their_own_targets() -> None:
     assert pool.skill("main")[0] < MU
 
 
-@pytest.mark.parametrize("copies", [0, 1, 2, 5])
-def test_verification_works_for_any_number_of_copies(copies: int) -> None:
-    """No number of own copies, none and one included, breaks the choice of opponents."""
-    pool = filled(copies)
+@pytest.mark.parametrize("snapshots", [0, 1, 2, 5])
+def test_verification_works_for_any_number_of_snapshots(snapshots: int) -> None:
+    """The probabilities sum to 1 for any number of own snapshots, including 0 and 1."""
+    pool = filled(snapshots)
     for player in pool.active:
         play(pool, player.id, "l" * 40)
     for kind in ("main", "main_exploiter", "league_exploiter"):
-        alone, each = pool.probabilities("main", SETTINGS, kind)
-        assert alone + sum(each.values()) == pytest.approx(1)
+        self_play, each = pool.probabilities("main", SETTINGS, kind)
+        assert self_play + sum(each.values()) == pytest.approx(1)
 
 
-def test_a_main_exploiter_turns_to_the_copies_of_the_main_agent() -> None:
-    """Hopeless against the main agent, it meets the main agent's copies, not the anchors or its own."""
+def test_a_losing_main_exploiter_plays_snapshots_of_the_main_agent() -> None:
+    """After many losses it plays the main agent's snapshots, not the anchors or its own."""
     pool = filled(2)
     pool.add(3, "run:y@1", "main_exploiter", learner="exploiter")
     assert pool.probabilities("exploiter", SETTINGS, "main_exploiter")[0] == 1
     play(pool, LIVE, "l" * 50, "exploiter")
-    alone, each = pool.probabilities("exploiter", SETTINGS, "main_exploiter")
-    assert alone == 0 and each == pytest.approx({0: 0, 1: 0.5, 2: 0.5, 3: 0})
+    self_play, each = pool.probabilities("exploiter", SETTINGS, "main_exploiter")
+    assert self_play == 0 and each == pytest.approx({0: 0, 1: 0.5, 2: 0.5, 3: 0})
 
 
-def test_the_least_useful_goes() -> None:
-    """The one that is beaten most often, but never an anchor, the best, the newest or an exploiter."""
+def test_the_least_useful_player_is_retired() -> None:
+    """The player that is beaten most often is retired, but not an anchor, the best, the newest or an exploiter."""
     pool = filled(4)
-    spy = pool.add(7, "run:y@1", "main_exploiter", learner="exploiter")
+    exploiter = pool.add(7, "run:y@1", "main_exploiter", learner="exploiter")
     newest = pool.add(8, "run:x@9", learner="main")
     for player in pool.active:
         play(pool, player.id, "w" * 50)
     play(pool, 3, "l")
     pool.best = 1
-    gone = pool.retire_surplus(5)
-    assert [player.id for player in gone] == [2]
+    retired = pool.retire_surplus(5)
+    assert [player.id for player in retired] == [2]
     assert pool.players[2].why == "the least useful of 6 players in a pool for 5"
     assert [player.id for player in pool.retire_surplus(3)] == [4, 3]
-    assert [player.id for player in pool.active] == [0, 1, spy.id, newest.id]
-    assert [player.id for player in pool.retire_surplus(1)] == [spy.id]
+    assert [player.id for player in pool.active] == [0, 1, exploiter.id, newest.id]
+    assert [player.id for player in pool.retire_surplus(1)] == [exploiter.id]
     assert [player.id for player in pool.active] == [0, 1, newest.id]
     assert pool.retire_surplus(2) == []
 
 
-def test_a_restored_pool_goes_on_exactly() -> None:
-    """Through JSON and back, everything is bit for bit what it was, and what follows too."""
+def test_a_restored_pool_continues_exactly() -> None:
+    """Restored from JSON, the pool and its later decisions are the same bit for bit."""
     random = np.random.default_rng(0)
     pool = filled(3)
     pool.best = 2
@@ -161,9 +161,9 @@ def test_a_restored_pool_goes_on_exactly() -> None:
     assert other.probabilities("main", SETTINGS) == pool.probabilities("main", SETTINGS)
 
 
-def test_a_damaged_pool_is_refused() -> None:
-    """What is missing is named."""
-    told = filled().describe()
-    del told["record"]
+def test_a_damaged_pool_is_an_error() -> None:
+    """The error names the missing key."""
+    state = filled().describe()
+    del state["record"]
     with pytest.raises(CheckpointError, match=r"pool in this checkpoint cannot be read: KeyError\('record'\)"):
-        Pool.restore(told)
+        Pool.restore(state)

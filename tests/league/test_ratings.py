@@ -15,7 +15,7 @@ from slipstream.league.ratings import ELO, PRIOR, dispersion, rate
 def simulate(
     random: np.random.Generator, strength: list[float], nu: float, games: int, alike: float = 0.0
 ) -> tuple[Array, Array, Array]:
-    """Play every two players so often, in pairs, of which a share is alike (or, below 0, opposite)."""
+    """Play paired games between every two players; a share of the pairs is equal (or, below 0, opposite)."""
     players = len(strength)
     wins, draws, pairs = np.zeros((players, players)), np.zeros((players, players)), np.zeros((players, players, 5))
     for i in range(players):
@@ -34,7 +34,7 @@ def simulate(
 
 
 def test_two_players_without_draws_are_a_logarithm_apart() -> None:
-    """30 wins to 10 losses, and 0.1 virtual ones each: 400 log10(30.1 / 10.1) Elo, with the variance of log-odds."""
+    """30 wins, 10 losses and a prior of 0.1 give 400 log10(30.1 / 10.1) Elo, with the variance of log-odds."""
     fit = rate(np.array([[0, 10], [30, 0]]), np.zeros((2, 2)))
     assert fit.rating[0] == fit.low[0] == fit.high[0] == 1500
     assert fit.rating[1] - 1500 == pytest.approx(400 * math.log10(30.1 / 10.1))
@@ -43,7 +43,7 @@ def test_two_players_without_draws_are_a_logarithm_apart() -> None:
 
 
 def test_draws_have_their_share() -> None:
-    """10 wins, 6 draws, 10 losses: equal players, and a draw's odds are 6 to the 10.1 of a win."""
+    """With 10 wins, 6 draws and 10 losses the players are equal, and the odds of a draw are 6 to 10.1."""
     fit = rate(np.array([[0, 10], [10, 0]]), np.array([[0, 6], [6, 0]]), anchor_rating=0)
     assert fit.rating == pytest.approx([0, 0])
     assert fit.draw == pytest.approx(6 / (10 + PRIOR))
@@ -52,7 +52,7 @@ def test_draws_have_their_share() -> None:
 
 
 def test_draws_do_not_stretch_the_scale() -> None:
-    """However much is drawn, a rating a little higher means the score that it means without draws."""
+    """A small rating difference means the same score with and without draws."""
     for drawn in (0, 100, 10_000):
         games = np.array([[0.0, 480], [520, 0]]) * 100
         fit = rate(games, np.array([[0, drawn], [drawn, 0]]) * 100.0, prior=0.0)
@@ -61,14 +61,14 @@ def test_draws_do_not_stretch_the_scale() -> None:
 
 
 def test_a_player_who_never_loses_but_draws() -> None:
-    """90 wins and 10 draws are a score of 95 %, some 500 Elo, not the thousands that no loss in 100 might mean."""
+    """90 wins and 10 draws are a score of 95 %, about 500 Elo, not thousands."""
     fit = rate(np.array([[0, 0], [90, 0]]), np.array([[0, 10], [10, 0]]))
     assert 1800 < fit.low[1] < fit.rating[1] < fit.high[1] < 2200
     assert fit.superiority()[1, 0] > 0.999
 
 
 def test_the_maximum_is_one() -> None:
-    """At the ratings found, each player's expected points are those that it made, virtual ones included."""
+    """At the maximum, each player's expected points equal its actual points, including the prior."""
     random = np.random.default_rng(3)
     wins, draws, _ = simulate(random, [0, 80, 200, -150], 0.6, 40)
     fit = rate(wins, draws, anchor=2)
@@ -108,16 +108,16 @@ def test_intervals_hold(case: str) -> None:
 
 
 def test_pairs_that_are_alike_widen_the_interval() -> None:
-    """Without being told of pairs, games that come twice make the interval too narrow by the root of 2."""
+    """If pairs are ignored, games that come twice make the interval too narrow by a factor of sqrt(2)."""
     wins, draws, pairs = simulate(np.random.default_rng(0), [0, 40], 0.3, 2000, 1.0)
-    told, untold = rate(wins, draws, pairs=pairs), rate(wins, draws)
-    assert (told.high - told.low)[1] / (untold.high - untold.low)[1] == pytest.approx(math.sqrt(2), rel=0.02)
-    assert told.rating[1] == untold.rating[1]
-    assert told.effective[0, 1] == pytest.approx(1000, rel=0.03)
+    paired, unpaired = rate(wins, draws, pairs=pairs), rate(wins, draws)
+    assert (paired.high - paired.low)[1] / (unpaired.high - unpaired.low)[1] == pytest.approx(math.sqrt(2), rel=0.02)
+    assert paired.rating[1] == unpaired.rating[1]
+    assert paired.effective[0, 1] == pytest.approx(1000, rel=0.03)
 
 
 def test_dispersion_of_few_games_is_drawn_to_independence() -> None:
-    """A single pair, or none, says next to nothing about how alike games are."""
+    """A single pair, or none, has hardly any effect on the dispersion."""
     one = np.zeros((2, 2, 5))
     one[0, 1, 4] = one[1, 0, 0] = 1
     nothing, even = np.zeros((2, 2)), np.full((2, 2), 0.25)
@@ -137,7 +137,7 @@ BREAKING = {
 
 @pytest.mark.parametrize("case", BREAKING)
 def test_one_sided_results_stay_finite(case: str) -> None:
-    """Ratings, intervals and likelihoods are finite wherever games lead to the anchor."""
+    """Ratings, intervals and likelihoods are finite for all players connected to the anchor."""
     wins, draws = (np.array(table, float) for table in BREAKING[case])
     fit = rate(wins, draws)
     assert np.isfinite(fit.rating).all() and np.isfinite(fit.covariance).all() and math.isfinite(fit.draw)
@@ -147,8 +147,8 @@ def test_one_sided_results_stay_finite(case: str) -> None:
         assert fit.superiority()[0, 2] > 0.99
 
 
-def test_players_without_a_link_to_the_anchor_say_so() -> None:
-    """Two who met only each other are rated around the anchor's rating, without an interval."""
+def test_players_that_are_not_connected_to_the_anchor() -> None:
+    """Two players that met only each other are rated around the anchor's rating, without an interval."""
     wins = np.zeros((5, 5))
     wins[0, 1] = wins[1, 0] = 10
     wins[2, 3], wins[3, 2] = 30, 10
@@ -162,7 +162,7 @@ def test_players_without_a_link_to_the_anchor_say_so() -> None:
 
 
 def test_likelihood_of_superiority() -> None:
-    """Between two it is the chance that a normal gap is above 0; between a player and itself one half."""
+    """For two players it is the probability that a normal difference is above 0; for a player and itself 1/2."""
     fit = rate(np.array([[0, 60], [40, 0]]), np.zeros((2, 2)))
     gap = math.log(60.1 / 40.1) / math.sqrt(1 / 60.1 + 1 / 40.1)
     likely = fit.superiority()

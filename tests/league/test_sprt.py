@@ -1,4 +1,4 @@
-"""The sequential test: ratios by hand, error rates and an estimate that is not flattered."""
+"""SPRT: ratios by hand, error rates, and an unbiased estimate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.league.sprt import SCORES, Sprt, log_likelihood_ratio, to_elo, t
 
 
 def test_scores_and_elo() -> None:
-    """0 Elo is a half, 400 Elo ten to one, and back."""
+    """0 Elo is a score of 1/2, 400 Elo is ten to one, and the inverse holds."""
     assert to_score(0) == 0.5
     assert to_score(400) == pytest.approx(10 / 11)
     assert to_elo(to_score(-123.0)) == pytest.approx(-123)
@@ -21,14 +21,14 @@ def test_scores_and_elo() -> None:
 
 
 def test_the_ratio_by_hand() -> None:
-    """20 pairs won and 10 lost, nothing else: a coin of bias s, so 20 log(s1 / s0) + 10 log((1 - s1) / (1 - s0))."""
+    """20 pairs won and 10 lost are tosses of a coin: 20 log(s1 / s0) + 10 log((1 - s1) / (1 - s0))."""
     low, high = 0.5, to_score(35)
     by_hand = 20 * math.log(high / low) + 10 * math.log((1 - high) / (1 - low))
     assert float(log_likelihood_ratio(np.array([10, 0, 0, 0, 20]), low, high)) == pytest.approx(by_hand, abs=1e-3)
 
 
 def test_the_ratio_is_near_its_normal_approximation() -> None:
-    """With many games of all kinds, N (s1 - s0) (2 s - s0 - s1) / (2 var) says nearly the same."""
+    """With many games of all kinds, the ratio is near N (s1 - s0) (2 s - s0 - s1) / (2 var)."""
     counts = np.array([100, 40, 300, 50, 130])
     low, high = 0.5, to_score(35)
     mean = (counts * SCORES).sum() / counts.sum()
@@ -38,7 +38,7 @@ def test_the_ratio_is_near_its_normal_approximation() -> None:
 
 
 def test_bounds_and_verdicts() -> None:
-    """+-2.944; wins alone pass after 31 pairs, never after one; a verdict stands."""
+    """The bounds are +-2.944; wins alone pass after 31 pairs, not after one; a verdict is final."""
     test = Sprt()
     assert test.bounds == pytest.approx((-2.944, 2.944), abs=1e-3)
     assert test.add(1, 1) == "INCONCLUSIVE" and test.games == 2
@@ -53,20 +53,20 @@ def test_bounds_and_verdicts() -> None:
     assert losing.verdict == "FAIL" and losing.counts.tolist() == [0, losing.games // 2, 0, 0, 0]
 
 
-def test_bounds_that_tell_nothing_apart_are_refused() -> None:
+def test_equal_hypotheses_are_an_error() -> None:
     """The second Elo must be the larger one."""
-    with pytest.raises(ConfigError, match=r"between 5 and 5 Elo has nothing to tell apart"):
+    with pytest.raises(ConfigError, match=r"between 5 and 5 Elo"):
         Sprt(5, 5)
 
 
-def test_nothing_played_is_told_plainly() -> None:
-    """Without games the estimate is anything."""
+def test_an_estimate_without_games() -> None:
+    """Without games the interval of the estimate is infinite."""
     assert Sprt().estimate() == (0.0, -math.inf, math.inf)
     assert Sprt().describe()["verdict"] == "INCONCLUSIVE"
 
 
 def outcomes(random: np.random.Generator, elo: float, draws: float, runs: int, pairs: int) -> Array:
-    """Points [runs, pairs] of pairs, 0 to 4, between players so far apart."""
+    """Points [runs, pairs] of pairs, 0 to 4, between players with this Elo difference."""
     score = to_score(elo)
     drawn = draws * 4 * score * (1 - score)
     thrown = random.random((runs, pairs, 2))
@@ -75,7 +75,7 @@ def outcomes(random: np.random.Generator, elo: float, draws: float, runs: int, p
 
 
 def run_tests(points: Array) -> tuple[Array, Array]:
-    """Verdicts (1, 0, -1) and pairs played of many tests at once."""
+    """Verdicts (1, 0, -1) and numbers of pairs of many tests at once."""
     counts = (points[..., None] == np.arange(5)).cumsum(axis=1)
     ratio = log_likelihood_ratio(counts, 0.5, to_score(35))
     ended = np.abs(ratio) >= -math.log(0.05 / 0.95)
@@ -90,7 +90,7 @@ def run_tests(points: Array) -> tuple[Array, Array]:
      (0, 0.4, 0.0, 0.09, 320), (35, 0.4, 0.9, 1.0, 320)],
 )  # fmt: skip
 def test_error_rates(elo: float, draws: float, least: float, most: float, games: float) -> None:
-    """About 5 % of equal players pass and 5 % of those 35 Elo better fail, in the games that are known for it."""
+    """About 5 % of equal players pass, 5 % of those 35 Elo stronger fail, and the number of games is as expected."""
     random = np.random.default_rng(int(elo * 10 + draws * 100))
     verdicts, pairs = run_tests(outcomes(random, elo, draws, 200, 1000))
     assert least <= (verdicts == 1).mean() <= most
@@ -99,8 +99,8 @@ def test_error_rates(elo: float, draws: float, least: float, most: float, games:
         assert (verdicts == (1 if elo == 0 else -1)).mean() <= 0.09
 
 
-def test_the_estimate_is_not_flattered_by_stopping() -> None:
-    """As often too high as too low and inside its interval, where the plain score of a test that passed is too high."""
+def test_the_estimate_is_unbiased_by_stopping() -> None:
+    """The estimate is median-unbiased and its interval holds, while the plain score of a passed test is too high."""
     random, better, flattered, inside = np.random.default_rng(5), [], [], []
     points = outcomes(random, 50, 0.2, 200, 1000)
     _, pairs = run_tests(points)
@@ -120,8 +120,8 @@ def test_the_estimate_is_not_flattered_by_stopping() -> None:
 
 @pytest.mark.parametrize("pair", [(1, 1), (1, -1), (0, 0), (-1, -1)])
 @pytest.mark.parametrize("bounds", [(0, 1), (0, 35), (-5, 300)])
-def test_estimates_hold_their_order(pair: tuple[int, int], bounds: tuple[float, float]) -> None:
-    """Whatever happened, however short, the estimate lies in its interval."""
+def test_estimates_lie_in_their_interval(pair: tuple[int, int], bounds: tuple[float, float]) -> None:
+    """The estimate lies in its interval, for any result and any length."""
     test = Sprt(*bounds)
     for _ in range(5):
         test.add(*pair)

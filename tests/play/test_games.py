@@ -1,4 +1,4 @@
-"""Games really played: the right number, from both sides, the same every time, long ones as often as short ones."""
+"""Scheduled games: exact number, both sides, reproducible, and no bias towards short games."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from slipstream.agents.specs import load_agent
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
-from slipstream.play import games as module
-from slipstream.play.games import GameResult, GameSummary, paired_games, play, play_scheduled
+from slipstream.play import engine, games
+from slipstream.play.engine import play_scheduled
+from slipstream.play.games import GameSummary, paired_games, play
 from slipstream.settings import EnvSettings
 
 
@@ -31,7 +32,7 @@ class Uneven(gymnasium.Env[Any, Any]):
         self._length = 20 if number % 2 else 1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin."""
+        """Start an episode."""
         self._left = self._length
         return np.zeros(1, np.float32), {}
 
@@ -43,7 +44,7 @@ class Uneven(gymnasium.Env[Any, Any]):
 
 
 class Duel:
-    """Two seats, one step per game: whoever plays the higher number wins; seat 1 wins ties."""
+    """Two agents, one step per game: the higher action wins; agent 1 wins ties."""
 
     spec = EnvSpec("duel", vector_obs(2), ActionSpec("discrete", (3,)), teams=(0, 1))
 
@@ -52,21 +53,21 @@ class Duel:
         self.seen: list[Array] = []
 
     def reset(self, out: Rows) -> None:
-        """Show each seat its number."""
+        """Show each agent its number."""
         out.obs[:] = np.tile(np.eye(2, dtype=np.float32), (self.envs, 1))
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def seeds(self) -> Array:
-        """None has one."""
+        """Return no seeds."""
         return np.full(self.envs, -1)
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
+        """Do nothing."""
 
     def step(self, action: Array, out: Rows) -> None:
-        """Judge every game and start the next."""
+        """Finish every game and start the next."""
         self.seen.append(action.copy())
         first, second = action[0::2, 0], action[1::2, 0]
         won = np.where(first > second, 1, -1)
@@ -75,24 +76,24 @@ class Duel:
         out.terminated[:] = 1
 
     def snapshot(self) -> dict[str, Array]:
-        """Nothing."""
+        """Do nothing."""
         return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Always(BatchAgent):
-    """Plays one number."""
+    """Always plays one action."""
 
     def __init__(self, number: int) -> None:
         self.name, self.action, self.number = f"always {number}", Duel.spec.action, number
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Write the number."""
+        """Write the action."""
         out[:] = self.number
 
 
@@ -104,15 +105,15 @@ def uneven(games: int, envs: int, seed: int = 0) -> GameSummary:
 
 
 @pytest.mark.parametrize(("games", "envs"), [(1, 4), (7, 3), (10, 10), (13, 128)])
-def test_exactly_as_many_games_as_asked(games: int, envs: int) -> None:
-    """Neither more nor fewer, whatever the number of envs."""
+def test_exactly_the_requested_number_of_games(games: int, envs: int) -> None:
+    """The number of games does not depend on the number of envs."""
     result = uneven(games, envs)
     assert len(result.returns) == len(result.lengths) == games
     assert result.summary()["games"] == games
 
 
 def test_short_games_are_not_favoured() -> None:
-    """Each env plays its share to the end: of 40 games on 2 slow and 2 quick envs, half are long."""
+    """Each env plays its share to the end: of 40 games in 2 slow and 2 fast envs, half are long."""
     result = uneven(40, 4)
     assert result.lengths.count(20) == result.lengths.count(1) == 20
     assert result.summary()["mean_return"] == 0.5
@@ -120,21 +121,22 @@ def test_short_games_are_not_favoured() -> None:
 
 
 def test_one_sided_games_are_not_won_or_lost() -> None:
-    """A game without sides has no win rate; its keys are there and empty."""
+    """A game of one side has no win rate; its keys are present with the value None."""
     summary = uneven(4, 2).summary()
     assert summary["wins"] is summary["win_rate"] is summary["score_low"] is None
     assert summary["mean_return_low"] <= summary["mean_return"] <= summary["mean_return_high"]
 
 
 def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every second env seats the agent on the other side, and outcomes are told from the agent's side."""
+    """The agent plays the other side in every second env, and outcomes are from the agent's view."""
     made: list[Duel] = []
 
     def make(choice: Any, envs: int) -> Duel:
         made.append(Duel(envs))
         return made[-1]
 
-    monkeypatch.setattr(module, "make_vector", make)
+    monkeypatch.setattr(games, "make_vector", make)
+    monkeypatch.setattr(engine, "make_vector", make)
     strong = play(EnvChoice("duel"), lambda *_: Always(2), lambda *_: Always(0), 6, seed=0, envs=2)
     assert strong.outcomes == [1] * 6
     assert strong.returns == [1.0] * 6
@@ -142,15 +144,15 @@ def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     weak = play(EnvChoice("duel"), lambda *_: Always(0), lambda *_: Always(2), 6, seed=0, envs=2)
     assert weak.outcomes == [-1] * 6
     even = play(EnvChoice("duel"), lambda *_: Always(1), lambda *_: Always(1), 6, seed=0, envs=2)
-    assert sorted(even.outcomes) == [-1, -1, -1, 1, 1, 1], "a seat's advantage is shared out evenly"
+    assert sorted(even.outcomes) == [-1, -1, -1, 1, 1, 1], "the advantage of a side is shared evenly"
 
 
 def test_rates_by_hand() -> None:
-    """Of 2 wins, 1 draw and 1 loss: win rate 1/2, score 5/8."""
-    games = GameSummary(
+    """2 wins, 1 draw and 1 loss have a win rate of 1/2 and a score of 5/8."""
+    played = GameSummary(
         competitive=True, outcomes=[1, 1, 0, -1], returns=[1.0, 2.0, 0.0, -1.0], lengths=[10, 20, 30, 40]
     )
-    summary = games.summary()
+    summary = played.summary()
     assert (summary["wins"], summary["draws"], summary["losses"]) == (2, 1, 1)
     assert (summary["win_rate"], summary["score"]) == (0.5, 0.625)
     assert summary["win_rate_low"] < 0.5 < summary["win_rate_high"]
@@ -159,119 +161,56 @@ def test_rates_by_hand() -> None:
 
 
 def soccer(seed: int, random_starts: float = 0.0) -> GameSummary:
-    """A few short soccer games of a script against chance."""
+    """Play a few short soccer games of a scripted agent against a random one."""
     choice = EnvChoice("soccer", EnvSettings(match_seconds=3.0, random_starts=random_starts))
 
-    def seat(text: str) -> Any:
+    def loader(text: str) -> Any:
         return lambda spec, where: load_agent(text, spec, where)
 
-    return play(choice, seat("scripted:chaser"), seat("random"), 12, seed=seed, envs=4)
+    return play(choice, loader("scripted:chaser"), loader("random"), 12, seed=seed, envs=4)
 
 
 def test_a_seed_plays_the_same_games() -> None:
-    """The same seed gives the same games, another gives others, and training's random starts are left out."""
+    """The same seed gives the same games, another seed gives others, and training's random starts are off."""
     first = soccer(1)
     assert (first.returns, first.lengths) == (soccer(1).returns, soccer(1).lengths)
     assert first.returns != soccer(2).returns
     assert first.returns == soccer(1, random_starts=1.0).returns
 
 
-def test_progress_is_told() -> None:
-    """Whoever watches hears how many games are done, up to all of them."""
-    heard: list[int] = []
+def test_progress() -> None:
+    """`on_progress` receives the number of finished games, up to all of them."""
+    seen: list[int] = []
     choice = EnvChoice("python:Uneven", factory=Uneven)
-    play(choice, lambda spec, _: RandomAgent(spec), None, 5, seed=0, envs=2, on_progress=heard.append)
-    assert heard[-1] == 5
-    assert heard == sorted(heard)
+    play(choice, lambda spec, _: RandomAgent(spec), None, 5, seed=0, envs=2, on_progress=seen.append)
+    assert seen[-1] == 5
+    assert seen == sorted(seen)
 
 
 def test_opponents_must_fit_the_game() -> None:
-    """A game of two sides needs an opponent, a game of one cannot have one; both are the user's to mend."""
+    """A game of two sides needs an opponent, and a game of one side takes none."""
     with pytest.raises(ConfigError) as caught:
         play(EnvChoice("soccer"), lambda *_: Always(0), None, 1, seed=0)
     assert str(caught.value) == "`soccer` has two sides: it needs an opponent.\nhint: add --opponent AGENT"
     with pytest.raises(ConfigError) as caught:
         play(EnvChoice("python:Uneven", factory=Uneven), lambda *_: Always(0), lambda *_: Always(0), 1, seed=0)
-    assert str(caught.value) == (
-        "`python:Uneven` has one side: there is nobody to play against.\nhint: leave --opponent out"
-    )
+    assert str(caught.value) == ("`python:Uneven` has one side and takes no opponent.\nhint: leave --opponent out")
 
 
-def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
-    """Whoever a name stands for; some cannot come, some cannot play."""
-    if name == "raises":
-        return Raises(spec)
-    return load_agent(name, spec, choice)
-
-
-class Raises(RandomAgent):
-    """Plays for a while, then no more."""
-
-    calls = 0
+class Fails(Always):
+    """Raises on every call."""
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Act ten times."""
-        self.calls += 1
-        if self.calls > 10:
-            raise RuntimeError("no more")
-        super().act_into(obs, mask, streams, out)
+        """Raise."""
+        raise RuntimeError("no action")
 
 
-def short(**more: Any) -> EnvChoice:
-    """Soccer matches of a second or two."""
-    return EnvChoice("soccer", EnvSettings(match_seconds=2.0, **more))
-
-
-def told(played: Sequence[GameResult]) -> list[Any]:
-    """What became of games, without actions."""
-    return [(one.fixture, one.outcome, one.length, one.returns, one.behaviour) for one in played]
-
-
-def test_a_game_depends_on_its_fixture_alone() -> None:
-    """However many are played side by side, in whatever order, with a random player: each comes out the same."""
-    fixtures = paired_games("random", "scripted:chaser", 6, 3) + paired_games("random", "scripted:rule", 4, 3)
-    alone = play_scheduled(short(), seat, fixtures, envs=1)
-    beside = play_scheduled(short(random_starts=1.0), seat, fixtures, envs=7)
-    backwards = play_scheduled(short(), seat, fixtures[::-1], envs=4)
-    assert told(alone) == told(beside) == told(backwards)[::-1]
-    assert [one.fixture.players for one in alone[:2]] == [("random", "scripted:chaser"), ("scripted:chaser", "random")]
-    assert alone[0].fixture.seed == alone[1].fixture.seed != alone[2].fixture.seed
-
-
-def test_a_pair_is_the_same_game_from_both_sides() -> None:
-    """Two greedy players from one start with the sides swapped: the mirror image, so the same player wins."""
-    played = play_scheduled(short(), seat, paired_games("scripted:rule", "scripted:chaser", 20, 0))
-    mirrored = sum(one.outcome == -other.outcome for one, other in zip(played[::2], played[1::2], strict=True))
-    assert mirrored >= 8, "nearly always: only who hits first when both do is not symmetric"
-
-
-def test_actions_are_kept_whole() -> None:
-    """Each game has as many actions as decisions, and its behaviours by side; goals explain the outcome."""
-    for one in play_scheduled(short(), seat, paired_games("scripted:rule", "random", 9, 1), envs=4, keep_actions=True):
-        assert one.actions is not None and one.actions.shape == (one.length, 2, 1)
-        mine, theirs = one.behaviour
-        assert np.sign(mine["goals"] - theirs["goals"]) == one.outcome
-        assert mine["conceded"] == theirs["goals"]
-
-
-def test_who_fails_is_named_and_the_others_play_on() -> None:
-    """One that is not there, one that raises in the midst of a game; games without them are all played."""
-    fixtures = [
-        *paired_games("scripted:rule", "run:nowhere", 4, 0),
-        *paired_games("raises", "scripted:rule", 4, 0),
-        *paired_games("random", "scripted:chaser", 4, 0),
-    ]
-    played = play_scheduled(short(), seat, fixtures, envs=3)
-    assert [one.culprit for one in played] == ["run:nowhere"] * 4 + ["raises"] * 4 + [""] * 4
-    assert played[0].fault.startswith("No run at nowhere")
-    assert played[4].fault == "raises raised RuntimeError: no more"
-    assert all(one.length > 0 for one in played[8:])
-    with pytest.raises(RuntimeError, match="no more"):
-        play_scheduled(short(), seat, fixtures[4:], envs=3, tolerant=False)
-
-
-def test_unknown_tasks_are_refused() -> None:
-    """A task that the env does not have is named, with a guess."""
-    with pytest.raises(ConfigError) as caught:
-        play_scheduled(short(), seat, paired_games("random", "random", 2, 0, "1v1 scatered"))
-    assert str(caught.value).startswith("`soccer` has no task `1v1 scatered`. Did you mean `1v1 scattered`?")
+def test_a_failure_in_the_last_step_of_a_game_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A player that fails in the step that ends its game is named in the result, and the other games count."""
+    monkeypatch.setattr(engine, "make_vector", lambda choice, envs: Duel(envs))
+    schedule = paired_games("bad", "good", 2, 0) + paired_games("good", "other", 2, 0)
+    played = play_scheduled(
+        EnvChoice("duel"), lambda name, *_: Fails(0) if name == "bad" else Always(1), schedule, envs=2
+    )
+    assert [one.culprit for one in played] == ["bad", "bad", "", ""]
+    assert [one.length for one in played] == [0, 0, 1, 1]

@@ -1,4 +1,4 @@
-"""Recording: the same games however they are split, cut right to the number, played again bit for bit."""
+"""Recording: the same games for any split into shares, exact episodes, and exact resimulation."""
 
 from __future__ import annotations
 
@@ -32,28 +32,36 @@ SHORT = EnvSettings(match_seconds=2.0, random_starts=0.5)
 
 
 def play(
-    out: Path, choice: EnvChoice, agent: str, games: int, *, opponent: str | None = None, splits: int = 1,
-    seed: int = 3, envs: int | None = None, sampled: bool = False,
-) -> list[Recorder]:  # fmt: skip
-    """Record in this process, with the envs split into so many shares."""
+    out: Path,
+    choice: EnvChoice,
+    agent: str,
+    games: int,
+    *,
+    opponent: str | None = None,
+    splits: int = 1,
+    seed: int = 3,
+    envs: int | None = None,
+    sampled: bool = False,
+) -> list[Recorder]:
+    """Record in this process, with the envs split into `splits` shares."""
     probe = make_vector(choice, 1)
     spec = probe.spec
     schema = Schema.of(choice.name, spec, probe.snapshot() if spec.exact else None)
     probe.close()
     prepare(out, schema)
-    order = RecordJob(choice, agent, opponent, games, spread(games, spec, envs), seed, sampled)
-    edges = [k * order.envs // splits for k in range(splits + 1)]
+    job = RecordJob(choice, agent, opponent, games, spread(games, spec, envs), seed, sampled)
+    edges = [k * job.envs // splits for k in range(splits + 1)]
     origin = {
         "env": choice.name,
         "settings": {"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},
     }
     made = []
     for number, low in enumerate(edges[:-1]):
-        vectors = make_vectors(order, low, edges[number + 1] - low, np.zeros(3, np.int64))
+        vectors = make_vectors(job, low, edges[number + 1] - low, np.zeros(3, np.int64))
         shard = Shard(out, f"share-{number}", schema, origin)
         first, other = (load_agent(text, spec, choice, sampled) if text else None for text in (agent, opponent))
         assert first is not None
-        recorder = Recorder(order, vectors, first, other, shard, first=low)
+        recorder = Recorder(job, vectors, first, other, shard, first=low)
         recorder.run()
         recorder.close()
         shard.close()
@@ -62,13 +70,13 @@ def play(
 
 
 def contents(path: Path) -> dict[tuple[int, int], tuple[Any, dict[str, bytes]]]:
-    """Everything that each game's agents left, by game and agent."""
+    """All episodes by game and agent."""
     demos, found = Demos.open(path), {}
     names = [name for name in demos.episodes.dtype.names or () if name not in ("first", "seal")]
     for number, record in enumerate(demos.episodes):
         columns = {name: array.tobytes() for name, array in demos.episode(number).items()}
         found[int(record["game"]), int(record["agent"])] = ([record[name].item() for name in names], columns)
-    assert len(found) == len(demos), "no game is there twice"
+    assert len(found) == len(demos), "no game is recorded twice"
     return found
 
 
@@ -84,10 +92,10 @@ def contents(path: Path) -> dict[tuple[int, int], tuple[Any, dict[str, bytes]]]:
     ],
     ids=lambda value: value.name if isinstance(value, EnvChoice) else None,
 )
-def test_how_envs_are_split_changes_nothing(
+def test_the_split_into_shares_changes_nothing(
     choice: EnvChoice, agent: str, opponent: str | None, games: int, tmp_path: Path
 ) -> None:
-    """One, two or three shares leave the same games, to the bit."""
+    """One, two or three shares record the same games, bit for bit."""
     results = []
     for splits in (1, 2, 3):
         play(tmp_path / str(splits), choice, agent, games, opponent=opponent, splits=splits)
@@ -97,7 +105,7 @@ def test_how_envs_are_split_changes_nothing(
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_trained_agent_is_split_alike(sampled: bool, trained: Run, tmp_path: Path) -> None:
+def test_the_split_of_a_trained_agent_changes_nothing(sampled: bool, trained: Run, tmp_path: Path) -> None:
     """Sampled or not, a trained agent's games do not depend on the split; sampling changes them."""
     choice = EnvChoice("soccer", EnvSettings(match_seconds=2.0))
     for splits in (1, 2):
@@ -108,15 +116,15 @@ def test_a_trained_agent_is_split_alike(sampled: bool, trained: Run, tmp_path: P
     assert first != contents(tmp_path / "other")
 
 
-def test_a_seed_decides(tmp_path: Path) -> None:
-    """The same seed records the same games again, another others."""
+def test_a_seed_determines_the_games(tmp_path: Path) -> None:
+    """The same seed records the same games, and another seed records others."""
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         play(tmp_path / name, EnvChoice("soccer", SHORT), "scripted:chaser", 4, seed=seed)
     assert contents(tmp_path / "a") == contents(tmp_path / "b") != contents(tmp_path / "c")
 
 
 def test_blocks_leave_no_seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Episodes that reach over many blocks of the tape are those of one long tape."""
+    """Episodes that span many blocks of the buffer are the same as in one long block."""
     choice = EnvChoice("soccer", SHORT)
     play(tmp_path / "long", choice, "scripted:rule", 6)
     monkeypatch.setattr(module, "BLOCK_STEPS", 9)
@@ -124,13 +132,13 @@ def test_blocks_leave_no_seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert contents(tmp_path / "long") == contents(tmp_path / "short")
 
 
-def test_an_episode_is_what_the_env_said(tmp_path: Path) -> None:
+def test_an_episode_matches_the_env(tmp_path: Path) -> None:
     """Observations, rewards, terms and ends are those of the same env stepped by hand with the recorded actions."""
     choice = EnvChoice("soccer", SHORT)
     play(tmp_path, choice, "scripted:rule", 2)
     demos = Demos.open(tmp_path)
     vector = make_vector(choice, 2, seed=3)
-    rows = module.Tape(vector.spec, 4).first
+    rows = module.EpisodeBuffer(vector.spec, 4).first
     vector.reset(rows)
     episodes = {int(record["env"]) * 2 + int(record["agent"]): number for number, record in enumerate(demos.episodes)}
     columns = [demos.episode(episodes[row]) for row in range(4)]
@@ -162,22 +170,22 @@ class Turns:
         self.envs, self._age = envs, 0
 
     def reset(self, out: Rows) -> None:
-        """Begin with agent 0."""
+        """Start with agent 0."""
         self._age = 0
         self._show(out)
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Never asked for."""
+        """Do nothing."""
 
     def seeds(self) -> Array:
-        """None has one."""
+        """Return no seeds."""
         return np.full(self.envs, -1)
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
+        """Do nothing."""
 
     def step(self, action: Array, out: Rows) -> None:
-        """Pay, and give the turn to the other."""
+        """Pay, and pass the turn to the other agent."""
         out.reward[:] = 1 + self._age
         out.terms[:, 0] += 1 + self._age
         self._age += 1
@@ -193,33 +201,33 @@ class Turns:
         out.active[:] = np.tile([self._age % 2 == 0, self._age % 2 == 1], self.envs)
 
     def snapshot(self) -> dict[str, Array]:
-        """Nothing."""
+        """Do nothing."""
         return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Counter(BatchAgent):
-    """Plays the number that it sees."""
+    """Plays the number that it observes."""
 
     name, obs, action = "counter", Turns.spec.obs, Turns.spec.action
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Write it."""
+        """Write the observation."""
         out[:] = obs
 
 
 def test_turns_are_joined(tmp_path: Path) -> None:
-    """Of a game of turns an agent's steps are its own; what is paid between them counts for the last of its acts."""
+    """In a turn-based game an episode has the agent's own steps; rewards in between are added to its last step."""
     schema = Schema.of("recall", Turns.spec)
     prepare(tmp_path, schema)
     shard = Shard(tmp_path, "turns", schema, {})
-    order = RecordJob(EnvChoice("recall"), "counter", None, 4, 2, 7)
-    recorder = Recorder(order, [Turns(2)], Counter(), None, shard)
+    job = RecordJob(EnvChoice("recall"), "counter", None, 4, 2, 7)
+    recorder = Recorder(job, [Turns(2)], Counter(), None, shard)
     recorder.run()
     shard.close()
     assert (recorder.games, shard.episodes) == (4, 8)
@@ -234,7 +242,7 @@ def test_turns_are_joined(tmp_path: Path) -> None:
         else:
             assert columns["action"][:, 0].tolist() == [1, 3]
             assert columns["obs"][:, 0].tolist() == [1, 3, 5]
-            assert columns["reward"].tolist() == [2 + 3, 4 + 5], "what is paid before the first act is nobody's"
+            assert columns["reward"].tolist() == [2 + 3, 4 + 5], "rewards before the first action are dropped"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +257,7 @@ def test_turns_are_joined(tmp_path: Path) -> None:
     ids=lambda value: value.name if isinstance(value, EnvChoice) else None,
 )
 def test_games_can_be_played_again(choice: EnvChoice, agent: str, tmp_path: Path) -> None:
-    """From its start state and the recorded actions, a game gives the same bits."""
+    """Played again from its start state with the recorded actions, a game gives the same bits."""
     play(tmp_path, choice, agent, 6, envs=2)
     demos = Demos.open(tmp_path)
     for game in range(6):
@@ -262,7 +270,7 @@ def test_games_can_be_played_again(choice: EnvChoice, agent: str, tmp_path: Path
 
 
 def test_a_game_is_really_played_again(tmp_path: Path) -> None:
-    """Played for other rewards, a game looks the same and pays as it would have."""
+    """Played again with other rewards, a game has the same observations and the other rewards."""
     play(tmp_path, EnvChoice("soccer", SHORT), "scripted:rule", 1)
     demos, other = Demos.open(tmp_path), EnvChoice("soccer", SHORT, RewardSettings(weights={"touch": 7.0}))
     again, recorded = resimulate(demos, [0, 1], other)[0], demos.episode(0)
@@ -273,29 +281,29 @@ def test_a_game_is_really_played_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_played_again(tmp_path: Path) -> None:
-    """A game without all its agents, episodes of two games and games without states are refused in plain words."""
+    """Missing agents, episodes of two games and games without states are errors."""
     play(tmp_path / "versus", EnvChoice("soccer", SHORT), "random", 2, opponent="scripted:rule")
     demos = Demos.open(tmp_path / "versus")
     with pytest.raises(DemoError) as caught:
         resimulate(demos, [0])
     assert str(caught.value) == (
-        "Game 0 of share-0 has 2 agents, of which 1 were given: without the actions of all it cannot be played again."
-        "\nhint: name the episodes of all; if an opponent's were not recorded, record again without --opponent"
+        "Game 0 of share-0 has 2 agents, but 1 episodes were given; playing it again needs the actions of all agents."
+        "\nhint: name the episodes of all agents; if the opponent was not recorded, record again without --opponent"
     )
     with pytest.raises(DemoError, match="These 2 episodes are of 2 games"):
         resimulate(demos, [0, 1])
     play(tmp_path / "cart", EnvChoice("gymnasium:CartPole-v1"), "random", 1)
     with pytest.raises(DemoError, match="has no exact state, so its games cannot be played again"):
         resimulate(Demos.open(tmp_path / "cart"), [0])
-    with pytest.raises(DemoError, match="does not say in which env it was recorded"):
+    with pytest.raises(DemoError, match="does not name the env in which it was recorded"):
         rechoose({"env": "soccer"})
     play(tmp_path / "both", EnvChoice("soccer", SHORT), "random", 1)
-    with pytest.raises(DemoError, match="`recall` is another game now than the one in"):
+    with pytest.raises(DemoError, match="`recall` is not the same game as the one in"):
         resimulate(Demos.open(tmp_path / "both"), [0, 1], EnvChoice("recall"))
 
 
 def test_sides_alternate_against_an_opponent(tmp_path: Path) -> None:
-    """Only the agent's rows are recorded, on one side in even envs and on the other in odd ones."""
+    """Only the agent's rows are recorded, on one side in even envs and on the other side in odd envs."""
     play(tmp_path, EnvChoice("soccer:2v2", SHORT), "scripted:chaser", 8, opponent="random", envs=4)
     records = Demos.open(tmp_path).episodes
     assert len(records) == 16
@@ -311,7 +319,7 @@ class Uneven(gymnasium.Env[Any, Any]):
     length, stepped = 1, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin."""
+        """Start an episode."""
         if seed is not None:
             self.length = 30 if seed % 4 == 0 else 1
         self._left = self.length
@@ -324,8 +332,8 @@ class Uneven(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, False, self._left == 0, {}
 
 
-def test_each_env_plays_its_share_and_then_rests(tmp_path: Path) -> None:
-    """Short games are not favoured, and envs whose games are played are not stepped until the last one is done."""
+def test_an_env_is_closed_after_its_share(tmp_path: Path) -> None:
+    """Short games are not favoured, and envs whose games are all played are not stepped any more."""
     Uneven.stepped = 0
     play(tmp_path, EnvChoice("python:Uneven", factory=Uneven), "random", 64, envs=16)
     records = Demos.open(tmp_path).episodes
@@ -343,42 +351,44 @@ def test_each_env_plays_its_share_and_then_rests(tmp_path: Path) -> None:
     [(1, None, 1), (64, None, 64), (65, None, 33), (100, None, 50), (1000, None, 63), (9, 4, 3)],
 )
 def test_games_are_spread_evenly(games: int, most: int | None, envs: int) -> None:
-    """As many envs as give each about the same number of games, at most 64, or 16 where observations are large."""
+    """Each env has about the same number of games; there are at most 64 envs, or 16 for large observations."""
     spec = make_vector(EnvChoice("recall"), 1).spec
     assert spread(games, spec, most) == envs
     assert spread(1000, make_vector(EnvChoice("pixels:84"), 1).spec) == 16
 
 
 @pytest.mark.parametrize(("fault", "what", "at"), [("nan_reward", "The reward", 4), ("nan_obs", "The observation", 5)])
-def test_numbers_that_are_not_finite_are_left_out(fault: Any, what: str, at: int, tmp_path: Path) -> None:
-    """The episode is dropped, counted and named; all others are there."""
+def test_episodes_with_non_finite_numbers_are_dropped(fault: Any, what: str, at: int, tmp_path: Path) -> None:
+    """The episode is dropped, counted and reported; all others are recorded."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=25))
     (recorder,) = play(tmp_path, choice, "random", 12, envs=3)
     records = Demos.open(tmp_path).episodes
     assert sorted(records["game"].tolist()) == [0, 1, 2, 3, 4, 5, 9, 10, 11], "the third game of each env is missing"
     assert (recorder.games, recorder.dropped) == (12, 3)
-    assert recorder.told() == [f"{what} was not finite in 3 episodes, first in env 0 at step {at} of game 6: left out."]
+    assert recorder.fault_messages() == [
+        f"{what} was not finite in 3 episodes, first in env 0 at step {at} of game 6: left out."
+    ]
 
 
-def test_rows_without_a_player_have_no_episode(tmp_path: Path) -> None:
-    """Of a match of one against one in a game with room for six, two episodes are kept and nothing is left out."""
+def test_absent_agents_have_no_episode(tmp_path: Path) -> None:
+    """A 1v1 game in an env with six agents has two episodes, and none is dropped."""
     (recorder,) = play(tmp_path, EnvChoice("soccer:mixed", SHORT), "random", 3, envs=3)
     records = Demos.open(tmp_path).episodes
     agents = [sorted(records["agent"][records["game"] == game].tolist()) for game in range(3)]
     assert agents == [[0, 3], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5]]
-    assert (recorder.games, recorder.dropped, recorder.told()) == (3, 0, [])
+    assert (recorder.games, recorder.dropped, recorder.fault_messages()) == (3, 0, [])
 
 
 def test_a_reward_term_is_named(tmp_path: Path) -> None:
-    """A term of yours that is not finite is told by its name."""
+    """A user's reward term that is not finite is reported by name."""
 
     def odd(before: Any, after: Any, clock: Any, car: Any, team_size: Any) -> float:
         return np.float32(np.nan) if car == 1 and clock[9] == 3 else np.float32(0.0)
 
     choice = EnvChoice("soccer", SHORT, terms={"odd": odd})
     (recorder,) = play(tmp_path, choice, "random", 1)
-    assert Demos.open(tmp_path).episodes["agent"].tolist() == [0], "the other agent's episode stands"
-    assert recorder.told() == [
+    assert Demos.open(tmp_path).episodes["agent"].tolist() == [0], "the other agent's episode is kept"
+    assert recorder.fault_messages() == [
         "Reward term `odd` was not finite in 1 episode, first in env 0 at step 2 of game 0: left out."
     ]
 
@@ -387,20 +397,20 @@ class Endless(Uneven):
     """Never ends."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Go on."""
+        """Continue for ever."""
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 def test_an_env_that_never_ends_is_named(tmp_path: Path) -> None:
-    """Memory is not filled without end: the longest running episode is told, and what to do."""
+    """Memory is limited: an error names the longest running episode."""
     choice = EnvChoice("python:Endless", factory=Endless)
-    order = RecordJob(choice, "random", None, 1, 1, 0)
-    vectors = make_vectors(order, 0, 1, np.zeros(3, np.int64))
+    job = RecordJob(choice, "random", None, 1, 1, 0)
+    vectors = make_vectors(job, 0, 1, np.zeros(3, np.int64))
     schema = Schema.of(choice.name, vectors[0].spec)
     prepare(tmp_path, schema)
     shard = Shard(tmp_path, "s", schema, {})
     agent = RandomAgent(vectors[0].spec)
-    recorder = Recorder(order, vectors, agent, None, shard, limit_bytes=40_000)
+    recorder = Recorder(job, vectors, agent, None, shard, limit_bytes=40_000)
     with pytest.raises(MachineError) as caught:
         recorder.run()
     assert caught.value.message.endswith("that of env 0 has 3,072 steps and has not ended.")
@@ -408,13 +418,13 @@ def test_an_env_that_never_ends_is_named(tmp_path: Path) -> None:
 
 
 def test_stop_leaves_whole_episodes(tmp_path: Path) -> None:
-    """Whoever says stop gets the games that are over, and nothing of the others."""
-    order = RecordJob(EnvChoice("recall"), "random", None, 1000, 4, 0)
-    vectors = make_vectors(order, 0, 4, np.zeros(3, np.int64))
+    """After a stop request all finished games are kept, and nothing of the others."""
+    job = RecordJob(EnvChoice("recall"), "random", None, 1000, 4, 0)
+    vectors = make_vectors(job, 0, 4, np.zeros(3, np.int64))
     schema = Schema.of("recall", vectors[0].spec, vectors[0].snapshot())
     prepare(tmp_path, schema)
     shard = Shard(tmp_path, "s", schema, {})
-    recorder = Recorder(order, vectors, RandomAgent(vectors[0].spec), None, shard)
+    recorder = Recorder(job, vectors, RandomAgent(vectors[0].spec), None, shard)
     steps = count()
     recorder.run(lambda: next(steps) == 25)
     shard.close()

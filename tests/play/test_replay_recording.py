@@ -1,4 +1,4 @@
-"""Games played again: the same bit for bit, from any place in a vector; which are kept, and under which names."""
+"""Replay recording: games are replayed bit for bit; which games are kept, and their file names."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from slipstream.api import Run
 from slipstream.contracts import Array, EnvSpec, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, DemoError
-from slipstream.play.games import GameResult, ScheduledGame, game_seed, paired_games, play_scheduled
+from slipstream.play.engine import GameResult, ScheduledGame, play_scheduled
+from slipstream.play.games import game_seed, paired_games
 from slipstream.play.replay_recording import (
-    ReplayedActions,
-    ReplayRecorder,
+    SingleGame,
     choose,
     file_name,
     margin,
-    record_replay,
-    tape,
+    record_replays,
     verify,
+    write_replay,
 )
-from slipstream.runs.replays import Facts, Replay, write
+from slipstream.runs.replays import Replay, ReplayFacts, write
 from slipstream.settings import EnvSettings
 from slipstream.vector.make import make_vector
 
@@ -37,26 +37,26 @@ GAMES = {
 }
 
 
-def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
-    """Scripted and random players."""
+def load(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
+    """Load scripted and random agents."""
     return load_agent(name, spec, choice)
 
 
 def played(name: str, games: int = 6) -> list[GameResult]:
-    """Games of a kind, side by side in one vector of three envs, with their actions."""
+    """Play games in a vector of three envs and keep their actions."""
     sides = {"kart": ("scripted:expert",), "cartpole": ("random",)}.get(name, ("scripted:rule", "random"))
-    fixtures = [ScheduledGame(sides, game_seed(3, game)) for game in range(games)]
-    return play_scheduled(GAMES[name], seat, fixtures, envs=3, keep_actions=True)
+    schedule = [ScheduledGame(sides, game_seed(3, game)) for game in range(games)]
+    return play_scheduled(GAMES[name], load, schedule, envs=3, keep_actions=True)
 
 
 @pytest.mark.parametrize("name", list(GAMES))
 def test_played_again_it_is_the_same(name: str, tmp_path: Path) -> None:
-    """A replay made of a game from the middle of a vector is the game: verified, and as long and good as it was."""
+    """A replay of a game from the middle of a vector is verified and has the same length and returns."""
     one = played(name)[4]
-    tape(GAMES[name], one, tmp_path / "x.replay", seat=seat)
+    write_replay(GAMES[name], one, tmp_path / "x.replay", load=load)
     replay = Replay.open(tmp_path / "x.replay")
     verify(replay)
-    assert replay.facts.length == one.length and replay.facts.seed == one.fixture.seed
+    assert replay.facts.length == one.length and replay.facts.seed == one.game.seed
     assert replay.read("action").tobytes() == np.ascontiguousarray(one.actions).tobytes()
     reward = replay.read("reward").astype(np.float64).sum(axis=0)
     sides = sorted(set(replay.facts.teams))
@@ -66,9 +66,9 @@ def test_played_again_it_is_the_same(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["soccer", "soccer:2v2", "kart"])
 def test_the_states_are_those_of_the_vector(name: str, tmp_path: Path) -> None:
-    """Every bit that the replay holds is what stood in the env in the middle of a vector as the game was played."""
+    """Every bit of a replay equals the state of the env in the middle of a vector while the game was played."""
     one, middle = played(name, 1)[0], 2
-    tape(GAMES[name], one, tmp_path / "x.replay")
+    write_replay(GAMES[name], one, tmp_path / "x.replay")
     replay = Replay.open(tmp_path / "x.replay")
     vector = make_vector(GAMES[name], 5, seed=99)
     spec, rows = vector.spec, empty_rows(vector.spec, 5)
@@ -76,7 +76,7 @@ def test_the_states_are_those_of_the_vector(name: str, tmp_path: Path) -> None:
     action = np.zeros((5 * spec.agents, spec.action.parts), spec.action.dtype)
     for _ in range(7):
         vector.step(action, rows)
-    vector.reset_envs([middle], rows, [one.fixture.seed])
+    vector.reset_envs([middle], rows, [one.game.seed])
     assert one.actions is not None
     for step, chosen in enumerate(one.actions):
         snapshot = vector.snapshot()
@@ -88,9 +88,9 @@ def test_the_states_are_those_of_the_vector(name: str, tmp_path: Path) -> None:
 
 
 def test_a_changed_replay_is_caught(tmp_path: Path) -> None:
-    """One action that is not what was played, or one bit of a state, is named with its step and column."""
+    """A changed action or a changed bit of a state is reported with its step and column."""
     one = played("soccer", 1)[0]
-    tape(GAMES["soccer"], one, tmp_path / "x.replay")
+    write_replay(GAMES["soccer"], one, tmp_path / "x.replay")
     replay = Replay.open(tmp_path / "x.replay")
     arrays = {name: np.array(replay.read(name)) for name in replay.names}
     labels = {name: replay.labels(name) for name in replay.names}
@@ -111,92 +111,102 @@ def test_a_changed_replay_is_caught(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_played_again(tmp_path: Path) -> None:
-    """A game of a program's own, and one that lacks what the game has now."""
+    """A Python env of another program, a replay with missing arrays and truncated actions are errors."""
     facts = {"seed": 1, "players": ("a",), "teams": (0,), "outcome": 0, "length": 1}
     arrays = {"action": np.zeros((1, 1, 1), np.int32)}
-    write(tmp_path / "x.replay", Facts.model_validate(facts | {"env": "python:Mine"}), arrays, {})
+    write(tmp_path / "x.replay", ReplayFacts.model_validate(facts | {"env": "python:Mine"}), arrays, {})
     with pytest.raises(ConfigError, match=r"of `python:Mine`, which only the program that made it can play"):
         verify(Replay.open(tmp_path / "x.replay"))
-    write(tmp_path / "x.replay", Facts.model_validate(facts | {"env": "soccer", "teams": (0, 1)}), arrays, {})
+    write(tmp_path / "x.replay", ReplayFacts.model_validate(facts | {"env": "soccer", "teams": (0, 1)}), arrays, {})
     with pytest.raises(DemoError, match=r"x.replay does not hold active, .*env/state"):
         verify(Replay.open(tmp_path / "x.replay"))
     one = played("soccer", 1)[0]
     assert one.actions is not None
     one.actions = one.actions[:-3]
-    with pytest.raises(DemoError, match="did not end as it did when it was first played"):
-        tape(GAMES["soccer"], one, tmp_path / "x.replay")
+    with pytest.raises(DemoError, match="ended differently when it was played again"):
+        write_replay(GAMES["soccer"], one, tmp_path / "x.replay")
 
 
-def test_goals_and_touches_are_told(tmp_path: Path) -> None:
-    """Goals add up to the score, counts to the behaviours, and each goal belongs to a car of who scored."""
+def test_goals_and_touches_are_events(tmp_path: Path) -> None:
+    """Goals add up to the score, events to the behaviours, and each goal belongs to a car of the scoring side."""
     for one in played("soccer:2v2", 4):
-        tape(GAMES["soccer:2v2"], one, tmp_path / "x.replay")
+        write_replay(GAMES["soccer:2v2"], one, tmp_path / "x.replay")
         facts = Replay.open(tmp_path / "x.replay").facts
         goals = [sum(e.kind == "goal" and facts.teams[e.agent] == side for e in facts.events) for side in (0, 1)]
         assert facts.score == tuple(goals) == tuple(side["goals"] for side in one.behaviour)
         for kind, name in (("touch", "touches"), ("save", "saves"), ("shot", "shots")):
             for side in (0, 1):
-                told = sum(e.kind == kind and facts.teams[e.agent] == side for e in facts.events)
-                assert told == pytest.approx(2 * one.behaviour[side][name])
+                count = sum(e.kind == kind and facts.teams[e.agent] == side for e in facts.events)
+                assert count == pytest.approx(2 * one.behaviour[side][name])
         assert [e.step for e in facts.events] == sorted(e.step for e in facts.events)
     assert any(e.kind == "touch" for e in facts.events)
 
 
 def test_values_are_those_of_the_agent(trained: Run, tmp_path: Path) -> None:
-    """The strip of a trained agent holds its own value of every step, that of a scripted one nothing."""
+    """A replay holds the value estimates of a trained agent, and NaN for a scripted one."""
     agent = trained.agent()
     sides = ("scripted:rule", "mine")
 
     def both(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
-        return agent if name == "mine" else seat(name, spec, choice)
+        return agent if name == "mine" else load(name, spec, choice)
 
     choice = EnvChoice("soccer", EnvSettings(match_seconds=2))
     (one,) = play_scheduled(choice, both, [ScheduledGame(sides, 8)], keep_actions=True)
-    tape(choice, one, tmp_path / "x.replay", seat=both, names={"mine": "run:x@5"})
+    write_replay(choice, one, tmp_path / "x.replay", load=both, names={"mine": "run:x@5"})
     replay = Replay.open(tmp_path / "x.replay")
     value = replay.read("value")
     assert np.isnan(value[:, 0]).all() and replay.facts.players == ("scripted:rule", "run:x@5")
-    with_values = ReplayRecorder(choice, one.fixture)
+    with_values = SingleGame(choice, one.game)
     assert isinstance(agent, TrainedAgent) and one.actions is not None
     for step, action in enumerate(one.actions):
-        told = np.zeros(2, np.float32)
-        agent.acting.value(np.array([1]), with_values.rows.obs, told, agent.memory(2))
-        assert value[step, 1] == pytest.approx(told[1], abs=1e-6)
+        estimate = np.zeros(2, np.float32)
+        agent.acting.value(np.array([1]), with_values.rows.obs, estimate, agent.memory(2))
+        assert value[step, 1] == pytest.approx(estimate[1], abs=1e-6)
         with_values.step(action)
-    tape(choice, one, tmp_path / "y.replay")
+    write_replay(choice, one, tmp_path / "y.replay")
     assert "value" not in Replay.open(tmp_path / "y.replay").names
 
 
 def made(
     outcome: int, length: int, goals: tuple[int, int] | None = None, players: tuple[str, ...] = ("a", "b")
 ) -> GameResult:
-    """A game that was never played."""
+    """Make a result without playing a game."""
     counted = tuple({"goals": float(number)} for number in goals) if goals else ({}, {})
     actions: Array = np.zeros((length, 2, 1), np.int32)
     return GameResult(ScheduledGame(players, length), outcome, length, (1.0, -1.0), counted, actions)
 
 
 def test_the_choice() -> None:
-    """Best, worst, closest and lost, by goals, then by length, from the agent's own side; none twice, none faulty."""
+    """Best, worst, closest and lost are chosen by goals, then by length; no game twice, and no faulty one."""
     games = {
-        "small win": made(1, 90, (2, 1)), "quick big win": made(1, 80, (5, 1)), "big win": made(1, 90, (5, 1)),
-        "draw": made(0, 90, (1, 1)), "long draw": made(0, 120, (2, 2)), "near loss": made(-1, 90, (1, 2)),
-        "loss": made(1, 90, (3, 0), ("b", "a")), "worse loss": made(-1, 90, (0, 4)), "faulty": made(-1, 1, (0, 9)),
+        "small win": made(1, 90, (2, 1)),
+        "quick big win": made(1, 80, (5, 1)),
+        "big win": made(1, 90, (5, 1)),
+        "draw": made(0, 90, (1, 1)),
+        "long draw": made(0, 120, (2, 2)),
+        "near loss": made(-1, 90, (1, 2)),
+        "loss": made(1, 90, (3, 0), ("b", "a")),
+        "worse loss": made(-1, 90, (0, 4)),
+        "faulty": made(-1, 1, (0, 9)),
         "not mine": made(1, 2, (9, 0), ("b", "c")),
-    }  # fmt: skip
+    }
     games["faulty"].fault = "b raised"
     names = {id(game): name for name, game in games.items()}
     chosen = {kind: names[id(game)] for kind, game in choose(list(games.values()), "a").items()}
     assert chosen == {
-        "best": "quick big win", "worst": "worse loss", "closest": "long draw", "lost": "near loss", "lost2": "loss"
-    }  # fmt: skip
+        "best": "quick big win",
+        "worst": "worse loss",
+        "closest": "long draw",
+        "lost": "near loss",
+        "lost2": "loss",
+    }
     assert margin(games["loss"], "a") == -3 and margin(games["loss"], "b") == 3
     assert choose([], "a") == {} and choose([games["faulty"]], "a") == {}
     assert list(choose([games["draw"]], "a")) == ["best"]
 
 
 def test_choices_without_goals_or_sides() -> None:
-    """Without goals the outcome decides; with one side the return, and there is neither close nor lost."""
+    """Without goals the outcome decides; with one side the return, and there are only best and worst."""
     won, lost = made(1, 50), made(-1, 60)
     assert choose([lost, won], "a")["best"] is won and choose([lost, won], "b")["best"] is lost
     laps = [
@@ -207,8 +217,8 @@ def test_choices_without_goals_or_sides() -> None:
     assert {kind: game.returns[0] for kind, game in chosen.items()} == {"best": 3.0, "worst": 1.0}
 
 
-def test_names_tell() -> None:
-    """When, why, how it ended for the agent and against whom; in tournaments also who it was."""
+def test_file_names() -> None:
+    """A file name has the steps, kind, result and opponent; in tournaments also the agent."""
     game = made(-1, 90, (0, 3), ("scripted:rule", "run:runs/My Run@20"))
     mine = "run:runs/My Run@20"
     assert file_name(game, mine, "best", 20_000_000, {}) == "000020000000-best-3-0-vs-scripted-rule"
@@ -218,13 +228,13 @@ def test_names_tell() -> None:
     assert file_name(lap, "a", "best", 7, {}) == "000000000007-best-77-steps"
 
 
-def test_only_so_many_are_kept(tmp_path: Path) -> None:
-    """Of each kind the newest stay; other files in the folder are left alone."""
-    games = play_scheduled(GAMES["soccer"], seat, paired_games("scripted:rule", "random", 4, 1), keep_actions=True)
+def test_the_limit_of_kept_replays(tmp_path: Path) -> None:
+    """The newest replays of each kind stay; other files in the folder are not touched."""
+    games = play_scheduled(GAMES["soccer"], load, paired_games("scripted:rule", "random", 4, 1), keep_actions=True)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "mine.replay").write_text("not one of ours")
     for steps in (10, 20, 30):
-        written = record_replay(GAMES["soccer"], games, "scripted:rule", tmp_path, steps=steps, limit=2)
+        written = record_replays(GAMES["soccer"], games, "scripted:rule", tmp_path, steps=steps, limit=2)
         assert all(path.exists() for path in written)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert {"notes.txt", "mine.replay"} <= set(left)
@@ -235,11 +245,10 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / best[-1]).stat().st_size < 40_000
 
 
-def test_a_table_has_a_seat_for_each_side() -> None:
-    """Too few or too many names are refused."""
+def test_a_game_needs_one_player_for_each_side() -> None:
+    """Too few or too many names are an error."""
     for sides in (("random",), ("random", "random", "random")):
-        game = ReplayRecorder(GAMES["soccer"], ScheduledGame(sides, 1))
         with pytest.raises(
             ConfigError, match=rf"`soccer` has 2 sides, but was given {', '.join(sides)}.\nhint: name one agent"
         ):
-            ReplayedActions(game, seat)
+            SingleGame(GAMES["soccer"], ScheduledGame(sides, 1), load)

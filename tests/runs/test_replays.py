@@ -13,15 +13,15 @@ import pytest
 
 from slipstream.contracts import Array
 from slipstream.errors import DemoError, MachineError
-from slipstream.runs.replays import EVERY, MAGIC, Event, Facts, Replay, write
+from slipstream.runs.replays import EVERY, MAGIC, Event, Replay, ReplayFacts, write
 
 LENGTH = 2 * EVERY + 37
 
 
-def facts(**more: Any) -> Facts:
+def facts(**more: Any) -> ReplayFacts:
     """The facts of a made-up game."""
     told = {"env": "soccer", "seed": 7, "players": ("a", "b@3"), "teams": (0, 1), "outcome": 1, "length": LENGTH}
-    return Facts.model_validate(told | more)
+    return ReplayFacts.model_validate(told | more)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def forge(path: Path, change: Any) -> None:
 def test_headers_that_lie(path: Path, change: Any) -> None:
     """A header that does not fit itself is refused, whatever its checksum says."""
     forge(path, change)
-    with pytest.raises(DemoError, match=r"The header of .*game.replay makes no sense"):
+    with pytest.raises(DemoError, match=r"The header of .*game.replay is invalid"):
         Replay.open(path)
 
 

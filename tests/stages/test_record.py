@@ -1,4 +1,4 @@
-"""The record stage and its verb: facts, folders that grow, the same games from any number of workers."""
+"""The record stage and its verb: facts, appending, and the same games from any number of workers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,46 @@ from slipstream.system import machine
 
 SHORT = EnvChoice("soccer", EnvSettings(match_seconds=2.0))
 FACTS = {
-    "out", "recording", "env", "agent", "opponent", "expert", "seed", "sampled", "workers", "episodes", "steps",
-    "games", "wins", "draws", "losses", "win_rate", "win_rate_low", "win_rate_high", "mean_return", "mean_return_low",
-    "mean_return_high", "mean_length", "seconds", "start_seconds", "steps_per_second", "mib", "dropped", "faults",
-    "time", "stopped",
-}  # fmt: skip
+    "out",
+    "recording",
+    "env",
+    "agent",
+    "opponent",
+    "expert",
+    "seed",
+    "sampled",
+    "workers",
+    "episodes",
+    "steps",
+    "games",
+    "wins",
+    "draws",
+    "losses",
+    "win_rate",
+    "win_rate_low",
+    "win_rate_high",
+    "mean_return",
+    "mean_return_low",
+    "mean_return_high",
+    "mean_length",
+    "seconds",
+    "start_seconds",
+    "steps_per_second",
+    "mib",
+    "dropped",
+    "faults",
+    "time",
+    "stopped",
+}
 
 
 def call(*words: object) -> Result:
-    """Call the command line."""
+    """Run the command line."""
     return CliRunner().invoke(main, ["record", *(str(word) for word in words)])
 
 
 def episodes(path: Path) -> dict[tuple[int, int], dict[str, bytes]]:
-    """The values of every episode by game and agent."""
+    """The columns of every episode by game and agent."""
     demos = Demos.open(path)
     return {
         (int(record["game"]), int(record["agent"])): {n: a.tobytes() for n, a in demos.episode(number).items()}
@@ -47,7 +73,7 @@ def episodes(path: Path) -> dict[tuple[int, int], dict[str, bytes]]:
 
 
 def test_workers_change_nothing(tmp_path: Path) -> None:
-    """One, two and three processes record the same games, a shard each."""
+    """One, two and three processes record the same games, each in its own shard."""
     found = []
     for workers in (1, 2, 3):
         out = tmp_path / str(workers)
@@ -58,8 +84,8 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_facts_are_those_of_the_demos(tmp_path: Path) -> None:
-    """Counts, means and rates are what the folder holds; both sides of a game are episodes of it."""
+def test_facts_match_the_demos(tmp_path: Path) -> None:
+    """Counts, means and rates match the folder; both sides of a game are episodes."""
     heard: list[tuple[int, int]] = []
     facts = record(SHORT, "scripted:rule", 9, tmp_path, workers=1, on_progress=lambda *now: heard.append(now))
     demos = Demos.open(tmp_path)
@@ -79,8 +105,8 @@ def test_facts_are_those_of_the_demos(tmp_path: Path) -> None:
     assert against["win_rate"] == counts[0] / 8
 
 
-def test_a_shard_tells_where_it_comes_from(tmp_path: Path) -> None:
-    """Who, in which env with which settings, by which program; enough to play its games again."""
+def test_the_origin_of_a_shard(tmp_path: Path) -> None:
+    """A shard names its agent, env, settings and version, which is enough to play its games again."""
     facts = record(SHORT, "random", 2, tmp_path, seed=4, workers=1)
     demos = Demos.open(tmp_path)
     origin = demos.shards[0].origin
@@ -94,18 +120,18 @@ def test_a_shard_tells_where_it_comes_from(tmp_path: Path) -> None:
 
 
 def test_recordings_append_without_repeating(tmp_path: Path) -> None:
-    """A second recording goes beside the first, with the lowest seed that the folder has not seen."""
+    """A second recording is appended, with the lowest seed that the folder has not used."""
     seeds = [record(SHORT, "random", 3, tmp_path, workers=1)["seed"] for _ in range(2)]
     seeds.append(record(SHORT, "random", 3, tmp_path, seed=3, workers=1)["seed"])
     seeds.append(record(SHORT, "random", 3, tmp_path, workers=1)["seed"])
     assert seeds == [0, 1, 3, 2]
     demos = Demos.open(tmp_path)
     assert len(demos) == 24
-    assert len({demos.episode(n)["obs"].tobytes() for n in range(24)}) == 24, "no game is there twice"
+    assert len({demos.episode(n)["obs"].tobytes() for n in range(24)}) == 24, "no game is recorded twice"
 
 
 def test_settings_of_the_env_apply(tmp_path: Path) -> None:
-    """Random starts, which evaluation leaves out, are recorded; plan.envs says over how many envs games spread."""
+    """Random starts are recorded, and plan.envs is the number of envs."""
     words = ["--env", "soccer", "--episodes", 6, "--workers", 1, "--set", "env.match_seconds=2", "--json"]
     for name, share in (("a", 0), ("b", 1)):
         out = tmp_path / name
@@ -117,17 +143,17 @@ def test_settings_of_the_env_apply(tmp_path: Path) -> None:
     assert set(kicked.episodes["env"].tolist()) == {0, 1}
 
 
-def test_a_trained_agent_brings_its_actions(trained: Run, tmp_path: Path) -> None:
-    """`run:DIR` plays with the interface it was trained with."""
+def test_a_trained_agent_uses_its_action_space(trained: Run, tmp_path: Path) -> None:
+    """`run:DIR` plays with the action space of its training."""
     words = ["--env", "soccer", "--episodes", 2, "--workers", 1, "--set", "env.match_seconds=2"]
     done = call(f"run:{trained.path}", *words, "--out", tmp_path / "d", "--sampled")
     assert done.exit_code == 0, done.output
     assert Demos.open(tmp_path / "d").shards[0].origin["sampled"] is True
 
 
-def test_nothing_recorded_has_facts_too(tmp_path: Path) -> None:
-    """A recording that is stopped before its first game is over tells zeros and unknowns, and leaves no shard."""
-    facts = record(SHORT, "random", 5, tmp_path, workers=1, wishes=StopRequest(stop="quit"))
+def test_facts_without_episodes(tmp_path: Path) -> None:
+    """A recording that is stopped before its first game ends has zeros and nulls in its facts, and no shard."""
+    facts = record(SHORT, "random", 5, tmp_path, workers=1, stop_request=StopRequest(stop="quit"))
     assert set(facts) == FACTS
     assert (facts["games"], facts["episodes"], facts["steps"], facts["mean_return"]) == (0, 0, 0, None)
     assert list((tmp_path / "shards").iterdir()) == []
@@ -135,7 +161,7 @@ def test_nothing_recorded_has_facts_too(tmp_path: Path) -> None:
 
 
 def test_the_verb(tmp_path: Path) -> None:
-    """JSON for scripts with every fact, a few plain lines for people, and nothing else on stdout."""
+    """--json prints every fact, the default prints a few lines, and nothing else is on stdout."""
     words = ["random", "--env", "gymnasium:CartPole-v1", "--episodes", 5, "--out", tmp_path / "d", "--workers", 1]
     facts: dict[str, Any] = json.loads(call(*words, "--json").stdout)
     assert set(facts) == FACTS
@@ -149,15 +175,30 @@ def test_the_verb(tmp_path: Path) -> None:
     assert one.stdout.splitlines()[1].endswith(" [nan, nan] over games of 10 steps")
 
 
-def test_what_was_left_out_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Episodes with NaN are counted in the facts and told on stderr."""
+def test_dropped_episodes_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes with NaN are counted in the facts and reported on stderr."""
     source = "import gymnasium\nfrom slipstream.testing import BrokenEnv\ngymnasium.register('Nan-v0', BrokenEnv)\n"
     (tmp_path / "nan_module.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     done = call(
-        "random", "--env", "gymnasium:Nan-v0", "--import", "nan_module", "--episodes", 20, "--out", "d", "--workers", 2,
-        "--set", "plan.envs=4", "--set", "env.options.fault=nan_reward", "--set", "env.options.at=25",
-    )  # fmt: skip
+        "random",
+        "--env",
+        "gymnasium:Nan-v0",
+        "--import",
+        "nan_module",
+        "--episodes",
+        20,
+        "--out",
+        "d",
+        "--workers",
+        2,
+        "--set",
+        "plan.envs=4",
+        "--set",
+        "env.options.fault=nan_reward",
+        "--set",
+        "env.options.at=25",
+    )
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "left out: 4 episodes with numbers that are not finite"
     assert done.stdout.startswith("16 games, 16 episodes, 160 steps in ")
@@ -182,10 +223,8 @@ def test_what_was_left_out_is_said_once(tmp_path: Path, monkeypatch: pytest.Monk
         (["run:none", "--env", "soccer", "--episodes", 1], 5, "No run at none: no such folder."),
     ],
 )
-def test_mistakes_are_named_before_anything_is_written(
-    words: list[object], code: int, text: str, tmp_path: Path
-) -> None:
-    """A wrong agent, env or number ends with its exit code, says what is wrong and leaves no folder."""
+def test_errors_before_anything_is_written(words: list[object], code: int, text: str, tmp_path: Path) -> None:
+    """A wrong agent, env or number is an error with its exit code, and no folder is made."""
     done = call(*words, "--out", tmp_path / "d")
     assert done.exit_code == code, done.output
     assert done.stderr.startswith(f"error: {text}")
@@ -194,7 +233,7 @@ def test_mistakes_are_named_before_anything_is_written(
 
 
 def test_a_folder_with_something_else(tmp_path: Path) -> None:
-    """Other files, or demos of another env, are not mixed with; a missing --out is asked for."""
+    """A folder with other files or demos of another env is an error, and so is a missing --out."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "notes.txt").write_text("mine")
     done = call("random", "--env", "recall", "--episodes", 1, "--out", tmp_path / "d")
@@ -213,7 +252,7 @@ def test_a_folder_with_something_else(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording that can hardly fit is refused before it starts."""
+    """A recording that does not fit on the disk is an error before it starts."""
     monkeypatch.setattr(machine, "disk_free_bytes", lambda path: 100 * 2**20)
     record(SHORT, "random", 1, tmp_path, workers=1)
     with pytest.raises(MachineError) as caught:
@@ -223,7 +262,7 @@ def test_a_disk_that_is_too_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_follow_the_usable_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --workers there is one per usable core, but never more than envs."""
+    """By default there is one worker per usable core, but no more than envs."""
     asked: list[int] = []
 
     def shares(order: Any, count: int, *rest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Replays told in words, and made into films and pictures that can be opened."""
+"""Replays described as text, and rendered as videos and pictures that can be opened."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from PIL import Image
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.games import ScheduledGame, play_scheduled
-from slipstream.play.replay_recording import tape
+from slipstream.play.engine import ScheduledGame, play_scheduled
+from slipstream.play.replay_recording import write_replay
 from slipstream.settings import EnvSettings
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A replay of a match of eight seconds, with goals."""
+    """A replay of a game of eight seconds, with goals."""
     choice = EnvChoice("soccer", EnvSettings(match_seconds=8))
     fixtures = [ScheduledGame(("scripted:rule", "random"), seed) for seed in range(20)]
     games = play_scheduled(choice, load_agent, fixtures, keep_actions=True)
     scored = next(game for game in games if game.behaviour[0]["goals"] > 0)
     path = tmp_path_factory.mktemp("kept") / "best.replay"
-    tape(choice, scored, path, kind="best", steps=1000)
+    write_replay(choice, scored, path, kind="best", steps=1000)
     return path
 
 
@@ -36,8 +36,8 @@ def call(*words: object) -> Result:
     return CliRunner().invoke(main, ["replay", *map(str, words)], catch_exceptions=False)
 
 
-def test_in_words(kept: Path) -> None:
-    """Who, how it ended, and what happened when."""
+def test_as_text(kept: Path) -> None:
+    """The text has the players, the result and the events with their times."""
     done = call(kept)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
@@ -49,7 +49,7 @@ def test_in_words(kept: Path) -> None:
 
 
 def test_as_json(kept: Path) -> None:
-    """The facts for a script; goals add up to the score."""
+    """The JSON has all facts; the goals add up to the score."""
     facts = json.loads(call(kept, "--json").stdout)
     assert facts["players"] == ["scripted:rule", "random"] and facts["env"] == "soccer"
     assert facts["counts"]["goal"] == facts["score"]
@@ -59,13 +59,13 @@ def test_as_json(kept: Path) -> None:
 
 
 def test_verified(kept: Path) -> None:
-    """--verify plays it again."""
+    """--verify plays the game again."""
     done = call(kept, "--verify")
     assert done.exit_code == 0 and done.stdout.strip().endswith("states the same, bit for bit")
 
 
 def test_a_sheet(kept: Path, tmp_path: Path) -> None:
-    """One picture of the key moments, and nothing beside it."""
+    """--png writes one picture of the key moments and no other file."""
     done = call(kept, "--png", tmp_path / "deep" / "x.png", "--size", "480x270")
     assert done.exit_code == 0 and "x.png: the key moments" in done.stdout
     with Image.open(tmp_path / "deep" / "x.png") as picture:
@@ -74,7 +74,7 @@ def test_a_sheet(kept: Path, tmp_path: Path) -> None:
 
 
 def test_an_animation(kept: Path, tmp_path: Path) -> None:
-    """So many pictures, of that size, at that pace, in colours that are still blue and orange."""
+    """A GIF has the expected number of frames, size and pace, and keeps blue and orange."""
     done = call(kept, "--gif", tmp_path / "x.gif", "--from", 1, "--to", 2, "--fps", 10, "--size", "320x180")
     assert done.exit_code == 0
     with Image.open(tmp_path / "x.gif") as film:
@@ -86,7 +86,7 @@ def test_an_animation(kept: Path, tmp_path: Path) -> None:
 
 
 def test_a_video(kept: Path, tmp_path: Path) -> None:
-    """A video has the pictures that were asked for; odd sizes become even."""
+    """A video has the requested number of frames; odd sizes become even."""
     av = pytest.importorskip("av")
     words = ["--from", 1, "--to", 2, "--fps", 24, "--size", "321x181", "--speed", 2]
     done = call(kept, "--mp4", tmp_path / "x.mp4", *words)
@@ -100,7 +100,7 @@ def test_a_video(kept: Path, tmp_path: Path) -> None:
 
 
 def test_a_video_needs_pyav(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra it is said which one, and nothing is left behind."""
+    """Without PyAV the error names the extra, and no file is left behind."""
     monkeypatch.setitem(sys.modules, "av", None)
     done = call(kept, "--mp4", tmp_path / "x.mp4")
     assert done.exit_code == 6
@@ -115,21 +115,21 @@ def test_a_video_needs_pyav(kept: Path, tmp_path: Path, monkeypatch: pytest.Monk
     [
         (["--size", "big"], "`--size big` is no size.\nhint: write --size 1280x720"),
         (["--size", "10x10"], "A picture of 10x10 cannot be made.\nhint: each edge is 64 to 8192"),
-        (["--speed", "0"], "`--speed 0` cannot be filmed.\nhint: give a positive number"),
-        (["--fps", "-3"], "`--fps -3` cannot be filmed."),
-        (["--from", "100"], "There is nothing from 100 s to "),
-        (["--from", "3", "--to", "2"], "There is nothing from 3 s to 2 s."),
+        (["--speed", "0"], "`--speed 0` is not possible.\nhint: give a positive number"),
+        (["--fps", "-3"], "`--fps -3` is not possible."),
+        (["--from", "100"], "The game has no steps from 100 s to "),
+        (["--from", "3", "--to", "2"], "The game has no steps from 3 s to 2 s."),
     ],
 )
-def test_what_cannot_be_filmed(kept: Path, tmp_path: Path, words: list[str], said: str) -> None:
-    """Wrong numbers are named."""
+def test_invalid_options_are_errors(kept: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    """An error names the wrong number."""
     done = call(kept, "--gif", tmp_path / "x.gif", *words)
     assert done.exit_code == 2 and said in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_replay(tmp_path: Path) -> None:
-    """A file that is missing or is something else ends with the code of recorded data."""
+    """A missing file or another kind of file ends with the exit code of recorded data."""
     (tmp_path / "x.replay").write_bytes(b"hello, world, this is no replay")
     assert call(tmp_path / "gone.replay").exit_code == 4
     done = call(tmp_path / "x.replay", "--json")
@@ -137,6 +137,6 @@ def test_no_replay(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_a_file(kept: Path) -> None:
-    """What cannot be written is said."""
+    """A path that cannot be written is an error."""
     done = call(kept, "--png", kept / "x.png")
     assert done.exit_code == 6 and "could not be written" in done.stderr

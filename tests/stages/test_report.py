@@ -19,8 +19,8 @@ from slipstream.api import Run
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import CheckpointError
 from slipstream.league.ladder import GamesLog, game_line, write_ladder
-from slipstream.play.games import ScheduledGame, play_scheduled
-from slipstream.play.replay_recording import tape
+from slipstream.play.engine import ScheduledGame, play_scheduled
+from slipstream.play.replay_recording import write_replay
 from slipstream.runs.layout import RunDir
 from slipstream.stages.report import SECTIONS, report
 
@@ -226,7 +226,7 @@ def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
     (played,) = play_scheduled(
         EnvChoice("soccer"), load_agent, [ScheduledGame((rule, "scripted:chaser"), 1)], keep_actions=True
     )
-    tape(EnvChoice("soccer"), played, run.replays / "best-3-0.replay", kind="best")
+    write_replay(EnvChoice("soccer"), played, run.replays / "best-3-0.replay", kind="best")
     report(run)
     words = said(section(run, "Replays"))
     assert "best-3-0.replay scripted:rule - scripted:chaser, " in words and "game 1.replay 2kB, damaged" in words

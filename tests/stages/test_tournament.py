@@ -1,4 +1,4 @@
-"""Tournaments: every game played in pairs and logged, broken agents retired, more games added to the same log."""
+"""Tournaments: games in pairs, the log, retirement of broken agents, and adding games to a log."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SCRIPTED = ("scripted:rule", "scripted:chaser", "scripted:keeper")
 
 
 def games_of(folder: Path) -> list[dict[str, Any]]:
-    """The log."""
+    """The lines of the log."""
     return GamesLog(RunDir(folder)).read()[0]
 
 
 def hold(agents: tuple[str, ...], folder: Path, games: int = 4, choice: EnvChoice = SOCCER, **more: Any) -> Any:
-    """A small tournament; also what was noticed."""
+    """Play a small tournament; return its facts and notices."""
     notices: list[str] = []
     facts = tournament(choice, agents, games, run=folder, on_notice=notices.append, **({"replays": False} | more))
     return facts, notices
@@ -39,7 +39,7 @@ def hold(agents: tuple[str, ...], folder: Path, games: int = 4, choice: EnvChoic
 
 @pytest.fixture
 def breaking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soccer with two scripted players more: one that raises after a while, one whose actions are NaN."""
+    """Soccer with two more scripted agents: one that raises after a while, one whose actions are NaN."""
     calls = [0]
 
     def raises(obs: Array, kind: str, out: Array) -> None:
@@ -55,8 +55,8 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=scripted))
 
 
-def test_everybody_meets_everybody_in_pairs(tmp_path: Path) -> None:
-    """All pairs play, every start twice with the sides swapped; the log, the ladder and the facts agree."""
+def test_a_round_robin_in_pairs(tmp_path: Path) -> None:
+    """All pairs play every start twice with the sides swapped; log, ladder and facts agree."""
     facts, notices = hold(SCRIPTED, tmp_path, 6)
     games = games_of(tmp_path)
     assert len(games) == facts["games"] == facts["logged"] == 18 and not notices
@@ -73,8 +73,8 @@ def test_everybody_meets_everybody_in_pairs(tmp_path: Path) -> None:
     assert facts["winner"] == table["players"][0]["agent"]
 
 
-def test_the_same_seed_is_the_same_tournament(tmp_path: Path) -> None:
-    """Threads and chunks change nothing: the same games with the same results."""
+def test_the_same_seed_gives_the_same_tournament(tmp_path: Path) -> None:
+    """Games and results do not depend on threads and chunks."""
 
     def results(folder: Path) -> list[Any]:
         hold(("scripted:rule", "random", "scripted:chaser"), folder, 4, sampled=True, seed=5)
@@ -84,7 +84,7 @@ def test_the_same_seed_is_the_same_tournament(tmp_path: Path) -> None:
 
 
 def test_more_games_are_added_to_the_log(tmp_path: Path) -> None:
-    """The same command again plays other starts; nothing is counted twice."""
+    """The same command again plays other starts; no game counts twice."""
     hold(SCRIPTED[:2], tmp_path, 4)
     facts, _ = hold(SCRIPTED[:2], tmp_path, 4)
     games = games_of(tmp_path)
@@ -95,7 +95,7 @@ def test_more_games_are_added_to_the_log(tmp_path: Path) -> None:
 
 
 def test_a_pair_cut_in_half_is_completed(tmp_path: Path) -> None:
-    """Where a log ends in the middle of a pair, its other game is played too."""
+    """If a log ends in the middle of a pair, the other game of the pair is played."""
     hold(SCRIPTED[:2], tmp_path, 4)
     log = RunDir(tmp_path).games
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:3]))
@@ -105,15 +105,15 @@ def test_a_pair_cut_in_half_is_completed(tmp_path: Path) -> None:
     assert len(games) == 6 and all(seeds.count(seed) == 2 for seed in seeds)
 
 
-def test_a_gauntlet_is_run_by_the_first(tmp_path: Path) -> None:
-    """The others do not meet."""
+def test_a_gauntlet(tmp_path: Path) -> None:
+    """Only the first agent plays against the others."""
     hold(SCRIPTED, tmp_path, 2, format="gauntlet")
     games = games_of(tmp_path)
     assert len(games) == 4 and all("scripted:rule" in game["agents"] for game in games)
 
 
 def test_a_knockout_has_one_winner(tmp_path: Path) -> None:
-    """Five players: one match for a place among four, then two, then the final; ties are played on in pairs."""
+    """Five agents play one preliminary match, two semi-finals and the final; ties have extra pairs."""
     agents = ("scripted:rule", "scripted:chaser", "scripted:keeper", "random", "scripted:still")
     still = {**registry.SOCCER.scripted, "still": lambda obs, kind, out: out.fill(0)}
     with pytest.MonkeyPatch.context() as patch:
@@ -133,8 +133,8 @@ def test_a_knockout_has_one_winner(tmp_path: Path) -> None:
     assert set(facts["rounds"][2][0]["agents"]) == finalists
 
 
-def test_two_who_never_part_are_parted_by_their_seed(tmp_path: Path) -> None:
-    """After twenty more pairs the better seed goes on."""
+def test_a_drawn_match_is_decided_by_the_seed(tmp_path: Path) -> None:
+    """After twenty extra pairs the better seed advances."""
     idle = {"one": lambda obs, kind, out: out.fill(0), "two": lambda obs, kind, out: out.fill(0)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=idle))
@@ -145,7 +145,7 @@ def test_two_who_never_part_are_parted_by_their_seed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("breaking")
 def test_agents_that_break_are_retired(tmp_path: Path) -> None:
-    """One that raises and one that gives NaN are named with the reason; the games of the others count."""
+    """An agent that raises and one that returns NaN are retired with the reason; other games count."""
     choice = replace(SOCCER, env=EnvSettings(match_seconds=4.0, actions="continuous"))
     facts, notices = hold((*SCRIPTED[:2], "scripted:raises", "scripted:nan"), tmp_path, 4, choice)
     assert facts["agents"] == list(SCRIPTED[:2]) and facts["games"] == 4
@@ -157,8 +157,8 @@ def test_agents_that_break_are_retired(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("breaking")
-def test_a_knockout_goes_on_without_who_breaks(tmp_path: Path) -> None:
-    """Its opponent wins by walkover."""
+def test_a_knockout_continues_without_a_broken_agent(tmp_path: Path) -> None:
+    """The opponent of a broken agent wins by walkover."""
     facts, _ = hold((*SCRIPTED, "scripted:raises"), tmp_path, 2, format="knockout")
     walkovers = [match for matches in facts["rounds"] for match in matches if match["walkover"]]
     assert [match["winner"] for match in walkovers] == ["scripted:rule"]
@@ -166,22 +166,26 @@ def test_a_knockout_goes_on_without_who_breaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("breaking")
-def test_fewer_than_two_is_an_error_that_says_why(tmp_path: Path) -> None:
-    """With everybody else broken there is nothing to rate."""
+def test_fewer_than_two_agents_is_an_error(tmp_path: Path) -> None:
+    """If all other agents fail, the error names the reasons."""
     with pytest.raises(ConfigError, match=r"Fewer than two agents are left.*scripted:raises: raised ValueError: tired"):
         hold(("scripted:rule", "scripted:raises"), tmp_path)
 
 
 def test_trained_agents_play_under_their_version(tmp_path: Path, trained: Run) -> None:
-    """A run is logged with its steps; missing, damaged and unfit ones are retired, and doubles play once."""
+    """A run is logged with its steps; missing, damaged and incompatible runs are retired; duplicates play once."""
     damaged = tmp_path / "damaged"
     shutil.copytree(trained.path, damaged)
     for file in damaged.rglob("policy.safetensors"):
         file.write_bytes(file.read_bytes()[:-100])
     steps = trained.facts["steps"]
     agents = (
-        "scripted:rule", f"run:{trained.path}", f"run:{trained.path}/@{steps}", f"run:{damaged}", "run:nowhere",
-    )  # fmt: skip
+        "scripted:rule",
+        f"run:{trained.path}",
+        f"run:{trained.path}/@{steps}",
+        f"run:{damaged}",
+        "run:nowhere",
+    )
     facts, notices = hold(agents, tmp_path / "t", 2)
     name = f"run:{trained.path}@{steps}"
     assert facts["agents"] == ["scripted:rule", name]
@@ -192,14 +196,14 @@ def test_trained_agents_play_under_their_version(tmp_path: Path, trained: Run) -
 
 
 def test_agents_of_another_game_are_retired(tmp_path: Path, trained: Run) -> None:
-    """One that sees or does something else is left out with the reason."""
+    """An agent with other observations or actions is retired with the reason."""
     other = replace(SOCCER, env=EnvSettings(match_seconds=4.0, actions="continuous"))
     facts, _ = hold((*SCRIPTED[:2], f"run:{trained.path}"), tmp_path, 2, other)
     assert "continuous actions" in facts["retired"][f"run:{trained.path}"]
 
 
-def test_the_winners_games_can_be_watched(tmp_path: Path) -> None:
-    """The best, worst, closest and lost games of the winner are kept as replays."""
+def test_replays_of_the_winner(tmp_path: Path) -> None:
+    """The best, worst, closest and lost games of the winner are written as replays."""
     facts, _ = hold(SCRIPTED, tmp_path, 6, replays=True)
     names = [Path(path).name for path in facts["replays"]]
     assert any(name.startswith("best-") for name in names) and all(Path(path).is_file() for path in facts["replays"])
@@ -214,13 +218,13 @@ def test_the_winners_games_can_be_watched(tmp_path: Path) -> None:
         (("scripted:rule", "scripted:ruel"), 2, r"no player `scripted:ruel`. Did you mean `rule`"),
     ],
 )
-def test_what_cannot_be_held_is_refused(tmp_path: Path, agents: tuple[str, ...], games: int, says: str) -> None:
-    """Odd numbers of games, nobody to play, and names that mean nothing."""
+def test_invalid_tournaments_are_errors(tmp_path: Path, agents: tuple[str, ...], games: int, says: str) -> None:
+    """An odd number of games, a single agent and unknown names are errors."""
     with pytest.raises(ConfigError, match=says):
         hold(agents, tmp_path, games)
 
 
 def test_games_of_one_side_have_no_tournament(tmp_path: Path) -> None:
-    """The hint names the way to compare there."""
+    """The hint names --beside."""
     with pytest.raises(ConfigError, match=r"`kart` has one side.*\n.*--beside"):
         hold(("scripted:expert", "random"), tmp_path, 2, EnvChoice("kart"))

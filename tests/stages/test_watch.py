@@ -1,4 +1,4 @@
-"""Live games: printed without a terminal, drawn and steered by keys in one."""
+"""Watching games: printed without a terminal, drawn and controlled by keys in one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.games import ScheduledGame, play_scheduled
+from slipstream.play.engine import ScheduledGame, play_scheduled
 from slipstream.settings import EnvSettings
 
 
@@ -38,7 +38,7 @@ def test_printed_without_a_terminal() -> None:
 
 
 def test_as_json() -> None:
-    """One object on stdout, what happens on stderr, and the same games as are played elsewhere from the same seed."""
+    """One object on stdout, events on stderr, and the same games as scheduled games with the same seed."""
     done = call("scripted:rule", "random", "--env", "soccer", "--json", "--set", "env.match_seconds=5")
     facts = json.loads(done.stdout)
     assert (facts["games"], facts["stopped"], facts["agents"]) == (1, "", ["scripted:rule", "random"])
@@ -51,7 +51,7 @@ def test_as_json() -> None:
 
 
 def test_games_of_one_side() -> None:
-    """One agent for a kart and for any Gymnasium env."""
+    """Kart and Gymnasium envs take one agent."""
     done = call("scripted:expert", "--env", "kart", "--set", "env.match_seconds=60")
     assert done.exit_code == 0 and " s  lap  scripted:expert" in done.stdout
     done = call("random", "--env", "gymnasium:CartPole-v1", "--games", "2")
@@ -68,14 +68,14 @@ def test_games_of_one_side() -> None:
         (["random", "scripted:nobody", "--env", "soccer"], "`soccer` has no player `scripted:nobody`."),
     ],
 )
-def test_what_cannot_be_watched(words: list[str], said: str) -> None:
-    """Wrong numbers and names are refused."""
+def test_invalid_arguments_are_errors(words: list[str], said: str) -> None:
+    """Wrong numbers and names are errors."""
     done = call(*words)
     assert done.exit_code == 2 and said in done.stderr
 
 
 class Watcher:
-    """`slipstream watch` in a pseudo-terminal, and what it draws there."""
+    """`slipstream watch` in a pseudo-terminal, and its screen."""
 
     def __init__(self, *words: str) -> None:
         import fcntl
@@ -103,7 +103,7 @@ class Watcher:
         os.write(self._end, key.encode())
 
     def finish(self) -> dict[str, object]:
-        """Wait for the end; the terminal is as it was."""
+        """Wait for the end; the terminal is restored."""
         import termios
 
         limit = time.monotonic() + 30
@@ -116,7 +116,7 @@ class Watcher:
         return facts
 
     def close(self) -> None:
-        """End whatever is left."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()
         os.close(self._end)
@@ -125,7 +125,7 @@ class Watcher:
 
 @pytest.fixture
 def watchers() -> Iterator[list[Watcher]]:
-    """Watchers that are gone when the test is over."""
+    """Watchers that are closed after the test."""
     found: list[Watcher] = []
     yield found
     for watcher in found:
@@ -134,7 +134,7 @@ def watchers() -> Iterator[list[Watcher]]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
 def test_keys(watchers: list[Watcher]) -> None:
-    """The game is drawn; space pauses it, + makes it faster, - slower, and q leaves, with the terminal as before."""
+    """The game is drawn; space pauses, + and - change the speed, q quits, and the terminal is restored."""
     watcher = Watcher("scripted:rule", "scripted:chaser", "--env", "soccer")
     watchers.append(watcher)
     watcher.wait_for("▀")

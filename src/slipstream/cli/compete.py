@@ -32,7 +32,7 @@ def resume_league(run: Path, steps: int | None, modules: tuple[str, ...], as_jso
 
 
 def _tell(facts: dict[str, Any], as_json: bool) -> None:
-    from slipstream.league.standings import ladder_text
+    from slipstream.league.ladder_text import ladder_text
 
     print_result(facts, as_json, "\n".join([ladder_text(facts["ladder"]["tables"]), "", trained(facts)]))
     exit_with(facts)

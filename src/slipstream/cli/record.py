@@ -43,7 +43,7 @@ def record(
         from slipstream.stages.human_player import HumanAgent
 
         with HumanAgent(choice, fps) as player:
-            common |= {"player": player.sit, "wishes": player.wishes}
+            common |= {"player": player.sit, "stop_request": player.wishes}
             facts = do(player.choice, agent, episodes, out, **common)
     else:
         common |= {"workers": workers, "envs": envs, "deadline_s": plan.deadline_s}

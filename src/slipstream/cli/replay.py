@@ -32,7 +32,7 @@ def replay(
     from slipstream.stages import replay as do
 
     kept = Replay.open(file)
-    cut = do.Cut(speed, fps, _size(size), first, last)
+    cut = do.FilmOptions(speed, fps, _size(size), first, last)
     facts, lines = do.describe(kept), []
     with Bar("film") as bar:
         if mp4 is not None:
@@ -50,7 +50,7 @@ def replay(
         check(kept, modules)
         lines.append(f"{file}: played again, {kept.facts.length:,} states the same, bit for bit")
     facts |= {"verified": verify, "written": [str(path) for path in (mp4, gif, png) if path is not None]}
-    print_result(facts, as_json, "\n".join(lines or do.told(kept)))
+    print_result(facts, as_json, "\n".join(lines or do.describe_lines(kept)))
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -56,7 +56,7 @@ def _settle(env: str, modules: tuple[str, ...], words: tuple[str, ...], agents: 
 
 
 def _told(facts: dict[str, Any]) -> str:
-    from slipstream.league.standings import ladder_text, short_names
+    from slipstream.league.ladder_text import ladder_text, short_names
 
     names = short_names([*facts["agents"], *facts["retired"]])
     lines = [ladder_text(facts["tables"]), ""]

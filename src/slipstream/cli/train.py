@@ -246,7 +246,7 @@ def _story(facts: dict[str, Any]) -> str:
     if "evaluate" in facts:
         parts += [*_headline(facts["evaluate"]), _evaluated(facts["evaluate"]), ""]
     if "tournament" in facts:
-        from slipstream.league.standings import ladder_text
+        from slipstream.league.ladder_text import ladder_text
 
         parts += [ladder_text(facts["tournament"]["tables"]), ""]
     if "train" in facts:

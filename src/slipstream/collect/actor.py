@@ -23,7 +23,7 @@ from slipstream.collect.nan_guard import (
 )
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.contracts import Array, EnvSpec, Rows, Vector, empty_rows
-from slipstream.play.assignments import TASK, Assignments, FinishedGame, OpponentRoster, act_opponents
+from slipstream.play.assignments import TASK, FinishedGame, OpponentRoster, TrainingGames, act_opponents
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.fused_actor import make_actor
@@ -115,7 +115,7 @@ class Actor:
         self.policy = policy or make_actor(design)
         self.guard = NanGuard(vector, first)
         self.roster = roster
-        self.assignments = Assignments(spec, vector.envs, first)
+        self.assignments = TrainingGames(spec, vector.envs, first)
         self.seconds = np.zeros(2, np.float64)
         """Seconds spent in the environments and in inference."""
         self.progress = np.zeros(2, np.int64) if progress is None else progress
@@ -179,7 +179,7 @@ class Actor:
         if self._continuous:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
-        if assignments.others:
+        if assignments.rows:
             act_opponents(
                 assignments,
                 self.roster,
@@ -252,7 +252,7 @@ class Actor:
         self.vector.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name, array in self.assignments.arrays().items():
             array[:] = state[f"seat/{name}"]
-        self.assignments.arrange()
+        self.assignments.update()
         for name in ("obs", "mask", "active"):
             getattr(self._now, name)[:] = state[f"row/{name}"]
         self._memory[:], self._opponent_memory[:] = state["row/memory"], state["row/others_memory"]

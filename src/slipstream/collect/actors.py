@@ -133,7 +133,7 @@ class ActorsCollector:
         for result in results:
             self.failed |= {int(player): fault for player, fault in result["failed"].items()}
             games += result["games"] if result["rollout"] == version else []
-        return [FinishedGame.hear(game) for _, game in sorted(games)]
+        return [FinishedGame.from_json(game) for _, game in sorted(games)]
 
     def drain_faults(self) -> list[str]:
         """Return reports of what was kept out of the batch since the last call."""
@@ -195,7 +195,7 @@ def work(job: ActorJob, slab: Slab, requests: Requests, answer: Answer) -> None:
             actor.fill(rollouts[rollout % job.buffers], assignments)
             starts[(rollout + 1) % 2].write(actor.snapshot())
             slab["seconds"][job.worker] = actor.seconds
-            games = [(t, game.tell()) for t, game in actor.drain_finished()]
+            games = [(t, game.to_json()) for t, game in actor.drain_finished()]
             result = {"rollout": rollout, "games": games, "failed": roster.faults}
             answer({"answer": f"done {rollout}", "faults": actor.guard.drain(), "results": [result]})
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.contracts import Array, empty_rows, sides_of
-from slipstream.play.assignments import SELF, Assignments, FinishedGame, fixed_assignments
+from slipstream.play.assignments import SELF, FinishedGame, TrainingGames
 from slipstream.policies.action_bounds import bound, bound_row
 from slipstream.policies.device_net import DeviceNet
 from slipstream.policies.distributions import sample
@@ -326,8 +326,7 @@ class DeviceCollector:
         """The names of an actor's snapshot, so that a run can resume with any collector."""
         kept, own = start or self._state_tensors(), len(self.game.tensors())
         state = {f"env/{name}": array for name, array in self.game.pull(kept[:own]).items()}
-        table = Assignments(self.game.spec, self.game.envs, 0)
-        table.seat[:] = fixed_assignments(self.game.spec, self.game.envs, False)
+        table = TrainingGames(self.game.spec, self.game.envs, 0)
         table.seed[:] = self.game.vector.seeds()
         state |= {f"seat/{name}": array.copy() for name, array in table.arrays().items()}
         obs, active, streams, memory = (np.ascontiguousarray(tensor.cpu().numpy()) for tensor in kept[own:])

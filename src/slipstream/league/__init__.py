@@ -1,1 +1,1 @@
-"""The league: who is how strong, who plays whom, and who is kept."""
+"""Leagues: pool, matchmaking, snapshots, exploiters, ratings and ladders."""

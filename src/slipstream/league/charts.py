@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipstream.errors import MachineError
-from slipstream.league.standings import steps_of
+from slipstream.league.ladder_text import steps_of
 from slipstream.runs.layout import write_bytes
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A season: the live league of one learner, which seats its games, freezes copies of it, rates and promotes them."""
+"""The league of one main agent: matchmaking, snapshots, exploiters, ratings and promotion."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from slipstream.agents.trained import policy_arrays
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, SlipstreamError
-from slipstream.league.exploiters import SPARRING, Exploiter
+from slipstream.league.exploiters import CURRENT_MAIN, Exploiter
 from slipstream.league.ladder import GamesLog, game_line, ladder
 from slipstream.league.pool import MAIN, Kind, Player, Pool
 from slipstream.league.sprt import Sprt
 from slipstream.play.assignments import SELF, FinishedGame
-from slipstream.play.games import GameResult, ScheduledGame, paired_games, play_scheduled
+from slipstream.play.engine import GameResult, ScheduledGame, play_scheduled
+from slipstream.play.games import paired_games
 from slipstream.policies.design import Design
 from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir
 from slipstream.settings import Settings
-from slipstream.training.opponents import Event, Roll
+from slipstream.training.opponents import Event, PlayerRegistry
 
 PLAYS = {"greedy": False, "sampled": True}
-VISIT = 0.25
-"""A turn of an exploiter, as a share of `league.snapshot`."""
-LOOK = 64
-"""Games of a promotion test between two looks at it."""
+EXPLOITER_TURN = 0.25
+"""The length of an exploiter's turn, as a share of `league.snapshot`."""
+SPRT_BATCH = 64
+"""Games of a promotion test between two checks of its verdict."""
 
 
 class League:
-    """The opponents of a league's main agent: itself, its frozen copies, those of exploiters, and the anchors.
+    """The opponents of a league's main agent: itself, snapshots of it and of exploiters, and the anchors.
 
-    Players are known by what they are, `main@1000000` or `scripted:rule`; `address` says where to load them from, so
-    that a league that was moved finds its own copies.
+    Players have names such as `main@1000000` or `scripted:rule`. `agent_spec` finds their files, so that a league
+    whose folder was moved still finds its snapshots.
     """
 
     sampled = promotes = True
@@ -46,115 +47,122 @@ class League:
     def __init__(self, run: RunDir, settings: Settings, choice: EnvChoice, spec: EnvSpec, design: Design) -> None:
         self.events: list[Event] = []
         self.promotion: dict[str, Any] | None = None
-        """The test that the newest copy has just passed, if it did."""
+        """The test that the newest snapshot has just passed, if it did."""
         self.pool = Pool(settings.league.decay)
         self._run, self._settings, self._choice, self._spec, self._design = run, settings, choice, spec, design
         self._log = GamesLog(run)
         self._rated: list[dict[str, Any]] = []
-        """Games between players that do not learn: what ratings are computed from."""
-        self._roll: Roll | None = None
+        """Games between players that do not learn, from which the ratings are computed."""
+        self._registry: PlayerRegistry | None = None
         self._resident: list[int] = []
         self._turn = 0
         self._steps = self._frozen_at = 0
-        self._debt = 0.0
-        """Steps that exploiters are due."""
-        self._visits = 0
-        self.exploiters = self._hire()
-        self._shown: dict[str, float] = {}
+        self._exploiter_steps = 0.0
+        """Steps that the exploiters have not trained yet."""
+        self._exploiter_turns = 0
+        self.exploiters = self._make_exploiters()
+        self._rating_metrics: dict[str, float] = {}
 
-    def join(self, roll: Roll) -> None:
-        """Enter the anchors: those that are named, or the game's own."""
-        self._roll = roll
+    def register_players(self, registry: PlayerRegistry) -> None:
+        """Add the anchors: those of the settings, or the game's own."""
+        self._registry = registry
         for name in dict.fromkeys(self._settings.league.anchors or self._game_anchors()):
             try:
                 load_agent(name, self._spec, self._choice)
             except SlipstreamError as error:
                 raise ConfigError(f"league.anchors: {error.message}", error.hint) from error
-            self.pool.add(roll.enlist(name), name, "anchor")
+            self.pool.add(registry.register(name), name, "anchor")
 
-    def address(self, name: str) -> str:
-        """Where to load a player from."""
+    def agent_spec(self, name: str) -> str:
+        """The agent spec from which a player is loaded."""
         learner, _, steps = name.rpartition("@")
         if learner == MAIN:
             return f"run:{self._run.pool}@{steps}"
-        own = {SPARRING, *(exploiter.name for exploiter in self.exploiters)}
+        own = {CURRENT_MAIN, *(exploiter.name for exploiter in self.exploiters)}
         return f"run:{self._run.path / learner}@{steps}" if learner in own else name
 
-    def draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
-        """The player and the learning side of each of a number of games to come.
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Sample the opponent and the learning side of each of the next `count` games.
 
-        Of a large pool some players sit there at a time, one of them changing with every call, so that a step asks few
-        networks; over time each is met as often as its chance says.
+        Only some players of a large pool are resident at a time, and one of them changes with every call, so that each
+        step runs few networks. In the long run every player is met with its own probability.
         """
-        league, sides = self._settings.league, random.integers(len(set(self._spec.teams)), size=count)
-        alone, each = self.pool.probabilities(MAIN, league)
+        league, sides = self._settings.league, rng.integers(len(set(self._spec.teams)), size=count)
+        self_play, each = self.pool.probabilities(MAIN, league)
         ids, probabilities = np.array(list(each), np.int64), np.array(list(each.values()))
         if probabilities.sum() <= 0:
             return np.full(count, SELF, np.int64), sides
         probabilities /= probabilities.sum()
         if len(ids) > league.resident:
-            self._resident = [one for one in self._resident if each.get(one)]
+            self._resident = [id for id in self._resident if each.get(id)]
             missing = league.resident - len(self._resident)
-            self._resident += random.choice(ids, missing, p=probabilities).tolist()
-            self._resident[self._turn % league.resident] = int(random.choice(ids, p=probabilities))
+            self._resident += rng.choice(ids, missing, p=probabilities).tolist()
+            self._resident[self._turn % league.resident] = int(rng.choice(ids, p=probabilities))
             self._turn += 1
             ids, probabilities = np.array(self._resident, np.int64), np.full(league.resident, 1 / league.resident)
-        players = random.choice(ids, count, p=probabilities)
-        return np.where(random.random(count) < alone, SELF, players), sides
+        players = rng.choice(ids, count, p=probabilities)
+        return np.where(rng.random(count) < self_play, SELF, players), sides
 
-    def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
-        """Count the results of the main agent, and log every game."""
-        assert self._roll is not None
-        for match in matches:
-            if match.player in self.pool.players:
-                self.pool.result(MAIN, match.player, match.outcome)
-        self._log_matches(matches, self._roll.players, MAIN, steps)
+    def record_games(self, games: Sequence[FinishedGame], steps: int) -> None:
+        """Record the results of the main agent in the pool, and log every game."""
+        assert self._registry is not None
+        for game in games:
+            if game.player in self.pool.players:
+                self.pool.result(MAIN, game.player, game.outcome)
+        self._log_training_games(games, self._registry.players, MAIN, steps)
 
     def retire(self, player: int, why: str) -> None:
-        """Seat a player no more."""
+        """Do not play against this player again."""
         if player in self.pool.players:
             self._retire(self.pool.players[player], why)
 
     def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
-        """Freeze a copy when one is due, rate it and test whether it is the best so far."""
-        league, took = self._settings.league, steps - self._steps
+        """Take a snapshot of the main agent when due, rate it and test it for promotion; train the exploiters."""
+        league, new_steps = self._settings.league, steps - self._steps
         self.promotion, self._steps = None, steps
         if steps == 0:
             self._rate_anchors()
         if steps == 0 or self.pool.ready(MAIN, steps - self._frozen_at, league):
             self._frozen_at = steps
-            self._promote(self._freeze(MAIN, "main", steps, params_and_stats, steps), steps)
-            self._make_room()
+            self._promote(self._add_snapshot(MAIN, "main", steps, params_and_stats, steps), steps)
+            self._retire_surplus()
         if self.exploiters:
-            self._debt += took * league.exploiter_share / (1 - league.exploiter_share)
-            while self._debt >= league.snapshot * VISIT:
-                self._debt -= league.snapshot * VISIT
-                self._visit(steps, params_and_stats)
+            self._exploiter_steps += new_steps * league.exploiter_share / (1 - league.exploiter_share)
+            while self._exploiter_steps >= league.snapshot * EXPLOITER_TURN:
+                self._exploiter_steps -= league.snapshot * EXPLOITER_TURN
+                self._train_exploiter(steps, params_and_stats)
         records = [self.pool.record(MAIN, player.id) for player in self.pool.active]
         wins, draws, games = np.sum([(0.0, 0.0, 0.0), *records], axis=0)
         row = {"league/pool": float(len(self.pool.active)), "league/copies": float(len(self.pool.players))}
         if games > 0:
             row["league/score"] = float((wins + draws / 2) / games)
-        return row | self._shown
+        return row | self._rating_metrics
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All that a resumed league needs; its games are in the log."""
+        """The state for a checkpoint; the games are in the log."""
         arrays, exploiters = dict[str, Array](), dict[str, Any]()
         for exploiter in self.exploiters:
             named, exploiters[exploiter.name] = exploiter.snapshot()
             arrays |= {f"{exploiter.name}/{name}": array for name, array in named.items()}
         return arrays, {
-            "exploiters": exploiters, "debt": self._debt, "visits": self._visits, "pool": self.pool.describe(),
-            "resident": list(self._resident), "turn": self._turn,
-            "frozen_at": self._frozen_at, "shown": dict(self._shown), "steps": self._steps,
-        }  # fmt: skip
+            "exploiters": exploiters,
+            "debt": self._exploiter_steps,
+            "visits": self._exploiter_turns,
+            "pool": self.pool.describe(),
+            "resident": list(self._resident),
+            "turn": self._turn,
+            "frozen_at": self._frozen_at,
+            "shown": dict(self._rating_metrics),
+            "steps": self._steps,
+        }
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Put back what `snapshot` gave, and drop games that were played after it."""
+        """Restore the state of `snapshot`, and drop games that were logged after it."""
         self.pool = Pool.restore(state["pool"])
         self._resident, self._turn = list(state["resident"]), int(state["turn"])
-        self._steps, self._frozen_at, self._shown = int(state["steps"]), int(state["frozen_at"]), dict(state["shown"])
-        self._debt, self._visits = float(state["debt"]), int(state["visits"])
+        self._steps, self._frozen_at = int(state["steps"]), int(state["frozen_at"])
+        self._rating_metrics = dict(state["shown"])
+        self._exploiter_steps, self._exploiter_turns = float(state["debt"]), int(state["visits"])
         for exploiter in self.exploiters:
             own = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith(f"{exploiter.name}/")}
             exploiter.restore(own, state["exploiters"][exploiter.name])
@@ -162,7 +170,7 @@ class League:
         self._rated = [game for game in self._log.read()[0] if game["kind"] != "train"]
 
     def close(self) -> None:
-        """End the exploiters' workers."""
+        """Close the exploiters' workers."""
         for exploiter in self.exploiters:
             exploiter.parts.close()
 
@@ -175,38 +183,37 @@ class League:
             self.pool.retire(player.id, why)
             self.events.append(("retired", f"{player.name} is retired: {why}."))
 
-    def _hire(self) -> list[Exploiter]:
-        """Make the exploiters, with weights and games of their own."""
+    def _make_exploiters(self) -> list[Exploiter]:
+        """Make the exploiters, each with its own weights and games."""
         league = self._settings.league
         kinds: list[Kind] = ["main_exploiter"] * league.main_exploiters
         kinds += ["league_exploiter"] * league.league_exploiters
-        hired = []
+        exploiters = []
         for number, kind in enumerate(kinds):
             name = f"{kind.replace('_', '-')}-{number + 1}"
-            hired.append(Exploiter(name, kind, number, self._settings, self._choice, lambda: self.pool))
-            prey = hired[-1].prey
-            assert prey is not None
-            prey.find, prey.log = self.address, self._log_matches
-        return hired
+            exploiter = Exploiter(name, kind, number, self._settings, self._choice, lambda: self.pool)
+            exploiter.target.find_spec, exploiter.target.log = self.agent_spec, self._log_training_games
+            exploiters.append(exploiter)
+        return exploiters
 
-    def _visit(self, steps: int, params_and_stats: Array) -> None:
-        """Give one exploiter its turn; freeze it first, then let it begin anew, when it is ready."""
-        league, exploiter = self._settings.league, self.exploiters[self._visits % len(self.exploiters)]
-        self._visits += 1
-        sparring = RunDir(self._run.path / SPARRING)
-        self._save(sparring, steps, params_and_stats)
-        exploiter.visit(round(league.snapshot * VISIT), f"{SPARRING}@{steps}")
+    def _train_exploiter(self, steps: int, params_and_stats: Array) -> None:
+        """Train the next exploiter for one turn; add a snapshot of it to the pool when due, and maybe reset it."""
+        league, exploiter = self._settings.league, self.exploiters[self._exploiter_turns % len(self.exploiters)]
+        self._exploiter_turns += 1
+        self._save(RunDir(self._run.path / CURRENT_MAIN), steps, params_and_stats)
+        exploiter.train(round(league.snapshot * EXPLOITER_TURN), f"{CURRENT_MAIN}@{steps}")
         since = exploiter.steps - exploiter.frozen_at
         if self.pool.ready(exploiter.name, since, league, exploiter.kind):
             own = exploiter.parts.learner.params_and_stats
-            self._freeze(exploiter.name, exploiter.kind, exploiter.steps, own, steps)
-            anew = exploiter.begin_anew()
-            self.pool.forget(exploiter.name)
-            self.events.append(("exploiter", f"{exploiter.name} {'begins anew' if anew else 'goes on'}."))
-            self._make_room()
+            self._add_snapshot(exploiter.name, exploiter.kind, exploiter.steps, own, steps)
+            reset = exploiter.reset_after_snapshot()
+            self.pool.clear_record(exploiter.name)
+            text = "is reset to its initial weights" if reset else "continues from its weights"
+            self.events.append(("exploiter", f"{exploiter.name} {text}."))
+            self._retire_surplus()
 
     def _save(self, folder: RunDir, steps: int, params_and_stats: Array) -> None:
-        """Write the weights of a learner, as a run of its own that can be played by name."""
+        """Write the weights of a learner as a run directory, so that an agent spec can name them."""
         folder.path.mkdir(exist_ok=True)
         for file in (self._run.config, self._run.provenance):
             if not (folder.path / file.name).exists():
@@ -214,146 +221,150 @@ class League:
         state = {"policy": self._design.describe(), "env": self._choice.name, "frozen": True}
         save(folder, Checkpoint(steps, {"policy": policy_arrays(self._design, params_and_stats)}, state))
 
-    def _freeze(self, learner: str, kind: Kind, own_steps: int, params_and_stats: Array, steps: int) -> Player:
-        """Keep a copy of a learner, and find out how strong it is."""
-        assert self._roll is not None
+    def _add_snapshot(self, learner: str, kind: Kind, own_steps: int, params_and_stats: Array, steps: int) -> Player:
+        """Add a snapshot of a learner to the pool, and rate it."""
+        assert self._registry is not None
         self._save(RunDir(self._run.pool if learner == MAIN else self._run.path / learner), own_steps, params_and_stats)
         name = f"{learner}@{own_steps}"
-        copy = self.pool.add(self._roll.enlist(name), name, kind, own_steps, learner)
-        self.events.append(("snapshot", f"{name} is frozen; {len(self.pool.active)} players in the pool."))
-        self._rate(copy, steps)
-        return copy
+        player = self.pool.add(self._registry.register(name), name, kind, own_steps, learner)
+        self.events.append(("snapshot", f"{name} is added; the pool has {len(self.pool.active)} players."))
+        self._rate(player, steps)
+        return player
 
-    def _make_room(self) -> None:
-        for gone in self.pool.retire_surplus(self._settings.league.pool):
-            self.events.append(("retired", f"{gone.name} is retired: {gone.why}."))
+    def _retire_surplus(self) -> None:
+        for player in self.pool.retire_surplus(self._settings.league.pool):
+            self.events.append(("retired", f"{player.name} is retired: {player.why}."))
 
-    def _rate(self, copy: Player, steps: int) -> None:
-        """Let a new copy play the anchors and some others, greedily and by chance, in every mode that counts."""
-        league, random = (
-            self._settings.league,
-            np.random.Generator(np.random.PCG64([self._settings.seed, 0xA7E, steps])),
-        )
-        others = [player for player in self.pool.active if player.kind != "anchor" and player.id != copy.id]
-        chosen = [player for player in self.pool.active if player.kind == "anchor"]
-        some = random.permutation(len(others))[: league.rating_opponents]
-        chosen += [others[place] for place in sorted(some.tolist())]
-        self._meet([(copy.name, other.name) for other in chosen], steps)
-        self._show(copy)
+    def _rate(self, player: Player, steps: int) -> None:
+        """Play rating games of a new snapshot against the anchors and some other players, and update the ratings."""
+        league = self._settings.league
+        rng = np.random.Generator(np.random.PCG64([self._settings.seed, 0xA7E, steps]))
+        others = [other for other in self.pool.active if other.kind != "anchor" and other.id != player.id]
+        opponents = [other for other in self.pool.active if other.kind == "anchor"]
+        chosen = rng.permutation(len(others))[: league.rating_opponents]
+        opponents += [others[place] for place in sorted(chosen.tolist())]
+        self._play_rating_games([(player.name, other.name) for other in opponents], steps)
+        self._update_ratings(player)
 
     def _rate_anchors(self) -> None:
-        """Let the anchors play each other, so that everything else is measured by one scale."""
+        """Play rating games between the anchors, so that all ratings have one scale."""
         names = [player.name for player in self.pool.active]
-        self._meet(list(itertools.combinations(names, 2)), 0)
+        self._play_rating_games(list(itertools.combinations(names, 2)), 0)
 
-    def _meet(self, couples: Sequence[tuple[str, str]], steps: int) -> None:
-        """Rating games between some players in every mode that counts, greedily and by chance."""
+    def _play_rating_games(self, pairs: Sequence[tuple[str, str]], steps: int) -> None:
+        """Play rating games between pairs of players in every target task, greedy and sampled."""
         games = self._settings.league.rating_games
         for play in PLAYS:
-            fixtures: list[ScheduledGame] = []
-            for number, (one, other) in enumerate(couples):
+            schedule: list[ScheduledGame] = []
+            for number, (one, other) in enumerate(pairs):
                 for task in self._spec.target or ("",):
-                    fixtures += paired_games(one, other, games, steps * 31 + number, task)
-            self._play(fixtures, play, "rating", steps)
+                    schedule += paired_games(one, other, games, steps * 31 + number, task)
+            self._play(schedule, play, "rating", steps)
 
-    def _promote(self, copy: Player, steps: int) -> None:
-        """Test on pairs of games whether a new copy is better than the best so far; the first one is the best."""
+    def _promote(self, player: Player, steps: int) -> None:
+        """Test with an SPRT whether a new snapshot is stronger than the best one; the first snapshot is the best."""
         best, league = self.pool.best, self._settings.league
         if best is None:
-            self.pool.best = copy.id
+            self.pool.best = player.id
             return
         test, champion = Sprt(high=league.sprt_elo), self.pool.players[best]
         tasks = self._spec.target or ("",)
         while test.verdict == "INCONCLUSIVE" and test.games < league.sprt_games:
             seed = steps * 37 + test.games + 1
-            games = min(LOOK, league.sprt_games - test.games)
-            fixtures = paired_games(copy.name, champion.name, games, seed, tasks[(test.games // LOOK) % len(tasks)])
-            played = self._play(fixtures, "greedy", "gate", steps)
-            if any(game.fault for game in played):
+            games = min(SPRT_BATCH, league.sprt_games - test.games)
+            task = tasks[(test.games // SPRT_BATCH) % len(tasks)]
+            results = self._play(paired_games(player.name, champion.name, games, seed, task), "greedy", "gate", steps)
+            if any(result.fault for result in results):
                 return
-            for first, second in zip(played[::2], played[1::2], strict=False):
+            for first, second in zip(results[::2], results[1::2], strict=False):
                 test.add(first.outcome, -second.outcome)
-        told = test.describe()
-        words = (
-            f"{copy.name} against {champion.name}: {test.verdict} after {test.games} games (score {told['score']:.3f})"
-        )
-        self.events.append(
-            ("promotion", f"{words}; {'it is the best now' if test.verdict == 'PASS' else 'no change'}.")
-        )
+        facts = test.describe()
+        text = f"{player.name} against {champion.name}: {test.verdict} after {test.games} games"
+        change = f"{player.name} is the best now" if test.verdict == "PASS" else "no change"
+        self.events.append(("promotion", f"{text} (score {facts['score']:.3f}); {change}."))
         if test.verdict == "PASS":
-            self.pool.best = copy.id
-            self.promotion = {"agent": copy.name, "over": champion.name} | told
+            self.pool.best = player.id
+            self.promotion = {"agent": player.name, "over": champion.name} | facts
 
-    def _play(self, fixtures: Sequence[ScheduledGame], play: str, kind: str, steps: int) -> list[GameResult]:
-        """Play games between frozen players, log them, and retire whoever fails."""
+    def _play(self, schedule: Sequence[ScheduledGame], play: str, kind: str, steps: int) -> list[GameResult]:
+        """Play games between players of the pool, log them, and retire players that fail."""
 
-        def seat(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
-            return load_agent(self.address(name), spec, choice, PLAYS[play])
+        def load(name: str, spec: EnvSpec, choice: EnvChoice) -> BatchAgent:
+            return load_agent(self.agent_spec(name), spec, choice, PLAYS[play])
 
-        played = play_scheduled(self._choice, seat, fixtures, envs=self._settings.evaluation.envs)
+        results = play_scheduled(self._choice, load, schedule, envs=self._settings.evaluation.envs)
         lines = []
-        for game in played:
-            if game.fault:
-                at_fault = [player for player in self.pool.active if player.name == game.culprit]
-                for player in at_fault:
-                    self._retire(player, game.fault)
+        for result in results:
+            if result.fault:
+                failed = [player for player in self.pool.active if player.name == result.culprit]
+                for player in failed:
+                    self._retire(player, result.fault)
             else:
-                lines.append(played_line(game, self._choice.name, self._spec, play, kind, steps))
+                lines.append(result_line(result, self._choice.name, self._spec, play, kind, steps))
         self._log.append(lines)
         self._rated += lines
-        return played
+        return results
 
-    def _show(self, copy: Player) -> None:
-        """Rate everybody anew from all games, and keep the newest copy's numbers for the log."""
+    def _update_ratings(self, newest: Player) -> None:
+        """Rate all players from all games, and store the metrics of the newest snapshot."""
         for table in ladder(self._rated):
             for player in table["players"]:
-                if player["agent"] == copy.name:
+                if player["agent"] == newest.name:
                     name = "/".join(filter(None, ("league/rating", table["mode"], table["play"])))
                     ends = ("rating", ""), ("low", "_low"), ("high", "_high")
-                    self._shown |= {name + end: player[key] for key, end in ends if player[key] is not None}
+                    self._rating_metrics |= {name + end: player[key] for key, end in ends if player[key] is not None}
 
-    def _log_matches(self, matches: Sequence[FinishedGame], players: list[str], learner: str, own_steps: int) -> None:
-        """Log games of a learner, whose steps may be others than the main agent's."""
+    def _log_training_games(
+        self, games: Sequence[FinishedGame], players: list[str], learner: str, own_steps: int
+    ) -> None:
+        """Log games of a learner, whose step count may differ from the main agent's."""
         lines, name = [], f"{learner}@{own_steps}"
-        for match in matches:
-            agents = [name, name if match.player == SELF else players[match.player]]
-            outcome, score = match.outcome, _score(self._spec, match.own, match.theirs)
-            if match.side == 1:
+        for game in games:
+            agents = [name, name if game.player == SELF else players[game.player]]
+            outcome, score = game.outcome, _score(self._spec, game.behaviour, game.opponent_behaviour)
+            if game.side == 1:
                 agents, outcome, score = agents[::-1], -outcome, score[::-1] if score else None
-            task = self._spec.tasks[match.task] if match.task >= 0 else mode_of(self._spec)
             lines.append(
                 game_line(
                     "train",
                     self._choice.name,
-                    task,
+                    self._spec.tasks[game.task] if game.task >= 0 else mode_of(self._spec),
                     "sampled",
                     agents,
                     outcome,
-                    seed=match.seed,
+                    seed=game.seed,
                     score=score,
-                    length=match.length,
+                    length=game.length,
                     steps=own_steps if learner == MAIN else self._steps,
                 )
             )
         self._log.append(lines)
 
 
-def played_line(game: GameResult, env: str, spec: EnvSpec, play: str, kind: str, steps: int | None) -> dict[str, Any]:
-    """A game of frozen players, as the log holds it."""
-    own, theirs = (tuple(side.values()) for side in game.behaviour)
+def result_line(result: GameResult, env: str, spec: EnvSpec, play: str, kind: str, steps: int | None) -> dict[str, Any]:
+    """The line of games.jsonl for a scheduled game."""
+    own, theirs = (tuple(side.values()) for side in result.behaviour)
     return game_line(
-        kind, env, game.fixture.task or mode_of(spec), play, game.fixture.players, game.outcome,
-        seed=game.fixture.seed, score=_score(spec, own, theirs), length=game.length, steps=steps,
-    )  # fmt: skip
+        kind,
+        env,
+        result.game.task or mode_of(spec),
+        play,
+        result.game.players,
+        result.outcome,
+        seed=result.game.seed,
+        score=_score(spec, own, theirs),
+        length=result.length,
+        steps=steps,
+    )
 
 
 def mode_of(spec: EnvSpec) -> str:
-    """What is played where no task is named."""
+    """The mode of a game without a named task."""
     return spec.target[0] if len(spec.target) == 1 else "any" if spec.target else ""
 
 
 def _score(spec: EnvSpec, own: Sequence[float], theirs: Sequence[float]) -> list[int] | None:
-    """Goals of both sides, in games that have them."""
+    """Goals of both sides, in games that count goals."""
     if "goals" not in spec.behaviours:
         return None
     column = spec.behaviours.index("goals")

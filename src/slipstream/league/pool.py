@@ -1,4 +1,4 @@
-"""The pool: everybody that a learner can meet, what happened so far, and who stays."""
+"""The pool of a league: frozen players, every learner's record against them, and which players are kept."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from slipstream.settings import LeagueSettings
 
 Kind = Literal["anchor", "main", "main_exploiter", "league_exploiter"]
 MAIN = "main"
-"""The name of the learner that the league is for."""
+"""The name of the main learner."""
 LIVE = -1
-"""Stands for the main agent as it is now, where exploiters play it."""
+"""The player id of the current main agent in the records of exploiters."""
 
 
 @dataclass
 class Player:
-    """Somebody who does not learn any more."""
+    """A player that does not learn: a snapshot or an anchor."""
 
     id: int
     name: str
-    """What names the agent: scripted:rule, run:DIR@STEPS."""
+    """The agent's name: scripted:rule, main@STEPS, run:DIR@STEPS."""
     kind: Kind = "main"
     steps: int = 0
     learner: str = ""
-    """Whose copy it is."""
+    """The learner of which it is a snapshot."""
     retired: bool = False
     why: str = ""
     """Why it was retired."""
 
 
 class Pool:
-    """Frozen players, and every learner's record against each: wins, draws, games, fading with every new result."""
+    """Frozen players, and every learner's decayed record against each: wins, draws and games."""
 
     def __init__(self, decay: float = LeagueSettings().decay) -> None:
         self.decay = decay
         self.players: dict[int, Player] = {}
-        """By id, oldest first; who is retired stays."""
+        """By id, oldest first, including retired players."""
         self.best: int | None = None
-        """The id of the best copy so far, which is never retired for lack of room."""
+        """The id of the best snapshot so far, which is never retired as surplus."""
         self._record: dict[tuple[str, int], Array] = {}
         self._skill: dict[str, tuple[float, float]] = {}
 
     @property
     def active(self) -> list[Player]:
-        """Players that can be met, oldest first."""
+        """Players that are not retired, oldest first."""
         return [player for player in self.players.values() if not player.retired]
 
     def add(self, id: int, name: str, kind: Kind = "main", steps: int = 0, learner: str = "") -> Player:
-        """Take in a player under an id that nobody had; a copy begins with its learner's skill."""
+        """Add a player with a new id; a snapshot starts with its learner's skill."""
         assert id >= 0
         assert id not in self.players
         player = self.players[id] = Player(id, name, kind, steps, learner)
@@ -72,11 +72,11 @@ class Pool:
         return player
 
     def retire(self, id: int, why: str) -> None:
-        """Nobody meets this player any more; its record stays, its id is not used again."""
+        """Take a player out of matchmaking; its record stays, and its id is not used again."""
         self.players[id].retired, self.players[id].why = True, why
 
     def result(self, learner: str, player: int, outcome: int) -> None:
-        """Note that the learner won (1), drew (0) or lost (-1); older results of the two fade."""
+        """Record that the learner won (1), drew (0) or lost (-1); older results against the player decay."""
         record = self._record.setdefault((learner, player), np.zeros(3))
         record *= self.decay
         record += (outcome == 1, outcome == 0, 1)
@@ -84,20 +84,20 @@ class Pool:
         self._skill[learner], self._skill[other] = update_skill(self.skill(learner), self.skill(other), outcome)
 
     def record(self, learner: str, player: int) -> tuple[float, float, float]:
-        """Wins, draws and games, faded, of a learner against a player."""
+        """Decayed wins, draws and games of a learner against a player."""
         wins, draws, games = self._record.get((learner, player), np.zeros(3))
         return float(wins), float(draws), float(games)
 
-    def forget(self, learner: str) -> None:
-        """A learner begins anew: its results say nothing about what it will be."""
+    def clear_record(self, learner: str) -> None:
+        """Delete the results of a learner that was reset."""
         self._record = {key: counts for key, counts in self._record.items() if key[0] != learner}
 
     def skill(self, who: str | int) -> tuple[float, float]:
-        """Skill (mu, sigma) of a learner by name or a player by id: for matchmaking, the ladder has the ratings."""
+        """The skill (mu, sigma) of a learner by name or a player by id; used for matchmaking only, not for ratings."""
         return self._skill.get(str(who), (MU, SIGMA))
 
     def opponents(self, learner: str, kind: Kind = "main") -> Opponents:
-        """A learner's record against the active players; an exploiter's ancestors are those of the main agent."""
+        """A learner's record against the active players; the ancestors of a main exploiter are the main agent's."""
         players = self.active
         wins, draws, games = self._records(learner, [player.id for player in players])
         parent = MAIN if kind == "main_exploiter" else learner
@@ -120,15 +120,15 @@ class Pool:
     def probabilities(
         self, learner: str, settings: LeagueSettings, kind: Kind = "main"
     ) -> tuple[float, dict[int, float]]:
-        """The chance of self-play (for a main exploiter: of the main agent), and of every active player by id."""
-        alone, each = probabilities(settings, self.opponents(learner, kind), kind)
-        return alone, {player.id: float(rng) for player, rng in zip(self.active, each, strict=True)}
+        """The probability of self-play (for a main exploiter: of the main agent), and of every active player by id."""
+        self_play, each = probabilities(settings, self.opponents(learner, kind), kind)
+        return self_play, {player.id: float(p) for player, p in zip(self.active, each, strict=True)}
 
     def ready(self, learner: str, steps_since: int, settings: LeagueSettings, kind: Kind = "main") -> bool:
-        """Whether to freeze a copy: it surely beats everybody it must, or it is time.
+        """Whether to take a snapshot: the learner beats all its opponents, or the time limit has passed.
 
-        `steps_since` counts from the last copy. The lower 95 % bounds decide, so that luck in few games does not, and
-        somebody never met holds it back.
+        `steps_since` counts from the last snapshot. The lower 95 % bounds of the win rates must exceed
+        `league.snapshot_win`, so a few lucky games do not suffice, nor does an opponent that was never met.
         """
         if steps_since >= 2 * settings.snapshot:
             return True
@@ -139,24 +139,24 @@ class Pool:
         return bool(len(low) and (low > settings.snapshot_win).all())
 
     def retire_surplus(self, cap: int, learner: str = MAIN, weighting: str = "hard") -> list[Player]:
-        """Retire those that the learner has least to learn from until `cap` are left, anchors aside.
+        """Retire the players with the lowest PFSP weight until `cap` are left, not counting anchors.
 
-        Anchors, the best and the newest stay, and exploiters as long as there is anybody else to go.
+        Anchors, the best and the newest player stay, and exploiters as long as there is another player to retire.
         """
-        gone = []
-        while len(copies := [player for player in self.active if player.kind != "anchor"]) > cap:
-            able = [player for player in copies[:-1] if player.id != self.best]
-            able = [player for player in able if player.kind == "main"] or able
-            if not able:
+        retired = []
+        while len(snapshots := [player for player in self.active if player.kind != "anchor"]) > cap:
+            candidates = [player for player in snapshots[:-1] if player.id != self.best]
+            candidates = [player for player in candidates if player.kind == "main"] or candidates
+            if not candidates:
                 break
-            weights = pfsp_weights(win_rate(*self._records(learner, [player.id for player in able])), weighting)
-            least = able[int(weights.argmin())]
-            self.retire(least.id, f"the least useful of {len(copies)} players in a pool for {cap}")
-            gone.append(least)
-        return gone
+            weights = pfsp_weights(win_rate(*self._records(learner, [player.id for player in candidates])), weighting)
+            lowest = candidates[int(weights.argmin())]
+            self.retire(lowest.id, f"the least useful of {len(snapshots)} players in a pool for {cap}")
+            retired.append(lowest)
+        return retired
 
     def describe(self) -> dict[str, Any]:
-        """All of it as JSON holds it; numbers come back exactly."""
+        """The state as JSON values; numbers are restored exactly."""
         return {
             "decay": self.decay,
             "best": self.best,
@@ -166,14 +166,14 @@ class Pool:
         }
 
     @classmethod
-    def restore(cls, told: Mapping[str, Any]) -> Pool:
-        """The inverse of `describe`: a league goes on as if it had not stopped."""
+    def restore(cls, state: Mapping[str, Any]) -> Pool:
+        """The inverse of `describe`."""
         try:
-            pool = cls(told["decay"])
-            pool.best = told["best"]
-            pool.players = {player["id"]: Player(**player) for player in told["players"]}
-            pool._record = {(learner, id): np.array(counts, float) for learner, id, *counts in told["record"]}
-            pool._skill = {name: (mu, sigma) for name, (mu, sigma) in told["skill"].items()}
+            pool = cls(state["decay"])
+            pool.best = state["best"]
+            pool.players = {player["id"]: Player(**player) for player in state["players"]}
+            pool._record = {(learner, id): np.array(counts, float) for learner, id, *counts in state["record"]}
+            pool._skill = {name: (mu, sigma) for name, (mu, sigma) in state["skill"].items()}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"The league's pool in this checkpoint cannot be read: {error!r}.", "resume from another checkpoint"

@@ -1,10 +1,11 @@
 """Ratings of all players at once: Bradley-Terry maximum likelihood with draws, one anchor, 95 % intervals.
 
 Davidson's model of draws: win, draw and loss of i against j have odds exp(u) : nu : exp(-u), with u half the difference
-of their strengths. It is a linear softmax, so its logarithm is concave in the strengths and log nu together: Newton's
-method finds the one maximum. Strengths are told in Elo so that a difference means the score that it means without
-draws, 1 / (1 + 10^(-difference / 400)). Near equality that holds for any nu, and everywhere for 0 and for 2, where a
-game is two half games; nu is held at 2 at most: beyond it a few draws among wins would stretch the scale without end.
+of their strengths. It is a linear softmax, so the log-likelihood is concave in the strengths and log nu together, and
+Newton's method finds its maximum. Strengths are given in Elo: a difference means the same score as without draws,
+1 / (1 + 10^(-difference / 400)). Near equality that holds for any nu, and everywhere for nu = 0 and for nu = 2, where a
+game is two half games. nu is limited to 2, because above it a few draws among many wins would stretch the scale without
+bound.
 """
 
 from __future__ import annotations
@@ -19,55 +20,60 @@ from slipstream.confidence import CONFIDENCE
 from slipstream.contracts import Array
 
 ELO = 400 / math.log(10)
-"""Elo points of one unit of strength, where nothing is drawn."""
+"""Elo points of one unit of strength, without draws."""
 PRIOR = 0.1
-"""Wins and losses that every two players who met are taken to have had besides, so that nobody is infinitely strong."""
+"""Wins and losses added to every two players that met, so that no rating is infinite."""
 PAIR_POINTS = np.arange(5) / 2
 """Points of a pair of games (same start, sides swapped): LL, LD, LW or DD, DW, WW."""
-MOST_DRAWS = 2.0
+MAX_DRAW = 2.0
 SHRINK = 5.0
-"""How much variance (twenty even games) one matchup must show to be believed half against all others together."""
+"""Variance (of twenty even games) at which one matchup has the same weight as all others together."""
 ITERATIONS = 100
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """How strong each player is, in Elo, and how sure that is."""
+    """The rating of each player in Elo, with its uncertainty."""
 
     rating: Array  # [players]
     low: Array  # [players], NaN where not connected
     high: Array  # [players]
-    connected: Array  # [players] bool: whether games lead from the anchor to this player
-    group: Array  # [players] int: players of one group are joined by games
+    connected: Array  # [players] bool: whether games connect the player to the anchor
+    group: Array  # [players] int: players of one group are connected by games
     covariance: Array  # [players, players] in Elo^2, relative to one player of each group
     draw: float
-    """nu: the odds of a draw between equals against a win; 0 where nothing was drawn."""
-    effective: Array  # [players, players] games of each two, counted as independent ones
+    """nu: the odds of a draw between equals against a win; 0 without draws."""
+    effective: Array  # [players, players] effective number of independent games
 
     def superiority(self) -> Array:
-        """The likelihood [i, j] that i is stronger than j; NaN where no games lead from one to the other."""
+        """The likelihood [i, j] that i is stronger than j; NaN if no games connect them."""
         spread = np.diagonal(self.covariance)
         variance = np.maximum(spread[:, None] + spread[None, :] - 2 * self.covariance, 1e-12)
         gap = (self.rating[:, None] - self.rating[None, :]) / np.sqrt(variance)
-        likely = np.vectorize(NormalDist().cdf, otypes=[float])(gap)
-        np.fill_diagonal(likely, 0.5)
-        return np.where(self.group[:, None] == self.group[None, :], likely, np.nan)
+        likelihood = np.vectorize(NormalDist().cdf, otypes=[float])(gap)
+        np.fill_diagonal(likelihood, 0.5)
+        return np.where(self.group[:, None] == self.group[None, :], likelihood, np.nan)
 
     def expected(self) -> Array:
-        """The score [i, j] that i is expected to reach against j: wins and half the draws."""
-        gap = (self.rating[:, None] - self.rating[None, :]) / (ELO * _worth(self.draw))
-        wins, losses, _ = _chances(gap, self.draw)
+        """The expected score [i, j] of i against j: wins and half the draws."""
+        gap = (self.rating[:, None] - self.rating[None, :]) / (ELO * _elo_scale(self.draw))
+        wins, losses, _ = _win_probabilities(gap, self.draw)
         return (1 + wins - losses) / 2
 
 
 def rate(
-    wins: Array, draws: Array, *, anchor: int = 0, anchor_rating: float = 1500.0, pairs: Array | None = None,
+    wins: Array,
+    draws: Array,
+    *,
+    anchor: int = 0,
+    anchor_rating: float = 1500.0,
+    pairs: Array | None = None,
     prior: float = PRIOR,
-) -> Ratings:  # fmt: skip
-    """Rate players from `wins[i, j]`, games that i won against j, and `draws[i, j]` (symmetric).
+) -> Ratings:
+    """Rate players from `wins[i, j]`, the games that i won against j, and `draws[i, j]` (symmetric).
 
-    `pairs[i, j, k]` counts pairs of games by i's points (see PAIR_POINTS), as far as games came in pairs; their games
-    are in `wins` and `draws` too. Games of a pair are alike or opposite, which widens or narrows the intervals.
+    `pairs[i, j, k]` counts pairs of games by i's points (see PAIR_POINTS); their games are in `wins` and `draws` too.
+    The games of a pair are correlated, which makes the intervals wider or narrower.
     """
     wins, draws = np.asarray(wins, float), np.asarray(draws, float)
     games = wins + wins.T + draws
@@ -76,16 +82,16 @@ def rate(
     group = _groups(met)
     fixed = _fixed(group, games, anchor)
     free = np.flatnonzero(~fixed)
-    more, drawn = np.where(met, wins + prior, 0.0), np.where(met, draws, 0.0)
-    strength, draw = _maximise(more, drawn, free, 1.0 if drawn.any() else 0.0)
-    fitted = 0 < draw < MOST_DRAWS
-    if draw > MOST_DRAWS:
-        strength, draw = _maximise(more, drawn, free, MOST_DRAWS, held=True)
-    win, loss, _ = _chances(strength[:, None] - strength[None, :], draw)
+    won, drawn = np.where(met, wins + prior, 0.0), np.where(met, draws, 0.0)
+    strength, draw = _maximise(won, drawn, free, 1.0 if drawn.any() else 0.0)
+    fitted = 0 < draw < MAX_DRAW
+    if draw > MAX_DRAW:
+        strength, draw = _maximise(won, drawn, free, MAX_DRAW, held=True)
+    win, loss, _ = _win_probabilities(strength[:, None] - strength[None, :], draw)
     spread = dispersion(wins, draws, (win + loss - (win - loss) ** 2) / 4, pairs)
     moving = np.append(free, len(wins)) if fitted else free
     covariance = ELO**2 * _covariance(strength, draw, games + 2 * prior * met, spread, moving)
-    rating = ELO * _worth(draw) * strength
+    rating = ELO * _elo_scale(draw) * strength
     for number in np.unique(group):
         inside = group == number
         rating[inside] += anchor_rating - (rating[anchor] if number == group[anchor] else rating[inside].mean())
@@ -96,34 +102,34 @@ def rate(
 
 
 def dispersion(wins: Array, draws: Array, variance: Array, pairs: Array | None) -> Array:
-    """How much the points of i against j vary [i, j], as a multiple of what the model says of independent games.
+    """The variance [i, j] of the points of i against j, relative to that of independent games under the model.
 
-    Games of a pair are alike or opposite, and draws may be more or fewer than the model has: measured within each
-    matchup, around its own mean, and drawn towards what all matchups show together.
+    The games of a pair are correlated, and draws may be more or less frequent than under the model. The variance is
+    measured within each matchup, around its own mean, and shrunk towards the variance of all matchups.
     """
     players = len(wins)
     pairs = np.zeros((players, players, 5)) if pairs is None else np.asarray(pairs, float)
-    games, couples = wins + wins.T + draws, pairs.sum(axis=2)
-    count, half = np.maximum(games, 1), np.maximum(couples, 1)
+    games, pair_count = wins + wins.T + draws, pairs.sum(axis=2)
+    count, half = np.maximum(games, 1), np.maximum(pair_count, 1)
     mean = (pairs @ PAIR_POINTS) / half
-    seen = (pairs * (PAIR_POINTS - mean[..., None]) ** 2).sum(axis=2) * half / np.maximum(half - 1, 1)
+    observed = (pairs * (PAIR_POINTS - mean[..., None]) ** 2).sum(axis=2) * half / np.maximum(half - 1, 1)
     rate = (wins + draws / 2) / count
     single = np.maximum((wins + draws / 4) / count - rate**2, 0.0) * count / np.maximum(count - 1, 1)
-    seen += np.maximum(games - 2 * couples, 0) * single
-    said = games * variance
+    observed += np.maximum(games - 2 * pair_count, 0) * single
+    expected = games * variance
     upper = np.triu_indices(players, 1)
-    everywhere = (seen[upper].sum() + SHRINK) / (said[upper].sum() + SHRINK)
-    found: Array = np.clip((seen + SHRINK * everywhere) / (said + SHRINK), 0.1, 2.0)
+    overall = (observed[upper].sum() + SHRINK) / (expected[upper].sum() + SHRINK)
+    found: Array = np.clip((observed + SHRINK * overall) / (expected + SHRINK), 0.1, 2.0)
     return (found + found.T) / 2
 
 
-def _worth(draw: float) -> float:
-    """What a little strength adds to the score between equals, against what it adds where nothing is drawn."""
+def _elo_scale(draw: float) -> float:
+    """The slope of the expected score at equal strength, relative to that without draws."""
     return 2 / (2 + draw)
 
 
-def _chances(gap: Array, draw: float) -> tuple[Array, Array, Array]:
-    """Win, loss and log of the sum of the three odds, for differences of strength."""
+def _win_probabilities(gap: Array, draw: float) -> tuple[Array, Array, Array]:
+    """Win and loss probability, and the log of the sum of the three odds, for differences of strength."""
     half = gap / 2
     top = np.abs(half)
     total = np.exp(half - top) + np.exp(-half - top) + draw * np.exp(-top)
@@ -132,7 +138,7 @@ def _chances(gap: Array, draw: float) -> tuple[Array, Array, Array]:
 
 def _likelihood(strength: Array, log_draw: float, wins: Array, draws: Array) -> float:
     gap = strength[:, None] - strength[None, :]
-    _, _, total = _chances(gap, math.exp(log_draw))
+    _, _, total = _win_probabilities(gap, math.exp(log_draw))
     decided = ((wins - wins.T) * gap / 2 - (wins + wins.T + draws) * total).sum() / 2
     return float(decided + (draws.sum() / 2 * log_draw if draws.any() else 0.0))
 
@@ -141,7 +147,7 @@ def _grads(strength: Array, draw: float, wins: Array, draws: Array) -> tuple[Arr
     """Gradient and negative Hessian of the log-likelihood in all strengths and, last, log nu."""
     players = len(strength)
     games = wins + wins.T + draws
-    win, loss, _ = _chances(strength[:, None] - strength[None, :], draw)
+    win, loss, _ = _win_probabilities(strength[:, None] - strength[None, :], draw)
     drawn = np.maximum(1 - win - loss, 0.0)
     gradient = np.zeros(players + 1)
     gradient[:players] = ((wins - wins.T) - games * (win - loss)).sum(axis=1) / 2
@@ -150,7 +156,7 @@ def _grads(strength: Array, draw: float, wins: Array, draws: Array) -> tuple[Arr
 
 
 def _information(win: Array, loss: Array, drawn: Array, games: Array) -> Array:
-    """What games tell about the strengths and log nu [players + 1, players + 1]."""
+    """The Fisher information about the strengths and log nu [players + 1, players + 1]."""
     players = len(games)
     found = np.zeros((players + 1, players + 1))
     edge = games * (win + loss - (win - loss) ** 2) / 4
@@ -162,7 +168,7 @@ def _information(win: Array, loss: Array, drawn: Array, games: Array) -> Array:
 
 
 def _maximise(wins: Array, draws: Array, free: Array, draw: float, held: bool = False) -> tuple[Array, float]:
-    """Newton's method, with steps halved until the likelihood grows; nu is fitted too, unless it is held or 0."""
+    """Newton's method with step halving; nu is fitted too, unless it is held or 0."""
     players = len(wins)
     strength = np.zeros(players)
     log_draw = math.log(draw) if draw > 0 else -math.inf
@@ -191,13 +197,13 @@ def _maximise(wins: Array, draws: Array, free: Array, draw: float, held: bool = 
 
 
 def _covariance(strength: Array, draw: float, games: Array, spread: Array, moving: Array) -> Array:
-    """Of strengths as they are told: the inverse Hessian on both sides of the gradient's variance.
+    """The covariance of the strengths in units of Elo: the inverse Hessian on both sides of the gradient's variance.
 
-    Where games vary as the model says that is the inverse Hessian alone. If nu was fitted (the last of `moving`), what
-    a unit of strength is worth is as unsure as it.
+    If games vary as under the model, that is the inverse Hessian. If nu was fitted (the last of `moving`), its
+    uncertainty adds to the scale of Elo.
     """
     players = len(strength)
-    win, loss, _ = _chances(strength[:, None] - strength[None, :], draw)
+    win, loss, _ = _win_probabilities(strength[:, None] - strength[None, :], draw)
     drawn = np.maximum(1 - win - loss, 0.0)
     if not len(moving):
         return np.zeros((players, players))
@@ -205,13 +211,13 @@ def _covariance(strength: Array, draw: float, games: Array, spread: Array, movin
     inverse = np.linalg.inv(_information(win, loss, drawn, games)[keep])
     whole = np.zeros((players + 1, players + 1))
     whole[keep] = inverse @ _information(win, loss, drawn, games * spread)[keep] @ inverse
-    turn = np.hstack([np.eye(players), -strength[:, None] * draw / (2 + draw)]) * _worth(draw)
+    turn = np.hstack([np.eye(players), -strength[:, None] * draw / (2 + draw)]) * _elo_scale(draw)
     found: Array = turn @ whole @ turn.T
     return found
 
 
 def _groups(met: Array) -> Array:
-    """Number the players by who is joined to whom by games."""
+    """Number the connected groups of players."""
     group = np.arange(len(met))
     for _ in range(len(met)):
         least = np.where(met, group[None, :], len(met)).min(axis=1, initial=len(met))
@@ -223,7 +229,7 @@ def _groups(met: Array) -> Array:
 
 
 def _fixed(group: Array, games: Array, anchor: int) -> Array:
-    """One player of each group whose strength stands still: the anchor, or who played most."""
+    """The player of each group whose strength is fixed: the anchor, or the player with most games."""
     fixed = np.zeros(len(group), bool)
     played = games.sum(axis=1)
     for number in np.unique(group):

@@ -1,9 +1,9 @@
-"""Whether one player is better than another: a sequential test on pairs of games that stops as soon as it is sure.
+"""SPRT: a sequential probability ratio test on pairs of games of whether one player is stronger than another.
 
-The test is a generalised sequential probability ratio test on the five results of a pair (same start, sides swapped).
-Its likelihoods are exact: those of the distributions nearest to what was seen whose mean score is that of each
-hypothesis. The normal approximation of it passes after a single pair of wins. A test that stops when it likes what it
-sees flatters the winner; the estimate here allows for the stopping (Brownian motion between two bounds).
+It is the generalised SPRT on the five results of a pair of games (same start, sides swapped). The likelihoods are
+exact: those of the maximum-likelihood distributions with the mean score of each hypothesis. (The usual normal
+approximation passes after a single pair of wins.) A sequential test overestimates the winner, so the Elo estimate
+corrects for the stopping rule, with the exit times of Brownian motion between two bounds.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 SCORES = np.arange(5) / 4
 """Score per game of a pair: LL, LD, LW or DD, DW, WW."""
 EMPTY = 1e-3
-"""What a result that has not been seen counts for."""
+"""The count of a result that did not occur."""
 TERMS = 60
-SOON = 0.01
-"""Times below this many squared widths are too short for the series, and for the farther bound to matter."""
+SHORT_TIME = 0.01
+"""Below this time, in squared widths, the series does not converge and the farther bound does not matter."""
 
 
 def to_score(elo: float) -> float:
-    """The score that a player so many Elo stronger is expected to reach."""
+    """The expected score of a player that is `elo` points stronger."""
     return 1 / (1 + 10 ** (-elo / 400))
 
 
 def to_elo(score: float) -> float:
-    """How many Elo stronger a player with this score is; infinite for 0 and 1."""
+    """The Elo difference of a score; infinite for 0 and 1."""
     if score <= 0 or score >= 1:
         return math.inf if score >= 1 else -math.inf
     return -400 * math.log10(1 / score - 1)
 
 
 def log_likelihood_ratio(counts: Array, low: float, high: float) -> Array:
-    """How much likelier pairs [..., 5] are with a mean score of `high` than with `low`, as logarithms [...]."""
+    """The log-likelihood ratio [...] of pairs [..., 5] for a mean score of `high` against `low`."""
     counts = np.where(np.asarray(counts) > 0, counts, EMPTY)
     ratio = np.log1p(_tilt(counts, low) * (SCORES - low)) - np.log1p(_tilt(counts, high) * (SCORES - high))
     found: Array = (counts * ratio).sum(axis=-1)
@@ -49,9 +49,9 @@ def log_likelihood_ratio(counts: Array, low: float, high: float) -> Array:
 
 
 def _tilt(counts: Array, score: float) -> Array:
-    """The multiplier of the likeliest distribution, counts / total / (1 + multiplier * (SCORES - score)), of that mean.
+    """The multiplier of the maximum-likelihood distribution counts / total / (1 + multiplier * (SCORES - score)).
 
-    Newton's method; where it would leave the bracket, a half of it is taken.
+    Newton's method with bisection where a step would leave the bracket.
     """
     shares, gaps = counts / counts.sum(axis=-1, keepdims=True), SCORES - score
     found = np.zeros((*counts.shape[:-1], 1))
@@ -70,14 +70,14 @@ def _tilt(counts: Array, score: float) -> Array:
 
 @dataclass
 class Sprt:
-    """A test of "at least `high` Elo better" against "at most `low` Elo better", fed pair by pair."""
+    """A test of "at least `high` Elo stronger" against "at most `low` Elo stronger", updated pair by pair."""
 
     low: float = 0.0
     high: float = 35.0
     alpha: float = 0.05
-    """How often a player that is `low` better may pass."""
+    """The probability that a player that is `low` stronger passes."""
     beta: float = 0.05
-    """How often a player that is `high` better may fail."""
+    """The probability that a player that is `high` stronger fails."""
     counts: Array = field(default_factory=lambda: np.zeros(5))
     llr: float = 0.0
     verdict: Verdict = "INCONCLUSIVE"
@@ -85,22 +85,22 @@ class Sprt:
     def __post_init__(self) -> None:
         if not self.low < self.high:
             raise ConfigError(
-                f"A test between {self.low:g} and {self.high:g} Elo has nothing to tell apart.",
+                f"An SPRT between {self.low:g} and {self.high:g} Elo is impossible.",
                 "the second must be larger than the first",
             )
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The log-likelihood ratios at which it fails and passes."""
+        """The log-likelihood ratios at which the test fails and passes."""
         return math.log(self.beta / (1 - self.alpha)), math.log((1 - self.beta) / self.alpha)
 
     @property
     def games(self) -> int:
-        """Games that the verdict rests on."""
+        """Games of the test."""
         return 2 * int(self.counts.sum())
 
     def add(self, first: int, second: int) -> Verdict:
-        """Take in the outcomes (1, 0, -1) of the two games of a pair; once there is a verdict, nothing changes it."""
+        """Add the outcomes (1, 0, -1) of the two games of a pair; a verdict is final."""
         if self.verdict == "INCONCLUSIVE":
             self.counts[first + second + 2] += 1
             self.llr = float(log_likelihood_ratio(self.counts, to_score(self.low), to_score(self.high)))
@@ -109,11 +109,11 @@ class Sprt:
         return self.verdict
 
     def score(self) -> float:
-        """Points per game so far; after a verdict it flatters who won."""
+        """Points per game so far; after a verdict it is biased towards the winner."""
         return float(self.counts @ SCORES / max(self.counts.sum(), 1))
 
     def estimate(self) -> tuple[float, float, float]:
-        """Elo difference with its 95 % interval, allowing for when the test stopped: as often too high as too low."""
+        """The median-unbiased Elo difference with its 95 % interval, corrected for the stopping rule."""
         if not self.games:
             return 0.0, -math.inf, math.inf
         low, high = to_score(self.low), to_score(self.high)
@@ -125,11 +125,11 @@ class Sprt:
             drift = (score - (low + high) / 2) / (high - low)
             return _beyond(drift, time, stop, fail, passed)
 
-        middle, least, most = (to_elo(_solve(beyond, rng)) for rng in (0.5, 0.025, 0.975))
+        middle, least, most = (to_elo(_solve(beyond, quantile)) for quantile in (0.5, 0.025, 0.975))
         return middle, least, most
 
     def _time(self, low: float, high: float) -> float:
-        """How long Brownian motion of variance 1 has run: the drift seen, times this, is the ratio reached."""
+        """The time of a Brownian motion of variance 1 whose observed drift, times this, is the ratio reached."""
         counts = np.where(self.counts > 0, self.counts, EMPTY)
         shares = counts / counts.sum()
         mean = float(shares @ SCORES)
@@ -140,21 +140,28 @@ class Sprt:
         return float(counts.sum()) * (high - low) ** 2 / variance
 
     def describe(self) -> dict[str, object]:
-        """The result in plain values."""
+        """The result as JSON values."""
         elo, least, most = self.estimate()
         return {
-            "verdict": self.verdict, "llr": self.llr, "bounds": list(self.bounds), "test": [self.low, self.high],
-            "games": self.games, "pairs": [int(count) for count in self.counts], "score": self.score(),
-            "elo": elo, "elo_low": least, "elo_high": most,
-        }  # fmt: skip
+            "verdict": self.verdict,
+            "llr": self.llr,
+            "bounds": list(self.bounds),
+            "test": [self.low, self.high],
+            "games": self.games,
+            "pairs": [int(count) for count in self.counts],
+            "score": self.score(),
+            "elo": elo,
+            "elo_low": least,
+            "elo_high": most,
+        }
 
 
-def _solve(beyond: Callable[[float], float], rng: float) -> float:
-    """The score at which what was seen, or better, has this chance; it grows with the score."""
+def _solve(beyond: Callable[[float], float], probability: float) -> float:
+    """The score at which a result at least as good as the observed one has this probability."""
     below, above = 0.0, 1.0
     for _ in range(60):
         middle = (below + above) / 2
-        if beyond(middle) < rng:
+        if beyond(middle) < probability:
             below = middle
         else:
             above = middle
@@ -162,7 +169,7 @@ def _solve(beyond: Callable[[float], float], rng: float) -> float:
 
 
 def _beyond(drift: float, time: float, stop: float, fail: float, passed: float) -> float:
-    """The chance of a result at least as good: passed sooner, or, below the upper bound, ended higher.
+    """The probability of a result at least as good: passed sooner or, below the upper bound, ended higher.
 
     A result is better the sooner it passes, and worse the sooner it fails.
     """
@@ -174,16 +181,16 @@ def _beyond(drift: float, time: float, stop: float, fail: float, passed: float) 
 
 
 def _exit_before(drift: float, time: float, down: float, up: float) -> float:
-    """The chance that Brownian motion with drift passes `up` within the time, before it passes `-down`."""
+    """The probability that Brownian motion with drift passes `up` within the time, before it passes `-down`."""
     width = down + up
-    if time < SOON * width**2:
+    if time < SHORT_TIME * width**2:
         root = math.sqrt(time)
         mirrored = 2 * drift * up + _log_tail((up + drift * time) / root)
         return min(math.exp(_log_tail((up - drift * time) / root)) + math.exp(min(mirrored, 0.0)), 1.0)
     n = np.arange(1, TERMS + 1)
     decay = drift**2 / 2 + (n * math.pi / width) ** 2 / 2
     sign = np.where(n % 2 == 1, 1.0, -1.0)
-    # The series of the time after `time` is subtracted from the chance of ever passing; e^(drift * up) is shared.
+    # The series for exits after `time` is subtracted from the probability of ever passing.
     later = math.pi / width**2 * (n * sign * np.sin(n * math.pi * down / width) * np.exp(-decay * time) / decay).sum()
     if abs(drift) < 1e-9:
         ever = down / width
@@ -202,9 +209,9 @@ def _log_tail(z: float) -> float:
 
 
 def _inside_above(drift: float, time: float, floor: float, fail: float, passed: float) -> float:
-    """The chance that the motion has passed neither bound by then and is above `floor`."""
+    """The probability that the motion has passed neither bound by then and is above `floor`."""
     width = passed - fail
-    if time < SOON * width**2:
+    if time < SHORT_TIME * width**2:
         return math.exp(_log_tail((floor - drift * time) / math.sqrt(time)))
     c = np.arange(1, TERMS + 1) * math.pi / width
     weight = 2 / width * np.sin(-c * fail) * np.exp(-(drift**2 + c**2) * time / 2)

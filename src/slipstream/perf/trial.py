@@ -145,14 +145,14 @@ class TrialRun:
             taken, row = learner.update(rollout, self._steps)
         parts.episodes.add(rollout)
         self._steps += taken
-        matches.see(collector.finished_games(self._version), collector.failed, self._steps)
+        matches.record_games(collector.finished_games(self._version), collector.failed, self._steps)
         self._version += 1
         collector.snapshot(self._version)
         row |= matches.advance(self._steps, learner.params_and_stats)
         matches.draw()
         parts.publish(self._version)
         row |= parts.episodes.metrics()
-        matches.drain()
+        matches.drain_events()
         collector.drain_faults()
         learner.notices.clear()
         if learner.section == "ppo":

@@ -1,1 +1,1 @@
-"""Games between agents: played, recorded, and kept as replays."""
+"""Games between agents: the engine, evaluation games, recording and replays."""

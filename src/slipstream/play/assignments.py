@@ -1,24 +1,163 @@
-"""Seats: who plays each side of each game, which rows learn, and what became of the games that ended."""
+"""Assignments: which player controls each agent of each env, and the games that training plays under them.
+
+Players are numbers into a list of names. Training, evaluation, recording, replays and watching share these types, so
+there is one rule for who acts in which row and for what happens when a player fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
 from slipstream.contracts import Agent, Array, EnvSpec, Rows, sides_of
-from slipstream.errors import SlipstreamError
+from slipstream.errors import ConfigError, SlipstreamError
 
 TASK, PLAYER, SIDE = range(3)
-"""Columns of a seat: the task of the env (-1: its target), who plays the other side, and the side that learns."""
+"""Columns of a training assignment: the task (-1: the env's target), the opponent, and the side that learns."""
 SELF = -1
-"""The player that is the learner itself: then both sides learn."""
+"""The player number of the policy being trained: as the opponent it means self-play, so both sides learn."""
+IDLE = -2
+"""The player number of rows that no agent controls."""
+
+
+class Assignments:
+    """Which player controls each agent of each env."""
+
+    def __init__(self, spec: EnvSpec, envs: int, player: int = IDLE) -> None:
+        self.spec, self.envs = spec, envs
+        self.side_of = np.array(sides_of(spec.teams))
+        self.player = np.full((envs, spec.agents), player, np.int64)
+        self.rows: dict[int, Array] = {}
+        """The rows that each player controls; SELF and IDLE are left out."""
+        self.update()
+
+    def update(self) -> None:
+        """Compute `rows` from `player`."""
+        flat = self.player.reshape(-1)
+        self.rows = {player: np.flatnonzero(flat == player) for player in np.unique(flat).tolist() if player >= 0}
+
+
+class OpponentRoster:
+    """The agents that play, by number. An agent is loaded on first use and dropped after a failure.
+
+    With `strict`, a failure is raised instead of stored in `faults`.
+    """
+
+    def __init__(self, load: Callable[[str], Agent], strict: bool = False) -> None:
+        self.names: list[str] = []
+        self.faults: dict[int, str] = {}
+        """The error message of each player that failed."""
+        self.strict = strict
+        self._load = load
+        self._agents: dict[int, Agent] = {}
+        self._sizes: dict[int, int] = {}
+
+    @classmethod
+    def of(cls, agents: Sequence[Agent]) -> OpponentRoster:
+        """Players that are already loaded; failures are raised."""
+        players = cls(lambda name: agents[int(name)], strict=True)
+        players.names = [agent.name for agent in agents]
+        for number, agent in enumerate(agents):
+            players._enter(number, agent)
+        return players
+
+    def add(self, names: Sequence[str]) -> None:
+        """Add players."""
+        self.names += names
+
+    def number(self, name: str) -> int:
+        """The number of a player, which is added if it is new."""
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+    def get(self, number: int) -> Agent | None:
+        """The agent of a player; None after a failure."""
+        if number in self.faults:
+            return None
+        if number not in self._agents:
+            try:
+                self._enter(number, self._load(self.names[number]))
+            except SlipstreamError as error:
+                if self.strict:
+                    raise
+                self.faults[number] = error.message
+                return None
+        return self._agents[number]
+
+    def state_size(self, number: int) -> int:
+        """The size of a player's recurrent state; 0 for one without memory or after a failure."""
+        return self._sizes[number] if self.get(number) is not None else 0
+
+    def keep(self, numbers: set[int]) -> None:
+        """Unload every player that is not among these."""
+        for number in [number for number in self._agents if number not in numbers]:
+            del self._agents[number]
+
+    def blame(self, number: int, fault: str) -> None:
+        """Mark a player as failed."""
+        if self.strict:
+            raise ConfigError(f"{self.names[number]} {fault}.", "fix the agent, or leave it out")
+        self.faults[number] = f"{self.names[number]} {fault}"
+
+    def _enter(self, number: int, agent: Agent) -> None:
+        self._agents[number], self._sizes[number] = agent, agent.memory(0).shape[1]
+
+
+def act_players(
+    players: OpponentRoster,
+    rows_of: Mapping[int, Array],
+    spec: EnvSpec,
+    obs: Array,
+    mask: Array,
+    streams: Array,
+    action: Array,
+    memory: Array,
+    check: bool,
+) -> list[int]:
+    """Let each player act once for all of its rows; return the players that have failed.
+
+    `memory` [rows, size] holds the recurrent states; its width is that of the largest. With `check`, actions that do
+    not exist are a failure. The actions of a failed player are 0.
+    """
+    for player, rows in rows_of.items():
+        agent = players.get(player)
+        if agent is None:
+            continue
+        size = players.state_size(player)
+        states = memory if size == memory.shape[1] else np.ascontiguousarray(memory[:, :size])
+        try:
+            if len(rows) == len(obs) and not size:
+                agent.act_into(obs, mask, streams, action)
+            else:
+                agent.act_rows(rows, obs, mask, streams, action, states)
+        except Exception as error:  # the other players continue
+            if players.strict:
+                raise
+            players.blame(player, f"raised {type(error).__name__}: {error}")
+        if states is not memory:
+            memory[:, :size] = states
+        if check and player not in players.faults and (fault := invalid_action(action[rows], spec)):
+            players.blame(player, fault)
+    failed = [player for player in rows_of if player in players.faults] if players.faults else []
+    for player in failed:
+        action[rows_of[player]] = 0
+    return failed
+
+
+def invalid_action(action: Array, spec: EnvSpec) -> str:
+    """What is wrong with actions [rows, parts]; empty if they are valid."""
+    if spec.action.kind == "continuous":
+        return "" if np.isfinite(action).all() else "gave an action that is not a number"
+    valid = ((action >= 0) & (action < np.array(spec.action.sizes))).all()
+    return "" if valid else "gave an action that does not exist"
 
 
 def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int = 0) -> Array:
-    """Which rows the policy plays: all, or, against an opponent, one side of each env, sides alternating."""
+    """The rows [rows] bool of the policy: all, or, against an opponent, one side of each env, sides alternating."""
     mask = np.ones((envs, len(teams)), bool)
     if opponent:
         sides = sorted(set(teams))
@@ -27,170 +166,140 @@ def learning_rows(teams: tuple[int, ...], envs: int, opponent: bool, first: int 
     return mask.reshape(-1)
 
 
+def fixed_assignments(spec: EnvSpec, envs: int, opponent: bool) -> Array:
+    """Training assignments [envs, 3] that never change: self-play, or one opponent with the sides alternating."""
+    assigned = np.full((envs, 3), -1, np.int64)
+    assigned[:, SIDE] = np.arange(envs) % len(set(spec.teams)) if opponent else 0
+    assigned[:, PLAYER] = 0 if opponent else SELF
+    return assigned
+
+
 @dataclass(frozen=True)
 class FinishedGame:
-    """A game that ended in training, told from the side that learns."""
+    """A finished training game, from the view of the side that learns."""
 
     env: int
     task: int
     player: int
+    """The opponent's number, or SELF."""
     side: int
     outcome: int
     length: int
-    gain: float
-    """The return, mean over the rows that learn."""
+    episode_return: float
+    """The mean over the rows that learn."""
     value: float
-    """What the policy expected of it at its start, as its value says."""
+    """The policy's value estimate at the start of the game."""
     seed: int
-    own: tuple[float, ...] = ()
-    theirs: tuple[float, ...] = ()
-    """What was counted about either side, mean over its rows."""
+    behaviour: tuple[float, ...] = ()
+    opponent_behaviour: tuple[float, ...] = ()
+    """The env's behaviour counts of each side, the mean over its rows."""
 
-    def tell(self) -> list[Any]:
-        """As a line of JSON holds it."""
+    def to_json(self) -> list[Any]:
+        """The fields as a JSON list."""
         return list(astuple(self))
 
     @classmethod
-    def hear(cls, told: Sequence[Any]) -> FinishedGame:
-        """The inverse of `tell`."""
-        parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in told]
+    def from_json(cls, fields: Sequence[Any]) -> FinishedGame:
+        """The inverse of `to_json`."""
+        parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in fields]
         return cls(*parts)
 
 
-def fixed_assignments(spec: EnvSpec, envs: int, opponent: bool) -> Array:
-    """Seats that never change: plain self-play, or one opponent with the sides alternating."""
-    seats = np.full((envs, 3), -1, np.int64)
-    seats[:, SIDE] = np.arange(envs) % len(set(spec.teams)) if opponent else 0
-    seats[:, PLAYER] = 0 if opponent else SELF
-    return seats
+class TrainingGames(Assignments):
+    """The assignments of the envs that training collects from, and the games that run in them.
 
-
-class OpponentRoster:
-    """The frozen players by number; each is loaded when it first sits down, and one that fails is not asked again."""
-
-    def __init__(self, load: Callable[[str], Agent]) -> None:
-        self.names: list[str] = []
-        self.faults: dict[int, str] = {}
-        """Who failed, and how."""
-        self._load = load
-        self._agents: dict[int, Agent] = {}
-
-    def add(self, names: Sequence[str]) -> None:
-        """Let more players in."""
-        self.names += names
-
-    def get(self, number: int) -> Agent | None:
-        """The agent of a player; nobody where it failed."""
-        if number not in self._agents and number not in self.faults:
-            try:
-                self._agents[number] = self._load(self.names[number])
-            except SlipstreamError as error:
-                self.faults[number] = error.message
-        return None if number in self.faults else self._agents[number]
-
-    def keep(self, numbers: set[int]) -> None:
-        """Let go of all that do not play."""
-        for number in [number for number in self._agents if number not in numbers]:
-            del self._agents[number]
-
-    def blame(self, number: int, fault: str) -> None:
-        """A player failed."""
-        self.faults[number] = f"{self.names[number]} {fault}"
-
-
-def invalid_action(action: Array, spec: EnvSpec) -> str:
-    """What is wrong with actions [rows, parts]; empty: nothing."""
-    if spec.action.kind == "continuous":
-        return "" if np.isfinite(action).all() else "gave an action that is not a number"
-    return (
-        "" if ((action >= 0) & (action < np.array(spec.action.sizes))).all() else "gave an action that does not exist"
-    )
-
-
-class Assignments:
-    """The seats of a number of envs and the games that are played there."""
+    `assigned` [envs, 3] has the columns TASK, PLAYER and SIDE.
+    """
 
     def __init__(self, spec: EnvSpec, envs: int, first: int) -> None:
-        self.spec, self.envs, self.first = spec, envs, first
+        self.first = first
         self.follows = spec.competitive or bool(spec.tasks or spec.behaviours)
-        """Whether games are told one by one."""
-        self.seat = fixed_assignments(spec, envs, False)
+        """Whether finished games are reported one by one."""
+        self.assigned = fixed_assignments(spec, envs, False)
         self.length = np.zeros(envs, np.int64)
-        self.gain = np.zeros(envs, np.float64)
+        self.episode_return = np.zeros(envs, np.float64)
         self.value = np.zeros(envs, np.float64)
         self.seed = np.zeros(envs, np.int64)
         self.void = np.zeros(envs, np.uint8)
-        """Games that do not count, because a player failed in them."""
-        self._side_of = np.array(sides_of(spec.teams))
-        self._fresh = np.zeros(0, np.int64)
-        self.arrange()
+        """Games that do not count because a player failed."""
+        self._new = np.zeros(0, np.int64)
+        super().__init__(spec, envs, SELF)
 
-    def arrange(self) -> None:
-        """Read from the seats which rows learn and which a frozen player has."""
-        own = (self.seat[:, PLAYER, None] == SELF) | (self._side_of[None, :] == self.seat[:, SIDE, None])
-        self.learning = own  # [envs, agents]
-        self.own = np.flatnonzero(own)
-        self.others: dict[int, Array] = {}
-        players = np.repeat(self.seat[:, PLAYER], self.spec.agents)
-        for player in np.unique(self.seat[:, PLAYER]).tolist():
-            if player != SELF:
-                self.others[player] = np.flatnonzero(~own.reshape(-1) & (players == player))
-        self.frozen = np.concatenate([np.zeros(0, np.int64), *self.others.values()])
+    def update(self) -> None:
+        """Compute from `assigned` which rows learn and which rows each opponent controls."""
+        opponent, side = self.assigned[:, PLAYER, None], self.assigned[:, SIDE, None]
+        self.learning = (opponent == SELF) | (self.side_of[None, :] == side)  # [envs, agents]
+        self.player[:] = np.where(self.learning, SELF, opponent)
+        super().update()
+        self.own = np.flatnonzero(self.learning)
+        self.frozen = np.concatenate([np.zeros(0, np.int64), *self.rows.values()])
 
-    def begin(self, envs: Array, wanted: Array, seeds: Array) -> None:
-        """New games in these envs, from these seeds: those that are wanted now."""
-        self.length[envs], self.gain[envs], self.value[envs], self.void[envs] = 0, 0.0, 0.0, 0
+    def begin(self, envs: Array, requested: Array, seeds: Array) -> None:
+        """Start new games in these envs with the requested assignments."""
+        self.length[envs], self.episode_return[envs], self.value[envs], self.void[envs] = 0, 0.0, 0.0, 0
         self.seed[envs] = seeds[envs]
-        self._fresh = envs
-        if (self.seat[envs] != wanted[envs]).any():
-            self.seat[envs] = wanted[envs]
-            self.arrange()
+        self._new = envs
+        if (self.assigned[envs] != requested[envs]).any():
+            self.assigned[envs] = requested[envs]
+            self.update()
 
     def expect(self, value: Array, active: Array) -> None:
-        """Note what the policy expects of the games that have just begun."""
-        if len(self._fresh):
-            acts = (active.reshape(self.learning.shape) * self.learning)[self._fresh]
-            values = value.reshape(self.learning.shape)[self._fresh]
-            self.value[self._fresh] = (values * acts).sum(axis=1) / np.maximum(1, acts.sum(axis=1))
-            self._fresh = self._fresh[:0]
+        """Store the policy's value estimates for the games that have just started."""
+        if len(self._new):
+            acts = (active.reshape(self.learning.shape) * self.learning)[self._new]
+            values = value.reshape(self.learning.shape)[self._new]
+            self.value[self._new] = (values * acts).sum(axis=1) / np.maximum(1, acts.sum(axis=1))
+            self._new = self._new[:0]
 
     def follow(self, reward: Array, active: Array) -> None:
-        """Count a step of every game; `active` is who acted in it."""
+        """Count one step of every game; `active` marks the rows that acted."""
         rewards = reward.reshape(self.learning.shape) * self.learning
         present = np.maximum(1, (active.reshape(self.learning.shape) * self.learning).sum(axis=1))
-        self.gain += rewards.sum(axis=1) / present
+        self.episode_return += rewards.sum(axis=1) / present
         self.length += 1
 
     def result(self, env: int, rows: Rows, active: Array) -> FinishedGame:
         """The game of an env that has just ended."""
         agents = self.spec.agents
-        rows_of, learning = slice(env * agents, (env + 1) * agents), self.learning[env]
-        there = active[rows_of] > 0
-        task, player, side = self.seat[env].tolist()
-        told = rows.behaviour[rows_of]
-        mine = learning & (self._side_of == side)
+        of_env, learning = slice(env * agents, (env + 1) * agents), self.learning[env]
+        present = active[of_env] > 0
+        task, player, side = self.assigned[env].tolist()
+        behaviour = rows.behaviour[of_env]
+        own = learning & (self.side_of == side)
 
         def mean(chosen: Array) -> tuple[float, ...]:
-            found = told[chosen & there] if (chosen & there).any() else told[chosen]
+            found = behaviour[chosen & present] if (chosen & present).any() else behaviour[chosen]
             return tuple(float(x) for x in found.mean(axis=0)) if found.size else ()
 
         return FinishedGame(
-            env=self.first + env, task=task, player=player, side=side,
-            outcome=int(rows.outcome[rows_of][mine][0]), length=int(self.length[env]), gain=float(self.gain[env]),
-            value=float(self.value[env]), seed=int(self.seed[env]), own=mean(mine), theirs=mean(self._side_of != side),
-        )  # fmt: skip
+            env=self.first + env,
+            task=task,
+            player=player,
+            side=side,
+            outcome=int(rows.outcome[of_env][own][0]),
+            length=int(self.length[env]),
+            episode_return=float(self.episode_return[env]),
+            value=float(self.value[env]),
+            seed=int(self.seed[env]),
+            behaviour=mean(own),
+            opponent_behaviour=mean(self.side_of != side),
+        )
 
     def arrays(self) -> dict[str, Array]:
-        """The state by name, envs first, as it stands."""
+        """The state by its name in a checkpoint, envs first, not copied."""
         return {
-            "seat": self.seat, "length": self.length, "gain": self.gain, "value": self.value, "seed": self.seed,
+            "seat": self.assigned,
+            "length": self.length,
+            "gain": self.episode_return,
+            "value": self.value,
+            "seed": self.seed,
             "void": self.void,
-        }  # fmt: skip
+        }
 
 
 def act_opponents(
-    table: Assignments,
-    roster: OpponentRoster,
+    games: TrainingGames,
+    players: OpponentRoster,
     obs: Array,
     mask: Array,
     streams: Array,
@@ -198,23 +307,7 @@ def act_opponents(
     memory: Array,
     check: bool,
 ) -> None:
-    """Let every frozen player choose for all of its rows at once; where one fails, its games do not count.
-
-    `memory` [rows, size] is what they remember, the widest of them filling a row.
-    """
-    for player, rows in table.others.items():
-        agent = roster.get(player)
-        if agent is not None:
-            size = agent.memory(0).shape[1]
-            states = memory if size == memory.shape[1] else np.ascontiguousarray(memory[:, :size])
-            try:
-                agent.act_rows(rows, obs, mask, streams, action, states)
-            except Exception as error:  # whatever a player does, the others play on
-                roster.blame(player, f"raised {type(error).__name__}: {error}")
-            if states is not memory:
-                memory[:, :size] = states
-            if check and (wrong := invalid_action(action[rows], table.spec)):
-                roster.blame(player, wrong)
-        if player in roster.faults:
-            action[rows] = 0
-            table.void[rows // table.spec.agents] = 1
+    """Let the opponents of training games act; the games of an opponent that fails are void."""
+    failed = act_players(players, games.rows, games.spec, obs, mask, streams, action, memory, check)
+    for player in failed:
+        games.void[games.rows[player] // games.spec.agents] = 1

@@ -1,4 +1,4 @@
-"""A share of a recording: its environments, agents and shard; run as a module, a worker process that has one."""
+"""A worker's share of a recording: its envs, agents and shard. Run as a module, this is a worker process."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from slipstream.system.worker_main import Answer, Requests, serve
 from slipstream.vector.make import make_vector
 
 GAMES, BYTES, DROPPED = 0, 1, 2
-"""Columns of a share's tally."""
+"""Columns of the `tally` array."""
 
 
 @dataclass(frozen=True)
 class RecordShare:
-    """What one process is told to record."""
+    """The part of a recording that one process plays."""
 
     worker: int
-    order: RecordJob
+    job: RecordJob
     first: int
     envs: int
     out: Path
@@ -41,11 +41,11 @@ class RecordShare:
     schema: Schema
     origin: Mapping[str, Any]
     limit_bytes: int
-    """Memory that its running episodes may take."""
+    """Memory limit of the running episodes."""
 
 
 def slab_fields(shares: int) -> dict[str, Field]:
-    """What scribes tell their parent while they write, and what it tells them."""
+    """The arrays that record workers share with their parent."""
     return {
         "progress": Field((shares, 3), "int64"),
         "tally": Field((shares, 3), "int64"),
@@ -56,7 +56,7 @@ def slab_fields(shares: int) -> dict[str, Field]:
 
 @contextlib.contextmanager
 def writable(out: Path) -> Iterator[None]:
-    """Say it plainly if a folder cannot be made or written to."""
+    """Turn an OSError about a folder for demos into an error with a hint."""
     try:
         yield
     except OSError as error:
@@ -66,7 +66,7 @@ def writable(out: Path) -> Iterator[None]:
 
 
 def check_recording(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | None = None) -> None:
-    """Let agents act once, and a vector that nobody needs take a step, so that all is compiled and loaded."""
+    """Let agents act once, and step a spare vector, so that everything is compiled and loaded before the start."""
     rows = empty_rows(spec, 1)
     if vector is not None:
         vector.reset(rows)
@@ -78,57 +78,64 @@ def check_recording(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | Non
 
 
 class RecordWorker:
-    """Makes what a share needs, then records it; `tell` is a slab, or arrays by the same names."""
+    """Makes the envs and agents of a share and records it; `shared` is a slab, or arrays with the same names."""
 
     def __init__(
-        self, share: RecordShare, tell: Slab | Mapping[str, Array], player: Callable[[Vector], Agent] | None = None
+        self, share: RecordShare, shared: Slab | Mapping[str, Array], player: Callable[[Vector], Agent] | None = None
     ) -> None:
-        order, choice = share.order, share.order.choice
-        self._progress, self._tally, self._seconds = (tell[n][share.worker] for n in ("progress", "tally", "seconds"))
-        vectors = make_vectors(order, share.first, share.envs, self._progress)
+        job, choice = share.job, share.job.choice
+        self._progress, self._tally, self._seconds = (shared[n][share.worker] for n in ("progress", "tally", "seconds"))
+        vectors = make_vectors(job, share.first, share.envs, self._progress)
         spec = vectors[0].spec
-        opponent = load_agent(order.opponent, spec, choice, order.sampled) if order.opponent else None
-        agent = player(vectors[0]) if player else load_agent(order.agent, spec, choice, order.sampled)
-        expert = load_agent(order.expert, spec, choice) if order.expert else None
-        check_recording(
-            spec, [each for each in (None if player else agent, opponent, expert) if each], self._spare(choice)
-        )
-        alone = np.arange(share.envs * spec.agents) == 0 if player else None
+        opponent = load_agent(job.opponent, spec, choice, job.sampled) if job.opponent else None
+        agent = player(vectors[0]) if player else load_agent(job.agent, spec, choice, job.sampled)
+        expert = load_agent(job.expert, spec, choice) if job.expert else None
+        agents = [each for each in (None if player else agent, opponent, expert) if each]
+        check_recording(spec, agents, self._spare(choice))
+        first_row = np.arange(share.envs * spec.agents) == 0 if player else None
         with writable(share.out):
             self._shard = Shard(share.out, share.shard, share.schema, share.origin)
         self._recorder = Recorder(
-            order, vectors, agent, opponent, self._shard, first=share.first, recorded=alone, progress=self._progress,
-            limit_bytes=share.limit_bytes, expert=expert,
-        )  # fmt: skip
+            job,
+            vectors,
+            agent,
+            opponent,
+            self._shard,
+            first=share.first,
+            recorded=first_row,
+            progress=self._progress,
+            limit_bytes=share.limit_bytes,
+            expert=expert,
+        )
 
     @staticmethod
     def _spare(choice: EnvChoice) -> Vector | None:
-        """A vector to rehearse with, of games that are made in no time."""
+        """A spare vector to step once; None for envs that are slow to make."""
         return make_vector(choice, 1) if parse(choice.name)[0] is not None else None
 
     def run(self, stopped: Callable[[], bool]) -> list[str]:
-        """Record until all is recorded or somebody says stop; return what was left out, and why."""
+        """Record until the share is done or `stopped` returns True; return messages about dropped episodes."""
         recorder = self._recorder
 
-        def look() -> bool:
+        def report() -> bool:
             self._tally[:] = recorder.games, self._shard.bytes, recorder.dropped
             self._seconds[:] = recorder.seconds
             return stopped()
 
         try:
-            recorder.run(look)
+            recorder.run(report)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._shard.close()
             raise
         finally:
             recorder.close()
-        look()
+        report()
         self._save()
-        return recorder.told()
+        return recorder.fault_messages()
 
     def _save(self) -> None:
-        """Wait until all is on disk, and let the watcher see meanwhile that somebody is still alive."""
+        """Close the shard in a thread, and count `progress` up meanwhile so that the parent sees a live worker."""
         failed: list[Exception] = []
 
         def close() -> None:
@@ -147,13 +154,13 @@ class RecordWorker:
 
 
 def work(share: RecordShare, slab: Slab, requests: Requests, answer: Answer) -> None:
-    """Record a share when told to."""
-    # A signal to the whole group is the parent's to answer: it says stop, and ends us if it dies.
+    """Record a share on the parent's request."""
+    # The parent handles a signal to the process group: it sets `stop`, and workers end when it dies.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    scribe, stop = RecordWorker(share, slab), slab["stop"]
+    worker, stop = RecordWorker(share, slab), slab["stop"]
     answer({"answer": "ready"})
     requests.get()
-    answer({"answer": "done", "faults": scribe.run(lambda: bool(stop[0]))})
+    answer({"answer": "done", "faults": worker.run(lambda: bool(stop[0]))})
     requests.get()
 
 

@@ -1,15 +1,14 @@
-"""Replays on disk: one game as one small file, what changed step by step, readable from any step on.
+"""Replay files: one game in one small file, stored as changes from step to step, readable from any step.
 
     8 bytes    MAGIC
     12 bytes   version, bytes of the header, its CRC-32 (little-endian uint32 each)
-    header     JSON, zlib: who played what (`Facts`), and where everything lies (`Index`)
-    data       zlib blocks: the columns that never change, then `EVERY` steps at a time
+    header     JSON, zlib: the facts of the game (`ReplayFacts`) and the positions of the data (`ReplayIndex`)
+    data       zlib blocks: the columns that never change, then `EVERY` steps per block
 
-A step's numbers are several arrays, each a number of columns. A block holds, for each array, one bit per column and
-step that says whether the number changed (columns one after another, the lowest bit first, whole bytes for each
-column), and then the changes: old XOR new, bit for bit, in the same order, the lowest byte of all of them first, then
-the next one. A block begins from zeros, so each can be read alone, and both XOR and bytes are at hand in any language
-that a player of these files may be written in.
+A step consists of several arrays, each with a number of columns. A block holds, for each array, one bit per column and
+step that is 1 where the number changed (column after column, the lowest bit first, whole bytes for each column), and
+then the changes: old XOR new, in the same order, first the lowest byte of all of them, then the next one. A block
+starts from zeros, so each block can be read on its own. XOR and bytes make it easy to write a reader in any language.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ VERSION = 1
 EVERY = 256
 """Steps of a block."""
 _START = struct.Struct("<III")
-_MOST = 1 << 26
-"""Bytes that a header may have: one that claims more is not believed."""
+_MAX_HEADER = 1 << 26
+"""The most bytes of a header; a larger claimed size is an error."""
 _TYPES = ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
 _PLAIN = ConfigDict(frozen=True, extra="forbid")
 
 
 class Event(NamedTuple):
-    """Something that happened in a step: what, and to which agent (-1: to nobody in particular)."""
+    """An event in a step: its kind, and its agent (-1: no agent)."""
 
     step: int
     kind: str
     agent: int
 
 
-class Facts(BaseModel):
-    """Who played what and how it ended: all that is needed to play the game again, except its actions."""
+class ReplayFacts(BaseModel):
+    """Who played what, and the result: everything needed to play the game again, except the actions."""
 
     model_config = _PLAIN
 
@@ -61,15 +60,15 @@ class Facts(BaseModel):
     task: str = ""
     seed: int
     players: tuple[str, ...]
-    """A name per side, with its version."""
+    """A name per side, with the version."""
     teams: tuple[int, ...]
     """The side of each agent."""
     outcome: int
     """For the first side: 1 won, 0 drawn, -1 lost."""
     score: tuple[float, ...] | None = None
-    """Goals of each side, where there are goals."""
+    """Goals of each side, if the env counts goals."""
     length: int = Field(ge=1)
-    """Decisions, and rows of every array."""
+    """Steps, and rows of every array."""
     step_seconds: float = 0.0
     returns: tuple[float, ...] = ()
     """Per side."""
@@ -79,14 +78,14 @@ class Facts(BaseModel):
     """Names of the reward terms."""
     events: tuple[Event, ...] = ()
     kind: str = ""
-    """Why it was kept: best, worst, closest, lost."""
+    """Why the game was kept: best, worst, closest, lost."""
     steps: int | None = None
-    """How long the run had trained by then."""
+    """Training steps of the run at that time."""
     version: str = __version__
 
 
-class Columns(BaseModel):
-    """One array: its type, the shape of a step's part of it, names where columns have them, which columns move."""
+class ReplayArray(BaseModel):
+    """One array: its dtype, the shape of one step, the labels of its columns, and which columns change."""
 
     model_config = _PLAIN
 
@@ -102,8 +101,8 @@ class Columns(BaseModel):
         return prod(self.shape)
 
 
-class Block(BaseModel):
-    """Where a block lies behind the header, and its CRC-32."""
+class ReplayBlock(BaseModel):
+    """The position of a block after the header, and its CRC-32."""
 
     model_config = _PLAIN
 
@@ -112,19 +111,19 @@ class Block(BaseModel):
     crc: int
 
 
-class Index(BaseModel):
-    """What lies behind the header."""
+class ReplayIndex(BaseModel):
+    """The data after the header."""
 
     model_config = _PLAIN
 
     every: int = Field(EVERY, ge=1)
-    arrays: tuple[Columns, ...]
-    blocks: tuple[Block, ...]
+    arrays: tuple[ReplayArray, ...]
+    blocks: tuple[ReplayBlock, ...]
     """The columns that never change, then one for every `every` steps."""
 
 
-def write(path: Path, facts: Facts, arrays: Mapping[str, Array], labels: Mapping[str, tuple[str, ...]]) -> None:
-    """Write a replay whole or not at all; every array has a row per step, `labels` names columns of some."""
+def write(path: Path, facts: ReplayFacts, arrays: Mapping[str, Array], labels: Mapping[str, tuple[str, ...]]) -> None:
+    """Write a replay atomically; every array has a row per step, and `labels` names the columns of some arrays."""
     columns, flat = [], {}
     for name, array in arrays.items():
         whole = np.ascontiguousarray(array)
@@ -133,19 +132,19 @@ def write(path: Path, facts: Facts, arrays: Mapping[str, Array], labels: Mapping
         moving = np.flatnonzero((bits != bits[0]).any(axis=0)).tolist()
         stored = whole.dtype.newbyteorder("<")
         columns.append(
-            Columns(name=name, dtype=stored.str, shape=whole.shape[1:], labels=labels.get(name, ()), moving=moving)
+            ReplayArray(name=name, dtype=stored.str, shape=whole.shape[1:], labels=labels.get(name, ()), moving=moving)
         )
         flat[name] = bits.astype(bits.dtype.newbyteorder("<"))
-    still = b"".join(np.delete(flat[c.name][0], list(c.moving)).tobytes() for c in columns)
-    packed, blocks, at = [zlib.compress(still, 9)], [], 0
+    constant = b"".join(np.delete(flat[c.name][0], list(c.moving)).tobytes() for c in columns)
+    packed, blocks, at = [zlib.compress(constant, 9)], [], 0
     for first in range(0, facts.length, EVERY):
         parts = [_encode(flat[c.name][first : first + EVERY][:, list(c.moving)]) for c in columns]
         packed.append(zlib.compress(b"".join(parts), 9))
     for data in packed:
-        blocks.append(Block(at=at, size=len(data), crc=zlib.crc32(data)))
+        blocks.append(ReplayBlock(at=at, size=len(data), crc=zlib.crc32(data)))
         at += len(data)
-    told = {"facts": facts, "index": Index(arrays=tuple(columns), blocks=tuple(blocks))}
-    text = json.dumps(plain({name: part.model_dump() for name, part in told.items()}), allow_nan=False)
+    header_parts = {"facts": facts, "index": ReplayIndex(arrays=tuple(columns), blocks=tuple(blocks))}
+    text = json.dumps(plain({name: part.model_dump() for name, part in header_parts.items()}), allow_nan=False)
     header = zlib.compress(text.encode(), 9)
     start = MAGIC + _START.pack(VERSION, len(header), zlib.crc32(header))
     try:
@@ -158,7 +157,7 @@ def write(path: Path, facts: Facts, arrays: Mapping[str, Array], labels: Mapping
 
 
 def _encode(bits: Array) -> bytes:
-    """Steps [steps, columns] as change bits and changes."""
+    """Encode steps [steps, columns] as change bits and changes."""
     before = np.zeros_like(bits)
     before[1:] = bits[:-1]
     change = np.ascontiguousarray((bits ^ before).T)
@@ -169,10 +168,10 @@ def _encode(bits: Array) -> bytes:
 
 
 def _decode(data: bytes, at: int, steps: int, columns: int, itemsize: int) -> tuple[Array, int]:
-    """The inverse of `_encode` from a place in a block: steps [steps, columns], and the place behind them."""
+    """The inverse of `_encode` from a position in a block: steps [steps, columns], and the position after them."""
     per = -(-steps // 8)
-    told = np.frombuffer(data, np.uint8, columns * per, at).reshape(columns, per)
-    changed = np.unpackbits(told, axis=1, count=steps, bitorder="little").astype(bool)
+    flags = np.frombuffer(data, np.uint8, columns * per, at).reshape(columns, per)
+    changed = np.unpackbits(flags, axis=1, count=steps, bitorder="little").astype(bool)
     count, at = int(changed.sum()), at + columns * per
     planes = np.frombuffer(data, np.uint8, count * itemsize, at).reshape(itemsize, count)
     change = np.zeros((columns, steps), f"<u{itemsize}")
@@ -181,18 +180,18 @@ def _decode(data: bytes, at: int, steps: int, columns: int, itemsize: int) -> tu
 
 
 class Replay:
-    """A replay file: its facts at once, its steps as they are asked for."""
+    """A replay file: the facts are read at once, the steps on demand."""
 
-    def __init__(self, path: Path, facts: Facts, index: Index, start: int) -> None:
+    def __init__(self, path: Path, facts: ReplayFacts, index: ReplayIndex, start: int) -> None:
         self.path, self.facts = path, facts
         self._index, self._start = index, start
         self._arrays = {array.name: array for array in index.arrays}
         self._read_block = lru_cache(maxsize=8)(self._unpack)
-        self._still: dict[str, Array] = {}
+        self._constant: dict[str, Array] = {}
 
     @classmethod
     def open(cls, path: Path) -> Replay:
-        """Read the header of a file, and refuse one that is not a replay, is damaged, or is cut off."""
+        """Read the header of a file; raise an error if it is not a replay, damaged or truncated."""
         path = Path(path)
         try:
             size = path.stat().st_size
@@ -203,10 +202,10 @@ class Replay:
                 version, length, crc = _START.unpack(start[len(MAGIC) :])
                 if version != VERSION:
                     raise DemoError(
-                        f"{path} is a replay of version {version}, and this slipstream reads version {VERSION}.",
+                        f"{path} is a replay of version {version}; this slipstream reads version {VERSION}.",
                         "use the slipstream that wrote it" if version < VERSION else "update slipstream",
                     )
-                header = file.read(min(length, _MOST))
+                header = file.read(min(length, _MAX_HEADER))
         except OSError as error:
             raise DemoError(f"{path} cannot be read: {error.strerror}.", "name a .replay file") from error
         if len(header) < length or zlib.crc32(header) != crc:
@@ -219,48 +218,48 @@ class Replay:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arrays that there are."""
+        """The names of the arrays."""
         return tuple(self._arrays)
 
     def labels(self, name: str) -> tuple[str, ...]:
-        """Names of the columns of an array, if they have any."""
+        """The labels of an array's columns, if it has any."""
         return self._arrays[name].labels
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> Array:
-        """The rows [first, last) of an array, which is all of it unless said; only blocks they lie in are read."""
+        """The rows [first, last) of an array, by default all; only their blocks are read."""
         array, length = self._arrays[name], self.facts.length
         last = length if last is None else min(last, length)
         if not array.moving:
-            row = self._unmoved(name).view(array.dtype).reshape(array.shape)
+            row = self._constant_columns(name).view(array.dtype).reshape(array.shape)
             return np.broadcast_to(row, (max(last - first, 0), *array.shape))
         rows = np.empty((max(last - first, 0), array.width), f"<u{np.dtype(array.dtype).itemsize}")
-        still = np.ones(array.width, bool)
-        still[list(array.moving)] = False
-        rows[:, still] = self._unmoved(name)
+        constant = np.ones(array.width, bool)
+        constant[list(array.moving)] = False
+        rows[:, constant] = self._constant_columns(name)
         every = self._index.every
         for block in range(first // every, -(-last // every) if len(rows) else 0):
             low, high = max(first, block * every), min(last, (block + 1) * every)
             moved = self._read_block(block)[name]
-            rows[low - first : high - first, ~still] = moved[low - block * every : high - block * every]
+            rows[low - first : high - first, ~constant] = moved[low - block * every : high - block * every]
         return rows.view(array.dtype).reshape(len(rows), *array.shape)
 
     def at(self, step: int) -> dict[str, Array]:
         """Every array at one step."""
         return {name: self.read(name, step, step + 1)[0] for name in self._arrays}
 
-    def _unmoved(self, name: str) -> Array:
+    def _constant_columns(self, name: str) -> Array:
         """The columns of an array that never change."""
-        if not self._still:
+        if not self._constant:
             sizes = {a.name: (a.width - len(a.moving)) * np.dtype(a.dtype).itemsize for a in self._index.arrays}
             data, at = self._block(0, sum(sizes.values())), 0
             for array in self._index.arrays:
                 part = data[at : at + sizes[array.name]]
-                self._still[array.name] = np.frombuffer(part, f"<u{np.dtype(array.dtype).itemsize}")
+                self._constant[array.name] = np.frombuffer(part, f"<u{np.dtype(array.dtype).itemsize}")
                 at += sizes[array.name]
-        return self._still[name]
+        return self._constant[name]
 
     def _unpack(self, block: int) -> dict[str, Array]:
-        """The moving columns of every array in a block of steps."""
+        """The changing columns of every array in a block of steps."""
         steps = min(self._index.every, self.facts.length - block * self._index.every)
         sizes = {array.name: np.dtype(array.dtype).itemsize for array in self._index.arrays}
         most = sum(len(a.moving) * (-(-steps // 8) + steps * sizes[a.name]) for a in self._index.arrays)
@@ -269,11 +268,11 @@ class Replay:
             for array in self._index.arrays:
                 found[array.name], at = _decode(data, at, steps, len(array.moving), sizes[array.name])
         except ValueError as error:
-            raise _damaged(self.path, f"block {block + 1} cannot be unpacked") from error
+            raise _damaged(self.path, f"block {block + 1} cannot be decompressed") from error
         return found
 
     def _block(self, number: int, most: int) -> bytes:
-        """A block of at most so many bytes, checked and unpacked."""
+        """Read, check and decompress a block of at most `most` bytes."""
         block = self._index.blocks[number]
         try:
             with open(self.path, "rb") as file:
@@ -286,32 +285,32 @@ class Replay:
         return _inflate(self.path, data, most, f"block {number}")
 
 
-def _parse(path: Path, header: bytes) -> tuple[Facts, Index]:
-    """The two parts of a header, and whether they fit each other."""
+def _parse(path: Path, header: bytes) -> tuple[ReplayFacts, ReplayIndex]:
+    """Parse the two parts of a header, and check that they are consistent."""
     try:
-        told = json.loads(_inflate(path, header, _MOST, "its header"))
-        facts, index = Facts.model_validate(told["facts"]), Index.model_validate(told["index"])
+        parts = json.loads(_inflate(path, header, _MAX_HEADER, "its header"))
+        facts, index = ReplayFacts.model_validate(parts["facts"]), ReplayIndex.model_validate(parts["index"])
     except (ValidationError, ValueError, KeyError, TypeError) as error:
-        raise DemoError(f"The header of {path} makes no sense.", "keep the game again") from error
+        raise DemoError(f"The header of {path} is invalid.", "record the game again") from error
     blocks = 1 + -(-facts.length // index.every)
     known = all(array.dtype in _TYPES for array in index.arrays)
     inside = all(0 <= column < array.width for array in index.arrays for column in array.moving)
     if len(index.blocks) != blocks or not known or not inside:
-        raise DemoError(f"The header of {path} makes no sense.", "keep the game again")
+        raise DemoError(f"The header of {path} is invalid.", "record the game again")
     return facts, index
 
 
 def _inflate(path: Path, data: bytes, most: int, what: str) -> bytes:
-    """Unpack, but never more than there can be."""
+    """Decompress at most `most` bytes."""
     try:
         worker = zlib.decompressobj()
         unpacked = worker.decompress(data, most + 1)
     except zlib.error as error:
-        raise _damaged(path, f"{what} cannot be unpacked") from error
+        raise _damaged(path, f"{what} cannot be decompressed") from error
     if not worker.eof or len(unpacked) > most:
-        raise _damaged(path, f"{what} cannot be unpacked")
+        raise _damaged(path, f"{what} cannot be decompressed")
     return unpacked
 
 
 def _damaged(path: Path, what: str) -> DemoError:
-    return DemoError(f"{path} is damaged: {what}.", "copy it again, or keep the game again")
+    return DemoError(f"{path} is damaged: {what}.", "copy it again, or record the game again")

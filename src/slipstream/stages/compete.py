@@ -1,4 +1,4 @@
-"""Compete: train by self-play in a league, and leave a ladder of who is how strong."""
+"""Compete: train by self-play in a league, and write a ladder with the ratings of all players."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> d
     """Start a new league."""
     if resolved.settings.opponent:
         raise ConfigError(
-            f"A league chooses its own opponents: `opponent` = {resolved.settings.opponent} has no place in it.",
-            f"let it be an anchor: --set 'league.anchors=[{resolved.settings.opponent}]'",
+            f"A league chooses its own opponents, but `opponent` = {resolved.settings.opponent}.",
+            f"make it an anchor: --set 'league.anchors=[{resolved.settings.opponent}]'",
         )
     return _facts(runner.begin(choice, resolved, run, stage="compete", opponents=League))
 
@@ -32,11 +32,11 @@ def resume(
     modules: tuple[str, ...] = (),
     terms: dict[str, Callable[..., float]] | None = None,
 ) -> dict[str, Any]:
-    """Go on with a league from its newest valid checkpoint; `steps` is the total."""
+    """Resume a league from its newest valid checkpoint; `steps` is the total."""
     return _facts(runner.resume(run, steps, modules, terms=terms, opponents=League))
 
 
 def _facts(trained: TrainingResult) -> dict[str, Any]:
-    """The numbers of the end, and the ladder, which is computed anew from all games."""
+    """The final metrics, and the ladder, which is computed from all games."""
     run = RunDir.open(trained.run)
     return trained.facts() | {"ladder": write_ladder(run)}

@@ -1,4 +1,4 @@
-"""Record demonstrations: games really played by an agent, as whole episodes in a demos folder."""
+"""Record demonstrations: an agent plays games, and its episodes are appended to a demos folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slipstream.demos.reader import Demos, ShardView
 from slipstream.demos.writer import prepare, recording_name
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
-from slipstream.play.games import GameSummary, nobody_to_play
+from slipstream.play.games import GameSummary, one_sided_error
 from slipstream.play.record_worker import (
     BYTES,
     DROPPED,
@@ -40,48 +40,59 @@ from slipstream.system.slab import Slab
 from slipstream.system.worker_pool import WorkerPool
 from slipstream.vector.make import make_vector
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 GUESSED_STEPS = 100
-"""Steps of an episode, as long as nobody knows: only to see early that a disk is too full."""
+"""Assumed steps of an episode, to notice early that a disk is too full."""
 SPARE_BYTES = 64 * 2**20
 POLL_S = 0.1
 
 
 def record(
-    choice: EnvChoice, agent: str, games: int, out: Path, *, opponent: str | None = None, seed: int | None = None,
-    sampled: bool = False, workers: int | None = None, envs: int | None = None, deadline_s: float = 60.0,
-    on_progress: Tell | None = None, player: Callable[[Vector], Agent] | None = None, wishes: StopRequest | None = None,
+    choice: EnvChoice,
+    agent: str,
+    games: int,
+    out: Path,
+    *,
+    opponent: str | None = None,
+    seed: int | None = None,
+    sampled: bool = False,
+    workers: int | None = None,
+    envs: int | None = None,
+    deadline_s: float = 60.0,
+    on_progress: Progress | None = None,
+    player: Callable[[Vector], Agent] | None = None,
+    stop_request: StopRequest | None = None,
     expert: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Play `games` games and append every agent's episode to the demos in `out`; return the facts.
 
-    Which games these are depends on `games`, `seed` and `envs` alone, not on the number of workers. A seed that is not
-    given is the lowest that the folder has not seen. `player` makes an agent that plays the first row of one env here.
-    With an `expert` the agent plays, and what is written is what the expert would have done.
+    The games depend on `games`, `seed` and `envs` only, not on the number of workers. The default seed is the lowest
+    that no recording in the folder has used. `player` makes an agent that plays the first row of one env in this
+    process. With an `expert` the agent plays, and the expert's actions are written.
     """
     _check_numbers(games, workers, seed)
     began = time.perf_counter()
     numba_compile.announce()
-    spec, schema, opponent = _rehearse(choice, None if player else agent, opponent, sampled, expert)
+    spec, schema, opponent = _check_agents(choice, None if player else agent, opponent, sampled, expert)
     with writable(out):
         prepare(out, schema)
     _check_space(out, schema, games * spec.agents)
     seed = _unused_seed(out) if seed is None else seed
-    order = RecordJob(choice, agent, opponent, games, 1 if player else spread(games, spec, envs), seed, sampled, expert)
-    count = 1 if player else min(workers or machine.cores(), order.envs)
+    job = RecordJob(choice, agent, opponent, games, 1 if player else spread(games, spec, envs), seed, sampled, expert)
+    count = 1 if player else min(workers or machine.cores(), job.envs)
     name = recording_name()
-    shares = _shares(order, count, out, name, schema)
-    wishes = wishes or StopRequest()
-    with handle_signals(wishes), _blamed(out, shares):
+    shares = _shares(job, count, out, name, schema)
+    stop_request = stop_request or StopRequest()
+    with handle_signals(stop_request), _saved_episodes_hint(out, shares):
         if count == 1:
-            scribes: _Here | _Crewed = _Here(shares[0], player, wishes)
+            recording: _LocalRecording | _WorkerRecording = _LocalRecording(shares[0], player, stop_request)
         else:
-            scribes = _Crewed(shares, deadline_s, wishes)
+            recording = _WorkerRecording(shares, deadline_s, stop_request)
         ready = time.perf_counter()
-        faults = scribes.run(on_progress or (lambda done, total: None))
+        faults = recording.run(on_progress or (lambda done, total: None))
     seconds = time.perf_counter() - ready
-    summed = _summed(shares, spec.competitive and opponent is not None)
-    split = scribes.seconds.sum(axis=0) / (count * seconds)
+    summary = _summary(shares, spec.competitive and opponent is not None)
+    split = recording.seconds.sum(axis=0) / (count * seconds)
     split = np.append(split, max(0.0, 1.0 - float(split.sum())))
     return {
         "out": str(out),
@@ -90,18 +101,18 @@ def record(
         "agent": agent,
         "opponent": opponent,
         "expert": expert,
-        "seed": order.seed,
+        "seed": job.seed,
         "sampled": sampled,
         "workers": count,
-        **summed,
+        **summary,
         "seconds": seconds,
         "start_seconds": ready - began,
-        "steps_per_second": summed["steps"] / seconds,
-        "mib": float(scribes.tally[:, BYTES].sum()) / 2**20,
-        "dropped": int(scribes.tally[:, DROPPED].sum()),
+        "steps_per_second": summary["steps"] / seconds,
+        "mib": float(recording.tally[:, BYTES].sum()) / 2**20,
+        "dropped": int(recording.tally[:, DROPPED].sum()),
         "faults": faults,
         "time": dict(zip(("env", "agent", "write", "waiting"), split.tolist(), strict=True)),
-        "stopped": wishes.stop,
+        "stopped": stop_request.stop,
     }
 
 
@@ -114,10 +125,10 @@ def _check_numbers(games: int, workers: int | None, seed: int | None) -> None:
         raise ConfigError(f"{seed} cannot be a seed.", "give --seed a number from 0 on, or leave it out")
 
 
-def _rehearse(
+def _check_agents(
     choice: EnvChoice, agent: str | None, opponent: str | None, sampled: bool, expert: str | None = None
 ) -> tuple[EnvSpec, Schema, str | None]:
-    """Make one env and play a step of it; without an agent (a person plays) say who plays the other rows.
+    """Make one env and play a step of it; for a human player, choose the agent of the other rows.
 
     This compiles what workers need, once, and finds a broken env or agent before anything is started or written.
     """
@@ -127,7 +138,7 @@ def _rehearse(
             game, _ = parse(choice.name)
             opponent = (game.reference if game is not None else "") or "random"
         if opponent is not None and not (spec.competitive if agent is not None else spec.agents > 1):
-            raise nobody_to_play(spec)
+            raise one_sided_error(spec)
         players = [load_agent(text, spec, choice, sampled) for text in (agent, opponent, expert) if text is not None]
         schema = Schema.of(choice.name, spec, vector.snapshot() if spec.exact else None)
         check_recording(spec, players, vector)
@@ -135,7 +146,7 @@ def _rehearse(
 
 
 def _check_space(out: Path, schema: Schema, episodes: int) -> None:
-    """See that a recording of episodes of a usual length would fit."""
+    """Raise an error if episodes of `GUESSED_STEPS` steps would not fit on the disk."""
     need = SPARE_BYTES + episodes * sum(column.bytes * column.count(GUESSED_STEPS) for column in schema.columns)
     free = machine.disk_free_bytes(out)
     if free < need:
@@ -147,94 +158,99 @@ def _check_space(out: Path, schema: Schema, episodes: int) -> None:
 
 
 def _unused_seed(out: Path) -> int:
-    """The lowest seed that no recording in a folder has used: the same games twice teach nothing."""
+    """The lowest seed that no recording in a folder has used, so that no game is recorded twice."""
     used = {shard.origin.get("seed") for shard in Demos.open(out, quarantined=True).shards}
     return next(seed for seed in range(len(used) + 1) if seed not in used)
 
 
-def _shares(order: RecordJob, count: int, out: Path, name: str, schema: Schema) -> list[RecordShare]:
+def _shares(job: RecordJob, count: int, out: Path, name: str, schema: Schema) -> list[RecordShare]:
     """One share of the envs for each worker."""
-    choice = order.choice
-    made = {name: value for name, value in provenance.collect(sys.argv).items() if name != "hostname"}
-    origin = made | {
-        "recording": name, "agent": order.agent, "opponent": order.opponent, "expert": order.expert,
-        "env": choice.name, "seed": order.seed, "sampled": order.sampled, "episodes": order.games,
-        "envs": order.envs, "workers": count,
-        "settings": {
-            "env": choice.env.model_dump(), "rewards": choice.rewards.model_dump(), "gamma": choice.gamma
-        },
-    }  # fmt: skip
+    choice = job.choice
+    origin = {name: value for name, value in provenance.collect(sys.argv).items() if name != "hostname"}
+    origin |= {
+        "recording": name,
+        "agent": job.agent,
+        "opponent": job.opponent,
+        "expert": job.expert,
+        "env": choice.name,
+        "seed": job.seed,
+        "sampled": job.sampled,
+        "episodes": job.games,
+        "envs": job.envs,
+        "workers": count,
+        "settings": {"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump(), "gamma": choice.gamma},
+    }
     limit = machine.memory_bytes() // 2 // count
-    edges = [worker * order.envs // count for worker in range(count + 1)]
+    edges = [worker * job.envs // count for worker in range(count + 1)]
     return [
         RecordShare(
-            worker, order, low, high - low, out, f"{name}-{worker:03d}", schema, origin | {"worker": worker}, limit
+            worker, job, low, high - low, out, f"{name}-{worker:03d}", schema, origin | {"worker": worker}, limit
         )
         for worker, (low, high) in enumerate(pairwise(edges))
     ]
 
 
-class _Here:
-    """One share, recorded by this process."""
+class _LocalRecording:
+    """A recording in this process."""
 
-    def __init__(self, share: RecordShare, player: Callable[[Vector], Agent] | None, wishes: StopRequest) -> None:
+    def __init__(self, share: RecordShare, player: Callable[[Vector], Agent] | None, stop_request: StopRequest) -> None:
         arrays = {name: np.zeros(field.shape, field.dtype) for name, field in slab_fields(1).items()}
         self.tally, self.seconds = arrays["tally"], arrays["seconds"]
-        self._games, self._wishes = share.order.games, wishes
-        self._scribe = RecordWorker(share, arrays, player)
+        self._games, self._stop_request = share.job.games, stop_request
+        self._worker = RecordWorker(share, arrays, player)
 
-    def run(self, tell: Tell) -> list[str]:
-        """Record it all; return what was left out."""
-        told = 0.0
+    def run(self, on_progress: Progress) -> list[str]:
+        """Record everything; return messages about dropped episodes."""
+        reported = 0.0
 
         def stopped() -> bool:
-            nonlocal told
-            if time.monotonic() - told > POLL_S:
-                told = time.monotonic()
-                tell(int(self.tally[0, GAMES]), self._games)
-            return bool(self._wishes.stop)
+            nonlocal reported
+            if time.monotonic() - reported > POLL_S:
+                reported = time.monotonic()
+                on_progress(int(self.tally[0, GAMES]), self._games)
+            return bool(self._stop_request.stop)
 
-        return self._scribe.run(stopped)
+        return self._worker.run(stopped)
 
 
-class _Crewed:
-    """Shares recorded by worker processes, one each."""
+class _WorkerRecording:
+    """A recording in worker processes, one for each share."""
 
-    def __init__(self, shares: list[RecordShare], deadline_s: float, wishes: StopRequest) -> None:
-        self._shares, self._wishes = shares, wishes
+    def __init__(self, shares: list[RecordShare], deadline_s: float, stop_request: StopRequest) -> None:
+        self._shares, self._stop_request = shares, stop_request
         self._slab = Slab(slab_fields(len(shares)))
         self.tally: Array = self._slab["tally"]
         self.seconds: Array = self._slab["seconds"]
         try:
-            self._crew = WorkerPool(
+            self._workers = WorkerPool(
                 "slipstream.play.record_worker", shares, self._slab, deadline_s=deadline_s, where=self._where
             )
         except BaseException:
             self._slab.close()
             raise
 
-    def run(self, tell: Tell) -> list[str]:
-        """Let them record it all; return what was left out."""
+    def run(self, on_progress: Progress) -> list[str]:
+        """Record everything; return messages about dropped episodes."""
         try:
-            with self._watched(tell):
-                self._crew.send({"go": 1})
-                self._crew.gather("done")
-            return self._crew.faults
+            with self._monitored(on_progress):
+                self._workers.send({"go": 1})
+                self._workers.gather("done")
+            return self._workers.faults
         finally:
-            self._crew.close()
+            self._workers.close()
             self._slab.close()
 
     @contextlib.contextmanager
-    def _watched(self, tell: Tell) -> Iterator[None]:
-        """Show how far the workers are, and pass on a wish to stop, while this thread waits for them."""
-        over, stop, games = threading.Event(), self._slab["stop"], self._shares[0].order.games
+    def _monitored(self, on_progress: Progress) -> Iterator[None]:
+        """Report progress and forward a stop request from a thread while this one waits for the workers."""
+        over, stop, games = threading.Event(), self._slab["stop"], self._shares[0].job.games
 
-        def look() -> None:
+        def poll() -> None:
             while not over.wait(POLL_S):
-                stop[0] = bool(self._wishes.stop)
-                tell(int(self.tally[:, GAMES].sum()), games)
+                stop[0] = bool(self._stop_request.stop)
+                on_progress(int(self.tally[:, GAMES].sum()), games)
 
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         try:
             yield
@@ -245,12 +261,12 @@ class _Crewed:
     def _where(self, worker: int) -> str:
         steps, env, low = (int(n) for n in self._slab["progress"][worker])
         index = self._shares[worker].first + low + env
-        return f"Env {index} (seed {env_seeds(self._shares[0].order.seed, index, 1)[0]}, step {steps})"
+        return f"Env {index} (seed {env_seeds(self._shares[0].job.seed, index, 1)[0]}, step {steps})"
 
 
 @contextlib.contextmanager
-def _blamed(out: Path, shares: list[RecordShare]) -> Iterator[None]:
-    """Add to an error what this recording has saved, and how to look closer."""
+def _saved_episodes_hint(out: Path, shares: list[RecordShare]) -> Iterator[None]:
+    """Add to an error how many episodes were saved, and how to record in one process."""
     try:
         yield
     except SlipstreamError as error:
@@ -261,7 +277,7 @@ def _blamed(out: Path, shares: list[RecordShare]) -> Iterator[None]:
 
 
 def _records(shares: list[RecordShare]) -> Array:
-    """The records of the whole episodes that some shares have written."""
+    """The records of all whole episodes that the shares have written."""
     found = [np.zeros(0, EPISODE)]
     for share in shares:
         folder = share.out / "shards" / share.shard
@@ -270,16 +286,16 @@ def _records(shares: list[RecordShare]) -> Array:
     return np.concatenate(found)
 
 
-def _summed(shares: list[RecordShare], sided: bool) -> dict[str, Any]:
-    """What the episodes on disk amount to: each game counts once, with the mean of its recorded agents."""
+def _summary(shares: list[RecordShare], competitive: bool) -> dict[str, Any]:
+    """The summary of the episodes on disk: each game counts once, with the mean of its recorded agents."""
     records = _records(shares)
-    result = GameSummary(competitive=sided)
+    result = GameSummary(competitive=competitive)
     _, first, place = np.unique(records["game"], return_index=True, return_inverse=True)
     agents = np.bincount(place)
     result.returns = (np.bincount(place, records["return"]) / agents).tolist()
     result.lengths = (np.bincount(place, records["steps"]) / agents).tolist()
     result.outcomes = records["outcome"][first].tolist()
-    blank = dict.fromkeys(GameSummary(sided, [0], [0.0], [0]).summary()) | {"games": 0}
+    blank = dict.fromkeys(GameSummary(competitive, [0], [0.0], [0]).summary()) | {"games": 0}
     summary = result.summary() if len(records) else blank
     kept = {name: value for name, value in summary.items() if not name.startswith("score") and "behaviour" not in name}
     return {"episodes": len(records), "steps": int(records["steps"].sum())} | kept

@@ -31,7 +31,7 @@ from slipstream.stages import compete as competing
 from slipstream.stages import train as training
 from slipstream.stages.evaluate import evaluate
 from slipstream.stages.record import record
-from slipstream.stages.replay import Cut, save_png
+from slipstream.stages.replay import FilmOptions, save_png
 from slipstream.stages.report import report
 from slipstream.stages.tournament import tournament
 
@@ -224,7 +224,7 @@ class Story:
         )  # fmt: skip
         best = [Path(path) for path in result["replays"] if "best" in Path(path).name]
         if best:
-            save_png(Replay.open(best[0]), self.place / "replays" / "best.png", Cut())
+            save_png(Replay.open(best[0]), self.place / "replays" / "best.png", FilmOptions())
         return result
 
     def _report(self) -> str:

@@ -35,7 +35,7 @@ from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, MachineError
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, check_batch, describe_change, make_plan
 from slipstream.play.assignments import OpponentRoster, fixed_assignments
-from slipstream.play.games import nobody_to_play
+from slipstream.play.games import one_sided_error
 from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
 from slipstream.system import machine
@@ -103,7 +103,8 @@ class TrainingParts:
 
     def publish(self, version: int) -> None:
         """Give the collector the newest weights as `version`, and the assignments of games that begin with them."""
-        self.collector.publish(version, self.learner.params_and_stats, self.matches.seats, self.matches.newcomers())
+        games = self.matches
+        self.collector.publish(version, self.learner.params_and_stats, games.assignments, games.new_players())
 
     def close(self) -> None:
         """End everything that was started."""
@@ -134,7 +135,7 @@ def build(
     schedules = Schedules(settings)
     has_opponents = bool(settings.opponent or opponents)
     if has_opponents and not spec.competitive:
-        raise nobody_to_play(spec)
+        raise one_sided_error(spec)
 
     plan = make_plan(settings.plan, _plan_facts(choice, settings, env, has_opponents, resumed), before)
     batch = check_batch(settings, plan.envs.applied, spec.agents)

@@ -79,7 +79,7 @@ def iterate(
         # Advance the run's position, draw the next games and publish the new weights.
         parts.episodes.add(rollout)
         position.steps += samples
-        matches.see(collector.finished_games(position.version), collector.failed, position.steps)
+        matches.record_games(collector.finished_games(position.version), collector.failed, position.steps)
         position.version += 1
         position.previous = previous
         position.start = collector.snapshot(position.version)
@@ -128,7 +128,7 @@ def iterate(
             if best or request.save or due(every.checkpoint, before, position.steps):
                 saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=request.save)
                 request.save = False
-            progress.events = matches.drain()
+            progress.events = matches.drain_events()
             if evaluating or due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
                 warning = parts.reward_hacking.see({"steps": position.steps, **row})

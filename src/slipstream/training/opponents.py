@@ -1,6 +1,6 @@
-"""Matches: who plays whom at what next, and what the games so far have shown.
+"""Opponents of training: which opponent and task the next games have, and the results of the finished games.
 
-Tasks come from a curriculum, opponents from whoever chooses them: nobody (plain self-play), one agent, or a league.
+Tasks come from a curriculum. Opponents come from self-play, one fixed agent, or a league.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ from slipstream.training.curriculum import Curriculum
 from slipstream.training.tasks import Result, Scores
 
 Event = tuple[str, str]
-"""A kind (`curriculum`, `snapshot`, `promotion`, `retired` ...) and a sentence."""
+"""A kind (`curriculum`, `snapshot`, `promotion`, `retired` ...) and a message."""
 WINDOW = 100
-"""Finished games that the means of behaviours are taken over."""
+"""Finished games over which the mean behaviours are computed."""
 
 
-class Roll(Protocol):
-    """Where players are entered."""
+class PlayerRegistry(Protocol):
+    """Numbers the players by name."""
 
     players: list[str]
 
-    def enlist(self, name: str) -> int:
-        """The number of a player, who may be new."""
+    def register(self, name: str) -> int:
+        """The number of a player, which is added if it is new."""
 
 
 class Opponents(Protocol):
-    """Who plays the other side."""
+    """Chooses who plays the other side."""
 
     sampled: bool
-    """Whether frozen players draw their actions instead of taking the likeliest."""
+    """Whether opponents sample their actions instead of taking the most likely one."""
     promotes: bool
-    """Whether they, and not evaluations, say which checkpoint is the best."""
+    """Whether promotions, instead of evaluations, decide which checkpoint is the best."""
     promotion: dict[str, Any] | None
-    """Why the policy is the best so far, if it has just been found to be."""
+    """The test that made the policy the best so far, directly after it was passed."""
     events: list[Event]
-    """What happened since somebody asked."""
+    """Events that were not reported yet."""
 
-    def join(self, roll: Roll) -> None:
-        """Enter the players that are there from the start."""
+    def register_players(self, registry: PlayerRegistry) -> None:
+        """Register the players that exist from the start."""
 
-    def address(self, name: str) -> str:
-        """Where to load a player from."""
+    def agent_spec(self, name: str) -> str:
+        """The agent spec from which a player is loaded."""
 
-    def draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
-        """The player and the learning side of each of a number of games to come."""
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Sample the opponent and the learning side of each of the next `count` games."""
 
-    def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
-        """Take in games that ended."""
+    def record_games(self, games: Sequence[FinishedGame], steps: int) -> None:
+        """Record finished games."""
 
     def retire(self, player: int, why: str) -> None:
-        """Seat a player no more."""
+        """Do not play against this player again."""
 
     def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
-        """An iteration is done: freeze, rate, promote as is due; return what is to be logged."""
+        """After an iteration: take a snapshot, rate and promote when due; return metrics."""
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All that a resumed run needs."""
+        """The state for a checkpoint."""
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the state of `snapshot`."""
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Close what was started."""
 
 
 class FixedOpponent:
-    """Always the same: the learner itself, or one agent with the sides alternating from env to env."""
+    """Self-play, or one fixed agent, with the sides alternating from env to env."""
 
     sampled = promotes = False
     promotion: dict[str, Any] | None = None
@@ -81,45 +81,48 @@ class FixedOpponent:
     def __init__(self, opponent: str | None, spec: EnvSpec, envs: int) -> None:
         self.events: list[Event] = []
         self._opponent = opponent
-        self._seats = fixed_assignments(spec, envs, opponent is not None)
+        self._assigned = fixed_assignments(spec, envs, opponent is not None)
 
-    def join(self, roll: Roll) -> None:
-        """Enter the one agent, if there is one."""
+    def register_players(self, registry: PlayerRegistry) -> None:
+        """Register the opponent, if there is one."""
         if self._opponent is not None:
-            self._seats[:, PLAYER] = roll.enlist(self._opponent)
+            self._assigned[:, PLAYER] = registry.register(self._opponent)
 
-    def address(self, name: str) -> str:
-        """Its name says it."""
+    def agent_spec(self, name: str) -> str:
+        """The name itself."""
         return name
 
-    def draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
-        """The same seats as ever."""
-        return self._seats[:, PLAYER], self._seats[:, SIDE]
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """The same opponent and sides every time."""
+        return self._assigned[:, PLAYER], self._assigned[:, SIDE]
 
-    def see(self, matches: Sequence[FinishedGame], steps: int) -> None:
-        """Nothing depends on it."""
+    def record_games(self, games: Sequence[FinishedGame], steps: int) -> None:
+        """Do nothing."""
 
     def retire(self, player: int, why: str) -> None:
-        """There is nobody else to play against."""
-        raise ConfigError(f"The opponent cannot play on: {why}.", "mend it, or choose another --opponent")
+        """Raise an error, since there is no other opponent."""
+        raise ConfigError(f"The opponent failed: {why}.", "fix it, or choose another --opponent")
 
     def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
-        """Nothing is due."""
+        """Do nothing."""
         return {}
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Nothing changes."""
+        """No state."""
         return {}, {}
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Nothing changes."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing."""
 
 
 class Matchmaker:
-    """Draws the seats of the games to come; the roll of players only ever grows."""
+    """Samples the assignments of the next games, from the opponents and the curriculum.
+
+    Players are numbered in the order of their registration and are never removed.
+    """
 
     def __init__(
         self, spec: EnvSpec, envs: int, seed: int, opponents: Opponents, curriculum: Curriculum | None = None
@@ -128,116 +131,119 @@ class Matchmaker:
         self.opponents, self.curriculum = opponents, curriculum
         self.events: list[Event] = []
         self._spec, self._envs = spec, envs
-        self._random = np.random.Generator(np.random.PCG64([seed, 0x3EA7]))
-        self._told = 0
-        """How many of the players the collector has heard of."""
+        self._rng = np.random.Generator(np.random.PCG64([seed, 0x3EA7]))
+        self._published = 0
+        """The number of players that the collector has received."""
         self._retired: set[int] = set()
         self._window = np.zeros((WINDOW, len(spec.behaviours)), np.float64)
         self._games = 0
-        opponents.join(self)
-        self._tasks, self._rivals = self._lessons()
+        opponents.register_players(self)
+        self._tasks, self._task_opponents = self._curriculum_tasks()
         self._scores = Scores(len(self._tasks), spec.competitive)
-        self.previous = self.seats = self._first()
+        self.assignments = fixed_assignments(spec, envs, False)
+        self.previous_assignments = self.draw()
 
-    def enlist(self, name: str) -> int:
-        """The number of a player, who may be new."""
+    def register(self, name: str) -> int:
+        """The number of a player, which is added if it is new."""
         if name not in self.players:
             self.players.append(name)
         return self.players.index(name)
 
-    def newcomers(self) -> list[str]:
-        """Where the collector finds the players whom it has not heard of."""
-        since, self._told = self._told, len(self.players)
-        return [self.opponents.address(name) for name in self.players[since:]]
+    def new_players(self) -> list[str]:
+        """The agent specs of the players that were registered since the last call."""
+        since, self._published = self._published, len(self.players)
+        return [self.opponents.agent_spec(name) for name in self.players[since:]]
 
     def draw(self) -> Array:
-        """The seats [envs, 3] of the games that begin in the next rollout."""
-        self.previous, seats = self.seats, np.full((self._envs, 3), -1, np.int64)
-        seats[:, PLAYER], seats[:, SIDE] = self.opponents.draw(self._envs, self._random)
+        """Sample the assignments [envs, 3] of the games that begin in the next rollout."""
+        assigned = np.full((self._envs, 3), -1, np.int64)
+        assigned[:, PLAYER], assigned[:, SIDE] = self.opponents.draw(self._envs, self._rng)
         if self.curriculum is not None:
-            chosen = self.curriculum.sample(self._envs, self._random)
-            seats[:, TASK] = self._tasks[chosen]
-            set_by_task = self._rivals[chosen] != SELF
-            seats[set_by_task, PLAYER] = self._rivals[chosen][set_by_task]
+            chosen = self.curriculum.sample(self._envs, self._rng)
+            assigned[:, TASK] = self._tasks[chosen]
+            set_by_task = self._task_opponents[chosen] != SELF
+            assigned[set_by_task, PLAYER] = self._task_opponents[chosen][set_by_task]
             if self._spec.competitive:
-                sides = self._random.integers(len(set(self._spec.teams)), size=self._envs)
-                seats[set_by_task, SIDE] = sides[set_by_task]
-        self.seats = seats
-        return seats
+                sides = self._rng.integers(len(set(self._spec.teams)), size=self._envs)
+                assigned[set_by_task, SIDE] = sides[set_by_task]
+        self.previous_assignments, self.assignments = self.assignments, assigned
+        return assigned
 
-    def see(self, matches: Sequence[FinishedGame], failed: Mapping[int, str], steps: int) -> None:
-        """Take in games that ended and players that failed."""
+    def record_games(self, games: Sequence[FinishedGame], failed: Mapping[int, str], steps: int) -> None:
+        """Record finished games, and retire the players that failed."""
         for player, why in failed.items():
             if player not in self._retired:
                 self._retired.add(player)
                 self.opponents.retire(player, why)
-        self.opponents.see(matches, steps)
-        for match in matches:
-            if match.own:
-                self._window[self._games % WINDOW] = match.own
+        self.opponents.record_games(games, steps)
+        for game in games:
+            if game.behaviour:
+                self._window[self._games % WINDOW] = game.behaviour
                 self._games += 1
         if self.curriculum is not None:
-            results = [self._result(match, steps) for match in matches]
-            said = self.curriculum.update([one for one in results if one is not None], steps)
-            self.events += [("curriculum", text) for text in said]
+            results = [self._task_result(game, steps) for game in games]
+            messages = self.curriculum.update([result for result in results if result is not None], steps)
+            self.events += [("curriculum", text) for text in messages]
 
     def advance(self, steps: int, params_and_stats: Array) -> dict[str, Any]:
-        """An iteration is done; return what is to be logged."""
+        """Update the opponents after an iteration; return metrics."""
         row = self.opponents.advance(steps, params_and_stats)
-        seen = self._window[: min(self._games, WINDOW)]
-        for column, name in enumerate(self._spec.behaviours if len(seen) else ()):
-            row[f"behaviour/{name}"] = mean_interval(seen[:, column].tolist())[0]
+        recent = self._window[: min(self._games, WINDOW)]
+        for column, name in enumerate(self._spec.behaviours if len(recent) else ()):
+            row[f"behaviour/{name}"] = mean_interval(recent[:, column].tolist())[0]
         return row | (self.curriculum.metrics() if self.curriculum is not None else {})
 
-    def drain(self) -> list[Event]:
-        """What happened since the last call: decisions of the curriculum and of the league."""
+    def drain_events(self) -> list[Event]:
+        """The events of the curriculum and the opponents since the last call."""
         events = [*self.events, *self.opponents.events]
         self.events.clear()
         self.opponents.events.clear()
         return events
 
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All that a resumed run needs."""
+        """The state for a checkpoint."""
         arrays, state = self.opponents.snapshot()
-        arrays |= {"seats": self.seats, "seats_previous": self.previous, "behaviours": self._window.copy()}
+        arrays |= {
+            "seats": self.assignments,
+            "seats_previous": self.previous_assignments,
+            "behaviours": self._window.copy(),
+        }
         return arrays, {
-            "players": list(self.players), "random": self._random.bit_generator.state, "games": self._games,
-            "retired": sorted(self._retired), "opponents": state,
+            "players": list(self.players),
+            "random": self._rng.bit_generator.state,
+            "games": self._games,
+            "retired": sorted(self._retired),
+            "opponents": state,
             "curriculum": self.curriculum.describe() if self.curriculum is not None else None,
             "scores": self._scores.describe(),
-        }  # fmt: skip
+        }
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Put back what `snapshot` gave."""
+        """Restore the state of `snapshot`."""
         self.players[:] = state["players"]
-        self.seats, self.previous = arrays["seats"], arrays["seats_previous"]
+        self.assignments, self.previous_assignments = arrays["seats"], arrays["seats_previous"]
         self._window[:], self._games = arrays["behaviours"], int(state["games"])
         self._retired = set(state["retired"])
-        self._random.bit_generator.state = state["random"]
+        self._rng.bit_generator.state = state["random"]
         self.opponents.restore(arrays, state["opponents"])
         if self.curriculum is not None and state["curriculum"] is not None:
             self.curriculum.restore(state["curriculum"])
             self._scores.restore(state["scores"])
 
-    def _first(self) -> Array:
-        seats = fixed_assignments(self._spec, self._envs, False)
-        self.seats = seats
-        return self.draw()
-
-    def _lessons(self) -> tuple[Array, Array]:
-        """The env's task and the opponent of each of the curriculum's tasks."""
+    def _curriculum_tasks(self) -> tuple[Array, Array]:
+        """The env's task number and the opponent of each task of the curriculum."""
         tasks = self.curriculum.tasks if self.curriculum is not None else ()
         numbers = [self._spec.tasks.index(task.name) for task in tasks]
-        rivals = [self.enlist(task.opponent) if task.opponent else SELF for task in tasks]
-        return np.array(numbers, np.int64), np.array(rivals, np.int64)
+        opponents = [self.register(task.opponent) if task.opponent else SELF for task in tasks]
+        return np.array(numbers, np.int64), np.array(opponents, np.int64)
 
-    def _result(self, match: FinishedGame, steps: int) -> Result | None:
-        """A game as the curriculum sees it; none of its own where the task is not among its."""
-        same = self._tasks == match.task
-        fits = same & (self._rivals == match.player)
-        fits = fits if fits.any() else same & (self._rivals == SELF)
-        if not fits.any():
+    def _task_result(self, game: FinishedGame, steps: int) -> Result | None:
+        """A game's result for the curriculum; None if the game's task is not in the curriculum."""
+        same_task = self._tasks == game.task
+        matching = same_task & (self._task_opponents == game.player)
+        matching = matching if matching.any() else same_task & (self._task_opponents == SELF)
+        if not matching.any():
             return None
-        task = int(np.flatnonzero(fits)[0])
-        success = self._scores.success(task, match.outcome, match.gain)
-        return Result(task, success, match.gain, match.value, steps)
+        task = int(np.flatnonzero(matching)[0])
+        success = self._scores.success(task, game.outcome, game.episode_return)
+        return Result(task, success, game.episode_return, game.value, steps)

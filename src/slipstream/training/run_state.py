@@ -99,7 +99,7 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     previous = checkpoint.groups.get("acting", {}).get("previous")
     version = int(state["version"])
     if previous is not None:
-        parts.collector.publish(version - 1, previous, matches.previous)
+        parts.collector.publish(version - 1, previous, matches.previous_assignments)
     parts.publish(version)
     parts.collector.start(version, checkpoint.groups["envs"])
     return Position(

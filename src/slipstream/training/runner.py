@@ -24,8 +24,9 @@ from slipstream.config import Resolved, dump
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError, EnvError
-from slipstream.play.games import GameResult, GameSummary, play
-from slipstream.play.replay_recording import record_replay
+from slipstream.play.engine import GameResult
+from slipstream.play.games import GameSummary, play
+from slipstream.play.replay_recording import record_replays
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
@@ -268,7 +269,7 @@ def _record_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps
         return agent if name == "agent" else load_agent(opponent, spec, choice)
 
     names = {"agent": f"run:{run.path}@{steps}", "opponent": opponent}
-    kept = record_replay(parts.choice, results, "agent", run.replays, steps=steps, seat=load, names=names)
+    kept = record_replays(parts.choice, results, "agent", run.replays, steps=steps, load=load, names=names)
     return f"Replays kept: {', '.join(path.name for path in kept)}."
 
 

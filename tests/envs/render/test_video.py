@@ -14,7 +14,7 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.video import CELLS, PAUSE_S, Film, Moment, key_moments, lead, sheet, short_name
 from slipstream.envs.soccer import layout as at
 from slipstream.errors import ConfigError
-from slipstream.runs.replays import Event, Facts, Replay, write
+from slipstream.runs.replays import Event, Replay, ReplayFacts, write
 from slipstream.vector.make import make_vector
 
 LENGTH = 150
@@ -39,7 +39,7 @@ def make(tmp_path: Path) -> Callable[..., Replay]:
         players = ("run:runs/a@1000", "scripted:rule")[:agents]
         told = {"env": env, "seed": 1, "players": players, "teams": tuple(range(agents)), "outcome": 0} | more
         events = EVENTS if env == "soccer" else ()
-        facts = Facts.model_validate(told | {"length": LENGTH, "step_seconds": 1 / 15, "events": events})
+        facts = ReplayFacts.model_validate(told | {"length": LENGTH, "step_seconds": 1 / 15, "events": events})
         write(tmp_path / "x.replay", facts, arrays, {})
         return Replay.open(tmp_path / "x.replay")
 

@@ -15,8 +15,8 @@ from slipstream.envs.render.scenes import draw, make_scene
 from slipstream.envs.render.video import Film, sheet
 from slipstream.envs.rocket import layout as at
 from slipstream.errors import DemoError
-from slipstream.play.games import ScheduledGame, play_scheduled
-from slipstream.play.replay_recording import record_replay, tape, verify
+from slipstream.play.engine import ScheduledGame, play_scheduled
+from slipstream.play.replay_recording import record_replays, verify, write_replay
 from slipstream.runs.replays import Replay
 from slipstream.settings import EnvSettings
 
@@ -120,7 +120,7 @@ def test_a_replay_holds_the_match(tmp_path: Path) -> None:
     fixture = ScheduledGame(("scripted:driver", "scripted:idle"), 5)
     (played,) = play_scheduled(choice, seat, [fixture], keep_actions=True)
     path = tmp_path / "one.replay"
-    assert tape(choice, played, path, seat=seat) is played
+    assert write_replay(choice, played, path, load=seat) is played
     replay = Replay.open(path)
     kinds = [event.kind for event in replay.facts.events]
     assert kinds.count("goal") >= 1 and "touch" in kinds and replay.facts.score == (kinds.count("goal"), 0)
@@ -137,9 +137,9 @@ def test_matches_of_teams_are_kept_whatever_happens(tmp_path: Path) -> None:
     (played,) = play_scheduled(choice, seat, [fixture], keep_actions=True)
     assert played.actions is not None
     played.behaviour[0]["touches"] += 1.0  # as if it had gone another way
-    (path,) = record_replay(choice, [played], "scripted:driver", tmp_path, seat=seat)[:1]
+    (path,) = record_replays(choice, [played], "scripted:driver", tmp_path, load=seat)[:1]
     facts = Replay.open(path).facts
     assert facts.behaviour[0]["touches"] != played.behaviour[0]["touches"]
     assert facts.score is not None and f"{facts.score[0]:g}-{facts.score[1]:g}" in path.name
-    with pytest.raises(DemoError, match="did not end as it did"):
-        tape(choice, played, tmp_path / "two.replay")
+    with pytest.raises(DemoError, match="ended differently when it was played again"):
+        write_replay(choice, played, tmp_path / "two.replay")

@@ -1,4 +1,4 @@
-"""Ladders for the terminal: who is how strong and how sure that is, who beats whom, in lines of text."""
+"""Ladders as text for the terminal: ratings with intervals, and the payoff matrix."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import PurePath
 from typing import Any
 
 WIDE = 14
-"""Players whose payoffs are shown to each other in a terminal; the file has all."""
+"""The most players whose payoff matrix is printed; the file has all."""
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Names with as much of their paths as tells them apart: run:/a/b/c@best is `c@best`, unless another is, too."""
+    """The shortest path suffixes that are unique: run:/a/b/c@best is `c@best`, unless another name ends the same."""
     parts = {name: _parts(name) for name in names}
     shown = dict.fromkeys(names, 1)
     while True:
@@ -25,24 +25,24 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> list[str]:
-    """The folders of a path behind `run:`; other names are one part."""
+    """The folders of the path after `run:`; other names are one part."""
     head, _, rest = name.partition(":")
     return [part for part in PurePath(rest).parts if part != "/"] or [name] if head == "run" else [name]
 
 
 def steps_of(agent: str) -> int | None:
-    """The steps in `run:DIR@STEPS` or `main@STEPS`; none where an agent is not a version of something."""
+    """The steps in `run:DIR@STEPS` or `main@STEPS`; None for an agent without a version."""
     _, at, steps = agent.rpartition("@")
     return int(steps) if at and steps.isdigit() else None
 
 
 def ladder_text(tables: Sequence[Mapping[str, Any]]) -> str:
-    """All tables, one below the other."""
-    return "\n\n".join(table_text(one) for one in tables) if tables else "No games have been played that can be rated."
+    """All tables as text."""
+    return "\n\n".join(table_text(one) for one in tables) if tables else "There are no games to rate."
 
 
 def table_text(one: Mapping[str, Any]) -> str:
-    """One table: the ladder with intervals, the payoff, who surely beats whom, and whether strength goes in circles."""
+    """One table: ratings with intervals, the payoff matrix, which players beat which, and cycles."""
     players = one["players"]
     where = " ".join(part for part in (one["env"], one["mode"], one["play"]) if part)
     lines = [f"{where}: {one['games']:,} games, {one['draw_share']:.0%} drawn; {_fixed(one)}"]
@@ -52,8 +52,8 @@ def table_text(one: Mapping[str, Any]) -> str:
     )
     lines += [head, *(_row(rank, player, width) for rank, player in enumerate(players, 1))]
     if any(not player["connected"] for player in players):
-        lines.append("no interval: no games lead from the anchor to this player")
-    lines += ["stronger: the likelihood of being stronger than the next; Nash: share in the best mixture of all"]
+        lines.append("no interval: no games connect this player to the anchor")
+    lines += ["stronger: likelihood of superiority over the next player; Nash: share in the Nash equilibrium"]
     lines += ["", *_payoff(one)] if len(players) <= WIDE else []
     lines += ["", *_beats(one), one["circles"]["sentence"]]
     lines += [" > ".join([*_short(one, cycle), *_short(one, cycle[:1])]) for cycle in one["circles"]["cycles"][:5]]
@@ -77,12 +77,12 @@ def _row(rank: int, player: Mapping[str, Any], width: int) -> str:
 
 
 def _percent(share: float) -> str:
-    """A likelihood that is never told as certain."""
+    """A likelihood, never printed as 0 or 100 %."""
     return ">99.9%" if share > 0.999 else "<0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def _payoff(one: Mapping[str, Any]) -> list[str]:
-    """Each row's score in per cent against each column's player."""
+    """The payoff matrix: each row's score in per cent against each column's player."""
     shown = [player["short"] for player in one["players"]]
     width = max(14, *(len(name) for name in shown))
     lines = [f"{'score in % against':<{width + 4}}" + "".join(f"{rank:>5}" for rank in range(1, len(shown) + 1))]
@@ -93,7 +93,7 @@ def _payoff(one: Mapping[str, Any]) -> list[str]:
 
 
 def _beats(one: Mapping[str, Any]) -> list[str]:
-    """Whom each player surely beats."""
+    """The players that each player beats with 95 % confidence."""
     lines = []
     shown = [player["short"] for player in one["players"]]
     for name, beats in zip(shown, one["payoff"]["beats"], strict=True):

@@ -1,13 +1,13 @@
-"""Ladders in words."""
+"""Ladders as text."""
 
 from __future__ import annotations
 
 from slipstream.league.ladder import game_line, ladder
-from slipstream.league.standings import ladder_text, short_names, steps_of
+from slipstream.league.ladder_text import ladder_text, short_names, steps_of
 
 
 def test_names_are_short_and_unambiguous() -> None:
-    """As much of a path as is needed to tell two apart, and the whole name where nothing else does."""
+    """A name is the shortest unique path suffix, or the whole name if none is unique."""
     names = ["run:/home/me/runs/a@best", "run:/home/me/runs/b@best", "run:/else/runs/b@best", "scripted:rule", "random"]
     shown = short_names(names)
     assert shown["run:/home/me/runs/a@best"] == "a@best"
@@ -19,13 +19,13 @@ def test_names_are_short_and_unambiguous() -> None:
 
 
 def test_versions_have_steps() -> None:
-    """Behind the last @, if that is a number."""
+    """The steps are the number after the last @."""
     assert steps_of("run:a@b@2000") == 2000 and steps_of("main@5") == 5
     assert steps_of("run:a@best") is None and steps_of("scripted:rule") is None and steps_of("12") is None
 
 
-def test_a_ladder_in_words() -> None:
-    """Ratings with intervals, the payoff, who beats whom, and what is fixed."""
+def test_a_ladder_as_text() -> None:
+    """The text has ratings with intervals, the payoff matrix, who beats whom, and the fixed player."""
     games = [
         game_line("tournament", "soccer", "1v1", "greedy", sides, outcome, seed=seed)
         for seed in range(50)
@@ -44,10 +44,10 @@ def test_a_ladder_in_words() -> None:
     assert "  1 far@9             .   95" in lines
     assert "far@9 beats scripted:rule" in lines
     assert lines[-1].startswith("Too few of these players")
-    assert ladder_text([]) == "No games have been played that can be rated."
+    assert ladder_text([]) == "There are no games to rate."
 
 
-def test_players_apart_are_explained() -> None:
-    """Where no games lead to the anchor there is no interval, and a line says why."""
+def test_unconnected_players_are_explained() -> None:
+    """A player without games that connect it to the anchor has no interval, and a line explains it."""
     games = [game_line("rating", "soccer", "", "greedy", names, 1) for names in (("scripted:rule", "a"), ("b", "c"))]
-    assert "no interval: no games lead from the anchor to this player" in ladder_text(ladder(games))
+    assert "no interval: no games connect this player to the anchor" in ladder_text(ladder(games))
