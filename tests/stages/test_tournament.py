@@ -51,8 +51,8 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> None:
     def nan(obs: Array, kind: str, out: Array) -> None:
         out[:] = np.nan
 
-    scripted = {**registry.SOCCER.scripted, "raises": raises, "nan": nan}
-    monkeypatch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=scripted))
+    scripted = {**registry.BUILT_IN["soccer"].scripted, "raises": raises, "nan": nan}
+    monkeypatch.setitem(registry.BUILT_IN, "soccer", replace(registry.BUILT_IN["soccer"], scripted=scripted))
 
 
 def test_everybody_meets_everybody_in_pairs(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_a_gauntlet_is_run_by_the_first(tmp_path: Path) -> None:
 def test_a_knockout_has_one_winner(tmp_path: Path) -> None:
     """Five players: one match for a place among four, then two, then the final; ties are played on in pairs."""
     agents = ("scripted:rule", "scripted:chaser", "scripted:keeper", "random", "scripted:still")
-    still = {**registry.SOCCER.scripted, "still": lambda obs, kind, out: out.fill(0)}
+    still = {**registry.BUILT_IN["soccer"].scripted, "still": lambda obs, kind, out: out.fill(0)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=still))
+        patch.setitem(registry.BUILT_IN, "soccer", replace(registry.BUILT_IN["soccer"], scripted=still))
         facts, _ = hold(agents, tmp_path, 2, format="knockout")
     assert [len(matches) for matches in facts["rounds"]] == [1, 2, 1]
     assert facts["rounds"][0][0]["agents"] == ["random", "scripted:still"]
@@ -137,7 +137,7 @@ def test_two_who_never_part_are_parted_by_their_seed(tmp_path: Path) -> None:
     """After twenty more pairs the better seed goes on."""
     idle = {"one": lambda obs, kind, out: out.fill(0), "two": lambda obs, kind, out: out.fill(0)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=idle))
+        patch.setitem(registry.BUILT_IN, "soccer", replace(registry.BUILT_IN["soccer"], scripted=idle))
         facts, _ = hold(("scripted:two", "scripted:one"), tmp_path, 2, format="knockout")
     (match,) = facts["rounds"][0]
     assert match["points"] == [21, 21] and match["replayed_pairs"] == 20 and match["winner"] == "scripted:two"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec
-from slipstream.envs.registry import Chooser, Scripted
+from slipstream.envs.registry import Chooser, ScriptedPlayer
 from slipstream.system.numba_compile import compiled
 from slipstream.system.rng import make_streams, uniform
 
@@ -125,7 +125,7 @@ class ChoosingAgent(BatchAgent):
 class ScriptedAgent(BatchAgent):
     """A player that a game brings; acts from observations alone."""
 
-    def __init__(self, name: str, spec: EnvSpec, script: Scripted) -> None:
+    def __init__(self, name: str, spec: EnvSpec, script: ScriptedPlayer) -> None:
         self.name = name
         self.obs, self.action = spec.obs, spec.action
         self._script = script

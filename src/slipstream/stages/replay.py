@@ -17,7 +17,7 @@ from PIL import Image
 
 from slipstream.contracts import sides_of
 from slipstream.envs.render.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
-from slipstream.envs.render.video import Film, sheet, short_name
+from slipstream.envs.render.video import ReplayVideo, contact_sheet, short_name
 from slipstream.errors import ConfigError, MachineError
 from slipstream.runs.replays import Event, Replay
 
@@ -119,7 +119,7 @@ def save_png(replay: Replay, path: Path, cut: Cut) -> None:
     """One sheet of the key moments."""
     cut.check(replay)
     with _beside(path) as temporary:
-        sheet(Film(replay, cut.size or SIZE)).save(temporary, "PNG", optimize=True)
+        contact_sheet(ReplayVideo(replay, cut.size or SIZE)).save(temporary, "PNG", optimize=True)
 
 
 def save_gif(replay: Replay, path: Path, cut: Cut, on_progress: Progress) -> int:
@@ -187,7 +187,7 @@ def _frames(
     replay: Replay, cut: Cut, size: tuple[int, int], fps: float, on_progress: Progress
 ) -> Iterator[Image.Image]:
     first, last = cut.check(replay)
-    film = Film(replay, size)
+    film = ReplayVideo(replay, size)
     for moment in film.moments(first, last, fps, cut.speed):
         yield film.frame(moment)
         on_progress(round(moment.step - first), round(last - first))

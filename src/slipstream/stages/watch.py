@@ -14,7 +14,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.contracts import Agent, Array, EnvSpec, sides_of
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.scenes import SIZE, Scene, make_scene
-from slipstream.envs.render.video import TELL_S, short_name
+from slipstream.envs.render.video import CAPTION_S, short_name
 from slipstream.errors import ConfigError
 from slipstream.play.games import ScheduledGame, game_seed
 from slipstream.play.replay_recording import STATE, ReplayedActions, ReplayRecorder
@@ -153,7 +153,7 @@ def _header(tape: ReplayRecorder, scene: Scene | None, step: int, names: list[st
 
 def _recent(tape: ReplayRecorder, events: list[Event], names: list[str], seconds: float) -> str:
     """What happened a moment ago."""
-    found = [e for e in events if e.kind != "touch" and (tape.steps - e.step) * seconds < 2 * TELL_S]
+    found = [e for e in events if e.kind != "touch" and (tape.steps - e.step) * seconds < 2 * CAPTION_S]
     return _line(tape, found[-1], names, seconds) if found else ""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
+from slipstream.envs.game import EnvChoice
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
 from slipstream.envs.kart.behaviours import BEHAVIOURS
@@ -201,3 +202,23 @@ class Kart(ArraySnapshot):
             before=KernelCall(draw_ahead, envs, draw),
             after=KernelCall(move_point, envs * POINTS, (self.tracks, roads, drawn)),
         )
+
+
+def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Kart:
+    """Make the laps that the settings describe."""
+    env = choice.env
+    return Kart(
+        envs,
+        difficulty=difficulty_range(variant, env.options),
+        variant=variant,
+        seed=seed,
+        first=first,
+        limit_seconds=env.match_seconds,
+        action_repeat=env.action_repeat or 4,
+        actions=env.actions,
+        random_starts=env.random_starts,
+        target=env.target,
+        rewards=choice.rewards,
+        gamma=choice.gamma,
+        extra_terms=choice.terms,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
+from slipstream.envs.game import EnvChoice
 from slipstream.envs.options import check_choice, check_game, check_range
 from slipstream.envs.rewards import Payout
 from slipstream.envs.snapshot import ArraySnapshot
@@ -171,4 +172,24 @@ def _spec(
         tasks=tasks,
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
         absences=mixed,
+    )
+
+
+def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Soccer:
+    """Make the matches that the settings describe."""
+    env, mixed = choice.env, variant == "mixed"
+    return Soccer(
+        envs,
+        team_size=SLOTS if mixed else int(variant[0]),
+        mixed=mixed,
+        seed=seed,
+        first=first,
+        match_seconds=env.match_seconds,
+        action_repeat=env.action_repeat or 4,
+        actions=env.actions,
+        random_starts=env.random_starts,
+        target=env.target,
+        rewards=choice.rewards,
+        gamma=choice.gamma,
+        extra_terms=choice.terms,
     )
