@@ -125,7 +125,7 @@ def test_potentials_are_computed_only_with_a_weight() -> None:
 
 def test_a_half_life_is_a_discount() -> None:
     """A half-life of 2 s at 0.1 s per step is 0.5 ** (1 / 20); an env without step time is an error."""
-    rewards = RewardSettings(half_life=2.0)
+    rewards = RewardSettings(half_life_s=2.0)
     assert discount(rewards, 0.1, 0.99, "soccer") ** 20 == pytest.approx(0.5)
     assert discount(RewardSettings(), 0.0, 0.97, "gymnasium:X") == 0.97
     with pytest.raises(ConfigError) as caught:
@@ -133,7 +133,7 @@ def test_a_half_life_is_a_discount() -> None:
     assert caught.value.message == (
         "`rewards.half_life_s` = 2 s, but `gymnasium:CartPole-v1` does not say how long a step takes."
     )
-    assert payout(half_life=0.1).gamma == 0.5
+    assert payout(half_life_s=0.1).gamma == 0.5
 
 
 NORMALISED = RewardSettings(normalise=True, team_spirit=0.5, zero_sum=1.0, clip=2.0)
