@@ -24,9 +24,7 @@ from pydantic.fields import FieldInfo
 import slipstream as ss
 from slipstream.cli import main
 from slipstream.config import preset_layer, presets
-from slipstream.envs.kart import rewards as kart
-from slipstream.envs.soccer import rewards as soccer
-from slipstream.envs.treechop import rewards as treechop
+from slipstream.envs.registry import BUILT_IN
 from slipstream.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,12 +48,11 @@ def settings_page() -> str:
     for title, intro, rows in _sections():
         lines += ["", f"## {title}", "", intro, "", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += rows
-    for game, terms, weights in (
-        ("soccer", soccer.TERMS, soccer.WEIGHTS),
-        ("kart", kart.TERMS, kart.WEIGHTS),
-        ("treechop", treechop.TERMS, treechop.WEIGHTS),
-    ):
-        lines += ["", f"## Reward weights of {game}", "", "What `rewards.weights` changes, by `rewards.mode`.", ""]
+    for name, game in BUILT_IN.items():
+        if game.scheme is None:
+            continue
+        terms, weights = game.scheme().terms, game.scheme().weights
+        lines += ["", f"## Reward weights of {name}", "", "What `rewards.weights` changes, by `rewards.mode`.", ""]
         lines += [f"| term | {' | '.join(weights)} |", "|---" * (1 + len(weights)) + "|"]
         lines += [f"| `{term}` | {' | '.join(str(of.get(term, 0.0)) for of in weights.values())} |" for term in terms]
     lines += ["", "## Presets", "", "What ships under the names that `--preset` takes."]

@@ -1,18 +1,20 @@
-"""The player that looks one move ahead, on boards laid by hand."""
+"""The lookahead player on boards set up by hand."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pytest
 
 from slipstream.agents.specs import load_agent, scripted_players
 from slipstream.contracts import ActionSpec, EnvSpec, vector_obs
-from slipstream.envs.lookahead import looker
+from slipstream.envs.lookahead import best_moves
 from slipstream.envs.registry import EnvChoice
 from slipstream.system.rng import make_streams
 
-FOUR = looker(6, 7, 4, True)
-THREE = looker(3, 3, 3, False)
+FOUR = partial(best_moves, 6, 7, 4, True)
+THREE = partial(best_moves, 3, 3, 3, False)
 
 
 def board(*lines: str) -> np.ndarray:
@@ -28,18 +30,21 @@ EMPTY = ".......", ".......", "......."
     ("lines", "moves"),
     [
         ((*EMPTY, ".......", ".......", "......."), [0, 1, 2, 3, 4, 5, 6]),
-        ((*EMPTY, ".......", ".......", "xxx.ooo"), [3]),  # it wins, and that stops the other one too
+        ((*EMPTY, ".......", ".......", "xxx.ooo"), [3]),  # a win that also blocks
         ((*EMPTY, ".......", ".......", ".xxx..."), [0, 4]),
-        ((*EMPTY, ".......", ".......", ".ooo..."), [0, 4]),  # either stops one of two
+        ((*EMPTY, ".......", ".......", ".ooo..."), [0, 4]),  # either blocks one of two
         ((*EMPTY, "o......", "o.....x", "o.x.x.x"), [0]),  # upwards
-        ((*EMPTY, "...x...", "..xo...", ".xoo..."), [0, 1, 2, 3, 4, 5, 6]),  # three on a slope end in mid-air
-        ((".......", ".......", "....o..", "...xo..", "..xoo..", ".xoox.."), [4]),  # over it they are met
+        (
+            (*EMPTY, "...x...", "..xo...", ".xoo..."),
+            [0, 1, 2, 3, 4, 5, 6],
+        ),  # a diagonal without support
+        ((".......", ".......", "....o..", "...xo..", "..xoo..", ".xoox.."), [4]),  # the same with support
         (("...o...", "...x...", "...o...", "...x...", "...o...", "...x..."), [0, 1, 2, 4, 5, 6]),  # a full column
         ((*EMPTY, ".......", ".......", "xx.x..."), [2]),
     ],
 )
 def test_connect_four(lines: tuple[str, ...], moves: list[int]) -> None:
-    """Wins before stops before anything, along rows, columns and both slopes, where stones can come to lie."""
+    """Wins come before blocks before all moves, along rows, columns and both diagonals, where a stone can land."""
     assert np.flatnonzero(FOUR(board(*lines))[0]).tolist() == moves
 
 
@@ -57,8 +62,8 @@ def test_tictactoe(lines: tuple[str, ...], moves: list[int]) -> None:
     assert np.flatnonzero(THREE(board(*lines))[0]).tolist() == moves
 
 
-def test_the_player_draws_from_them() -> None:
-    """It is an agent as any other: its moves are drawn from the row's own stream, evenly."""
+def test_the_player_chooses_at_random_among_them() -> None:
+    """The player is an agent that draws its moves evenly from the row's own stream."""
     choice = EnvChoice("pettingzoo:connect_four")
     assert scripted_players(choice.name) == ["lookahead"]
     spec = EnvSpec(choice.name, vector_obs(84), ActionSpec("discrete", (7,), masked=True), teams=(0, 1))

@@ -1,4 +1,4 @@
-"""Names of games: what is found, and what is said about what is not."""
+"""Names of environments: parsing, errors with hints, games of other packages and `--import`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_names_split_into_game_and_variant() -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_answered_with_what_is(name: str, message: str) -> None:
-    """The error names what was asked, the nearest thing, and where to look; the exit code is 3."""
+def test_an_unknown_name_is_an_error_with_a_hint(name: str, message: str) -> None:
+    """The error has the given name, the nearest one and a hint; the exit code is 3."""
     with pytest.raises(EnvError) as caught:
         parse(name)
     assert str(caught.value) == message
@@ -54,7 +54,7 @@ def test_what_is_not_there_is_answered_with_what_is(name: str, message: str) -> 
 
 @pytest.mark.parametrize("name", ["", ":", "gymnasium:", "python:", "soccer:"])
 def test_empty_halves(name: str) -> None:
-    """Nothing before or behind the colon is no Gymnasium env; `soccer:` alone is refused or its default."""
+    """An empty name or an empty part around the colon is an error."""
     if name == "soccer:":
         with pytest.raises(EnvError, match="has no variant ``"):
             parse(name)
@@ -70,31 +70,31 @@ class Entry:
         self.name, self._value = name, value
 
     def load(self) -> Any:
-        """What the package brings."""
+        """The object that the package declares."""
         return self._value
 
 
-def test_other_packages_bring_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry point that is a Game is found by name; anything else is refused with its name. They are read once."""
-    monkeypatch.setattr(registry, "brought", functools.cache(registry.brought.__wrapped__))
+def test_games_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point that is a Game is found by name, anything else is an error; entry points are read once."""
+    monkeypatch.setattr(registry, "package_games", functools.cache(registry.package_games.__wrapped__))
     kart = Game("karts", ("1",), make=lambda *_: None)  # type: ignore[arg-type,return-value]
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("kart", kart)])
     assert parse("kart") == (kart, "1")
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", 3)])
     assert parse("kart") == (kart, "1")
-    registry.brought.cache_clear()
+    registry.package_games.cache_clear()
     with pytest.raises(EnvError) as caught:
         games()
     assert str(caught.value) == "The entry point `bad` of slipstream.envs is not a Game.\nhint: fix that package"
 
 
 def test_modules_are_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--import` finds a module beside the user, and one that is not there is a wrong flag."""
-    (tmp_path / "brought_along.py").write_text("value = 1\n")
+    """`--import` finds a module in the current folder; a missing module is a ConfigError."""
+    (tmp_path / "users_module.py").write_text("value = 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    import_modules(["brought_along"])
-    assert sys.modules.pop("brought_along").value == 1
+    import_modules(["users_module"])
+    assert sys.modules.pop("users_module").value == 1
     with pytest.raises(ConfigError) as caught:
         import_modules(["not_there"])
     assert str(caught.value) == (
@@ -104,7 +104,7 @@ def test_modules_are_imported_from_the_current_folder(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("name", ["soccer:mixed", "kart", "kart:hard", "treechop"])
 def test_stages_are_of_the_games_own_tasks_and_players(name: str) -> None:
-    """Every stage names a task of the game, and the opponents are scripted players that it has."""
+    """Every stage names a task of the game, and its opponent is a scripted player of the game."""
     game, variant = parse(name)
     assert game is not None
     tasks = game.make(EnvChoice(name), variant, 1, 0, 0).spec.tasks

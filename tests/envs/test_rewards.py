@@ -1,4 +1,4 @@
-"""The way from raw values to rewards, step by step against arithmetic by hand."""
+"""From term values to rewards, step by step against arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCHEME = Scheme(
 
 
 def payout(teams: tuple[int, ...] = (0, 0, 1, 1), envs: int = 1, **settings: Any) -> Payout:
-    """The payout of a made-up game."""
+    """The payout of an invented game."""
     rewards = RewardSettings(**settings)
     return Payout(SCHEME, rewards, env="made-up", envs=envs, teams=teams, step_seconds=0.1, gamma=0.9)
 
 
 def paid(made: Payout, values: Any, acted: Any = None) -> tuple[Array, Array]:
-    """What one step of these values [rows, terms] pays: rewards and terms."""
+    """Rewards and terms of one step with these values [rows, terms]."""
     made.values[:] = values
     rows = len(made.values)
     reward, terms = np.full(rows, 9.0, np.float32), np.zeros((rows, 3), np.float32)
@@ -37,17 +37,19 @@ def paid(made: Payout, values: Any, acted: Any = None) -> tuple[Array, Array]:
 
 
 def test_weights_and_groups_multiply() -> None:
-    """A term's weight is its own times its group's factor, in each mode; a user's own terms have a group, too."""
+    """A term's weight is its own times its group's factor, in each mode; the user's terms have the group `own`."""
     assert weighted_terms(SCHEME, RewardSettings()) == {"goal": 1.0, "near": 0.5, "fast": 0.25}
     assert weighted_terms(SCHEME, RewardSettings(groups={"shaping": 0.5}, weights={"near": 3.0})) == {
-        "goal": 1.0, "near": 1.5, "fast": 0.125
-    }  # fmt: skip
+        "goal": 1.0,
+        "near": 1.5,
+        "fast": 0.125,
+    }
     assert weighted_terms(SCHEME, RewardSettings(mode="sparse")) == {"goal": 1.0, "near": 0.0, "fast": 0.0}
     assert weighted_terms(SCHEME, RewardSettings(groups={"own": 4.0}), ["mine"])["mine"] == 4.0
 
 
 def test_unknown_groups_are_config_errors() -> None:
-    """A group that is not there is said with the nearest one."""
+    """An unknown group is an error with the nearest known one."""
     with pytest.raises(ConfigError) as caught:
         weighted_terms(SCHEME, RewardSettings(groups={"shapin": 0.5}))
     assert caught.value.message == "Unknown setting `rewards.groups.shapin`. Did you mean `rewards.groups.shaping`?"
@@ -57,21 +59,21 @@ def test_unknown_groups_are_config_errors() -> None:
 
 
 def test_the_reward_is_the_weighted_sum() -> None:
-    """Without anything else a row is paid weights times values, and terms add up over steps."""
+    """By default the reward is the sum of weights times values, and terms accumulate."""
     reward, terms = paid(payout(), [[1, 2, 4], [0, 0, 0], [-1, 0, 0], [0, 1, 1]])
     assert reward.tolist() == [3.0, 0.0, -1.0, 0.75]
     assert terms[0].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_rows_that_did_not_act_get_nothing() -> None:
-    """Their values are not paid, and neither do they count in the means."""
+def test_rows_that_did_not_act_get_zero() -> None:
+    """Rows that did not act get 0 and do not count in the means."""
     made = payout(team_spirit=1.0, zero_sum=1.0)
     reward, terms = paid(made, [[2, 0, 0], [8, 0, 0], [4, 0, 0], [6, 0, 0]], acted=[1, 0, 1, 1])
     assert reward.tolist() == [2 - 5, 0, 5 - 2, 5 - 2] and terms[1].tolist() == [0, 0, 0]
 
 
 def test_team_spirit_and_zero_sum_by_hand() -> None:
-    """r = (1 - tau) r + tau mean(team), less z times the mean of the others; terms stay each row's own."""
+    """r = (1 - tau) r + tau mean(team) - z mean(opponents); terms stay each row's own."""
     values = [[2, 0, 0], [8, 0, 0], [4, 0, 0], [6, 0, 0]]
     reward, terms = paid(payout(team_spirit=0.25), values)
     assert reward == pytest.approx([0.75 * 2 + 0.25 * 5, 0.75 * 8 + 0.25 * 5, 0.75 * 4 + 0.25 * 5, 0.75 * 6 + 1.25])
@@ -81,49 +83,49 @@ def test_team_spirit_and_zero_sum_by_hand() -> None:
     assert both.sum() == pytest.approx(0, abs=1e-6)
 
 
-def test_one_team_alone_is_not_set_against_itself() -> None:
-    """Where there are no others, nothing is taken off."""
+def test_zero_sum_without_opponents() -> None:
+    """Without opponents nothing is subtracted."""
     assert paid(payout((0,), zero_sum=1.0), [[2, 2, 0]])[0].tolist() == [3.0]
 
 
-def test_normalising_divides_by_the_running_size_of_the_raw_value() -> None:
-    """After values 3 and 4 in one env the mean square is 12.5, whatever the weight; what decides the game stays."""
+def test_normalisation_divides_by_the_root_mean_square() -> None:
+    """After values 3 and 4 in one env the mean square is 12.5 for any weight; deciding terms are not divided."""
     made = payout((0,), normalise=True)
     assert paid(made, [[7, 3, 0]])[1].tolist() == [[7.0, 0.5, 0.0]]
     assert paid(made, [[7, 4, -2]])[1][0] == pytest.approx([7.0, 0.5 * 4 / 12.5**0.5, -0.25 * 2 / 2**0.5])
 
 
-def test_rows_of_one_env_are_divided_alike_and_envs_apart() -> None:
-    """Both sides see the size that both sides' values give, and another env's values change nothing."""
+def test_mean_squares_belong_to_an_env() -> None:
+    """Mean squares are shared by all rows of an env and independent of other envs."""
     made = payout((0, 1), envs=2, normalise=True)
     terms = paid(made, [[0, 3, 0], [0, 4, 0], [0, 100, 0], [0, 100, 0]])[1]
     assert terms[:, 1] == pytest.approx([0.5 * 3 / 12.5**0.5, 0.5 * 4 / 12.5**0.5, 0.5, 0.5])
 
 
 def test_nan_does_not_stay() -> None:
-    """A value that is not finite is passed on once, for the collector to name, and does not spoil the sizes."""
+    """A non-finite value is passed on once, for the collector to report, and does not enter the mean squares."""
     made = payout((0,), normalise=True, clip=10.0)
     paid(made, [[0, 2, 0]])
     assert np.isnan(paid(made, [[0, np.nan, 0]])[0]).all()
     assert np.isfinite(paid(made, [[0, 2, 0]])[0]).all()
 
 
-def test_clipping_cuts_weighted_values() -> None:
-    """Each term is cut to the size given; what decides the game, and potentials, are not."""
+def test_clipping_applies_to_weighted_values() -> None:
+    """Each term is clipped to the given size, except deciding and potential-based terms."""
     values = [[7, 3, -40]]
     assert paid(payout((0,), clip=1.0), values)[1].tolist() == [[7.0, 1.0, -1.0]]
     assert paid(payout((0,), clip=1.0, potential=True), values)[1].tolist() == [[7.0, 1.5, -1.0]]
 
 
-def test_shaping_is_asked_for_only_where_it_is_paid() -> None:
-    """Potentials of weight 0 need not be computed."""
+def test_potentials_are_computed_only_with_a_weight() -> None:
+    """Potentials of weight 0 are not computed."""
     assert payout(potential=True).shaped and not payout().shaped
     assert not payout(potential=True, groups={"shaping": 0.0}).shaped
 
 
 def test_a_half_life_is_a_discount() -> None:
-    """Half after 2 s in steps of 0.1 s is 0.5 ** (1 / 20) per step; an env that tells no time cannot have one."""
-    rewards = RewardSettings(half_life=2.0)
+    """A half-life of 2 s at 0.1 s per step is 0.5 ** (1 / 20); an env without step time is an error."""
+    rewards = RewardSettings(half_life_s=2.0)
     assert discount(rewards, 0.1, 0.99, "soccer") ** 20 == pytest.approx(0.5)
     assert discount(RewardSettings(), 0.0, 0.97, "gymnasium:X") == 0.97
     with pytest.raises(ConfigError) as caught:
@@ -131,7 +133,7 @@ def test_a_half_life_is_a_discount() -> None:
     assert caught.value.message == (
         "`rewards.half_life_s` = 2 s, but `gymnasium:CartPole-v1` does not say how long a step takes."
     )
-    assert payout(half_life=0.1).gamma == 0.5
+    assert payout(half_life_s=0.1).gamma == 0.5
 
 
 NORMALISED = RewardSettings(normalise=True, team_spirit=0.5, zero_sum=1.0, clip=2.0)
@@ -149,8 +151,8 @@ def play(game: Soccer, seed: int, steps: int) -> Array:
     return np.array(rewards)
 
 
-def test_a_snapshot_holds_the_sizes() -> None:
-    """A game that goes on from a snapshot pays, bit for bit, what the uninterrupted one does."""
+def test_a_snapshot_holds_the_mean_squares() -> None:
+    """A restored game computes the same rewards as the uninterrupted one, bit for bit."""
     games = [Soccer(4, team_size=2, random_starts=1.0, rewards=NORMALISED) for _ in range(2)]
     play(games[0], 1, 80)
     games[1].restore(games[0].snapshot())
@@ -159,7 +161,7 @@ def test_a_snapshot_holds_the_sizes() -> None:
 
 
 def test_the_split_over_processes_changes_nothing() -> None:
-    """Four envs in one vector and in two are paid alike."""
+    """Four envs in one vector and in two get the same rewards."""
     whole = play(Soccer(4, team_size=2, random_starts=1.0, rewards=NORMALISED), 1, 60)
     halves = [Soccer(2, team_size=2, random_starts=1.0, rewards=NORMALISED, first=first) for first in (0, 2)]
     assert (whole == np.concatenate([play(game, 1, 60) for game in halves], axis=1)).all()

@@ -1,4 +1,4 @@
-"""A person's games: keys become actions, and whole episodes come out of a real terminal."""
+"""Human players: keys become actions, and whole episodes are recorded from a real terminal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from click.testing import CliRunner
 from slipstream.cli import main
 from slipstream.contracts import ActionSpec
 from slipstream.demos.reader import Demos
+from slipstream.envs.controls import default_action
 from slipstream.envs.kart.actions import SPECS as KART
 from slipstream.envs.kart.actions import TABLE as KART_TABLE
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, games
 from slipstream.envs.soccer.actions import SPECS as SOCCER
 from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
 from slipstream.errors import ConfigError
-from slipstream.stages.human_player import HumanAgent, Window, choose, drive, permitted
+from slipstream.stages.human_player import HumanAgent, Window, permitted
 
+LAST = np.zeros(4)
 MODULE = """
 import gymnasium, numpy as np
 from gymnasium import spaces
@@ -70,48 +72,52 @@ gymnasium.register("Lamp-v0", Lamp)
     ],
 )
 def test_driving_in_soccer(keys: list[str], controls: tuple[int, ...]) -> None:
-    """Throttle, steer, boost and drift in each kind of action; the newer of two opposite keys counts."""
-    (index,) = drive(keys, "soccer", SOCCER["discrete"])
+    """Keys set throttle, steer, boost and drift in each kind of action; the newer of two opposite keys wins."""
+    drive = games()["soccer"].controls
+    assert drive is not None
+    (index,) = drive(keys, LAST, SOCCER["discrete"])
     assert tuple(SOCCER_TABLE[index]) == controls
     throttle, steer, boost, drift = controls
-    assert drive(keys, "soccer", SOCCER["multi_discrete"]).tolist() == [throttle + 1, steer + 1, boost, drift]
-    assert tuple(drive(keys, "soccer", SOCCER["continuous"])) == controls
+    assert drive(keys, LAST, SOCCER["multi_discrete"]).tolist() == [throttle + 1, steer + 1, boost, drift]
+    assert tuple(drive(keys, LAST, SOCCER["continuous"])) == controls
 
 
 def test_driving_a_kart() -> None:
-    """Steer and throttle, in kart's own order."""
-    assert tuple(KART_TABLE[drive(["left", "up"], "kart", KART["discrete"])[0]]) == (1, 1)
-    assert drive(["right", "down"], "kart", KART["multi_discrete"]).tolist() == [0, 0]
-    assert drive(["right"], "kart", KART["continuous"]).tolist() == [-1, 0]
+    """Keys set steer and throttle, in kart's order."""
+    drive = games()["kart"].controls
+    assert drive is not None
+    assert tuple(KART_TABLE[drive(["left", "up"], LAST, KART["discrete"])[0]]) == (1, 1)
+    assert drive(["right", "down"], LAST, KART["multi_discrete"]).tolist() == [0, 0]
+    assert drive(["right"], LAST, KART["continuous"]).tolist() == [-1, 0]
 
 
 def test_other_games() -> None:
     """A digit stays until the next one, space is option 0, arrows push continuous actions to their bounds."""
     three = ActionSpec("discrete", (3,))
-    assert choose(["1", "2"], np.array([0]), three).tolist() == [2]
-    assert choose(["up", "7"], np.array([1]), three).tolist() == [1], "no such option: the last one stays"
-    assert choose(["2", "space"], np.array([1]), three).tolist() == [0]
+    assert default_action(["1", "2"], np.array([0]), three).tolist() == [2]
+    assert default_action(["up", "7"], np.array([1]), three).tolist() == [1], "no such option: the last one stays"
+    assert default_action(["2", "space"], np.array([1]), three).tolist() == [0]
     box = ActionSpec("continuous", low=(-2.0, 0.0, -np.inf), high=(2.0, 1.0, np.inf))
-    assert choose(["right", "down"], np.zeros(3), box).tolist() == [2.0, 0.0, 0.0]
-    assert choose([], np.zeros(3), box).tolist() == [0.0, 0.5, 0.0]
+    assert default_action(["right", "down"], np.zeros(3), box).tolist() == [2.0, 0.0, 0.0]
+    assert default_action([], np.zeros(3), box).tolist() == [0.0, 0.5, 0.0]
     masked = ActionSpec("discrete", (3,), masked=True)
     assert permitted(np.array([0]), np.array([0, 0, 1]), masked).tolist() == [2]
     assert permitted(np.array([1]), np.array([0, 1, 1]), masked).tolist() == [1]
 
 
-def test_what_nobody_can_play() -> None:
-    """Several choices at a time have no keys, and time must go on."""
+def test_what_cannot_be_played() -> None:
+    """Several choices per step need controls of the game, and the frame rate must be positive."""
     with pytest.raises(ConfigError, match="0 steps per second cannot be played"):
         HumanAgent(EnvChoice("soccer"), 0.0)
     from slipstream.vector.make import make_vector
 
     with pytest.raises(ConfigError) as caught:
         HumanAgent(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))
-    assert caught.value.message == "`mixed` has 3 choices at a time: there are no keys for that."
+    assert "`mixed` has 3 choices" in caught.value.message and "Game.controls" in caught.value.hint
 
 
 def test_there_must_be_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one, and without a display, that is said."""
+    """Without a terminal and a display the command fails with a hint."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     words = ["record", "human", "--env", "soccer", "--episodes", "1", "--out", str(tmp_path / "d")]
@@ -121,7 +127,7 @@ def test_there_must_be_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Player:
-    """A recording in a pseudo-terminal, and what it draws there."""
+    """A recording in a pseudo-terminal, with the text of its screen."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         import fcntl
@@ -142,7 +148,7 @@ class Player:
         self.screen = ""
 
     def press(self, keys: str, seconds: float = 0.1) -> bool:
-        """Send keys and read the screen for a while; return whether the game goes on."""
+        """Send keys and read the screen for a while; return whether the process is running."""
         if keys:
             os.write(self._end, keys.encode())
         limit = time.monotonic() + seconds
@@ -151,13 +157,13 @@ class Player:
         return self._process.poll() is None
 
     def wait_for(self, text: str) -> None:
-        """Read the screen until it shows something."""
+        """Read the screen until it contains a text."""
         limit = time.monotonic() + 60
         while text not in self.screen:
             assert time.monotonic() < limit and self.press(""), self.screen[-2000:]
 
     def finish(self) -> tuple[int, dict[str, Any]]:
-        """Wait for the end; return the exit code and the facts."""
+        """Wait for the end; return the exit code and the JSON output."""
         import termios
 
         limit = time.monotonic() + 30
@@ -168,7 +174,7 @@ class Player:
         return self._process.returncode, json.loads(stdout) if stdout.strip() else {}
 
     def close(self) -> None:
-        """End whatever is left."""
+        """Stop the process and close the terminal."""
         self._process.kill()
         self._process.communicate()
         os.close(self._end)
@@ -177,7 +183,7 @@ class Player:
 
 @pytest.fixture
 def players(tmp_path: Path) -> Iterator[list[Player]]:
-    """Players that are gone when the test is over."""
+    """Players that are closed when the test ends."""
     (tmp_path / "lamp_module.py").write_text(MODULE)
     made: list[Player] = []
     yield made
@@ -190,7 +196,7 @@ needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals
 
 @needs_pty
 def test_a_soccer_game_at_the_keyboard(players: list[Player], tmp_path: Path) -> None:
-    """Keys drive the first car against the game's own player; the game is drawn and recorded whole, at its pace."""
+    """Keys drive the first car against the reference player; the game is drawn, and recorded at its pace."""
     player = Player(tmp_path, "--env", "soccer", "--episodes", "1", "--fps", "30", "--set", "env.match_seconds=2")
     players.append(player)
     player.wait_for("game 1   step 3")
@@ -209,7 +215,7 @@ def test_a_soccer_game_at_the_keyboard(players: list[Player], tmp_path: Path) ->
 
 @needs_pty
 def test_leaving_in_the_middle(players: list[Player], tmp_path: Path) -> None:
-    """q ends the recording: the games that are over are kept, the one that is not is left out."""
+    """q ends the recording: finished episodes are kept, the unfinished one is left out."""
     words = ["--env", "gymnasium:Lamp-v0", "--import", "lamp_module", "--episodes", "9"]
     player = Player(tmp_path, *words)
     players.append(player)
@@ -227,7 +233,7 @@ def test_leaving_in_the_middle(players: list[Player], tmp_path: Path) -> None:
 
 @needs_pty
 def test_a_game_without_a_picture(players: list[Player], tmp_path: Path) -> None:
-    """An env that cannot be drawn is played by its numbers, at its own pace; Ctrl-C ends it tidily."""
+    """An env that cannot be drawn shows its numbers, at its own pace; Ctrl-C ends the recording cleanly."""
     words = ["--env", "gymnasium:Lamp-v0", "--import", "lamp_module", "--episodes", "9"]
     player = Player(tmp_path, *words, "--set", "env.options.drawn=false")
     players.append(player)
@@ -242,7 +248,7 @@ def test_a_game_without_a_picture(players: list[Player], tmp_path: Path) -> None
 
 
 def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pygame is installed, its window shows frames and tells which keys are held."""
+    """With pygame installed, a window shows frames and returns the keys that are held."""
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     window = Window()

@@ -51,8 +51,8 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> None:
     def nan(obs: Array, kind: str, out: Array) -> None:
         out[:] = np.nan
 
-    scripted = {**registry.SOCCER.scripted, "raises": raises, "nan": nan}
-    monkeypatch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=scripted))
+    scripted = {**registry.BUILT_IN["soccer"].scripted, "raises": raises, "nan": nan}
+    monkeypatch.setitem(registry.BUILT_IN, "soccer", replace(registry.BUILT_IN["soccer"], scripted=scripted))
 
 
 def test_a_round_robin_in_pairs(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_a_gauntlet(tmp_path: Path) -> None:
 def test_a_knockout_has_one_winner(tmp_path: Path) -> None:
     """Five agents play one preliminary match, two semi-finals and the final; ties have extra pairs."""
     agents = ("scripted:rule", "scripted:chaser", "scripted:keeper", "random", "scripted:still")
-    still = {**registry.SOCCER.scripted, "still": lambda obs, kind, out: out.fill(0)}
+    still = {**registry.BUILT_IN["soccer"].scripted, "still": lambda obs, kind, out: out.fill(0)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=still))
+        patch.setitem(registry.BUILT_IN, "soccer", replace(registry.BUILT_IN["soccer"], scripted=still))
         facts, _ = hold(agents, tmp_path, 2, format="knockout")
     assert [len(matches) for matches in facts["rounds"]] == [1, 2, 1]
     assert facts["rounds"][0][0]["agents"] == ["random", "scripted:still"]
@@ -137,7 +137,7 @@ def test_a_drawn_match_is_decided_by_the_seed(tmp_path: Path) -> None:
     """After twenty extra pairs the better seed advances."""
     idle = {"one": lambda obs, kind, out: out.fill(0), "two": lambda obs, kind, out: out.fill(0)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "SOCCER", replace(registry.SOCCER, scripted=idle))
+        patch.setitem(registry.BUILT_IN, "soccer", replace(registry.BUILT_IN["soccer"], scripted=idle))
         facts, _ = hold(("scripted:two", "scripted:one"), tmp_path, 2, format="knockout")
     (match,) = facts["rounds"][0]
     assert match["points"] == [21, 21] and match["replayed_pairs"] == 20 and match["winner"] == "scripted:two"

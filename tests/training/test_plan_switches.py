@@ -91,7 +91,14 @@ TORCH = {"plan__learner": "torch"}
 CASES: dict[str, tuple[str, dict[str, Any], Any, Callable[[TrainingParts], Any], Any, Any]] = {
     "envs": ("recall", {}, 8, lambda p: p.collector.collect(0).reward.shape[1], 16, 8),
     "collector": ("recall", {}, "actors", lambda p: type(p.collector).__name__, "LocalCollector", "ActorsCollector"),
-    "vector": ("recall", {}, "threads", lambda p: type(p.collector.actor.vector).__name__, "Scenes", "ThreadVector"),
+    "vector": (
+        "recall",
+        {},
+        "threads",
+        lambda p: type(p.collector.actor.vector).__name__,
+        "TinyVector",
+        "ThreadVector",
+    ),
     "native": (
         "gymnasium:CartPole-v1",
         {"plan__native": False},

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec
-from slipstream.envs.registry import Chooser, Scripted
+from slipstream.envs.registry import Chooser, ScriptedPlayer
 from slipstream.system.numba_compile import compiled
 from slipstream.system.rng import make_streams, uniform
 
@@ -125,7 +125,7 @@ class ChoosingAgent(BatchAgent):
 class ScriptedAgent(BatchAgent):
     """A scripted player of a game; its actions are a function of the observation."""
 
-    def __init__(self, name: str, spec: EnvSpec, script: Scripted) -> None:
+    def __init__(self, name: str, spec: EnvSpec, script: ScriptedPlayer) -> None:
         self.name = name
         self.obs, self.action = spec.obs, spec.action
         self._script = script

@@ -1,74 +1,90 @@
-"""What happened in a step: touches, shots and saves as they are counted, goals by the score, finished laps."""
+"""Events of a step, such as touches, goals and finished laps, as replays list them.
+
+A game finds its own events by `Game.events`; the functions here are what games have in common.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from slipstream.contracts import Array, EnvSpec, Rows
-from slipstream.envs.rocket import layout as rocket
-from slipstream.envs.soccer import layout as soccer
+from slipstream.envs.game import StepEvent
+from slipstream.envs.registry import find_game
 
 COUNTED = {"touches": "touch", "saves": "save", "shots": "shot"}
-"""Behaviours that are counts of something that happens, and what that is called."""
-LAYOUTS: Mapping[str, Any] = {"soccer": soccer, "rocket": rocket}
-"""Games with goals, and what says where their states and clocks have what."""
-Told = list[tuple[str, int]]
-"""Kinds of events and the agents they belong to."""
+"""Behaviour statistics that count events, and the kind of event that each counts."""
 
 
 def find_events(
     spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
-) -> Told:
-    """The events of a step of one env, from its snapshots before and after; `last_touch` is who touched the ball last.
+) -> list[StepEvent]:
+    """The events of a step of one env, from its states before and after it.
 
-    Where the game ended, `after` is already the next one: `rows` tell how this one did.
+    `last_touch` is the agent that touched the ball last before the step, or -1. Where the episode ended, `after` is
+    already the next episode, and `rows` has the totals of the one that ended.
     """
-    over = bool((rows.terminated | rows.truncated).any())
-    if spec.name.partition(":")[0] == "kart":
-        return [("lap", 0)] if over and rows.outcome[0] > 0 else []
-    told = _counted(spec, before, after, rows.behaviour if over else None)
-    touched = [agent for kind, agent in told if kind == "touch"]
-    if spec.name.partition(":")[0] in LAYOUTS:
-        told += _goals(spec, before, after, rows.behaviour if over else None, [*touched, last_touch])
-    return told
+    game = find_game(spec.name)
+    if game is not None and game.events is not None:
+        return game.events(spec, before, after, rows, last_touch)
+    return counted_events(spec, before, after, rows, range(spec.agents))
 
 
-def _counted(spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], ended: Array | None) -> Told:
-    """What was counted once more in this step, agent by agent."""
-    told: Told = []
-    for place, agent in enumerate(present(spec, before)):
+def counted_events(
+    spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, agents: Sequence[int]
+) -> list[StepEvent]:
+    """An event for each behaviour statistic of `COUNTED` that has grown, agent by agent.
+
+    `agents` are the agents that play, in the order in which the state array `behaviour` [1, agents, statistics] holds
+    them.
+    """
+    events: list[StepEvent] = []
+    if "behaviour" not in before:
+        return events
+    over = episode_over(rows)
+    for place, agent in enumerate(agents):
         for name, kind in COUNTED.items():
-            if name in spec.behaviours and "behaviour" in before:
+            if name in spec.behaviours:
                 column = spec.behaviours.index(name)
-                count = ended[agent, column] if ended is not None else after["behaviour"][0, place, column]
+                count = rows.behaviour[agent, column] if over else after["behaviour"][0, place, column]
                 if count > before["behaviour"][0, place, column]:
-                    told.append((kind, agent))
-    return told
+                    events.append(StepEvent(kind, agent))
+    return events
 
 
-def present(spec: EnvSpec, snapshot: Mapping[str, Array]) -> list[int]:
-    """The agents that play, in the order in which the state holds them: in a mixed match some places are empty."""
-    layout = LAYOUTS.get(spec.name.partition(":")[0])
-    if layout is None:
-        return list(range(spec.agents))
-    size, room = layout.cars_in(snapshot["state"][0]) // 2, spec.agents // 2
-    return [*range(size), *range(room, room + size)]
+def match_events(
+    spec: EnvSpec,
+    before: Mapping[str, Array],
+    after: Mapping[str, Array],
+    rows: Rows,
+    last_touch: int,
+    *,
+    cars: int,
+    score_column: int,
+) -> list[StepEvent]:
+    """The events of a match of two teams: counted events, and goals by the score in the state array `clock`.
+
+    `cars` of the agents play; the score of the second team is in the column after `score_column`. A goal belongs to
+    the agent of the scoring team that touched the ball last, or to the team's first agent if none did.
+    """
+    playing = playing_agents(spec, cars)
+    events = counted_events(spec, before, after, rows, playing)
+    touched = [*(event.agent for event in events if event.kind == "touch"), last_touch]
+    over = episode_over(rows)
+    for team in (0, 1):
+        mates = [agent for agent in playing if spec.teams[agent] == team]
+        column = score_column + team
+        goals = rows.behaviour[mates[0], spec.behaviours.index("goals")] if over else after["clock"][0, column]
+        if goals > before["clock"][0, column]:
+            events.append(StepEvent("goal", next((agent for agent in touched if agent in mates), mates[0])))
+    return events
 
 
-def _goals(
-    spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], ended: Array | None, touched: list[int]
-) -> Told:
-    """Goals belong to the car of the side that touched the ball last, or to its first one if none did."""
-    told: Told = []
-    column = LAYOUTS[spec.name.partition(":")[0]].SCORE
-    for side in (0, 1):
-        mates = [agent for agent in present(spec, before) if spec.teams[agent] == side]
-        score = int(before["clock"][0, column + side])
-        if ended is not None:
-            now = float(ended[mates[0], spec.behaviours.index("goals")])
-        else:
-            now = float(after["clock"][0, column + side])
-        if now > score:
-            told.append(("goal", next((agent for agent in touched if agent in mates), mates[0])))
-    return told
+def playing_agents(spec: EnvSpec, cars: int) -> list[int]:
+    """The agents that play in a match of so many cars; variants with mixed team sizes leave some agents out."""
+    size, slots = cars // 2, spec.agents // 2
+    return [*range(size), *range(slots, slots + size)]
+
+
+def episode_over(rows: Rows) -> bool:
+    """Whether the step ended the episode."""
+    return bool((rows.terminated | rows.truncated).any())

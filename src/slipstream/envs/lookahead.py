@@ -1,8 +1,6 @@
-"""A player for board games that looks one move ahead: it wins where it can, else stops a win, else plays anything."""
+"""A scripted player for board games that searches one move ahead: win if possible, else block, else play anything."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -13,8 +11,8 @@ DIRECTIONS = np.array([[0, 1], [1, 0], [1, 1], [1, -1]])
 
 
 @compiled
-def makes_line(board: Array, row: int, column: int, plane: int, need: int, directions: Array) -> bool:
-    """Whether a stone at this place would stand in a line of so many, of those on one plane of a board [h, w, 2]."""
+def completes_line(board: Array, row: int, column: int, plane: int, need: int, directions: Array) -> bool:
+    """Return whether a stone here would complete a line of `need` stones of one plane of the board [h, w, 2]."""
     height, width = board.shape[0], board.shape[1]
     for k in range(len(directions)):
         count = 1
@@ -29,10 +27,10 @@ def makes_line(board: Array, row: int, column: int, plane: int, need: int, direc
 
 
 @compiled
-def look_ahead(boards: Array, need: int, falls: bool, directions: Array, mask: Array) -> None:
-    """Mark the moves worth playing on boards [rows, h, w, 2], own stones first: wins, else what stops one, else all.
+def mark_moves(boards: Array, need: int, falls: bool, directions: Array, mask: Array) -> None:
+    """Mark the moves to choose from on boards [rows, h, w, 2], own stones first: wins, else blocks, else all.
 
-    Where stones fall, a move is a column and its stone comes to lie on what is there; else it is a square.
+    If stones fall, a move is a column, and the stone lands on the stones below it; otherwise a move is a square.
     """
     height, width = boards.shape[1], boards.shape[2]
     for n in range(len(boards)):
@@ -46,20 +44,16 @@ def look_ahead(boards: Array, need: int, falls: bool, directions: Array, mask: A
                     continue
                 while falls and row + 1 < height and board[row + 1, column, 0] + board[row + 1, column, 1] == 0:
                     row += 1
-                if plane == 2 or makes_line(board, row, column, plane, need, directions):
+                if plane == 2 or completes_line(board, row, column, plane, need, directions):
                     mask[n, move] = 1
                     found = True
             if found:
                 break
 
 
-def looker(height: int, width: int, need: int, falls: bool) -> Callable[[Array], Array]:
-    """A player of one such game: the moves, for observations [rows, h * w * 2], one of which is to be played."""
-
-    def choose(obs: Array) -> Array:
-        mask = np.zeros((len(obs), width if falls else height * width), np.uint8)
-        boards = np.ascontiguousarray(obs, np.float32).reshape(-1, height, width, 2)
-        look_ahead(boards, need, falls, DIRECTIONS, mask)
-        return mask
-
-    return choose
+def best_moves(height: int, width: int, need: int, falls: bool, obs: Array) -> Array:
+    """The mask [rows, moves] of moves to choose from, for observations [rows, h * w * 2] of one such game."""
+    mask = np.zeros((len(obs), width if falls else height * width), np.uint8)
+    boards = np.ascontiguousarray(obs, np.float32).reshape(-1, height, width, 2)
+    mark_moves(boards, need, falls, DIRECTIONS, mask)
+    return mask

@@ -1,4 +1,4 @@
-"""What a game may be told: choices and options by name, with a word about what was probably meant."""
+"""Checks of game settings: choices, ranges and option names, with the nearest known name in the error."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from slipstream.errors import ConfigError, did_you_mean
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a setting that is none of those known."""
+    """Raise a ConfigError for a value that is not one of the known ones."""
     if value not in known:
         near = did_you_mean(value, known)
         raise ConfigError(f"`{name}` = `{value}` is unknown.{near}", hint=f"one of {', '.join(known)}.")
 
 
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a number that is out of range."""
+    """Raise a ConfigError for a number out of range."""
     if not low <= value <= high:
         span = f"from {low} to {high}" if high < math.inf else f"at least {low}"
         raise ConfigError(f"`{name}` = {value} is out of range.", hint=f"give a number {span}.")
 
 
 def check_game(envs: int, match_seconds: float, action_repeat: int, random_starts: float) -> None:
-    """Refuse what no game of our own can be told."""
+    """Check the settings that all built-in games have in common."""
     check_range("plan.envs", envs, 1)
     check_range("env.match_seconds", match_seconds, 0.1, 3600)
     check_range("env.action_repeat", action_repeat, 1, 60)
@@ -31,7 +31,7 @@ def check_game(envs: int, match_seconds: float, action_repeat: int, random_start
 
 
 def check_options(game: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse names in `env.options` that a game has not."""
+    """Raise a ConfigError for names in `env.options` that the game does not have."""
     for name in given:
         if name not in known:
             near = did_you_mean(name, known).replace("`", "`env.options.", 1)

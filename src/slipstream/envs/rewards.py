@@ -1,9 +1,10 @@
-"""From the raw values of reward terms to rewards: weights, groups, normalising, clipping, team spirit, zero sum.
+"""From the values of reward terms to rewards: weights, groups, normalisation, clipping, team spirit, zero sum.
 
-What is paid for a step: each term times its weight and its group's factor, divided by its running size if that is
-asked for, clipped, summed for each row, mixed within teams, and less what the others earned. The terms that decide the
-game are neither normalised nor clipped, and neither are those paid as potentials: a scale that changes would keep their
-sum from telescoping. What `Rows.terms` accumulates is each term's share before rows are mixed.
+The reward of a row is the sum over terms of value times weight times the group's factor. On request each term is
+divided by its running root mean square and clipped; then rewards are mixed within a team, and the mean reward of the
+opponents is subtracted. Terms that decide the game are neither normalised nor clipped, and neither are potential-based
+terms, whose sum would no longer telescope under a changing scale. `Rows.terms` accumulates each term's contribution
+before rewards are mixed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,31 +22,31 @@ from slipstream.settings import RewardSettings
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 OWN = "own"
-"""The group of a user's own terms."""
-MEMORY = 100_000.0
-"""Values after which the running size of a term begins to forget."""
+"""The group of the user's own terms."""
+WINDOW = 100_000.0
+"""Number of values after which the running mean square of a term becomes an exponential average."""
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a game says about its reward terms."""
+    """The reward terms of a game, their default weights and groups."""
 
     terms: tuple[str, ...]
     weights: Mapping[str, Mapping[str, float]]
-    """Weights of each `rewards.mode`; those of `sparse` are the terms that decide the game."""
+    """Weights for each `rewards.mode`; the terms of `sparse` decide the game."""
     groups: Mapping[str, tuple[str, ...]]
-    """Every term is in one of them."""
+    """Terms of each group; every term is in exactly one."""
     potentials: tuple[str, ...] = ()
-    """Terms that have a potential."""
+    """Terms that can be computed from a potential."""
 
 
 def weighted_terms(scheme: Scheme, rewards: RewardSettings, extra: Sequence[str] = ()) -> dict[str, float]:
-    """The weight of each term, its group's factor included; a user's own terms are behind the game's, and weigh 1."""
+    """The weight of each term times its group's factor; the user's own terms come last, with weight 1 by default."""
     names = (*scheme.terms, *extra)
-    taken = [name for name in extra if name in scheme.terms]
-    if taken:
-        raise ConfigError(f"Reward term `{taken[0]}` is built in.", "give your own term another name.")
+    duplicate = [name for name in extra if name in scheme.terms]
+    if duplicate:
+        raise ConfigError(f"Reward term `{duplicate[0]}` is built in.", "give your own term another name.")
     groups = {**scheme.groups, **({OWN: tuple(extra)} if extra else {})}
     _check_names("weights", rewards.weights, names, "terms")
     _check_names("groups", rewards.groups, groups, "groups")
@@ -62,7 +63,7 @@ def _check_names(key: str, given: Mapping[str, float], known: Sequence[str] | Ma
 
 
 def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: str) -> float:
-    """The discount per step: by `rewards.half_life_s` if there is one, else the one that is given."""
+    """The discount per step: from `rewards.half_life_s` if it is set, else `gamma`."""
     if rewards.half_life_s is None:
         return gamma
     if step_seconds <= 0:
@@ -73,127 +74,147 @@ def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: st
     return float(0.5 ** (step_seconds / rewards.half_life_s))
 
 
+class RewardRules(NamedTuple):
+    """The arrays and numbers from which kernels compute rewards."""
+
+    values: Array  # [rows, terms]: the game writes the values of the terms here
+    weights: Array  # [terms]
+    weighted: Array  # columns of the terms whose weight is not 0; the others cost nothing
+    exempt: Array  # [terms]: 1 for terms that are neither normalised nor clipped
+    mean_squares: Array  # [envs, 1 + terms]: number of values, mean square of each term; no rows if not normalised
+    clip: Number
+    teams: Array  # [agents]: 0 for the first team, 1 for the others
+    team_spirit: Number
+    zero_sum: Number
+    shaped: bool  # whether the game writes potential differences for terms that have a potential
+    gamma: Number  # discount of the potentials
+
+
 class Payout:
     """Turns the values that a game writes into `values` [rows, terms] into the rewards of its rows.
 
-    The running size of a term is that of its own env, and part of a snapshot: how envs are split over processes
-    changes nothing, and a run that goes on pays as it did.
+    The running mean squares belong to each env and are part of its snapshot. How envs are split over processes
+    therefore changes nothing, and a resumed run computes the same rewards.
     """
 
     def __init__(
-        self, scheme: Scheme, rewards: RewardSettings, *, env: str, envs: int, teams: Sequence[int],
-        step_seconds: float, gamma: float, extra: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        scheme: Scheme,
+        rewards: RewardSettings,
+        *,
+        env: str,
+        envs: int,
+        teams: Sequence[int],
+        step_seconds: float,
+        gamma: float,
+        extra: Sequence[str] = (),
+    ) -> None:
         weights = weighted_terms(scheme, rewards, extra)
+        exempt = {*scheme.weights["sparse"], *(scheme.potentials if rewards.potential else ())}
         self.weights = np.array(list(weights.values()), np.float32)  # [terms]
         self.values = np.zeros((envs * len(teams), len(weights)), np.float32)
         self.gamma = np.float32(discount(rewards, step_seconds, gamma, env))
         self.shaped = rewards.potential and any(weights[name] for name in scheme.potentials)
-        """Whether the game is to write potential differences, by `gamma`, where it has potentials."""
-        kept = {*scheme.weights["sparse"], *(scheme.potentials if rewards.potential else ())}
-        self._live = np.flatnonzero(self.weights)
-        """Columns of the terms that have a weight: the others cost nothing."""
-        self._kept = np.array([name in kept for name in weights], np.uint8)
-        self._moments = np.zeros((envs if rewards.normalise else 0, 1 + len(weights)))
-        """How many values each env has seen, and the mean square of each term."""
-        self._limit = np.float32(np.inf if rewards.clip is None else rewards.clip)
-        self._teams = np.array([team != teams[0] for team in teams], np.int64)
-        self.rules: tuple[Any, ...] = (
-            self.values, self.weights, self._live, self._kept, self._moments, self._limit, self._teams,
-            np.float32(rewards.team_spirit), np.float32(rewards.zero_sum),
-        )  # fmt: skip
-        """All that `pay_env` goes by, `acted` aside, which comes before the last two."""
+        """Whether the game writes potential differences, discounted by `gamma`, for terms that have a potential."""
+        self._mean_squares = np.zeros((envs if rewards.normalise else 0, 1 + len(weights)))
+        self.rules = RewardRules(
+            values=self.values,
+            weights=self.weights,
+            weighted=np.flatnonzero(self.weights),
+            exempt=np.array([name in exempt for name in weights], np.uint8),
+            mean_squares=self._mean_squares,
+            clip=np.float32(np.inf if rewards.clip is None else rewards.clip),
+            teams=np.array([team != teams[0] for team in teams], np.int64),
+            team_spirit=np.float32(rewards.team_spirit),
+            zero_sum=np.float32(rewards.zero_sum),
+            shaped=self.shaped,
+            gamma=self.gamma,
+        )
 
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
-        """Write the rewards of the rows that acted, 0 for the others, and add their terms up."""
-        values, weights, live, kept, moments, limit, teams, spirit, rivalry = self.rules
-        pay(values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
+        """Write the rewards of the rows that acted and 0 for the others, and accumulate the terms."""
+        pay(self.rules, acted, reward, terms)
 
     def reset(self) -> None:
-        """Forget the sizes of the terms."""
-        self._moments[:] = 0
+        """Reset the running mean squares."""
+        self._mean_squares[:] = 0
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of what it remembers of each env: nothing, unless terms are normalised."""
-        return {"moments": self._moments.copy()} if len(self._moments) else {}
+        """Copy the running mean squares; empty unless terms are normalised."""
+        return {"moments": self._mean_squares.copy()} if len(self._mean_squares) else {}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Put back what `snapshot` gave."""
-        if len(self._moments):
-            self._moments[:] = state["moments"]
+        """Restore a snapshot."""
+        if len(self._mean_squares):
+            self._mean_squares[:] = state["moments"]
 
 
 @inlined
-def remember(values: Array, live: Array, acted: Array, first: int, agents: int, moments: Array) -> None:
-    """Move the mean squares of an env's terms by the values of its rows; what is not finite is passed over."""
+def update_mean_squares(rules: RewardRules, acted: Array, first: int, agents: int, mean_squares: Array) -> None:
+    """Update the mean squares of one env by the values of its rows; values that are not finite are skipped."""
     for row in range(first, first + agents):
         if acted[row] == 0:
             continue
-        moments[0] = min(moments[0] + 1.0, MEMORY)
-        for k in live:
-            square = np.float64(values[row, k]) * np.float64(values[row, k])
+        mean_squares[0] = min(mean_squares[0] + 1.0, WINDOW)
+        for k in rules.weighted:
+            square = np.float64(rules.values[row, k]) * np.float64(rules.values[row, k])
             if math.isfinite(square):
-                moments[1 + k] += (square - moments[1 + k]) / moments[0]
+                mean_squares[1 + k] += (square - mean_squares[1 + k]) / mean_squares[0]
 
 
 @inlined
-def scaled(value: Number, mean_square: Number, limit: Number) -> Number:
-    """Divide by the running size, if there is one, and clip; NaN stays NaN, to be named by whoever collects."""
+def normalise_and_clip(value: Number, mean_square: Number, clip: Number) -> Number:
+    """Divide by the root mean square, if it is positive, and clip; NaN stays NaN, which the collector reports."""
     if mean_square > 0.0:
         value = np.float32(value / math.sqrt(mean_square))
-    if value > limit:
-        return limit
-    return -limit if value < -limit else value
+    if value > clip:
+        return clip
+    return -clip if value < -clip else value
 
 
 @inlined
-def share(reward: Array, acted: Array, first: int, teams: Array, spirit: Number, rivalry: Number) -> None:
-    """Mix the rewards of one env: some of a row's own becomes its team's mean, and some of the others' is taken off."""
+def mix_rewards(rules: RewardRules, acted: Array, first: int, reward: Array) -> None:
+    """Mix the rewards of one env: (1 - spirit) * own + spirit * mean of the team - zero_sum * mean of the opponents."""
     sums, counts = (ZERO, ZERO), (ZERO, ZERO)
-    for k in range(teams.shape[0]):
+    for k in range(rules.teams.shape[0]):
         if acted[first + k] != 0:
             one = reward[first + k]
-            if teams[k] == 0:
+            if rules.teams[k] == 0:
                 sums, counts = (sums[0] + one, sums[1]), (counts[0] + ONE, counts[1])
             else:
                 sums, counts = (sums[0], sums[1] + one), (counts[0], counts[1] + ONE)
     means = sums[0] / max(counts[0], ONE), sums[1] / max(counts[1], ONE)
-    for k in range(teams.shape[0]):
+    spirit, zero_sum = rules.team_spirit, rules.zero_sum
+    for k in range(rules.teams.shape[0]):
         if acted[first + k] != 0:
-            own, other = (means[0], means[1]) if teams[k] == 0 else (means[1], means[0])
-            reward[first + k] = (ONE - spirit) * reward[first + k] + spirit * own - rivalry * other
+            own, other = (means[0], means[1]) if rules.teams[k] == 0 else (means[1], means[0])
+            reward[first + k] = (ONE - spirit) * reward[first + k] + spirit * own - zero_sum * other
 
 
 @inlined
-def pay_env(
-    env: int, values: Array, weights: Array, live: Array, kept: Array, moments: Array, limit: Number, teams: Array,
-    acted: Array, spirit: Number, rivalry: Number, reward: Array, terms: Array,
-) -> None:  # fmt: skip
-    """Pay one step of one env; see the top of this file."""
-    agents = teams.shape[0]
-    first, normalised = env * agents, moments.shape[0] > 0
-    as_is = not normalised and math.isinf(limit)
+def pay_env(env: int, rules: RewardRules, acted: Array, reward: Array, terms: Array) -> None:
+    """Write the rewards of one step of one env; see the top of this file."""
+    agents, mean_squares = rules.teams.shape[0], rules.mean_squares
+    first, normalised = env * agents, mean_squares.shape[0] > 0
+    as_is = not normalised and math.isinf(rules.clip)
     if normalised:
-        remember(values, live, acted, first, agents, moments[env])
+        update_mean_squares(rules, acted, first, agents, mean_squares[env])
     for row in range(first, first + agents):
         total = ZERO
         if acted[row] != 0:
-            for k in live:
-                value = weights[k] * values[row, k]
-                if not as_is and kept[k] == 0:
-                    value = scaled(value, moments[env, 1 + k] if normalised else 0.0, limit)
+            for k in rules.weighted:
+                value = rules.weights[k] * rules.values[row, k]
+                if not as_is and rules.exempt[k] == 0:
+                    value = normalise_and_clip(value, mean_squares[env, 1 + k] if normalised else 0.0, rules.clip)
                 total += value
                 terms[row, k] += value
         reward[row] = total
-    if spirit > ZERO or rivalry > ZERO:
-        share(reward, acted, first, teams, spirit, rivalry)
+    if rules.team_spirit > ZERO or rules.zero_sum > ZERO:
+        mix_rewards(rules, acted, first, reward)
 
 
 @compiled
-def pay(
-    values: Array, weights: Array, live: Array, kept: Array, moments: Array, limit: Number, teams: Array, acted: Array,
-    spirit: Number, rivalry: Number, reward: Array, terms: Array,
-) -> None:  # fmt: skip
-    """Pay one step of all envs."""
-    for env in range(values.shape[0] // teams.shape[0]):
-        pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
+def pay(rules: RewardRules, acted: Array, reward: Array, terms: Array) -> None:
+    """Write the rewards of one step of all envs."""
+    for env in range(rules.values.shape[0] // rules.teams.shape[0]):
+        pay_env(env, rules, acted, reward, terms)

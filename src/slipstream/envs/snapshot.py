@@ -1,4 +1,4 @@
-"""Games that are all there in some arrays, which a resumed run goes on from; and those of others, which tell none."""
+"""Snapshots of vectors: of games whose state is held in arrays, and of games that cannot give their state."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from slipstream.envs.rewards import Payout
 
 
 class ArraySnapshot:
-    """A vector of such games."""
+    """A vector whose whole state is in arrays, so that a resumed run continues bit for bit."""
 
     KEPT: ClassVar[tuple[str, ...]]
-    """The attributes that hold them."""
+    """Names of the attributes that hold the state."""
     payout: Payout
 
     def snapshot(self) -> dict[str, Array]:
-        """Copy all there is, and the sizes of reward terms if they are normalised."""
+        """Copy the state, and the running mean squares of reward terms if they are normalised."""
         return {name: getattr(self, name).copy() for name in self.KEPT} | self.payout.snapshot()
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
         for name in self.KEPT:
             getattr(self, name)[:] = state[name]
         self.payout.restore(state)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to free."""
 
 
 class NoSnapshot:
-    """A vector of other people's games: all of one kind, and a resumed run begins them anew."""
+    """A vector of games without tasks whose state cannot be saved; a resumed run begins new episodes."""
 
     spec: EnvSpec
 
     def assign(self, tasks: Array) -> None:
-        """There is one kind of game."""
+        """Check the tasks: there are none to assign."""
         check_tasks(self.spec, tasks)
 
     def snapshot(self) -> dict[str, Array]:
-        """Nothing: such games do not tell their states."""
+        """Empty: the games cannot give their states."""
         return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Nothing to put back."""
+        """Nothing to restore."""

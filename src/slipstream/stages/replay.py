@@ -17,7 +17,7 @@ from PIL import Image
 
 from slipstream.contracts import sides_of
 from slipstream.envs.render.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
-from slipstream.envs.render.video import Film, sheet, short_name
+from slipstream.envs.render.video import ReplayVideo, contact_sheet, short_name
 from slipstream.errors import ConfigError, MachineError
 from slipstream.runs.replays import Event, Replay
 
@@ -127,7 +127,7 @@ def save_png(replay: Replay, path: Path, options: FilmOptions) -> None:
     """Write one sheet with the key moments."""
     options.check(replay)
     with _replacing(path) as temporary:
-        sheet(Film(replay, options.size or SIZE)).save(temporary, "PNG", optimize=True)
+        contact_sheet(ReplayVideo(replay, options.size or SIZE)).save(temporary, "PNG", optimize=True)
 
 
 def save_gif(replay: Replay, path: Path, options: FilmOptions, on_progress: Progress) -> int:
@@ -195,7 +195,7 @@ def _frames(
     replay: Replay, options: FilmOptions, size: tuple[int, int], fps: float, on_progress: Progress
 ) -> Iterator[Image.Image]:
     first, last = options.check(replay)
-    film = Film(replay, size)
+    film = ReplayVideo(replay, size)
     for moment in film.moments(first, last, fps, options.speed):
         yield film.frame(moment)
         on_progress(round(moment.step - first), round(last - first))

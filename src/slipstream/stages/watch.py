@@ -14,7 +14,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.contracts import Agent, Array, EnvSpec, sides_of
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.scenes import SIZE, Scene, make_scene
-from slipstream.envs.render.video import TELL_S, short_name
+from slipstream.envs.render.video import CAPTION_S, short_name
 from slipstream.errors import ConfigError
 from slipstream.play.engine import ScheduledGame
 from slipstream.play.games import game_seed
@@ -164,7 +164,7 @@ def _header(game: SingleGame, scene: Scene | None, step: int, names: list[str]) 
 
 def _recent_event(game: SingleGame, events: list[Event], names: list[str], seconds: float) -> str:
     """A line about the last event, for a few seconds."""
-    found = [e for e in events if e.kind != "touch" and (game.steps - e.step) * seconds < 2 * TELL_S]
+    found = [e for e in events if e.kind != "touch" and (game.steps - e.step) * seconds < 2 * CAPTION_S]
     return _event_line(game, found[-1], names, seconds) if found else ""
 
 

@@ -1,4 +1,4 @@
-"""The actions: every control value can be reached in every mode."""
+"""Actions: every control value can be reached by every kind of action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lap between two decisions, its clock and its colours."""
+"""Drawing a lap: interpolation between steps, the clock, and colours of speed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.contracts import Array
 from slipstream.envs.kart import layout as at
-from slipstream.envs.kart.drawing import RAMP, Road, ramp
+from slipstream.envs.kart.drawing import RAMP, LapScene, ramp
 from slipstream.envs.registry import EnvChoice
 from slipstream.vector.make import make_vector
 
@@ -24,33 +24,33 @@ def arrays() -> dict[str, Array]:
 
 
 def test_between_and_beyond(arrays: dict[str, Array]) -> None:
-    """Halfway is halfway; behind the last step a kart rolls on for a while."""
-    road = Road((320, 180), arrays, 1 / 15)
+    """Positions are interpolated; after the last step the kart is extrapolated for at most 0.6 s."""
+    scene = LapScene((320, 180), arrays, 1 / 15)
     start = float(arrays["state"][0, at.X])
-    assert road.between(0.5)[at.X] == pytest.approx(start + 1)
-    assert road.between(1.0)[at.X] == pytest.approx(start + 2)
-    assert road.between(1.5)[at.X] == pytest.approx(start + 2 + 30 * 0.5 / 15)
-    assert road.between(1.0, 99.0)[at.X] == pytest.approx(start + 2 + 30 * 0.6)
+    assert scene.between(0.5)[at.X] == pytest.approx(start + 1)
+    assert scene.between(1.0)[at.X] == pytest.approx(start + 2)
+    assert scene.between(1.5)[at.X] == pytest.approx(start + 2 + 30 * 0.5 / 15)
+    assert scene.between(1.0, 99.0)[at.X] == pytest.approx(start + 2 + 30 * 0.6)
 
 
 def test_the_clock(arrays: dict[str, Array]) -> None:
-    """The lap's time so far, in seconds; a lap has no score."""
-    road = Road((320, 180), arrays, 0.2)
-    assert (road.clock(0.5), road.clock(1.0), road.score(0)) == ("0.1 s", "0.1 s", None)
+    """The clock shows the lap time in seconds; a lap has no score."""
+    scene = LapScene((320, 180), arrays, 0.2)
+    assert (scene.clock(0.5), scene.clock(1.0), scene.score(0)) == ("0.1 s", "0.1 s", None)
 
 
 def test_colours_of_speed() -> None:
-    """From the first colour at rest to the last at full speed, and not beyond."""
+    """Colours run from the first at rest to the last at top speed and above."""
     assert ramp(0.0) == RAMP[0] and ramp(33.0) == ramp(99.0) == RAMP[-1]
     assert ramp(33.0 / 4) == RAMP[1]
 
 
 def test_the_camera_looks_ahead(arrays: dict[str, Array]) -> None:
-    """A fast kart is behind the middle of the picture, a kart at rest in it."""
-    road = Road((640, 360), arrays, 1 / 15)
+    """A kart at rest is in the middle of the image, a fast one behind it."""
+    scene = LapScene((640, 360), arrays, 1 / 15)
     middles = []
     for step in (0.0, 1.0):
-        frame = np.asarray(road.paint(step)).astype(int)[:, :480]
+        frame = np.asarray(scene.paint(step)).astype(int)[:, :480]
         blue = (frame[..., 2] > 230) & (frame[..., 0] < 90)
         middles.append(np.nonzero(blue)[1].mean())
     assert middles[0] == pytest.approx(320, abs=12) and middles[1] < 320 - 40

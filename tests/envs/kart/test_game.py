@@ -1,4 +1,4 @@
-"""The environment as a whole: laps and their ends, exact replay, difficulty, and independence of how it is split."""
+"""The kart environment: laps and their ends, exact snapshots, difficulty, and splits of envs that change nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.settings import EnvSettings
 
 
 def play(game: Kart, actions: Array, out: Rows) -> list[Array]:
-    """Step through actions [T, envs, 2]; return all that was written, step by step."""
+    """Step through actions [T, envs, 2]; return everything that was written, step by step."""
     seen = []
     for action in actions:
         game.step(action, out)
@@ -32,7 +32,7 @@ def held_actions(steps: int, envs: int) -> Array:
 
 
 def test_kart_is_a_vector() -> None:
-    """The class fulfils the contract, and its spec says what it is."""
+    """The class fulfils the contract, and its spec is complete."""
     game = Kart(3)
     assert isinstance(game, Vector)
     assert game.spec.name == "kart" and Kart(1, variant="easy").spec.name == "kart:easy"
@@ -42,7 +42,7 @@ def test_kart_is_a_vector() -> None:
 
 
 def test_a_lap_terminates_and_begins_the_next() -> None:
-    """A car that comes round ends its lap by termination, won; what it last saw is kept, and a new track lies ahead."""
+    """A finished lap terminates with outcome 1; its last observation is kept, and a new track begins."""
     envs = 8
     game = Kart(envs, seed=2)
     out, action = empty_rows(game.spec, envs), np.zeros((envs, 2), np.float32)
@@ -64,7 +64,7 @@ def test_a_lap_terminates_and_begins_the_next() -> None:
 
 
 def test_time_up_truncates() -> None:
-    """A car that stands still is cut off after the time limit, lost, with its last observation kept."""
+    """A car that stands still is truncated at the time limit with outcome -1; its last observation is kept."""
     game = Kart(2, limit_seconds=2.0)
     out = empty_rows(game.spec, 2)
     game.reset(out)
@@ -77,7 +77,7 @@ def test_time_up_truncates() -> None:
 
 
 def test_backwards_over_the_line_does_not_count() -> None:
-    """Rolling back over the line and forward again is no lap: it takes one whole way round from the start."""
+    """Rolling back over the line and forward again is no lap; a lap is one full round from the start."""
     game = Kart(16, seed=4)
     out = empty_rows(game.spec, 16)
     game.reset(out)
@@ -129,7 +129,7 @@ def test_random_starts_spread_over_the_track() -> None:
 
 
 def test_snapshot_and_restore_replay_exactly() -> None:
-    """From a snapshot the same actions give the same bits, over ends and new tracks, in another object too."""
+    """From a snapshot the same actions give the same bits, over ends and new tracks, also in another object."""
     settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 5.0}
     game = Kart(16, seed=9, **settings)  # type: ignore[arg-type]
     out = empty_rows(game.spec, 16)
@@ -137,12 +137,12 @@ def test_snapshot_and_restore_replay_exactly() -> None:
     play(game, actions[:75], out)
     game.set_difficulty(0.8, 0.9)
     saved = game.snapshot()
-    wanted = play(game, actions[75:], out)
+    expected = play(game, actions[75:], out)
     assert (game.seeds() & 0xFFFF).min() >= 3
     for other in (game, Kart(16, seed=1, **settings)):  # type: ignore[arg-type]
         other.restore(saved)
         seen = play(other, actions[75:], empty_rows(game.spec, 16))
-        assert all(np.array_equal(a, b) for a, b in zip(wanted, seen, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(expected, seen, strict=True))
         assert (other.state[:, at.DIFFICULTY] >= 0.79).all()
 
 
@@ -151,16 +151,16 @@ def test_how_envs_are_split_changes_nothing() -> None:
     actions = held_actions(150, 8)
     settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 4.0}
     whole = Kart(8, seed=4, **settings)  # type: ignore[arg-type]
-    wanted = play(whole, actions, empty_rows(whole.spec, 8))
+    expected = play(whole, actions, empty_rows(whole.spec, 8))
     for first in (0, 4):
         half = Kart(4, seed=4, first=first, **settings)  # type: ignore[arg-type]
         seen = play(half, actions[:, first : first + 4].copy(), empty_rows(half.spec, 4))
-        assert all(np.array_equal(a[first : first + 4], b) for a, b in zip(wanted, seen, strict=True))
+        assert all(np.array_equal(a[first : first + 4], b) for a, b in zip(expected, seen, strict=True))
     assert not np.array_equal(Kart(4, seed=5).tracks, Kart(4, seed=6).tracks)
 
 
 def test_reset_starts_the_same_laps_again() -> None:
-    """Reset goes back to the first track of the seed, and to the difficulty that was set last."""
+    """Reset begins the first track of the seed again, with the difficulty that was set last."""
     game = Kart(4, seed=2, limit_seconds=2.0)
     out = empty_rows(game.spec, 4)
     game.reset(out)
@@ -174,7 +174,7 @@ def test_reset_starts_the_same_laps_again() -> None:
 
 
 def test_reset_envs_starts_the_next_lap_of_some() -> None:
-    """Only the named envs begin anew, whatever was in their state."""
+    """Only the named envs begin a new lap, whatever their state was."""
     game = Kart(4, seed=2)
     out = empty_rows(game.spec, 4)
     game.reset(out)
@@ -188,7 +188,7 @@ def test_reset_envs_starts_the_next_lap_of_some() -> None:
 
 
 def test_a_seed_begins_the_same_lap_anywhere() -> None:
-    """In another slot of another vector and after other laps the track, the start and the way on are the same."""
+    """A seed gives the same track, start and lap in any env of any vector, after any other laps."""
     settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 3.0}
     one, other = Kart(3, seed=1, **settings), Kart(5, seed=2, first=9, **settings)  # type: ignore[arg-type]
     out, again = empty_rows(one.spec, 3), empty_rows(one.spec, 5)
@@ -211,7 +211,7 @@ def test_a_seed_begins_the_same_lap_anywhere() -> None:
 
 
 def test_difficulty_is_drawn_from_each_envs_range() -> None:
-    """A range holds for all envs or for each, from the next lap on, and the present lap goes on undisturbed."""
+    """A range is set for all envs or for each, applies from the next lap on, and leaves the present lap alone."""
     game = Kart(200, difficulty=(0.2, 0.4), seed=3)
     drawn = game.state[:, at.DIFFICULTY]
     assert drawn.min() >= 0.2 and drawn.max() <= 0.4 and drawn.std() > 0.04
@@ -224,20 +224,20 @@ def test_difficulty_is_drawn_from_each_envs_range() -> None:
 
 
 def test_tasks_are_levels_of_an_envs_range() -> None:
-    """Five equal parts of the variant's range, from the next lap on; -1 is the whole of it."""
+    """Levels are five equal parts of the variant's range, from the next lap on; -1 is the whole range."""
     game = Kart(500, difficulty=(0.5, 1.0), seed=3)
     out = empty_rows(game.spec, 500)
     assert game.spec.tasks == ("level 1", "level 2", "level 3", "level 4", "level 5") and game.spec.target == ()
-    wanted = np.arange(500) % 6 - 1
+    levels = np.arange(500) % 6 - 1
     tracks = game.tracks.copy()
-    game.assign(wanted)
-    assert np.array_equal(game.tracks, tracks), "the present lap goes on"
+    game.assign(levels)
+    assert np.array_equal(game.tracks, tracks), "the present lap is unchanged"
     game.reset_envs(range(500), out)
     hard = (game.state[:, at.DIFFICULTY] - 0.5) / 0.5
     for level in range(5):
-        band = hard[wanted == level]
+        band = hard[levels == level]
         assert level / 5 - 1e-6 <= band.min() < level / 5 + 0.05 and level / 5 + 0.15 < band.max() <= level / 5 + 0.2
-    assert hard[wanted == -1].min() < 0.1 and hard[wanted == -1].max() > 0.9
+    assert hard[levels == -1].min() < 0.1 and hard[levels == -1].max() > 0.9
     other = Kart(500, difficulty=(0.5, 1.0), seed=4)
     other.restore(game.snapshot())
     for vector in (game, other):
@@ -246,7 +246,7 @@ def test_tasks_are_levels_of_an_envs_range() -> None:
 
 
 def test_the_target_can_be_some_levels() -> None:
-    """`env.target` restricts what is driven without a task; a level that is not there is named."""
+    """`env.target` restricts the laps without a given task; an unknown level is an error that names it."""
     game = Kart(4, target=("level 5", "level 1"), first=1)
     assert game.spec.target == ("level 5", "level 1")
     assert (game.state[:, at.DIFFICULTY] >= 0.8).tolist() == [False, True, False, True]

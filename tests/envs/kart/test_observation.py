@@ -1,4 +1,4 @@
-"""What a kart sees: its own frame, against geometry by hand."""
+"""Kart's observations, compared with geometry computed by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.envs.kart.observation import NEAR
 
 
 def test_the_way_ahead_is_seen_in_the_cars_frame() -> None:
-    """Each point ahead, turned back by the heading, lies on the centre line at its distance along it."""
+    """Each point ahead, rotated back by the heading, lies on the centre line at its distance."""
     game = Kart(40, random_starts=1.0, seed=2)
     out = empty_rows(game.spec, 40)
     game.reset(out)
@@ -30,7 +30,7 @@ def test_the_way_ahead_is_seen_in_the_cars_frame() -> None:
 
 
 def test_motion_and_place() -> None:
-    """Speeds, offset, heading, what is left of the lap and the last controls stand where the layout says."""
+    """Speeds, offset, heading, remaining lap and last controls are in the documented columns."""
     game = Kart(1)
     s, track = game.state[0], game.tracks[0]
     tx, ty = (float(v) for v in track[0, at.TX : at.TY + 1])
@@ -54,7 +54,7 @@ def test_motion_and_place() -> None:
 
 
 def test_everything_is_of_size_one() -> None:
-    """Over random starts every number has a sensible size, and none is dead."""
+    """Over random starts every column has a moderate size and varies."""
     game = Kart(2000, random_starts=1.0)
     out = empty_rows(game.spec, 2000)
     game.reset(out)
@@ -65,7 +65,7 @@ def test_everything_is_of_size_one() -> None:
 
 
 def test_observations_have_no_jumps() -> None:
-    """A car that creeps along sees nothing change by much from step to step, past every point of the track."""
+    """Observations of a slow car change little from step to step, past every point of the track."""
     game = Kart(8, seed=5)
     out = empty_rows(game.spec, 8)
     game.reset(out)

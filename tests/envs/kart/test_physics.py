@@ -1,4 +1,4 @@
-"""The physics: compiled equals uncompiled, tyres hold what they hold, grass slows, walls stop."""
+"""Physics: compiled equals uncompiled, grip limits forces, grass slows, walls stop."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ fresh = game.tracks.copy()
 game.restore(given)
 out = empty_rows(game.spec, envs)
 game.step(given["action"], out)
-np.savez(sys.argv[2], fresh=fresh, obs=out.obs, reward=out.reward, terms=out.terms, told=out.behaviour,
+np.savez(sys.argv[2], fresh=fresh, obs=out.obs, reward=out.reward, terms=out.terms, statistics=out.behaviour,
          terminated=out.terminated, truncated=out.truncated, **game.snapshot())
 """
 
 
 def varied_states(envs: int) -> Kart:
-    """Drive on from random starts, then put some cars on grass, at the wall, before the line and out of time."""
+    """Drive from random starts, then place some cars on grass, at the wall, before the line and out of time."""
     game = Kart(envs, random_starts=1.0, seed=3)
     out = empty_rows(game.spec, envs)
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_compiled_equals_uncompiled(tmp_path: Path) -> None:
     out = empty_rows(compiled.spec, envs)
     compiled.step(action, out)
     assert out.terminated.sum() >= 5 and out.truncated.sum() >= 5
-    mine = compiled.snapshot() | {"fresh": fresh, "told": out.behaviour}
+    mine = compiled.snapshot() | {"fresh": fresh, "statistics": out.behaviour}
     theirs = np.load(tmp_path / "out.npz")
     for name in theirs.files:
         values = mine[name] if name in mine else getattr(out, name)
@@ -77,7 +77,7 @@ def test_compiled_equals_uncompiled(tmp_path: Path) -> None:
 
 
 def open_field(**columns: float) -> tuple[Kart, Array]:
-    """Return a game of one car at rest on the start line, looking along +x, with asphalt as far as it will drive."""
+    """Return a game of one car at rest on the start line, facing +x, with asphalt as far as it drives."""
     game = Kart(1, limit_seconds=600)
     s, track = game.state[0], game.tracks[0]
     s[: at.STEER] = (0, 0, 0, 0, 1, 0, 0)
@@ -107,7 +107,7 @@ def test_throttle_follows_the_law_of_linear_drag() -> None:
 
 
 def test_brakes_stop_and_then_reverse_slowly() -> None:
-    """Braking takes BRAKE and drag off the speed; held on, the car rolls back, no faster than a cyclist."""
+    """Braking decelerates by BRAKE and drag; held on, the car reverses slowly."""
     game, s = open_field(VX=20.0)
     drive(game, 0, -1, 15)
     mean = 20 - (float(BRAKE) + float(ROLL) * 15) / 2
@@ -145,14 +145,14 @@ def test_tyres_hold_no_more_than_their_grip() -> None:
 
 
 def test_who_pushes_cannot_turn_as_well() -> None:
-    """At full steer a car gets the share GRIP / sqrt(push**2 + turn**2) of the turning that it asks for."""
+    """At full steer a car gets the share GRIP / sqrt(push**2 + turn**2) of the requested turning."""
     rate = 1.2 * float(GRIP) / 22
     for throttle, push in ((0, 0.0), (1, float(PUSH)), (-1, float(BRAKE))):
         game, s = open_field(VX=22.0, SPIN=rate)
         drive(game, 1, throttle, 1)
         asked = 22 * rate
-        wanted = asked * float(GRIP) / np.hypot(asked, push) * 4 / 60
-        assert s[at.VY] == pytest.approx(wanted, rel=0.03)
+        expected = asked * float(GRIP) / np.hypot(asked, push) * 4 / 60
+        assert s[at.VY] == pytest.approx(expected, rel=0.03)
 
 
 def test_grass_slows() -> None:
@@ -168,7 +168,7 @@ def test_grass_slows() -> None:
 
 
 def test_the_wall_holds_and_costs_speed() -> None:
-    """A car that drives into the wall stays at it, slides along it slower, and cannot come through."""
+    """A car that drives into the wall slides along it more slowly and cannot pass it."""
     game = Kart(50, seed=1)
     out = empty_rows(game.spec, 50)
     for step in range(200):
@@ -179,7 +179,7 @@ def test_the_wall_holds_and_costs_speed() -> None:
 
 
 def test_nothing_escapes() -> None:
-    """Over long wild driving every number is finite, headings are unit vectors, and observations stay small."""
+    """In long random driving every number is finite, headings are unit vectors, and observations stay small."""
     envs = 64
     game = Kart(envs, random_starts=0.5)
     out = empty_rows(game.spec, envs)
@@ -196,7 +196,7 @@ def test_nothing_escapes() -> None:
 
 
 def nearest_place(track: Array, x: float, y: float) -> tuple[float, float]:
-    """Return where on the finely drawn centre line the nearest place is, in points, and how far away."""
+    """Return the nearest place on the finely sampled centre line, in points, and its distance."""
     fine = np.arange(0, at.POINTS, 0.02)
     here, there, part = fine.astype(int), (fine.astype(int) + 1) % at.POINTS, (fine % 1)[:, None]
     a, b = track[here], track[there]
@@ -211,7 +211,7 @@ def nearest_place(track: Array, x: float, y: float) -> tuple[float, float]:
 
 
 def test_the_place_on_the_track_is_the_nearest_one() -> None:
-    """Along wild driving, grass and walls included, the place kept in the state equals a search of the whole track."""
+    """In random driving on grass and at walls the place in the state equals a search of the whole track."""
     envs = 24
     game = Kart(envs, random_starts=1.0, seed=8)
     out = empty_rows(game.spec, envs)

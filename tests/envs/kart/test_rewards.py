@@ -1,4 +1,4 @@
-"""The reward terms: sums against arithmetic by hand, and a user's own term."""
+"""Reward terms: sums computed by hand, and a user's own term."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_faster_is_better() -> None:
 
 
 def test_driving_back_takes_off_what_driving_on_gave() -> None:
-    """Forward and back again sums to the place in the end, and going nowhere earns nothing but the time's cost."""
+    """Driving forward and back sums to the final position; standing still only costs time."""
     game = Kart(8, rewards=ONES, random_starts=1.0)
     out = empty_rows(game.spec, 8)
     for throttle in (1.0, -1.0, 1.0, -1.0):
@@ -65,7 +65,7 @@ def test_driving_back_takes_off_what_driving_on_gave() -> None:
 
 
 def test_grass_costs_its_seconds() -> None:
-    """A car that stands on grass for a second pays one second of off_track."""
+    """A car that stands on grass for a second gets -1 from off_track."""
     game = Kart(2, rewards=ONES)
     out = empty_rows(game.spec, 2)
     track = game.tracks[0]
@@ -97,22 +97,22 @@ def test_reward_is_the_weighted_sum_of_its_terms() -> None:
 
 
 def test_sparse_counts_laps_and_time_only() -> None:
-    """In sparse mode nothing but the lap and its time counts, and a weight given by hand wins over the mode."""
+    """In sparse mode only the lap and its time count, and an explicit weight overrides the mode."""
     sparse = dict(zip(TERMS, Kart(1, rewards=SPARSE).payout.weights.tolist(), strict=True))
     assert sparse == pytest.approx({name: WEIGHTS["sparse"].get(name, 0.0) for name in TERMS})
     assert sparse["progress"] == 0 and sparse["finish"] > 0
-    mended = RewardSettings(mode="sparse", weights={"smooth": 0.5})
-    assert Kart(1, rewards=mended).payout.weights[TERMS.index("smooth")] == 0.5
+    overridden = RewardSettings(mode="sparse", weights={"smooth": 0.5})
+    assert Kart(1, rewards=overridden).payout.weights[TERMS.index("smooth")] == 0.5
 
 
 def test_every_term_is_in_one_group() -> None:
-    """No term is left out of the groups, and none is in two."""
+    """Every term is in exactly one group."""
     assert sorted(name for held in SCHEME.groups.values() for name in held) == sorted(TERMS)
 
 
 @pytest.mark.parametrize("limit_seconds", [60.0, 4.0])
 def test_shaped_progress_telescopes_over_a_lap(limit_seconds: float) -> None:
-    """Discounted, it sums to all that was left at first, less gamma^T times what is left of a lap that is cut off."""
+    """The discounted sum is the initial remaining share minus gamma^T times that of a truncated lap."""
     gamma, envs = 0.97, 12
     rewards = RewardSettings(weights={"progress": 2.0}, potential=True)
     game = Kart(envs, rewards=rewards, gamma=gamma, random_starts=0.5, limit_seconds=limit_seconds, seed=3)
@@ -139,7 +139,7 @@ def pace(before: Array, after: Array, clock: Array) -> float:
 
 
 def test_a_users_term_is_compiled_and_logged() -> None:
-    """A plain function becomes a term with its own name, weight and column, and sees the state before a new lap."""
+    """A plain function becomes a term with its own name, weight and column, and gets the state before a new lap."""
     rewards = RewardSettings(weights={"pace": 2.0})
     game = Kart(2, extra_terms={"pace": pace}, rewards=rewards, limit_seconds=0.1, action_repeat=6)
     assert game.spec.terms == (*TERMS, "pace")
@@ -151,7 +151,7 @@ def test_a_users_term_is_compiled_and_logged() -> None:
 
 
 def test_wrong_weights_and_terms_are_config_errors() -> None:
-    """An unknown weight, a taken name and a function that cannot be compiled are said with a hint."""
+    """An unknown weight, a duplicate name and a function that cannot be compiled are errors with a hint."""
     with pytest.raises(ConfigError) as caught:
         Kart(1, rewards=RewardSettings(weights={"finnish": 1.0}))
     assert caught.value.message == "Unknown setting `rewards.weights.finnish`. Did you mean `rewards.weights.finish`?"

@@ -1,4 +1,4 @@
-"""The scripted players: near the best that their line allows, the same in every action mode, and frozen."""
+"""Scripted players: lap times near the bound, equality in every kind of action, and frozen behaviour."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def drive(player: str, envs: int, kind: str = "continuous", inside: float = 0.0)
 
 
 def test_the_expert_is_near_the_best_that_its_line_allows() -> None:
-    """On 100 tracks it always finishes, never leaves the asphalt, and takes at most 1.05 of the least time."""
+    """On 100 tracks the expert finishes, stays on the asphalt, and takes at most 1.05 times the bound."""
     seconds, paths, grass = drive("expert", 100)
     assert np.isfinite(seconds).all() and (grass == 0).all()
     ratio = seconds / [fastest_lap_seconds(path) for path in paths]
@@ -65,13 +65,13 @@ def test_the_expert_is_near_the_best_that_its_line_allows() -> None:
 
 
 def test_the_width_of_the_track_is_worth_several_percent() -> None:
-    """The same expert, made to cut corners, is more than 3 % faster: there is a line to be found."""
+    """The expert, modified to cut corners, is more than 3 % faster: there is a better line to learn."""
     centre, cut = drive("expert", 40)[0], drive("expert", 40, inside=0.6)[0]
     assert np.isfinite(cut).all() and cut.mean() < 0.97 * centre.mean()
 
 
 def test_the_cruiser_is_slow_and_safe() -> None:
-    """It finishes every track, on the asphalt, in well over the expert's time."""
+    """The cruiser finishes every track on the asphalt, much slower than the expert."""
     seconds, _, grass = drive("cruiser", 60)
     assert np.isfinite(seconds).all() and (grass == 0).all()
     assert seconds.mean() > 1.4 * drive("expert", 60)[0].mean()
@@ -79,7 +79,7 @@ def test_the_cruiser_is_slow_and_safe() -> None:
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
 def test_the_expert_drives_with_choices_too(kind: str) -> None:
-    """With three options for each control it still finishes every track."""
+    """With three options for each control the expert still finishes every track."""
     seconds, _, grass = drive("expert", 40, kind)
     assert np.isfinite(seconds).all() and grass.mean() < 1
 
@@ -121,7 +121,7 @@ def digest(player: str) -> str:
 
 @pytest.mark.parametrize("player", FROZEN)
 def test_behaviour_is_frozen(player: str) -> None:
-    """Laps of each player are bit for bit those of when the game was frozen."""
+    """Laps of each player are bit for bit those of the frozen hash."""
     assert digest(player) == FROZEN[player]
 
 

@@ -1,4 +1,4 @@
-"""The bound on lap times: against arithmetic by hand."""
+"""The bound on lap times, compared with arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOP = float(PUSH) / float(ROLL)
 
 
 def test_a_straight_takes_what_the_engine_takes() -> None:
-    """With linear drag x(t) = TOP (t - (1 - exp(-ROLL t)) / ROLL): after 12 s the way is known, so 12 s is the time."""
+    """With linear drag x(t) = TOP (t - (1 - exp(-ROLL t)) / ROLL): the distance after 12 s takes 12 s."""
     rate, seconds = float(ROLL), 12.0
     way = TOP * (seconds - (1 - np.exp(-rate * seconds)) / rate)
     line = np.stack([np.linspace(0, way, 700), np.zeros(700)], axis=1)
@@ -21,7 +21,7 @@ def test_a_straight_takes_what_the_engine_takes() -> None:
 
 @pytest.mark.parametrize("radius", [12.0, 25.0])
 def test_a_circle_is_driven_at_the_limit_of_grip(radius: float) -> None:
-    """Round after round takes 2 pi r / v, where turning and holding the speed against drag use up the grip."""
+    """A circle takes 2 pi r / v, where turning and drag use up the grip."""
     rounds = []
     for turns in (3, 4):
         angle = np.linspace(0, 2 * np.pi * turns, 1200 * turns)
@@ -34,7 +34,7 @@ def test_a_circle_is_driven_at_the_limit_of_grip(radius: float) -> None:
 
 
 def test_a_hairpin_is_braked_for() -> None:
-    """Two straights joined by half a circle: the way into it is driven no faster than brakes and drag allow."""
+    """On two straights joined by a half circle the speed before the corner is limited by brakes and drag."""
     radius, way = 10.0, 120.0
     angle = np.linspace(-np.pi / 2, np.pi / 2, 200)
     turn = np.stack([way + radius * np.cos(angle), radius + radius * np.sin(angle)], axis=1)
@@ -54,8 +54,8 @@ def test_a_hairpin_is_braked_for() -> None:
     assert seconds == pytest.approx(straight + np.pi * radius / corner, rel=0.03)
 
 
-def test_how_densely_a_path_is_told_hardly_matters() -> None:
-    """A path told every tick or every fourth tick gives nearly the same bound."""
+def test_the_sampling_of_a_path_hardly_matters() -> None:
+    """A path sampled every tick or every fourth tick gives nearly the same bound."""
     angle = np.linspace(0, 2 * np.pi, 1601)
     away = 60 + 12 * np.cos(3 * angle)
     path = away[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)

@@ -1,4 +1,4 @@
-"""The tracks: closed, even, wide enough, never tighter or nearer to themselves than promised, and drawn by chance."""
+"""Tracks: closed, evenly spaced, wide enough, within their limits of curvature and distance, and random."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def centre_lines(difficulty: float, envs: int = 150) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("difficulty", [0.0, 0.3, 0.7, 1.0])
 def test_loops_are_closed_and_even(difficulty: float) -> None:
-    """Neighbouring points, the last and the first too, are equally far apart, and directions point along the line."""
+    """Neighbouring points are equally far apart all around, and directions point along the line."""
     state, tracks = centre_lines(difficulty)
     onward = np.roll(tracks[:, :, :2], -1, axis=1) - tracks[:, :, :2]
     spans = np.hypot(onward[:, :, 0], onward[:, :, 1]) * state[:, None, at.PER_METRE]
@@ -33,7 +33,7 @@ def test_loops_are_closed_and_even(difficulty: float) -> None:
 
 @pytest.mark.parametrize("difficulty", [0.0, 0.3, 0.7, 1.0])
 def test_no_corner_is_tighter_than_promised(difficulty: float) -> None:
-    """Curvature is that of the circle through three neighbours, keeps to the limit, and turns once around in all."""
+    """Curvature is that of the circle through three neighbours, is within the limit, and sums to one turn."""
     state, tracks = centre_lines(difficulty)
     bend = tracks[:, :, at.BEND]
     assert 1 / np.abs(bend).max() >= RADIUS + TIGHTER * difficulty
@@ -44,22 +44,22 @@ def test_no_corner_is_tighter_than_promised(difficulty: float) -> None:
 
 @pytest.mark.parametrize("difficulty", [0.0, 0.3, 0.7, 1.0])
 def test_walls_never_touch_each_other(difficulty: float) -> None:
-    """Stretches that are not neighbours leave room for both of their walls, so no loop crosses itself."""
+    """Stretches that are not neighbours leave space for both walls, so no loop crosses itself."""
     state, tracks = centre_lines(difficulty)
     apart = np.arange(at.POINTS)
     apart = np.minimum(np.abs(apart[:, None] - apart), at.POINTS - np.abs(apart[:, None] - apart))
     for s, track in zip(state, tracks, strict=True):
         away = np.hypot(*(track[:, None, :2] - track[None, :, :2]).transpose(2, 0, 1))
         walls = track[:, at.WIDE] + at.VERGE
-        room = away - walls[:, None] - walls
+        space = away - walls[:, None] - walls
         radius = RADIUS + TIGHTER * difficulty
-        assert room[apart / s[at.PER_METRE] > np.pi * radius].min() > 0
+        assert space[apart / s[at.PER_METRE] > np.pi * radius].min() > 0
         assert walls.max() < radius
 
 
 @pytest.mark.parametrize("difficulty", [0.0, 1.0])
 def test_widths_are_as_promised(difficulty: float) -> None:
-    """The width swells by chance around a mean that difficulty narrows."""
+    """The width varies at random around a mean that decreases with difficulty."""
     wide = centre_lines(difficulty)[1][:, :, at.WIDE]
     middle = BREADTH + NARROWER * difficulty
     assert wide.min() >= middle * (1 - SWELL) - 1e-4 and wide.max() <= middle * (1 + SWELL) + 1e-4
@@ -67,7 +67,7 @@ def test_widths_are_as_promised(difficulty: float) -> None:
 
 
 def test_tracks_are_all_different_and_go_both_ways_round() -> None:
-    """No two envs and no two episodes have the same track; half of them turn left around."""
+    """All envs and episodes have different tracks; half of them turn left."""
     game = Kart(300, seed=1)
     first = game.tracks.copy()
     game.reset_envs(range(300), _rows(game))
@@ -90,7 +90,7 @@ def test_harder_tracks_turn_more_and_tighter() -> None:
 
 
 def test_a_track_depends_on_seed_env_and_episode_alone() -> None:
-    """How earlier laps went, how they were started and who else drives does not change which track comes next."""
+    """The next track does not depend on earlier laps, their starts or other envs."""
     games = [Kart(4, seed=6), Kart(4, seed=6, random_starts=1.0), Kart(1, seed=6, first=2)]
     out = _rows(games[0])
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Smooth shapes: they stand where they are put, as large and as opaque as was said."""
+"""Antialiased shapes: position, size and opacity."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from slipstream.envs.render.canvas import (
 
 
 def light(picture: Image.Image) -> Array:
-    """How much of each pixel is covered by white on black."""
+    """The share of each pixel that is covered by white on black."""
     return np.asarray(picture.convert("L"), float) / 255
 
 
 def blank(width: int = 80, height: int = 40) -> Image.Image:
-    """A black picture."""
+    """A black image."""
     return Image.new("RGB", (width, height), (0, 0, 0))
 
 
 def test_discs_are_smooth() -> None:
-    """A disc covers its area to a percent, about its centre, and its edge is neither black nor white."""
+    """A disc covers its area within 3 %, is centred, and has an antialiased edge."""
     picture = blank()
     with Brush(picture, (10, 5, 50, 35)) as brush:
         brush.disc((30.25, 20.5), 9.0, (255, 255, 255))
@@ -48,7 +48,7 @@ def test_discs_are_smooth() -> None:
 
 
 def test_only_the_box_is_touched() -> None:
-    """What lies outside the brush's box stays, and a box outside the picture is nothing at all."""
+    """Pixels outside the brush's box stay as they are, and a box outside the image draws nothing."""
     picture = blank()
     with Brush(picture, (0, 0, 20, 40)) as brush:
         brush.box((0, 0, 80, 40), (255, 255, 255))
@@ -81,7 +81,7 @@ def test_boxes_lines_and_rings() -> None:
 
 
 def test_veils_do_not_add_up() -> None:
-    """Where the pieces of a veil overlap, it is no thicker; one that is blurred reaches further."""
+    """Overlapping pieces of a veil do not add up, and a blurred veil reaches further."""
     square = [(10, 10), (30, 10), (30, 30), (10, 30)]
     picture = blank()
     veil(picture, [(square, 0.5), (square, 0.5)], WHITE)
@@ -93,7 +93,7 @@ def test_veils_do_not_add_up() -> None:
 
 
 def test_from_lengths_to_pixels() -> None:
-    """y goes upwards in games and downwards in pictures."""
+    """y points upwards in games and downwards in images."""
     camera = Camera(2.0, (100.0, 50.0))
     assert camera.at(3, 4) == (106, 42)
     assert camera.path([(0, 0), (-1, -1)]) == [(100, 50), (98, 52)]
@@ -101,7 +101,7 @@ def test_from_lengths_to_pixels() -> None:
 
 
 def test_turning_and_rounding() -> None:
-    """A shape ahead of a body that looks up lies above it; rounded corners stay inside the outline."""
+    """A shape ahead of a body that faces up lies above it; rounded corners stay inside the outline."""
     assert turned([(2.0, 0.0), (0.0, 1.0)], (10.0, 10.0), (0.0, 1.0)) == [(10, 12), (9, 10)]
     square = [(0.0, 0.0), (4.0, 0.0), (4.0, 4.0), (0.0, 4.0)]
     bent = rounded(square, 1.0)
@@ -110,21 +110,21 @@ def test_turning_and_rounding() -> None:
     assert rounded([(0.0, 0.0), (4.0, 0.0), (4.0, 4.0)], 1.0, closed=False)[0] == (0, 0)
 
 
-def test_a_ribbon_is_as_wide_as_it_is_said_to_be() -> None:
-    """Left and right of a line along x, by the width at each point."""
+def test_the_width_of_a_ribbon() -> None:
+    """A ribbon along x has the given half-width on both sides at each point."""
     edge = ribbon(np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]), np.array([1.0, 2.0, 3.0]))
     assert edge == [(0, 1), (1, 2), (2, 3), (2, -3), (1, -2), (0, -1)]
 
 
 def test_colours() -> None:
-    """Halfway, and half as opaque."""
+    """Colours are blended and faded by a share."""
     assert blended((0, 0, 0), (200, 100, 50), 0.5) == (100, 50, 25)
     assert blended((0, 0, 0), (200, 100, 50), 7) == (200, 100, 50)
     assert faded((1, 2, 3), 0.5) == (1, 2, 3, 128)
 
 
-def test_a_car_points_where_it_looks() -> None:
-    """The bright nose is ahead of the middle, whatever the heading."""
+def test_a_car_points_along_its_heading() -> None:
+    """The bright nose is ahead of the middle for every heading."""
     for heading in ((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0)):
         picture = Image.new("RGB", (100, 100), BLACK)
         paint_car(picture, Camera(10.0, (50.0, 50.0)), (0.0, 0.0), heading, (64, 150, 255), 0.0)
@@ -133,9 +133,9 @@ def test_a_car_points_where_it_looks() -> None:
         assert ((x - 50) * heading[0] - (y - 50) * heading[1]) > 10
 
 
-def test_text_keeps_to_its_room() -> None:
-    """What does not fit is cut, with dots."""
+def test_text_is_shortened_to_a_width() -> None:
+    """Text that does not fit is cut and ends with dots."""
     wide, cut = blank(400, 40), blank(400, 40)
     write_text(wide, (0, 20), "a very long name of somebody", 20, WHITE)
-    write_text(cut, (0, 20), "a very long name of somebody", 20, WHITE, room=90)
+    write_text(cut, (0, 20), "a very long name of somebody", 20, WHITE, width=90)
     assert light(wide)[:, 150:].any() and not light(cut)[:, 92:].any() and light(cut)[:, :80].any()

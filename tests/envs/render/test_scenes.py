@@ -1,4 +1,4 @@
-"""Games from above: what stands where, in which colour, and what columns are called."""
+"""Images of games: positions, colours, and names of state columns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slipstream.vector.make import make_vector
 
 
 def near(frame: Array, colour: tuple[int, ...], within: int = 30) -> Array:
-    """Where a colour is, or one that is close to it."""
+    """The pixels whose colour is close to the given one."""
     return (np.abs(frame.astype(int) - colour[:3]).max(axis=-1)) < within
 
 
 def test_soccer() -> None:
-    """The ball and the first car are where the state says: x to the right, y upwards."""
+    """The ball and the first car are drawn at their positions: x to the right, y upwards."""
     state = make_vector(EnvChoice("soccer"), 1).snapshot()
     state["state"][0, [BALL + X, BALL + Y]] = (21.0, 10.0)
     state["state"][0, [CARS + X, CARS + Y, CARS + HX, CARS + HY]] = (-21.0, -10.0, 1.0, 0.0)
@@ -39,7 +39,7 @@ def test_soccer() -> None:
 
 
 def test_kart() -> None:
-    """A kart at rest is in the middle, on asphalt; other games have no picture."""
+    """A kart at rest is drawn in the middle, on asphalt; a game without a scene gives None."""
     frame = draw("kart:easy", make_vector(EnvChoice("kart:easy"), 1).snapshot())
     assert frame is not None
     middle = frame[SIZE[1] // 2 - 8 : SIZE[1] // 2 + 8, SIZE[0] // 2 - 8 : SIZE[0] // 2 + 8]
@@ -49,7 +49,7 @@ def test_kart() -> None:
 
 
 def test_treechop() -> None:
-    """What the player sees, enlarged: grass below, sky above."""
+    """The player's view is drawn enlarged: grass below, sky above."""
     game = make_vector(EnvChoice("treechop:sparse"), 1)
     game.reset(empty_rows(game.spec, 1))
     frame = draw("treechop:sparse", game.snapshot())
@@ -60,23 +60,23 @@ def test_treechop() -> None:
 
 @pytest.mark.parametrize("env", ["soccer", "soccer:3v3", "kart", "treechop"])
 def test_columns_have_names(env: str) -> None:
-    """Every column of the state is named, once."""
+    """Every column of the state has a name of its own."""
     snapshot = make_vector(EnvChoice(env), 1).snapshot()
-    told = labels(env, snapshot)
-    assert len(set(told["state"])) == len(told["state"]) == snapshot["state"].shape[1]
-    assert len(told["clock"]) == snapshot["clock"].shape[1] and told["clock"][0] == "ticks_left"
+    named = labels(env, snapshot)
+    assert len(set(named["state"])) == len(named["state"]) == snapshot["state"].shape[1]
+    assert len(named["clock"]) == snapshot["clock"].shape[1] and named["clock"][0] == "ticks_left"
     assert labels("recall", {}) == {}
 
 
 def test_names_mean_the_columns() -> None:
-    """The column that is called the second car's x is it."""
+    """The column named as the second car's x holds it."""
     snapshot = make_vector(EnvChoice("soccer"), 1).snapshot()
     place = labels("soccer", snapshot)["state"].index("car.1.x")
     assert place == CARS + 13 + X and snapshot["state"][0, place] > 0 > snapshot["state"][0, CARS + X]
 
 
-def test_the_pace_of_a_game() -> None:
-    """Ticks between two clocks, over 60; games without a clock keep their own."""
+def test_seconds_per_step() -> None:
+    """Seconds per step are ticks between two clocks over 60; games without ticks keep the usual value."""
     clocks = np.zeros((2, 10), np.int64)
     clocks[:, 0] = 3600, 3592
     assert pace("soccer", clocks, 0.5) == pytest.approx(8 / 60)

@@ -1,4 +1,4 @@
-"""Films: their times, their pictures, what stands on them, and the sheet of key moments."""
+"""Videos of replays: frame times, frames, captions, and the contact sheet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.render.video import CELLS, PAUSE_S, Film, Moment, key_moments, lead, sheet, short_name
+from slipstream.envs.render.video import (
+    CELLS,
+    PAUSE_S,
+    FrameTime,
+    ReplayVideo,
+    contact_sheet,
+    key_moments,
+    lead,
+    short_name,
+)
 from slipstream.envs.soccer import layout as at
 from slipstream.errors import ConfigError
 from slipstream.runs.replays import Event, Replay, ReplayFacts, write
@@ -23,7 +32,7 @@ EVENTS = (Event(3, "touch", 0), Event(40, "shot", 0), Event(60, "save", 1), Even
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Replay]:
-    """Write a match of ten seconds in which nothing moves but the score, or a game of another env."""
+    """Write a replay of ten seconds in which only the score changes, or a replay of another env."""
 
     def made(env: str = "soccer", value: bool = True, **more: Any) -> Replay:
         snapshot = make_vector(EnvChoice(env), 1).snapshot()
@@ -37,9 +46,9 @@ def make(tmp_path: Path) -> Callable[..., Replay]:
             arrays["value"] = np.stack([np.linspace(-1, 1, LENGTH)] * agents, axis=1).astype(np.float32)
             arrays["value"][:, 1:] *= -1
         players = ("run:runs/a@1000", "scripted:rule")[:agents]
-        told = {"env": env, "seed": 1, "players": players, "teams": tuple(range(agents)), "outcome": 0} | more
+        facts_given = {"env": env, "seed": 1, "players": players, "teams": tuple(range(agents)), "outcome": 0} | more
         events = EVENTS if env == "soccer" else ()
-        facts = ReplayFacts.model_validate(told | {"length": LENGTH, "step_seconds": 1 / 15, "events": events})
+        facts = ReplayFacts.model_validate(facts_given | {"length": LENGTH, "step_seconds": 1 / 15, "events": events})
         write(tmp_path / "x.replay", facts, arrays, {})
         return Replay.open(tmp_path / "x.replay")
 
@@ -47,8 +56,8 @@ def make(tmp_path: Path) -> Callable[..., Replay]:
 
 
 def test_times(make: Callable[..., Replay]) -> None:
-    """At 30 pictures a second a step is two; each goal and the end are looked at for a while; twice as fast is half."""
-    film = Film(make(), (320, 180))
+    """At 30 fps a step has two frames, goals and the end add a pause, and double speed halves the frames."""
+    film = ReplayVideo(make(), (320, 180))
     times = list(film.moments(0, LENGTH, 30, 1.0))
     pause = round(PAUSE_S * 30)
     assert len(times) == 2 * LENGTH + 3 * pause
@@ -64,46 +73,46 @@ def test_times(make: Callable[..., Replay]) -> None:
 
 
 def test_the_score_over_time(make: Callable[..., Replay]) -> None:
-    """A goal counts when it has fallen, for the side of its agent."""
-    film = Film(make(), (320, 180))
+    """A goal counts from its step on, for the side of its agent."""
+    film = ReplayVideo(make(), (320, 180))
     assert [film.score(step) for step in (0, 80.5, 80.95, 81, 140)] == [[0, 0], [0, 0], [0, 1], [0, 1], [1, 1]]
 
 
 @pytest.mark.parametrize("size", [(320, 180), (960, 540), (300, 400)])
 def test_pictures(make: Callable[..., Replay], size: tuple[int, int]) -> None:
-    """Any size can be drawn, moving and standing still; a goal's banner is in the colour of who scored."""
-    film = Film(make(), size)
-    still = film.frame(Moment(5.0))
+    """Frames of any size can be drawn; the banner of a goal has the colour of the scoring side."""
+    film = ReplayVideo(make(), size)
+    still = film.frame(FrameTime(5.0))
     assert still.size == size and still.mode == "RGB"
-    goal = np.asarray(film.frame(Moment(80.999, 3.0, 0.5, EVENTS[3]))).astype(int)
+    goal = np.asarray(film.frame(FrameTime(80.999, 3.0, 0.5, EVENTS[3]))).astype(int)
     plain = np.asarray(still).astype(int)
     orange = [np.sum((frame[..., 0] > 240) & (frame[..., 2] < 80)) for frame in (goal, plain)]
     assert orange[0] > orange[1] + size[0]
 
 
 def test_the_played_part_is_bright(make: Callable[..., Replay]) -> None:
-    """The strips are brighter left of the time than right of it."""
-    film = Film(make(), (960, 540))
-    early, late = (np.asarray(film.frame(Moment(step)).convert("L")).astype(int)[-62:] for step in (5.0, 145.0))
+    """The strips are brighter left of the present step than right of it."""
+    film = ReplayVideo(make(), (960, 540))
+    early, late = (np.asarray(film.frame(FrameTime(step)).convert("L")).astype(int)[-62:] for step in (5.0, 145.0))
     assert late[:, 300:700].sum() > 1.3 * early[:, 300:700].sum()
 
 
 def test_one_side(make: Callable[..., Replay]) -> None:
-    """A lap is filmed too: no score, and the end says how long it took."""
-    film = Film(make("kart"), (320, 180))
-    assert film.frame(Moment(5.0)).size == (320, 180)
-    assert film._ending()[0] == "THE END" and film._underline(Moment(149.0, 0.0, 1.0)) == "a@1000   10.00 s"
+    """A lap has no score, and its last frames show the lap time."""
+    film = ReplayVideo(make("kart"), (320, 180))
+    assert film.frame(FrameTime(5.0)).size == (320, 180)
+    assert film._ending()[0] == "THE END" and film._underline(FrameTime(149.0, 0.0, 1.0)) == "a@1000   10.00 s"
     assert [moment.cause for moment in film.moments(148, LENGTH, 30, 1.0)][-1] is None
 
 
 def test_games_without_a_drawing(make: Callable[..., Replay]) -> None:
-    """They are refused, with what can be done."""
-    with pytest.raises(ConfigError, match=r"`recall` has no drawing.\nhint: leave the picture out"):
-        Film(make("recall", value=False))
+    """A game without a scene is an error with a hint."""
+    with pytest.raises(ConfigError, match=r"`recall` has no drawing"):
+        ReplayVideo(make("recall", value=False))
 
 
 def test_who_is_ahead() -> None:
-    """The mean of a side's own values, minus the other's; the largest is 1, and nobody's values are none."""
+    """The lead is the mean of a side's values minus the other's, scaled to 1; without values it is None."""
     sides = [np.array([True, False]), np.array([False, True])]
     value = np.array([[1.0, -1.0], [0.0, 0.0], [-4.0, 0.0]])
     assert lead(value, sides) == pytest.approx(np.array([0.5, 0.0, -1.0]))
@@ -117,27 +126,33 @@ def test_who_is_ahead() -> None:
 
 
 def test_names() -> None:
-    """A run is told by its folder and its version; others by their whole name."""
+    """A run is shortened to its folder and version; other names stay whole."""
     assert short_name("run:/long/way/to/soccer-2@best") == "soccer-2@best"
     assert short_name("scripted:rule") == "scripted:rule"
 
 
 def test_key_moments(make: Callable[..., Replay]) -> None:
-    """Goals, saves and shots come first, in their order; the rest of the sheet is filled evenly."""
-    film = Film(make(), (320, 180))
+    """Goals, saves and shots come first, in order of time; the rest of the sheet is evenly spaced."""
+    film = ReplayVideo(make(), (320, 180))
     times = key_moments(film)
     assert len(times) == CELLS and times == sorted(times)
-    told = [words for _, words in times if words]
-    assert told == ["first touch, a@1000", "shot, a@1000", "save, scripted:rule", "goal, scripted:rule", "goal, a@1000"]
-    page = sheet(film)
+    captions = [words for _, words in times if words]
+    assert captions == [
+        "first touch, a@1000",
+        "shot, a@1000",
+        "save, scripted:rule",
+        "goal, scripted:rule",
+        "goal, a@1000",
+    ]
+    page = contact_sheet(film)
     assert page.width > 320 and page.height > 180
 
 
 @pytest.mark.speed
 def test_films_are_quick(make: Callable[..., Replay]) -> None:
-    """At 960x540 at least 60 pictures a second are drawn."""
-    film = Film(make(), (960, 540))
+    """At 960x540 at least 60 frames per second are drawn."""
+    film = ReplayVideo(make(), (960, 540))
     began = time.perf_counter()
     for step in range(50):
-        film.frame(Moment(step + 0.3))
+        film.frame(FrameTime(step + 0.3))
     assert 50 / (time.perf_counter() - began) > 60

@@ -12,7 +12,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.scenes import draw, make_scene
-from slipstream.envs.render.video import Film, sheet
+from slipstream.envs.render.video import ReplayVideo, contact_sheet
 from slipstream.envs.rocket import layout as at
 from slipstream.errors import DemoError
 from slipstream.play.engine import ScheduledGame, play_scheduled
@@ -127,7 +127,7 @@ def test_a_replay_holds_the_match(tmp_path: Path) -> None:
     assert {event.agent for event in replay.facts.events if event.kind == "goal"} == {0}
     assert replay.labels("env/state")[:3] == ("ball.x", "ball.y", "ball.z")
     verify(replay)
-    assert sheet(Film(replay)).size[0] > 900
+    assert contact_sheet(ReplayVideo(replay)).size[0] > 900
 
 
 def test_matches_of_teams_are_kept_whatever_happens(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The actions: every control value can be reached in every mode."""
+"""Actions: every control value can be reached by every kind of action."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decoded(kind: str, actions: Array) -> set[tuple[float, ...]]:
 
 
 def test_discrete_table() -> None:
-    """The table has no double rows, and each steering goes with reverse, coast, forward, boost and drift."""
+    """The rows of the table are unique, and each steering value has reverse, coast, forward, boost and drift."""
     reached = decoded("discrete", np.arange(len(TABLE))[:, None])
     assert len(reached) == len(TABLE) == 18
     for steer in (-1, 0, 1):
@@ -37,8 +37,8 @@ def test_discrete_table() -> None:
 def test_multi_discrete() -> None:
     """All 36 combinations are reached."""
     options = np.array(list(itertools.product(range(3), range(3), range(2), range(2))))
-    wanted = set(itertools.product((-1, 0, 1), (-1, 0, 1), (0, 1), (0, 1)))
-    assert decoded("multi_discrete", options) == wanted
+    expected = set(itertools.product((-1, 0, 1), (-1, 0, 1), (0, 1), (0, 1)))
+    assert decoded("multi_discrete", options) == expected
 
 
 def test_continuous() -> None:

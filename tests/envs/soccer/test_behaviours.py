@@ -1,4 +1,4 @@
-"""What is counted about each car, by hand on constructed states."""
+"""Behaviour statistics of each car, computed by hand on constructed states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, SECOND = at.CARS, at.CARS + at.CAR_SIZE
 
 
 def arranged(decisions: int = 1) -> tuple[Soccer, Array, Rows]:
-    """A match that team 0 leads and that is over after so many decisions, its cars at rest near their corners."""
+    """A match that team 0 leads and that ends after `decisions`, with both cars at rest near their corners."""
     game = Soccer(1)
     s = game.state[0]
     for c, sign in ((FIRST, -1), (SECOND, 1)):
@@ -28,13 +28,16 @@ def arranged(decisions: int = 1) -> tuple[Soccer, Array, Rows]:
     return game, s, empty_rows(game.spec, 1)
 
 
-def told(
-    game: Soccer, out: Rows, decisions: int = 1, actions: tuple[int, int] = (COAST, COAST),
-    meddle: Callable[[int], None] = lambda decision: None,
-) -> list[dict[str, float]]:  # fmt: skip
-    """Play to the end of the match; `meddle` may change the state before each decision."""
+def statistics(
+    game: Soccer,
+    out: Rows,
+    decisions: int = 1,
+    actions: tuple[int, int] = (COAST, COAST),
+    change: Callable[[int], None] = lambda decision: None,
+) -> list[dict[str, float]]:
+    """The statistics of both cars at the end of the match; `change` may set the state before each decision."""
     for decision in range(decisions):
-        meddle(decision)
+        change(decision)
         assert not out.terminated.any()
         game.step(np.array(actions, np.int32)[:, None], out)
     assert out.terminated.all()
@@ -42,15 +45,15 @@ def told(
 
 
 def test_goals_are_the_teams() -> None:
-    """What one team scored the other conceded."""
+    """The goals of one team are conceded by the other."""
     game, _, out = arranged()
-    first, second = told(game, out)
+    first, second = statistics(game, out)
     assert (first["goals"], first["conceded"], second["goals"], second["conceded"]) == (4, 1, 1, 4)
     assert game.spec.behaviours == BEHAVIOURS
 
 
 @pytest.mark.parametrize(
-    ("car", "ball", "wanted"),
+    ("car", "ball", "expected"),
     [
         pytest.param((-5, 0, 25, 0, 1, 0), (0, 0, 0, 0), {"touches": 1, "shots": 1, "saves": 0}, id="shot"),
         pytest.param((0, -5, 0, 25, 0, 1), (0, 0, 0, 0), {"touches": 1, "shots": 0, "saves": 0}, id="across"),
@@ -63,30 +66,30 @@ def test_goals_are_the_teams() -> None:
         pytest.param((-30, -10, 0, 0, 1, 0), (-37, 0, -40, 0), {"touches": 0, "shots": 0, "saves": 0}, id="no touch"),
     ],
 )
-def test_touches_shots_and_saves(car: Any, ball: Any, wanted: dict[str, float]) -> None:
-    """A shot rolls into the other goal when left alone; a save turns away what would have rolled into the own."""
+def test_touches_shots_and_saves(car: Any, ball: Any, expected: dict[str, float]) -> None:
+    """A shot would roll into the opponents' goal; a save stops a ball that would have rolled into the own goal."""
     game, s, out = arranged()
     s[FIRST : FIRST + 6], s[at.BALL : at.BALL + 4] = car, ball
-    first, second = told(game, out)
-    assert {name: first[name] for name in wanted} == wanted
-    assert all(second[name] == 0 for name in wanted)
+    first, second = statistics(game, out)
+    assert {name: first[name] for name in expected} == expected
+    assert all(second[name] == 0 for name in expected)
 
 
 def test_a_goal_is_a_shot_of_whoever_sent_it() -> None:
-    """A ball that is hit over the line in the same decision counts as well, and an own goal is none."""
+    """A ball hit over the line in the same decision is a shot as well; an own goal is none."""
     for sign, shots in ((1, 1), (-1, 0)):
         game, s, out = arranged()
         s[at.BALL : at.BALL + 4] = (sign * 37, 0, sign * 10, 0)
         s[FIRST : FIRST + 6] = (sign * 33, 0, sign * 30, 0, sign, 0)
-        first, _ = told(game, out)
+        first, _ = statistics(game, out)
         assert (first["touches"], first["shots"], first["goals"] - 4) == (1, shots, sign > 0)
 
 
 def test_possession_goes_to_the_team_that_hit_last() -> None:
-    """Of ten decisions team 0 has those from the fifth to the eighth, team 1 the last two."""
+    """Team 0 has possession from the fifth to the eighth of ten decisions, team 1 in the last two."""
     game, s, out = arranged(10)
 
-    def meddle(decision: int) -> None:
+    def change(decision: int) -> None:
         if decision == 4:
             s[FIRST : FIRST + 6] = (-5, 0, 25, 0, 1, 0)
         if decision == 5:
@@ -94,12 +97,12 @@ def test_possession_goes_to_the_team_that_hit_last() -> None:
         if decision == 8:
             s[at.BALL : at.BALL + 4], s[SECOND : SECOND + 6] = (0, 0, 0, 0), (5, 0, -25, 0, -1, 0)
 
-    first, second = told(game, out, 10, meddle=meddle)
+    first, second = statistics(game, out, 10, change=change)
     assert (first["possession"], second["possession"]) == (pytest.approx(0.4), pytest.approx(0.2))
 
 
-def test_nobody_has_a_ball_that_both_hit_or_that_is_kicked_off() -> None:
-    """Two hits in one decision change nothing, and a goal takes possession from whoever had it."""
+def test_possession_after_simultaneous_hits_and_kick_offs() -> None:
+    """Hits of both teams in one decision change nothing, and a goal ends possession."""
     game, s, out = arranged(4)
     s[FIRST : FIRST + 6], s[SECOND : SECOND + 6] = (-5, 0, 25, 0, 1, 0), (5, 0, -25, 0, -1, 0)
 
@@ -107,46 +110,46 @@ def test_nobody_has_a_ball_that_both_hit_or_that_is_kicked_off() -> None:
         if decision == 1:
             s[FIRST : FIRST + 6], s[SECOND : SECOND + 6] = (-25, -18, 0, 0, 1, 0), (25, 18, 0, 0, -1, 0)
 
-    first, second = told(game, out, 4, meddle=part)
+    first, second = statistics(game, out, 4, change=part)
     assert (first["touches"], second["touches"]) == (1, 1)
     assert first["possession"] == second["possession"] == 0
 
     game, s, out = arranged(5)
 
-    def meddle(decision: int) -> None:
+    def change(decision: int) -> None:
         if decision == 0:
             s[at.BALL : at.BALL + 4], s[FIRST : FIRST + 6] = (37, 0, 10, 0), (33, 0, 30, 0, 1, 0)
 
-    first, _ = told(game, out, 5, meddle=meddle)
+    first, _ = statistics(game, out, 5, change=change)
     assert first["goals"] == 5 and first["possession"] == pytest.approx(1 / 5)
 
 
 def test_boost_is_counted_in_tanks() -> None:
-    """Ten decisions of four ticks burn 40 / 180 of a tank; an empty tank burns nothing; a pad in between is no gain."""
+    """Ten decisions of four ticks use 40 / 180 of a tank; an empty tank uses nothing; a pad does not reduce the use."""
     game, s, out = arranged(10)
     s[FIRST + at.BOOST] = 1.0
-    first, second = told(game, out, 10, (BOOST, BOOST))
+    first, second = statistics(game, out, 10, (BOOST, BOOST))
     assert first["boost_used"] == pytest.approx(40 / 180, rel=1e-4) and second["boost_used"] == 0
     game, s, out = arranged()
     s[FIRST : FIRST + 2], s[FIRST + at.BOOST] = (0, 20), 0.5
-    first, _ = told(game, out, 1, (BOOST, COAST))
+    first, _ = statistics(game, out, 1, (BOOST, COAST))
     assert first["boost_used"] == pytest.approx(4 / 180, rel=1e-4)
 
 
 def test_speed_and_distance_are_means() -> None:
-    """A car that is set to 10 units/s before each decision has 10 * 0.97 ** 4 after it; one at rest keeps its place."""
+    """A car set to 10 units/s before each decision has 10 * 0.97 ** 4 after it; a car at rest stays."""
     game, s, out = arranged(3)
 
-    def meddle(decision: int) -> None:
+    def change(decision: int) -> None:
         s[FIRST : FIRST + 4] = (-25, -18, 10, 0)
 
-    first, second = told(game, out, 3, meddle=meddle)
+    first, second = statistics(game, out, 3, change=change)
     assert first["speed"] == pytest.approx(10 * 0.97**4, rel=1e-4)
     assert second["speed"] == 0 and second["ball_distance"] == pytest.approx(np.hypot(25, 18), rel=1e-5)
 
 
-def test_counting_begins_anew_with_every_match() -> None:
-    """What was counted is that of one match, is told at its end only, and goes on from a snapshot."""
+def test_statistics_start_at_zero_in_every_match() -> None:
+    """Statistics belong to one match, are reported at its end only, and are part of a snapshot."""
     game, other = Soccer(4, match_seconds=2.0, seed=1), Soccer(4, match_seconds=2.0, seed=5)
     out, again = empty_rows(game.spec, 4), empty_rows(game.spec, 4)
     game.reset(out)

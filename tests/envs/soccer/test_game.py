@@ -1,4 +1,4 @@
-"""The environment as a whole: clock, ends, exact replay, and independence of how it is split."""
+"""The soccer environment: clock, ends, exact snapshots, and results that do not depend on how envs are split."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ COAST = 7
 
 
 def play(game: Soccer, actions: Array, out: Rows) -> list[Array]:
-    """Step through actions [T, rows, 1]; return all that was written, step by step."""
+    """Step through actions [T, rows, 1]; return everything that was written, step by step."""
     seen = []
     for action in actions:
         game.step(action, out)
-        ended = out.terminated[:, None] == 1  # outcome and final_obs mean something only there
+        ended = out.terminated[:, None] == 1  # outcome and final_obs are defined only there
         last = np.where(ended, np.column_stack([out.outcome, out.final_obs]), 0)
         seen.append(np.column_stack([out.obs, out.reward, out.terminated, last]))
     return seen
@@ -32,7 +32,7 @@ def random_actions(steps: int, rows: int) -> Array:
 
 
 def test_soccer_is_a_vector() -> None:
-    """The class fulfils the contract, and its spec says what it is."""
+    """The class fulfils the contract, and its spec is complete."""
     game = Soccer(3, team_size=2)
     assert isinstance(game, Vector)
     assert game.spec.name == "soccer:2v2" and Soccer(1).spec.name == "soccer"
@@ -42,7 +42,7 @@ def test_soccer_is_a_vector() -> None:
 
 
 def test_a_match_lasts_900_decisions_and_overtime_450() -> None:
-    """Nobody moves: 60 s, then 30 s of overtime, then a draw and a new match, with the last observation kept."""
+    """Without movement a match has 60 s, then 30 s of overtime, then a draw; the last observation is kept."""
     game = Soccer(2)
     out = empty_rows(game.spec, 2)
     game.reset(out)
@@ -60,7 +60,7 @@ def test_a_match_lasts_900_decisions_and_overtime_450() -> None:
 
 
 def test_a_lead_ends_the_match_on_time_and_a_golden_goal_at_once() -> None:
-    """With a lead there is no overtime; in overtime the first goal ends the match, and the winner is told."""
+    """With a lead there is no overtime; in overtime the first goal ends the match, and the outcome is written."""
     game = Soccer(2)
     out = empty_rows(game.spec, 2)
     game.clock[0, at.SCORE], game.clock[0, at.TICKS_LEFT] = 1, 4
@@ -84,17 +84,17 @@ def test_match_seconds_and_action_repeat_set_the_length() -> None:
 
 @pytest.mark.parametrize("team_size", [1, 3])
 def test_snapshot_and_restore_replay_exactly(team_size: int) -> None:
-    """From a snapshot the same actions give the same bits, over ends and kick-offs, in another object too."""
+    """From a snapshot the same actions give the same bits, over ends and kick-offs, also in another object."""
     game = Soccer(16, team_size=team_size, random_starts=0.3, match_seconds=4.0, seed=9)
     out = empty_rows(game.spec, 16)
     actions = random_actions(200, 32 * team_size)
     play(game, actions[:80], out)
     saved = game.snapshot()
-    wanted = play(game, actions[80:], out)
+    expected = play(game, actions[80:], out)
     for other in (game, Soccer(16, team_size=team_size, random_starts=0.3, match_seconds=4.0, seed=1)):
         other.restore(saved)
         seen = play(other, actions[80:], empty_rows(game.spec, 16))
-        assert all(np.array_equal(a, b) for a, b in zip(wanted, seen, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(expected, seen, strict=True))
 
 
 def test_how_envs_are_split_changes_nothing() -> None:
@@ -102,15 +102,15 @@ def test_how_envs_are_split_changes_nothing() -> None:
     actions = random_actions(150, 16)
     whole = Soccer(8, random_starts=0.5, match_seconds=5.0, seed=4)
     halves = [Soccer(4, random_starts=0.5, match_seconds=5.0, seed=4, first=k) for k in (0, 4)]
-    wanted = play(whole, actions, empty_rows(whole.spec, 8))
+    expected = play(whole, actions, empty_rows(whole.spec, 8))
     for k, half in enumerate(halves):
         seen = play(half, actions[:, 8 * k : 8 * k + 8].copy(), empty_rows(half.spec, 4))
-        assert all(np.array_equal(a[8 * k : 8 * k + 8], b) for a, b in zip(wanted, seen, strict=True))
+        assert all(np.array_equal(a[8 * k : 8 * k + 8], b) for a, b in zip(expected, seen, strict=True))
     assert not np.array_equal(Soccer(4, seed=5).state, Soccer(4, seed=6).state)
 
 
 def test_reset_starts_the_same_games_again() -> None:
-    """Reset goes back to the first match of the seed."""
+    """Reset begins the first match of the seed again."""
     game = Soccer(4, seed=2)
     out = empty_rows(game.spec, 4)
     game.reset(out)
@@ -121,7 +121,7 @@ def test_reset_starts_the_same_games_again() -> None:
 
 
 def test_reset_envs_starts_the_next_match_of_some() -> None:
-    """Only the named envs begin anew, whatever was in their state."""
+    """Only the named envs begin a new match, whatever their state was."""
     game = Soccer(4, seed=2)
     out = empty_rows(game.spec, 4)
     game.reset(out)
@@ -137,7 +137,7 @@ def test_reset_envs_starts_the_next_match_of_some() -> None:
 
 @pytest.mark.parametrize("team_size", [1, 3])
 def test_a_seed_begins_the_same_match_anywhere(team_size: int) -> None:
-    """In another slot of another vector and after other matches, goals and all, its states are the same to the bit."""
+    """A seed gives the same match bit for bit in any env of any vector, after any other matches."""
     settings: dict[str, Any] = {"team_size": team_size, "match_seconds": 6.0, "random_starts": 0.5}
     one, other = Soccer(3, seed=1, **settings), Soccer(5, seed=2, first=9, **settings)
     out, again = empty_rows(one.spec, 3), empty_rows(one.spec, 5)
@@ -163,14 +163,14 @@ def test_a_seed_begins_the_same_match_anywhere(team_size: int) -> None:
 
 
 def test_small_seeds_are_far_apart() -> None:
-    """Seeds 0, 1, 2 ... begin different matches, as spread as any, and one that is too large is refused."""
+    """Seeds 0, 1, 2 ... give independent matches, and a seed that is too large is an error."""
     game = Soccer(1000, random_starts=1.0)
     out = empty_rows(game.spec, 1000)
     game.reset_envs(range(1000), out, seeds=range(1000))
     places = game.state[:, at.BALL]
     assert len(np.unique(places)) > 990 and abs(places.mean()) < 1.5 and 12 < places.std() < 17
     assert abs(np.corrcoef(places[:-1], places[1:])[0, 1]) < 0.1
-    assert 0.45 < (game.clock[:, at.KEY] & 1).mean() < 0.55, "who hits first is shared out"
+    assert 0.45 < (game.clock[:, at.KEY] & 1).mean() < 0.55, "both hit orders are equally frequent"
     with pytest.raises(ConfigError) as caught:
         game.reset_envs([0], out, seeds=[2**48])
     assert caught.value.message == "281474976710656 is not a valid seed of a game."
@@ -178,7 +178,7 @@ def test_small_seeds_are_far_apart() -> None:
 
 
 def test_kick_offs_are_symmetric_and_varied() -> None:
-    """At a kick-off each car has a counterpart at the opposite point, and places differ from match to match."""
+    """At a kick-off each car has a counterpart at the opposite point, and positions differ from match to match."""
     game = Soccer(200, team_size=2)
     cars = game.state[:, at.CARS :].reshape(200, 2, 2, at.CAR_SIZE)
     assert np.array_equal(cars[:, 0, :, : at.HY + 1], -cars[:, 1, :, : at.HY + 1])
@@ -188,7 +188,7 @@ def test_kick_offs_are_symmetric_and_varied() -> None:
 
 
 def test_random_starts_spread_over_the_arena() -> None:
-    """With random_starts = 1 ball and cars are anywhere, moving, with any fuel."""
+    """With random_starts = 1 ball and cars are anywhere, moving, with any amount of boost."""
     s = Soccer(1000, random_starts=1.0).state
     assert s[:, at.X].std() > 12 and s[:, at.Y].std() > 8 and s[:, at.VX].std() > 4
     assert s[:, at.CARS + at.BOOST].std() > 0.2 and s[:, at.CARS + at.HX].std() > 0.5

@@ -1,4 +1,4 @@
-"""The observations: both sides see the same game, in named places."""
+"""Observations: equal for both teams in mirrored states, and in the documented columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.envs.soccer.game import Soccer
 
 
 def mirror(state: Array, clock: Array, team_size: int) -> tuple[Array, Array]:
-    """Turn the arena by 180 degrees and let the teams change sides."""
+    """Rotate the arena by 180 degrees and swap the teams."""
     turned, swapped = state.copy(), clock.copy()
     turned[:, at.BALL : at.BALL + 4] *= -1
     for pad in range(at.PADS):
@@ -27,7 +27,7 @@ def mirror(state: Array, clock: Array, team_size: int) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("team_size", [1, 2, 3])
 def test_mirrored_state_gives_the_other_side(team_size: int) -> None:
-    """Mirroring a state gives each car exactly what its counterpart saw."""
+    """In a mirrored state each car has exactly its counterpart's observation."""
     envs = 200
     game = Soccer(envs, team_size=team_size, random_starts=1.0)
     out = empty_rows(game.spec, envs)
@@ -49,12 +49,12 @@ def test_sizes() -> None:
 
 
 def test_named_places() -> None:
-    """Ball, goals, pads and the other car are where the layout says, in the own frame."""
+    """Ball, goals, pads and the other car are in the documented columns, in the own frame."""
     game = Soccer(1)
     s = game.state[0]
     s[at.BALL : at.BALL + 4] = (10, 5, 4, -8)
     c, o = at.CARS, at.CARS + at.CAR_SIZE
-    s[c : c + 8] = (10, -5, 0, 20, 0, 1, 2.5, 0.5)  # looks along +y: left is -x
+    s[c : c + 8] = (10, -5, 0, 20, 0, 1, 2.5, 0.5)  # faces +y: left is -x
     s[o : o + 8] = (0, 0, 0, 0, -1, 0, 0, 0.25)
     game.clock[0, at.SCORE : at.SCORE + 2] = (2, 1)
     obs = np.zeros((2, 44), np.float32)

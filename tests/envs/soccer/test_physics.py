@@ -1,4 +1,4 @@
-"""The physics: compiled equals uncompiled, nothing escapes, cars and ball move as they should."""
+"""Physics: compiled equals uncompiled, bodies stay in the arena, cars and ball move as specified."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ assert not hasattr(batch.advance, "py_func")
 game.restore(given)
 out = empty_rows(game.spec, envs)
 game.step(given["action"], out)
-np.savez(sys.argv[2], obs=out.obs, reward=out.reward, terms=out.terms, told=out.behaviour, **game.snapshot())
+np.savez(sys.argv[2], obs=out.obs, reward=out.reward, terms=out.terms, statistics=out.behaviour, **game.snapshot())
 """
 
 
 def varied_states(envs: int, team_size: int) -> Soccer:
-    """Play on from random starts, then put many balls next to a car, a wall, a post or into a mouth."""
+    """Play from random starts, then place many balls next to a car, a wall, a post or in a goal mouth."""
     game = Soccer(envs, team_size=team_size, random_starts=0.5, seed=3)
     out = empty_rows(game.spec, envs)
     rng = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def compare(tmp_path: Path, envs: int, team_size: int) -> dict[str, float]:
     compiled.restore(game.snapshot())
     out = empty_rows(compiled.spec, envs)
     compiled.step(action, out)
-    mine = {"obs": out.obs, "reward": out.reward, "terms": out.terms, "told": out.behaviour} | compiled.snapshot()
+    mine = {"obs": out.obs, "reward": out.reward, "terms": out.terms, "statistics": out.behaviour} | compiled.snapshot()
     theirs = np.load(tmp_path / "out.npz")
     return {name: float(np.abs(values - theirs[name]).max()) for name, values in mine.items()}
 
@@ -85,7 +85,7 @@ def test_compiled_equals_uncompiled_in_teams(tmp_path: Path) -> None:
 
 
 def test_nothing_escapes() -> None:
-    """Over long wild play all bodies stay in the arena, speeds stay bounded, and every number is finite."""
+    """In long random play all bodies stay in the arena, speeds stay bounded, and every number is finite."""
     envs = 64
     for team_size in (1, 3):
         game = Soccer(envs, team_size=team_size, random_starts=0.5, actions="continuous")
@@ -114,7 +114,7 @@ def test_nothing_escapes() -> None:
 
 
 def lone_car(**columns: float) -> tuple[Soccer, Array]:
-    """Return a game with car 0 in the middle looking along +x, the ball and the other car out of its way."""
+    """Return a game with car 0 in the middle facing +x, and the ball and the other car out of its way."""
     game = Soccer(1, actions="continuous", match_seconds=600)
     s = game.state[0]
     s[at.BALL : at.BALL + 4] = (-20, 20, 0, 0)
@@ -165,7 +165,7 @@ def test_steer_left_is_counter_clockwise() -> None:
 
 
 def test_a_hit_sends_the_ball_off_faster_than_the_car() -> None:
-    """A car that drives into a resting ball kicks it along its way, and loses speed itself."""
+    """A car that drives into a resting ball kicks it forward and loses speed itself."""
     game, s = lone_car(VX=25.0)
     s[at.BALL : at.BALL + 2] = (-24.5, 0)
     drive(game, (0, 0, -1, -1), 1)
@@ -175,7 +175,7 @@ def test_a_hit_sends_the_ball_off_faster_than_the_car() -> None:
 
 
 def test_pads_fill_the_tank_and_come_back() -> None:
-    """Driving over the big pad fills the tank; the pad is gone for 10 s and then back."""
+    """Driving over the big pad fills the tank; the pad returns after 10 s."""
     game, s = lone_car(X=0.0, Y=20.0, BOOST=0.0)
     drive(game, (0, 0, -1, -1), 2)
     assert s[at.CARS + at.BOOST] == 1

@@ -1,4 +1,4 @@
-"""The reward terms: signs and sums against arithmetic by hand, and a user's own term."""
+"""Reward terms: signs and sums computed by hand, and a user's own term."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def coast(game: Soccer, out: Rows, steps: int = 1) -> Array:
 
 
 def test_a_goal_is_good_for_one_side_and_bad_for_the_other() -> None:
-    """A ball into the goal at +x gives +1 to team 0 and -1 to team 1, counts, and is followed by a kick-off."""
+    """A goal at +x gives +1 to team 0 and -1 to team 1, is added to the score, and is followed by a kick-off."""
     for side in (1, -1):
         game, s, out = still()
         s[at.BALL : at.BALL + 4] = (side * 37, 0, side * 40, 0)
@@ -51,7 +51,7 @@ def test_a_goal_is_good_for_one_side_and_bad_for_the_other() -> None:
 
 
 def test_ball_to_goal_telescopes_and_is_zero_sum() -> None:
-    """The ball's way sums to the change of its place, whatever the repeat, and one side's gain is the other's loss."""
+    """The ball's progress sums to the change of its position for any action repeat, and is zero-sum."""
     sums = []
     for repeat in (2, 4):
         game, s, out = still(action_repeat=repeat)
@@ -84,7 +84,7 @@ def test_car_to_ball_is_the_cars_own_way() -> None:
 
 
 def test_touch_is_the_change_of_the_balls_speed() -> None:
-    """A hit that sends a resting ball off at v gives about v / 60 to the car that hit it, and nothing to the other."""
+    """A hit that gives a resting ball speed v gives about v / 60 to the car that hit it, and 0 to the other."""
     game, s, out = still()
     s[at.CARS : at.CARS + 8] = (-5, 0, 25, 0, 1, 0, 0, 0)
     terms = coast(game, out)[:, TERMS.index("touch")]
@@ -93,7 +93,7 @@ def test_touch_is_the_change_of_the_balls_speed() -> None:
 
 
 def test_boost_gain_counts_pads_only() -> None:
-    """Fuel from a pad counts, fuel burnt does not."""
+    """Boost taken from a pad counts, boost used does not."""
     game, s, out = still()
     s[at.CARS : at.CARS + 2] = (0, 20)
     assert coast(game, out, 2)[0, TERMS.index("boost_gain")] == 1
@@ -103,14 +103,14 @@ def test_boost_gain_counts_pads_only() -> None:
 
 
 def test_win_comes_with_the_end() -> None:
-    """The side that leads when the time is up gets +1, the other -1, and a draw gives 0."""
-    for score, wanted in (((2, 1), (1, -1)), ((0, 3), (-1, 1)), ((1, 1), (0, 0))):
+    """The team that leads at the end gets +1, the other -1, and a draw gives 0."""
+    for score, expected in (((2, 1), (1, -1)), ((0, 3), (-1, 1)), ((1, 1), (0, 0))):
         game, _, out = still()
         game.clock[0, at.SCORE : at.SCORE + 2] = score
         game.clock[0, at.TICKS_LEFT] = 4
         game.clock[0, at.OVERTIME] = score[0] == score[1]
-        assert coast(game, out)[:, TERMS.index("win")].tolist() == list(wanted)
-        assert out.terminated.tolist() == [1, 1] and out.outcome.tolist() == list(wanted)
+        assert coast(game, out)[:, TERMS.index("win")].tolist() == list(expected)
+        assert out.terminated.tolist() == [1, 1] and out.outcome.tolist() == list(expected)
 
 
 def test_reward_is_the_weighted_sum_of_its_terms() -> None:
@@ -125,21 +125,21 @@ def test_reward_is_the_weighted_sum_of_its_terms() -> None:
 
 
 def test_sparse_counts_goals_and_wins_only() -> None:
-    """In sparse mode nothing but goals and the result is rewarded, and a weight given by hand wins over the mode."""
+    """In sparse mode only goals and the result are rewarded, and an explicit weight overrides the mode."""
     assert dict(zip(TERMS, Soccer(1, rewards=SPARSE).payout.weights.tolist(), strict=True)) == {
         name: WEIGHTS["sparse"].get(name, 0.0) for name in TERMS
     }
-    mended = RewardSettings(mode="sparse", weights={"touch": 0.5})
-    assert Soccer(1, rewards=mended).payout.weights[TERMS.index("touch")] == 0.5
+    overridden = RewardSettings(mode="sparse", weights={"touch": 0.5})
+    assert Soccer(1, rewards=overridden).payout.weights[TERMS.index("touch")] == 0.5
 
 
 def test_every_term_is_in_one_group() -> None:
-    """No term is left out of the groups, and none is in two."""
+    """Every term is in exactly one group."""
     assert sorted(name for held in SCHEME.groups.values() for name in held) == sorted(TERMS)
 
 
 def test_aim_is_the_balls_speed_towards_the_goal() -> None:
-    """A ball at 30 units/s straight at the goal of team 1 is half the fastest for team 0, and its loss for team 1."""
+    """A ball at 30 units/s straight at team 1's goal gives 0.5 to team 0 and -0.5 to team 1."""
     game, s, out = still()
     s[at.BALL : at.BALL + 4] = (0, 0, 30, 0)
     aim = coast(game, out)[:, TERMS.index("aim")]
@@ -158,7 +158,7 @@ def test_a_save_turns_away_a_ball_that_would_have_rolled_in(speed: float, saved:
 
 
 def test_waste_idling_and_conceding_cost() -> None:
-    """Fuel burnt at top speed, standing still and the others' goal are paid for; the first two only by who does it."""
+    """Boost used at top speed, standing still and conceding are penalised; the first two only for the car itself."""
     game, s, out = still(actions="continuous")
     s[at.CARS : at.CARS + 8] = (-20, 15, 39, 0, 1, 0, 0, 1)
     game.step(np.array([[1, 0, 1, -1], [0, 0, -1, -1]], np.float32), out)
@@ -170,7 +170,7 @@ def test_waste_idling_and_conceding_cost() -> None:
 
 
 def test_goal_side_is_between_the_ball_and_the_own_goal() -> None:
-    """A car behind the ball has it, one that was passed has not."""
+    """A car between its own goal and the ball gets 1, a car beyond the ball gets 0."""
     game, s, out = still()
     s[at.BALL : at.BALL + 4] = (28, 0, 0, 0)
     assert coast(game, out)[:, TERMS.index("goal_side")].tolist() == [1, 0]
@@ -178,7 +178,7 @@ def test_goal_side_is_between_the_ball_and_the_own_goal() -> None:
 
 @pytest.mark.parametrize(("team_size", "mixed"), [(1, False), (2, False), (3, True)])
 def test_shaped_returns_telescope_over_whole_matches(team_size: int, mixed: bool) -> None:
-    """In matches really played, goals and kick-offs anywhere included, the discounted sum is minus the first potential.
+    """Over matches with goals and random kick-offs the discounted sum is minus the initial potential.
 
     Potentials are written out here once more, from the states that the decisions saw. Rows without a car earn nothing.
     """
@@ -227,7 +227,7 @@ def test_shaped_returns_telescope_over_whole_matches(team_size: int, mixed: bool
 
 
 def test_potentials_leave_the_other_terms_alone() -> None:
-    """The same games pay the same goals, wins and touches with and without; only the terms with potentials differ."""
+    """With and without potentials the same games give the same other terms; only potential-based terms differ."""
     sums = []
     for potential in (False, True):
         game = Soccer(8, rewards=RewardSettings(potential=potential), random_starts=1.0)
@@ -263,7 +263,7 @@ def test_a_users_term_is_compiled_and_logged() -> None:
 
 
 def test_a_users_term_sees_the_state_before_the_kick_off() -> None:
-    """When a goal is scored a user's term still sees the ball in the goal."""
+    """When a goal is scored, a user's term gets the state with the ball in the goal."""
 
     def depth(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
         return abs(after[0])
@@ -274,7 +274,7 @@ def test_a_users_term_sees_the_state_before_the_kick_off() -> None:
 
 
 def test_nan_of_a_users_term_stays_in_its_envs() -> None:
-    """A term that is not finite shows in its own column and rows, for the collector to mask and name."""
+    """A non-finite value appears in the column and rows of its term, where the collector masks and reports it."""
     game = Soccer(64, extra_terms={"never": never})
     out = empty_rows(game.spec, 64)
     game.state[3:, at.VX] = 5.0
@@ -285,7 +285,7 @@ def test_nan_of_a_users_term_stays_in_its_envs() -> None:
 
 
 def test_wrong_weights_and_terms_are_config_errors() -> None:
-    """An unknown weight, a taken name and a function that cannot be compiled are said with a hint."""
+    """An unknown weight, a duplicate name and a function that cannot be compiled are errors with a hint."""
     with pytest.raises(ConfigError) as caught:
         Soccer(1, rewards=RewardSettings(weights={"tuch": 1.0}))
     assert caught.value.message == "Unknown setting `rewards.weights.tuch`. Did you mean `rewards.weights.touch`?"

@@ -1,4 +1,4 @@
-"""The scripted players: strong enough, the same in every action mode, and frozen."""
+"""Scripted players: strength, equality in every kind of action, and frozen behaviour."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_games_have_goals() -> None:
 
 @pytest.mark.parametrize("team_size", [2, 3])
 def test_rule_beats_chaser_in_teams(team_size: int) -> None:
-    """The players know what to do with mates too."""
+    """The players are as strong in teams."""
     assert speed.match("rule", "chaser", 100, seed=1, team_size=team_size)["score"] >= 0.75
 
 
@@ -117,7 +117,7 @@ def digest(first: str, second: str) -> str:
 
 @pytest.mark.parametrize("pair", FROZEN)
 def test_behaviour_is_frozen(pair: str) -> None:
-    """100 games of each pairing are bit for bit those of when the players were frozen."""
+    """100 games of each pairing are bit for bit those of the frozen hash."""
     assert digest(*pair.split()) == FROZEN[pair]
 
 

@@ -1,4 +1,4 @@
-"""Soccer's tasks: team sizes, starts and tempo from match to match, and one game of all sizes."""
+"""Soccer's tasks: team sizes, starts and decision length from match to match, and the mixed variant."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ TWELVE = tuple(f"{n}v{n}{option}" for n in (1, 2, 3) for option in ("", " scatte
 
 
 def coast(game: Soccer) -> Array:
-    """Actions of cars that roll."""
+    """Actions of cars that coast."""
     return np.full((game.envs * game.spec.agents, 1), COAST, np.int32)
 
 
 def number(name: str) -> int:
-    """The number of a task of the mixed game."""
+    """The index of a task of the mixed variant."""
     return TWELVE.index(name)
 
 
 def test_what_each_variant_has() -> None:
-    """A fixed variant has the four tasks of its size and its plain one as target; mixed has all twelve and three."""
+    """A fixed variant has the four tasks of its size and one target; mixed has all twelve tasks and three targets."""
     fixed, mixed = Soccer(1, team_size=2).spec, Soccer(1, mixed=True).spec
     assert fixed.tasks == ("2v2", "2v2 scattered", "2v2 slow", "2v2 scattered slow") and fixed.target == ("2v2",)
     assert mixed.tasks == TWELVE and mixed.target == ("1v1", "2v2", "3v3")
@@ -36,7 +36,7 @@ def test_what_each_variant_has() -> None:
 
 
 def test_a_task_begins_with_the_next_match() -> None:
-    """A present match goes on as it is; the next one, by its end or by a reset, is of the task; -1 is the target."""
+    """A new task applies from the next match on, after an end or a reset; -1 is the target."""
     game = Soccer(3, mixed=True, match_seconds=1.0)
     out = empty_rows(game.spec, 3)
     game.reset(out)
@@ -83,7 +83,7 @@ def test_scattered_kicks_off_from_anywhere_every_time() -> None:
 
 
 def test_the_target_can_be_chosen() -> None:
-    """`env.target` restricts what is played without a task; a name that is unknown is answered with all there are."""
+    """`env.target` restricts the matches without a given task; an unknown name is an error that lists all."""
     game = Soccer(4, mixed=True, target=("3v3", "1v1 slow"), first=1)
     assert game.spec.target == ("3v3", "1v1 slow")
     out = empty_rows(game.spec, 4)
@@ -99,14 +99,14 @@ def test_the_target_can_be_chosen() -> None:
 
 
 def columns(size: int) -> Array:
-    """Where in a mixed observation stands what one of a fixed size holds."""
+    """The columns of a mixed observation that hold those of a fixed size."""
     others = [k for k in range(5) if k < size - 1 or 2 <= k < 2 + size]
     return np.concatenate([np.arange(at.O_OTHERS), *(at.O_OTHERS + 8 * k + np.arange(8) for k in others)])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_mixed_plays_the_same_matches(size: int) -> None:
-    """From the same seeds and by the same players, all that happens is as in the fixed size, to the bit."""
+    """From the same seeds the mixed variant plays the same matches as the fixed size, bit for bit."""
     envs = 12
     fixed, mixed = (
         Soccer(envs, team_size=size, match_seconds=20.0),
@@ -140,7 +140,7 @@ def test_mixed_plays_the_same_matches(size: int) -> None:
 
 
 def test_absent_cars_are_not_rows_that_act() -> None:
-    """They see nothing, earn nothing, are counted nothing, and end with the match; the flags say who is there."""
+    """Rows without a car have zero observations, rewards and statistics, end with the match, and are flagged."""
     game = Soccer(3, mixed=True, match_seconds=2.0, seed=2)
     out = empty_rows(game.spec, 3)
     game.reset(out)
@@ -171,7 +171,7 @@ def test_absent_cars_are_not_rows_that_act() -> None:
 
 
 def test_mixed_goes_on_from_a_snapshot() -> None:
-    """Tasks that are played and tasks that are due are part of it: sizes change from match to match as they would."""
+    """Present and next tasks are part of a snapshot: sizes change from match to match as without it."""
     settings: dict[str, Any] = {"mixed": True, "match_seconds": 1.5, "random_starts": 0.3}
     one, other = Soccer(8, seed=1, **settings), Soccer(8, seed=2, **settings)
     out, again = empty_rows(one.spec, 8), empty_rows(one.spec, 8)
@@ -181,10 +181,10 @@ def test_mixed_goes_on_from_a_snapshot() -> None:
     for step in range(120):
         action = rng.integers(0, 18, (48, 1)).astype(np.int32)
         if step % 9 == 0:
-            wanted = rng.integers(-1, 12, 8)
-            one.assign(wanted)
+            tasks = rng.integers(-1, 12, 8)
+            one.assign(tasks)
             if step > 30:
-                other.assign(wanted)
+                other.assign(tasks)
         if step == 30:
             other.restore(one.snapshot())
         one.step(action, out)
@@ -197,7 +197,7 @@ def test_mixed_goes_on_from_a_snapshot() -> None:
 
 
 def test_rewards_of_teams_are_shared_among_those_who_play() -> None:
-    """A user's term is told the match's own size, and with team spirit 1 two cars share what they earn."""
+    """A user's term gets the team size of the match, and with team spirit 1 two cars share their rewards."""
     from slipstream.settings import RewardSettings
 
     def size(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
@@ -209,8 +209,12 @@ def test_rewards_of_teams_are_shared_among_those_who_play() -> None:
     game.reset(out)
     game.step(coast(game), out)
     assert out.terms[:, -1].reshape(3, 6).tolist() == [
-        [10, 0, 0, 11, 0, 0], [20, 21, 0, 22, 23, 0], [30, 31, 32, 33, 34, 35],
-    ]  # fmt: skip
+        [10, 0, 0, 11, 0, 0],
+        [20, 21, 0, 22, 23, 0],
+        [30, 31, 32, 33, 34, 35],
+    ]
     assert out.reward.reshape(3, 6).tolist() == [
-        [10, 0, 0, 11, 0, 0], [20.5, 20.5, 0, 22.5, 22.5, 0], [31, 31, 31, 34, 34, 34],
-    ]  # fmt: skip
+        [10, 0, 0, 11, 0, 0],
+        [20.5, 20.5, 0, 22.5, 22.5, 0],
+        [31, 31, 31, 34, 34, 34],
+    ]

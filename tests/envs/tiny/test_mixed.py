@@ -1,4 +1,4 @@
-"""Mixed: three fields, three answers, and what each kind of action is paid."""
+"""Mixed: three fields, three answers, and the rewards of each kind of action."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORACLE = games()["mixed"].scripted["oracle"]
 
 
 def answers(obs: Array) -> Array:
-    """The right options [rows, 3], read off the fields in plain Python."""
+    """The right options [rows, 3], computed from the fields in plain Python."""
     found = []
     for row in obs:
         seen = OBS.split(row)
@@ -25,8 +25,8 @@ def answers(obs: Array) -> Array:
     return np.array(found)
 
 
-def test_a_scene_has_an_image_a_vector_and_tokens() -> None:
-    """12 x 12 pixels, four numbers in [-1, 1), and two to six tokens before those that are not there."""
+def test_an_observation_has_an_image_a_vector_and_tokens() -> None:
+    """12 x 12 pixels, four numbers in [-1, 1), and two to six present tokens before the absent ones."""
     game = make("multi", 200)
     assert game.spec.obs.fields == (
         ObsField("vector", "vector", (4,)),
@@ -46,8 +46,8 @@ def test_a_scene_has_an_image_a_vector_and_tokens() -> None:
     assert not out.obs[:, 178:].any()
 
 
-def test_answers_are_spread_and_free_of_each_other() -> None:
-    """Each of the 64 combinations comes up, in about a 64th of the scenes."""
+def test_answers_are_uniform_and_independent() -> None:
+    """Each of the 64 combinations of answers occurs about equally often."""
     game = make("multi", 6400)
     out = empty_rows(game.spec, 6400)
     game.reset(out)
@@ -71,8 +71,8 @@ def test_each_right_answer_is_a_third() -> None:
     assert out.reward.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
 
 
-def test_closeness_is_paid() -> None:
-    """The options are -3/4, -1/4, 1/4 and 3/4; what is missed is lost, and what is out of bounds is cut."""
+def test_continuous_answers_are_rewarded_by_distance() -> None:
+    """The answers are -3/4, -1/4, 1/4 and 3/4; distance is subtracted, and actions are clipped to their bounds."""
     game = make("continuous", 3)
     assert game.spec.action == ActionSpec("continuous", (), (-1, -1, -1), (1, 1, 1))
     out = empty_rows(game.spec, 3)
@@ -85,8 +85,8 @@ def test_closeness_is_paid() -> None:
     assert out.reward.tolist() == pytest.approx([1, 1 - 0.1, 1 - (1 - right[2, 2]) / 3])
 
 
-def test_a_team_has_two_scenes_and_may_not_err_everywhere() -> None:
-    """Both agents see and earn for themselves; each part has one wrong option barred, and never the right one."""
+def test_the_team_variant_masks_one_wrong_answer() -> None:
+    """Both agents observe and earn on their own; in each part one wrong option is masked, never the right one."""
     game = make("team", 50)
     assert game.spec.teams == (0, 0)
     assert game.spec.action == ActionSpec("multi_discrete", (4, 4, 4), masked=True)
@@ -108,7 +108,7 @@ def test_a_team_has_two_scenes_and_may_not_err_everywhere() -> None:
 
 @pytest.mark.parametrize("variant", ["multi", "continuous", "team"])
 def test_the_oracle_earns_eight(variant: str) -> None:
-    """Every episode of the oracle is paid in full."""
+    """The oracle earns 8 in every episode."""
     game = make(variant, 20)
     rows = 20 * game.spec.agents
     out, action = empty_rows(game.spec, 20), np.zeros((rows, 3), game.spec.action.dtype)

@@ -1,4 +1,4 @@
-"""Pixels: what the image shows is what pays, and the oracle plays the optimum."""
+"""Pixels: the image decides the reward, and the oracle plays the optimum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.envs.tiny.pixels import brightest_quarter, make
 
 
 def test_the_quarter_of_the_brightest_pixel() -> None:
-    """0 and 1 are above, 2 and 3 below, left first; the middle lines belong to the later ones."""
+    """0 and 1 are above, 2 and 3 below, left first; the middle lines belong to the later quarters."""
     images = np.zeros((5, 12, 12), np.uint8)
     for row, (y, x) in enumerate([(5, 5), (0, 6), (6, 5), (11, 11), (6, 6)]):
         images[row, y, x] = 9
@@ -40,7 +40,7 @@ def test_an_image_is_noise_and_one_bright_square(side: int, size: int) -> None:
 
 @pytest.mark.parametrize("variant", ["12", "84"])
 def test_the_oracle_earns_eight(variant: str) -> None:
-    """Every episode of the oracle is paid in full; its opposite earns nothing, and so does nobody in between."""
+    """The oracle earns 8 in every episode, and wrong answers earn 0."""
     game, oracle = make(variant, 32), games()["pixels"].scripted["oracle"]
     out, action = empty_rows(game.spec, 32), np.zeros((32, 1), np.int32)
     game.reset(out)
@@ -55,8 +55,8 @@ def test_the_oracle_earns_eight(variant: str) -> None:
         assert earned.tolist() == [0] * 8 + [8] * 24
 
 
-def test_one_answer_for_all_is_right_in_a_quarter_of_scenes() -> None:
-    """Quarters are equally frequent, and one scene says nothing about the next."""
+def test_a_constant_answer_is_right_in_a_quarter_of_steps() -> None:
+    """Quarters are equally frequent and independent from step to step."""
     game = make("12", 500)
     out = empty_rows(game.spec, 500)
     game.reset(out)

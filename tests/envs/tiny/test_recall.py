@@ -1,4 +1,4 @@
-"""Recall: what is shown when, what pays, and that only a memory helps."""
+"""Recall: observations, rewards, and that only a memory helps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.envs.tiny.recall import make
 
 @pytest.mark.parametrize("delay", [2, 8, 32])
 def test_a_cue_a_wait_and_a_question(delay: int) -> None:
-    """The cue is there once, then nothing for so many steps, then the question; its answer ends the episode."""
+    """The cue is shown once, then nothing for `delay` steps, then the question; the answer ends the episode."""
     game = make(str(delay), 4)
     out = empty_rows(game.spec, 4)
     game.reset(out)
@@ -32,7 +32,7 @@ def test_a_cue_a_wait_and_a_question(delay: int) -> None:
 
 
 def returns(answer: Any, variant: str = "2", episodes: int = 3000) -> Any:
-    """What an answer of (first observation, last observation, numbers of envs) earns in each episode."""
+    """The return of each episode for an answer computed from first observation, last observation and env index."""
     game = make(variant, 100)
     out = empty_rows(game.spec, 100)
     game.reset(out)
@@ -46,8 +46,8 @@ def returns(answer: Any, variant: str = "2", episodes: int = 3000) -> Any:
     return np.concatenate(earned)
 
 
-def test_who_remembers_earns_everything() -> None:
-    """The optimum is 1 in every episode."""
+def test_the_cue_earns_the_optimum() -> None:
+    """Answering with the cue earns 1 in every episode."""
     assert (returns(lambda first, last, env: first[:, :2].argmax(axis=1)) == 1).all()
 
 
@@ -60,13 +60,13 @@ def test_who_remembers_earns_everything() -> None:
     ],
     ids=["zero", "one", "by env"],
 )
-def test_who_ignores_the_cue_earns_nothing(answer: Any) -> None:
-    """What can be said without the cue is right half of the time: 0 on average (here within four deviations)."""
+def test_answers_without_the_cue_earn_nothing_on_average(answer: Any) -> None:
+    """An answer without the cue is right half of the time: 0 on average, here within four standard errors."""
     assert abs(returns(answer).mean()) < 4 / np.sqrt(3000)
 
 
-def test_the_masked_game_waits_until_it_is_asked() -> None:
-    """Only waiting is allowed before the question, and only answers there; also after an end."""
+def test_the_mask_of_the_masked_variant() -> None:
+    """Only waiting is allowed before the question, and only answers at it, also in later episodes."""
     game = make("masked", 3)
     assert game.spec.action == ActionSpec("discrete", (3,), masked=True)
     out = empty_rows(game.spec, 3)

@@ -1,24 +1,28 @@
-"""Kart's three ways to act, each decoded to steer and throttle."""
+"""Kart's three kinds of actions, each decoded to steer and throttle; and its keyboard controls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array
+from slipstream.envs.controls import driving_action
 from slipstream.envs.kart.layout import STEER, THROTTLE, F
 from slipstream.envs.soccer.actions import clip
 from slipstream.system.numba_compile import Number, inlined
 
-TABLE = np.array(list(product((-1, 0, 1), repeat=2)), np.float32)  # [9, 2]: steer, throttle
+CONTROLS = ("steer", "throttle")
+"""The columns of `TABLE`, and the parts of the other two kinds of actions; steer 1 is to the left."""
+TABLE = np.array(list(product((-1, 0, 1), repeat=2)), np.float32)  # [9, 2]
 SPECS = {
     "discrete": ActionSpec("discrete", sizes=(len(TABLE),)),
     "multi_discrete": ActionSpec("multi_discrete", sizes=(3, 3)),
     "continuous": ActionSpec("continuous", low=(-1.0, -1.0), high=(1.0, 1.0)),
 }
 KINDS = tuple(SPECS)
-"""The place of a kind here is its number in the kernels."""
+"""The index of a kind is its number in the kernels."""
 DISCRETE, _, CONTINUOUS = range(3)
 
 
@@ -42,10 +46,15 @@ def nearest(control: Number) -> int:
 
 @inlined
 def encode(steer: Number, throttle: Number, kind: int, action: Array, row: int) -> None:
-    """Write the action nearest to the wanted controls."""
+    """Write the action nearest to the given controls."""
     if kind == CONTINUOUS:
         action[row, 0], action[row, 1] = clip(steer), clip(throttle)
     elif kind == DISCRETE:
         action[row, 0] = 3 * (nearest(steer) + 1) + nearest(throttle) + 1
     else:
         action[row, 0], action[row, 1] = nearest(steer) + 1, nearest(throttle) + 1
+
+
+def keyboard_action(keys: Iterable[str], last: Array, action: ActionSpec) -> Array:
+    """The action for the keys that are held: left and right steer, up accelerates, down brakes and reverses."""
+    return driving_action(keys, CONTROLS, TABLE, action)

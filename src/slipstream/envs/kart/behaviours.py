@@ -1,8 +1,8 @@
-"""What is counted about a kart in a lap: never rewarded, told when the lap ends.
+"""Behaviour statistics of a kart in a lap: never rewarded, reported when the lap ends.
 
-`seconds` is the time that it took, `progress` the share of the lap that was done, 1 if it was finished; `speed` and
-`slip` (sideways) are means over time in m/s, `top_speed` is the greatest after any decision, `off_track` is the share
-of the time on grass.
+`seconds` is the lap time and `progress` the share of the lap that was driven, 1 if it was finished. `speed` and `slip`
+(sideways speed) are means over time in m/s, `top_speed` is the maximum after any decision in m/s, and `off_track` is
+the share of the time on grass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ B_SECONDS, B_PROGRESS, B_SPEED, B_TOP_SPEED, B_OFF_TRACK, B_SLIP = range(6)
 
 @inlined
 def count(s: Array, clock: Array, sums: Array) -> None:
-    """Add one decision."""
+    """Add one decision to the sums of a lap."""
     ticks, vx, vy = F(clock[TICKS]), s[VX], s[VY]
     speed = root(vx * vx + vy * vy)
     sums[B_SPEED] += speed * ticks
@@ -28,8 +28,8 @@ def count(s: Array, clock: Array, sums: Array) -> None:
 
 
 @inlined
-def conclude(s: Array, clock: Array, limit_ticks: int, sums: Array, out: Array) -> None:
-    """Write what was counted in the lap that ended."""
+def write_statistics(s: Array, clock: Array, limit_ticks: int, sums: Array, out: Array) -> None:
+    """Write the statistics of the lap that ended."""
     ticks = F(limit_ticks - clock[TICKS_LEFT])
     out[B_SECONDS] = ticks * DT
     out[B_PROGRESS] = ONE if clock[OVER] == LAPPED else s[DONE]

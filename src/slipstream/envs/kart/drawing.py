@@ -1,4 +1,4 @@
-"""A kart's lap from above: the road around it, its way coloured by speed, and the whole track in a corner."""
+"""Draws a kart's lap from above: the road around the kart, its path coloured by speed, and a map of the track."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from slipstream.envs.render.canvas import (
 
 GROUND, GRASS, ASPHALT, TYRES = (14, 21, 28), (30, 51, 50), (47, 55, 69), (92, 108, 132)
 RAMP = ((49, 54, 149), (69, 117, 200), (150, 190, 230), (255, 200, 120), (255, 128, 30))
-"""Slow to fast: told apart by people who see colours differently, and by their lightness."""
+"""Colours from slow to fast, distinguishable with colour blindness and by lightness."""
 ACROSS = 104.0
-"""Metres from the left edge to the right."""
+"""Width of the view, in metres."""
 TRAIL_S = 3.0
 SIZE = 0.8
-"""Of a kart against a soccer car."""
+"""Size of a kart relative to a soccer car."""
 FINE = 5
-"""Pieces that the way from one point of the track to the next is drawn in."""
+"""Line segments drawn from one point of the track to the next."""
 
 
-class Road:
-    """The picture of a lap, drawn at any time between its decisions."""
+class LapScene:
+    """The scene of a lap, from the `state`, `clock` and `tracks` of consecutive steps."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
         self.states = np.asarray(arrays["state"], np.float64)
@@ -58,15 +58,15 @@ class Road:
         self._breaks = np.diff(self.clocks[:, at.GAME]) != 0
 
     def score(self, step: float) -> None:
-        """A lap has none."""
+        """None: a lap has no score."""
 
     def clock(self, step: float) -> str:
-        """The lap's time so far."""
+        """The lap time so far."""
         ticks = int(self.clocks[0, at.TICKS_LEFT] - self.clocks[min(int(step), len(self.clocks) - 1), at.TICKS_LEFT])
         return f"{ticks / at.TICK_HZ + (step - int(step)) * self.step_seconds:.1f} s"
 
     def between(self, step: float, beyond: float = 0.0) -> Array:
-        """The state at a time between decisions, and for a moment beyond the last."""
+        """The state at `step`: interpolated, or extrapolated for at most 0.6 s after the last one."""
         first = min(max(int(step), 0), len(self.states) - 1)
         now: Array = self.states[first].copy()
         share = step - first
@@ -81,7 +81,7 @@ class Road:
         return now
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
-        """The road around the kart at a time, and so many steps beyond the end."""
+        """The image at `step`, extrapolated by `beyond` steps after the end."""
         now = self.between(step, beyond)
         width, height = self._size
         ahead = now[at.X] + 0.4 * now[at.VX], now[at.Y] + 0.4 * now[at.VY]
@@ -91,9 +91,8 @@ class Road:
         picture.paste(self._ground, (-left, -top))
         camera = Camera(self._scale, (-self._corner[0] * self._scale - left, self._corner[1] * self._scale - top))
         self._paint_trail(picture, camera, step, now)
-        paint_car(
-            picture, camera, (now[at.X], now[at.Y]), (now[at.HX], now[at.HY]), BLUE, now[at.STEER], SIZE
-        )  # fmt: skip
+        place, heading = (now[at.X], now[at.Y]), (now[at.HX], now[at.HY])
+        paint_car(picture, camera, place, heading, BLUE, now[at.STEER], SIZE)
         self._paint_map(picture, step, now)
         self._paint_dials(picture, now)
         return picture
@@ -112,7 +111,7 @@ class Road:
                 brush.line(pixels[piece : piece + 2], colour, (0.3 + 0.7 * share) * SIZE * self._scale)
 
     def _paint_map(self, picture: Image.Image, step: float, now: Array) -> None:
-        """The whole track, and the way so far."""
+        """Draw the map of the track with the path so far."""
         margin = round(0.03 * self._size[1])
         corner = self._size[0] - self._map.width - margin, margin
         chart = self._map.copy()
@@ -129,7 +128,7 @@ class Road:
         picture.paste(chart, corner)
 
     def _paint_dials(self, picture: Image.Image, now: Array) -> None:
-        """Speed, pedals, and how much of the lap is done."""
+        """Draw speed, pedals and the share of the lap that is done."""
         height = self._size[1]
         unit = height / 424
         speed = math.hypot(now[at.VX], now[at.VY])
@@ -154,18 +153,6 @@ class Road:
         write_text(picture, (left + 104 * unit, bottom - 27 * unit), f"{done:.0%}", round(15 * unit), INK)
 
 
-def labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Names of the columns of `state` and `clock`."""
-    state = ("x", "y", "vx", "vy", "hx", "hy", "spin", "steer", "throttle", "along", "offset", "edge", "done", "grass")
-    more = ("length", "per_metre", "difficulty", "easiest", "hardest")
-    clock = {at.TICKS_LEFT: "ticks_left", at.SEGMENT: "segment", at.PASSED: "passed"}
-    named = (*state, *more)
-    return {
-        "state": tuple(named[column] if column < len(named) else "" for column in range(widths["state"])),
-        "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
-    }
-
-
 def ramp(speed: float) -> Colour:
     """The colour of a speed."""
     place = max(0.0, min(speed / float(at.TOP_SPEED), 1.0)) * (len(RAMP) - 1)
@@ -174,7 +161,7 @@ def ramp(speed: float) -> Colour:
 
 
 def _line(track: Array, side: float = 0.0, verge: float = 0.0) -> Array:
-    """The centre line, finely, or a line beside it: so many widths to the left, and metres more."""
+    """The centre line, or a parallel line: `side` half-widths to its left, and `verge` metres more."""
     turns = np.concatenate([track, track[:1]]).astype(np.float64)
     spacing = np.linalg.norm(np.diff(turns[:, :2], axis=0), axis=1)[:, None]
     t = (np.arange(FINE) / FINE)[None, :, None]
@@ -197,7 +184,7 @@ def _points(line: Array) -> list[Point]:
 
 @lru_cache(maxsize=2)
 def _ground(track_bytes: bytes, scale: float, size: tuple[int, int]) -> tuple[Image.Image, Point]:
-    """The whole road at the scale it is seen at, and where its top left corner lies."""
+    """An image of the whole road at the scale of the view, and the position of its top left corner."""
     track = np.frombuffer(track_bytes, np.float32).reshape(-1, at.TRACK_SIZE)
     margin = 14.0
     low, high = track[:, :2].min(axis=0) - margin, track[:, :2].max(axis=0) + margin
@@ -225,7 +212,7 @@ def _ground(track_bytes: bytes, scale: float, size: tuple[int, int]) -> tuple[Im
 
 
 def _draw_start(brush: Brush, camera: Camera, track: Array) -> None:
-    """The chequered line."""
+    """Draw the chequered start line."""
     x, y, tx, ty, _, wide = (float(number) for number in track[0])
     rows, side = 3, 0.75
     across = max(2, round(2 * wide / side))

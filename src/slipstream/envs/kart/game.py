@@ -1,4 +1,4 @@
-"""The kart environment: many laps at once behind the `Vector` contract."""
+"""The kart environment: a batch of laps behind the `Vector` contract."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
+from slipstream.envs.game import EnvChoice
 from slipstream.envs.kart import batch
 from slipstream.envs.kart.actions import KINDS, SPECS, TABLE
 from slipstream.envs.kart.behaviours import BEHAVIOURS
@@ -23,12 +24,13 @@ from slipstream.envs.kart.layout import (
     TICK_HZ,
     TRACK_SIZE,
 )
-from slipstream.envs.kart.next_tracks import draw_ahead, move_point
+from slipstream.envs.kart.next_tracks import NextTracks, draw_ahead, move_point
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.snapshot import ArraySnapshot
+from slipstream.envs.step_rows import StepRows
 from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
@@ -36,12 +38,12 @@ from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
 RANGES = {"mixed": (0.0, 1.0), "easy": (0.0, 0.33), "hard": (0.67, 1.0)}
-"""The difficulties of each variant."""
+"""The range of difficulties of each variant."""
 _KEYS = ("difficulty", "difficulty_low", "difficulty_high")
 
 
 def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float, float]:
-    """The difficulties that a variant and `env.options` ask for."""
+    """The range of difficulties set by a variant and `env.options`."""
     check_options("kart", options, _KEYS)
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -55,10 +57,10 @@ def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float
 
 
 class Kart(ArraySnapshot):
-    """`envs` laps against the clock; see `layout` for what a state holds.
+    """`envs` laps against the clock; see `layout` for the columns of a state.
 
-    The chance of a lap comes from its own seed only: that of env i's first lap follows from `seed` and `first + i`, and
-    each next one is one more. Nothing is allocated in a step.
+    All random numbers of a lap follow from its own seed. The seed of env i's first lap follows from `seed` and
+    `first + i`, and each next lap has the next seed. A step allocates no arrays.
     """
 
     KEPT = ("state", "clock", "tracks", "tasks", "behaviour")
@@ -103,40 +105,52 @@ class Kart(ArraySnapshot):
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
         self.tracks = np.zeros((envs, POINTS, TRACK_SIZE), np.float32)
         self.tasks = np.full(envs, -1)
-        """The task that each env was given; -1: its target, or the whole range where there is none."""
+        """The given task of each env; -1: its target, or the whole range of difficulties without a target."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
-        """What was counted in the present lap."""
+        """Behaviour statistics of the present lap."""
         self.payout = Payout(
-            SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
-        )  # fmt: skip
-        self._before = np.zeros_like(self.state)
-        self._acted = np.ones(envs, np.uint8)
-        self._scratch = np.zeros((1, *SCRATCH))
+            SCHEME,
+            rewards or RewardSettings(),
+            env=self.spec.name,
+            envs=envs,
+            teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds,
+            gamma=gamma,
+            extra=tuple(extra),
+        )
         self._terms = [compile_term(name, function) for name, function in extra.items()]
         self._seed, self._first = seed, first
-        self._kind = KINDS.index(actions)
-        self._repeat = action_repeat
         limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
         self.limit_steps = -(-limit_ticks // action_repeat)
-        """Steps after which a lap is cut off."""
-        self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(random_starts)
+        """Steps after which a lap is truncated."""
+        self._laps = batch.Laps(
+            state=self.state,
+            before=np.zeros_like(self.state),
+            clock=self.clock,
+            tasks=self.tasks,
+            tracks=self.tracks,
+            scratch=np.zeros((1, *SCRATCH)),
+            sums=self.behaviour,
+            acted=np.ones(envs, np.uint8),
+        )
+        self._rules = batch.LapRules(
+            targets=target_tasks(self.spec, first, envs),
+            limit_ticks=limit_ticks,
+            random_starts=np.float32(random_starts),
+            repeat=action_repeat,
+            action_kind=KINDS.index(actions),
+            action_table=TABLE,
+        )
         self.set_difficulty(*difficulty)
         self._begin(np.zeros((envs, OBS_SIZE), np.float32))
 
     def _begin(self, obs: Array) -> None:
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
-        self._renew(np.arange(self.envs), games, obs)
-
-    def _renew(self, envs: Array, games: Array, obs: Array) -> None:
-        batch.renew(
-            envs, games, self.state, self.clock, self.tasks, self.tracks, self._scratch, self.behaviour, *self._rules,
-            obs,
-        )  # fmt: skip
+        batch.begin_laps(np.arange(self.envs), games, self._laps, self._rules, obs)
 
     def set_difficulty(self, low: Array | float, high: Array | float) -> None:
-        """Draw tracks from this range of difficulties, one for all envs or one for each, from the next lap on."""
+        """Set the range of difficulties from the next lap on, for all envs or for each one."""
         low, high = np.broadcast_to(low, self.envs), np.broadcast_to(high, self.envs)
         if not ((low >= 0) & (low <= high) & (high <= 1)).all():
             span = f"{np.min(low):.3g} to {np.max(high):.3g}"
@@ -144,60 +158,73 @@ class Kart(ArraySnapshot):
         self.state[:, EASIEST], self.state[:, HARDEST] = low, high
 
     def reset(self, out: Rows) -> None:
-        """Start every env anew, from the first lap of its seed."""
+        """Begin the first lap of every env."""
         self._begin(out.obs)
         self.payout.reset()
         out.active[:] = 1
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Begin the next lap of the named envs at once, or the one of each seed."""
+        """Begin the next lap of the named envs, or the one of each seed."""
         games = np.array(check_seeds(indices, seeds), np.int64)
-        self._renew(np.array(indices, np.int64), games, out.obs)
+        batch.begin_laps(np.array(indices, np.int64), games, self._laps, self._rules, out.obs)
         out.active[list(indices)] = 1
 
     def seeds(self) -> Array:
-        """The seed of every lap that is being driven."""
+        """The seed of every present lap."""
         return self.clock[:, GAME].copy()
 
     def assign(self, tasks: Array) -> None:
-        """Say which task each env has from its next lap on."""
+        """Set the task of each env from its next lap on."""
         self.tasks[:] = check_tasks(self.spec, tasks)
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
-        batch.observe_all(self.state, self.clock, self.tracks, obs)
+        batch.observe_all(self._laps, obs)
 
     def step(self, action: Array, out: Rows) -> None:
         """Drive one decision of every lap."""
-        payout = self.payout
-        batch.advance(
-            self.state, self._before, self.clock, self.tracks, action, self._kind, TABLE, self._repeat, self.behaviour,
-            payout.values,
-        )  # fmt: skip
+        payout, laps, rules = self.payout, self._laps, self._rules
+        batch.advance(laps, rules, action, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
-            value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
+            value_user_term(term, laps.before, self.state, self.clock, payout.values[:, column])
         if payout.shaped:
-            batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
-        batch.settle(
-            self.state, self.clock, self.tasks, self.tracks, self._scratch, self.behaviour, *self._rules, out.obs,
-            out.terminated, out.truncated, out.outcome, out.behaviour, out.final_obs,
-        )  # fmt: skip
-        payout.pay(self._acted, out.reward, out.terms)
-        out.active[:] = 1
+            batch.shape(laps, payout.gamma, payout.values)
+        batch.finish_step(laps, rules, StepRows.of(out))
+        payout.pay(laps.acted, out.reward, out.terms)
 
     def on_device(self) -> OnDevice:
-        """One decision of one env; the next tracks are drawn before a rollout, and moved where they were taken."""
-        envs, payout, targets = self.envs, self.payout, self._rules[0]
-        scratch, roads = EmptyArray((envs, *SCRATCH), "float64"), EmptyArray((envs, POINTS, TRACK_SIZE), "float32")
-        facts, drawn = EmptyArray((envs, STATE_SIZE), "float32"), EmptyArray((envs, CLOCK_SIZE), "int64")
-        step = (
-            self.state, self._before, self.clock, self.tasks, self.tracks, scratch, roads, facts, drawn,
-            self.behaviour, *self._rules, self._kind, TABLE, self._repeat, self._acted, payout.shaped, payout.gamma,
-            *payout.rules,
-        )  # fmt: skip
-        draw = self.state, self.clock, self.tasks, targets, scratch, roads, facts, drawn
-        return OnDevice(
-            KernelCall(batch.step_env, envs, step),
-            before=KernelCall(draw_ahead, envs, draw),
-            after=KernelCall(move_point, envs * POINTS, (self.tracks, roads, drawn)),
+        """The kernels: one decision of one env, next tracks before a rollout, and copies of tracks that were taken."""
+        envs, rules = self.envs, self._rules
+        empty: Any = EmptyArray  # an array on the device
+        laps = self._laps._replace(scratch=empty((envs, *SCRATCH), "float64"))
+        next_tracks = NextTracks(
+            tracks=empty((envs, POINTS, TRACK_SIZE), "float32"),
+            facts=empty((envs, STATE_SIZE), "float32"),
+            drawn=empty((envs, CLOCK_SIZE), "int64"),
         )
+        draw = (self.state, self.clock, self.tasks, rules.targets, laps.scratch, next_tracks)
+        return OnDevice(
+            KernelCall(batch.step_env, envs, (laps, rules, next_tracks, self.payout.rules)),
+            before=KernelCall(draw_ahead, envs, draw),
+            after=KernelCall(move_point, envs * POINTS, (self.tracks, next_tracks)),
+        )
+
+
+def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Kart:
+    """Make the laps that the settings describe."""
+    env = choice.env
+    return Kart(
+        envs,
+        difficulty=difficulty_range(variant, env.options),
+        variant=variant,
+        seed=seed,
+        first=first,
+        limit_seconds=env.match_seconds,
+        action_repeat=env.action_repeat or 4,
+        actions=env.actions,
+        random_starts=env.random_starts,
+        target=env.target,
+        rewards=choice.rewards,
+        gamma=choice.gamma,
+        extra_terms=choice.terms,
+    )

@@ -1,11 +1,13 @@
 """Tracks of next laps, drawn before they are needed.
 
-On a GPU one thread draws a track, while the threads of all other envs wait for it: with many envs, in every step. So
-all next tracks are drawn together now and then, and a lap that ends takes its own. A track follows from a seed, a level
-and a range of difficulties alone: one that was drawn for others is not taken, but drawn in the step after all.
+On a GPU one thread draws a track while the threads of all other envs wait; with many envs that happens in every step.
+So all next tracks are drawn together before a rollout, and a lap that ends takes its own. A track follows from a seed,
+a level and a range of difficulties alone. Where any of these has changed since, the track is drawn in the step instead.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
@@ -25,13 +27,21 @@ from slipstream.system.numba_compile import compiled, inlined
 from slipstream.system.rng import game_key, next_game
 
 LEVEL, READY, TAKEN = 0, 1, 2
-"""Columns of `drawn`, beside the chance of a lap where its clock has it: the level that the track was drawn for,
-whether there is one, and whether the lap has begun on it in this step."""
+"""Columns of `drawn` beside KEY, COUNTER and GAME, which are those of a clock: the level that the track was drawn for,
+whether there is one, and whether a lap has begun on it in this step."""
+
+
+class NextTracks(NamedTuple):
+    """The tracks of all envs' next laps."""
+
+    tracks: Array  # [envs, POINTS, TRACK_SIZE]
+    facts: Array  # [envs, state]: difficulty, its range and the length of each track, in the columns of a state
+    drawn: Array  # [envs, clock]: what each track was drawn for, and its RNG afterwards
 
 
 @inlined
 def is_drawn(s: Array, game: int, level: int, facts: Array, drawn: Array) -> bool:
-    """Return whether the track of this game is there."""
+    """Return whether the track of this game and level is ready."""
     if drawn[READY] == 0 or drawn[GAME] != game or drawn[LEVEL] != level:
         return False
     return bool(facts[EASIEST] == s[EASIEST] and facts[HARDEST] == s[HARDEST])
@@ -39,23 +49,22 @@ def is_drawn(s: Array, game: int, level: int, facts: Array, drawn: Array) -> boo
 
 @compiled
 def draw_ahead(
-    env: int, state: Array, clock: Array, tasks: Array, targets: Array, scratch: Array, roads: Array, facts: Array,
-    drawn: Array,
-) -> None:  # fmt: skip
-    """Draw the track of one env's next lap, unless it is there."""
-    s, own, lap = state[env], facts[env], drawn[env]
+    env: int, state: Array, clock: Array, tasks: Array, targets: Array, scratch: Array, next_tracks: NextTracks
+) -> None:
+    """Draw the track of one env's next lap, unless it is ready."""
+    s, facts, drawn = state[env], next_tracks.facts[env], next_tracks.drawn[env]
     game, level = next_game(clock[env, GAME]), tasks[env] if tasks[env] >= 0 else targets[env]
-    if is_drawn(s, game, level, own, lap):
+    if is_drawn(s, game, level, facts, drawn):
         return
-    own[EASIEST], own[HARDEST] = s[EASIEST], s[HARDEST]
-    lap[GAME], lap[KEY], lap[COUNTER], lap[LEVEL] = game, game_key(game), 0, level
-    draw_track(own, lap, level, roads[env], scratch[env])
-    lap[READY] = 1
+    facts[EASIEST], facts[HARDEST] = s[EASIEST], s[HARDEST]
+    drawn[GAME], drawn[KEY], drawn[COUNTER], drawn[LEVEL] = game, game_key(game), 0, level
+    draw_track(facts, drawn, level, next_tracks.tracks[env], scratch[env])
+    drawn[READY] = 1
 
 
 @inlined
 def take(s: Array, clock: Array, level: int, facts: Array, drawn: Array) -> bool:
-    """Begin a lap on the track that was drawn for it, if it was; return whether."""
+    """Begin a lap on the track that was drawn for it, if it is ready; return whether it is."""
     if not is_drawn(s, clock[GAME], level, facts, drawn):
         return False
     s[DIFFICULTY], s[LENGTH], s[PER_METRE] = facts[DIFFICULTY], facts[LENGTH], facts[PER_METRE]
@@ -65,9 +74,9 @@ def take(s: Array, clock: Array, level: int, facts: Array, drawn: Array) -> bool
 
 
 @compiled
-def move_point(index: int, tracks: Array, roads: Array, drawn: Array) -> None:
+def move_point(index: int, tracks: Array, next_tracks: NextTracks) -> None:
     """Copy one point of one env's track, if it was taken in this step."""
     env, point = index // POINTS, index % POINTS
-    if drawn[env, TAKEN] == 1:
+    if next_tracks.drawn[env, TAKEN] == 1:
         for k in range(TRACK_SIZE):
-            tracks[env, point, k] = roads[env, point, k]
+            tracks[env, point, k] = next_tracks.tracks[env, point, k]

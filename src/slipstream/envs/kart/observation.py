@@ -1,4 +1,4 @@
-"""What a kart sees: its own motion, its place on the track, and the way ahead in its own frame."""
+"""Kart's observations: its own motion, its place on the track, and the track ahead in its own frame."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from slipstream.system.numba_compile import Number, inlined
 
 AHEAD = tuple(F(distance) for distance in DISTANCES)
 NEAR = tuple(F(1.0 / (distance + 6.0)) for distance in DISTANCES)
-"""The scale of each point's place, so that none leaves [-1, 1] by much."""
+"""The scale of each point's position, which keeps values close to [-1, 1]."""
 
 
 @inlined
-def look(s: Array, track: Array, place: Number, scale: Number, out: Array, at: int) -> None:
-    """Write what the car sees of the centre line at `place`, counted in points."""
+def observe_point(s: Array, track: Array, place: Number, scale: Number, out: Array, at: int) -> None:
+    """Write the observation of the centre line at `place`, counted in points."""
     here = int(place)
     part = place - F(here)
     here = here - POINTS if here >= POINTS else here
@@ -87,4 +87,4 @@ def observe(s: Array, clock: Array, track: Array, out: Array) -> None:
     out[O_CONTROLS], out[O_CONTROLS + 1] = s[STEER], s[THROTTLE]
     place = F(here) + along
     for k in range(LOOKS):
-        look(s, track, place + AHEAD[k] * s[PER_METRE], NEAR[k], out, O_AHEAD + k * AHEAD_SIZE)
+        observe_point(s, track, place + AHEAD[k] * s[PER_METRE], NEAR[k], out, O_AHEAD + k * AHEAD_SIZE)

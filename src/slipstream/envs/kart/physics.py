@@ -1,8 +1,8 @@
 """Kart's physics: one tick of one car, as scalar functions on its state row.
 
-Written once and compiled for a batch elsewhere; run uncompiled it is its own test oracle. Only + - * / and sqrt are
-used, in float32 and without reordering, so every machine gives the same bits. The tyres push ahead, back and sideways
-with GRIP at most, all together: who brakes cannot turn as well. Drag is linear, and no tyre's work.
+`batch` compiles these functions for many environments; tests compare them with the same functions uncompiled. Only
++ - * / and sqrt are used, in float32 and without reordering, so every machine gives the same bits. The total force of
+the tyres in all directions is limited by GRIP, so a kart that brakes turns less. Drag is linear and not limited.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from slipstream.system.numba_compile import Number, inlined
 PUSH, BRAKE, REVERSE = F(7.0), F(11.0), F(1.4)
 ROLL = F(7.0 / 33.0)
 GRIP = F(12.0)
-GRASS_GRIP, GRASS_ROLL = F(5.0), F(0.6)  # on grass: what the tyres hold, and how much more drag there is
-GRAB = F(10.0)  # how fast sideways speed is taken away, per second, as far as the tyres hold
-LOCK = F(1.0 / 5.0)  # the tightest curvature, at walking pace
-EAGER = F(1.2)  # full steer asks for so much more than the tyres can hold
-EAGER_SPEED = F((1.2 * 12.0 * 5.0) ** 0.5)  # from which speed on that is less than LOCK
+GRASS_GRIP, GRASS_ROLL = F(5.0), F(0.6)  # on grass: the grip of the tyres, and the additional drag
+GRAB = F(10.0)  # rate at which sideways speed is removed, 1/s, within the grip
+LOCK = F(1.0 / 5.0)  # the largest curvature, at low speed, in 1/m
+EAGER = F(1.2)  # full steer requests this multiple of the grip
+EAGER_SPEED = F((1.2 * 12.0 * 5.0) ** 0.5)  # speed above which that is less than LOCK
 YAW_RESPONSE = F(0.2)  # per tick
 
-# The wall of tyres: how much of the speed against it comes back, and how much speed along it that costs.
+# The wall of tyres: share of the speed against it that is reflected, and the loss of speed along it.
 BOUNCE, SCRAPE = F(0.2), F(0.7)
 MOVES = 4
-"""Points that a car may pass in one tick; at top speed it is one."""
+"""Most points that a car can pass in one tick; at top speed it passes one."""
 PER_LAP = ONE / F(POINTS)
 
 
@@ -100,16 +100,17 @@ def drive(s: Array) -> None:
 
 @inlined
 def beyond(track: Array, point: int, x: Number, y: Number) -> Number:
-    """Return how far a place lies beyond the line that crosses the track at a point."""
+    """Return how far a position lies beyond the line across the track at a point."""
     return (x - track[point, X]) * track[point, TX] + (y - track[point, Y]) * track[point, TY]
 
 
 @inlined
 def locate(s: Array, clock: Array, track: Array) -> None:
-    """Move the car's place on the centre line on to where it is now, from where it was.
+    """Update the car's place on the centre line after a move.
 
-    Each point has a line across the track; the car is between the lines of two neighbours, and how far between says
-    how far along. Between the walls these lines never meet, so there is one answer, and it has no jumps.
+    Each point has a line across the track. The car is between the lines of two neighbouring points, and its distances
+    from both give its place between them. Between the walls these lines never meet, so the place is unique and
+    continuous.
     """
     x, y = s[X], s[Y]
     here, moved = clock[SEGMENT], 0
@@ -143,7 +144,7 @@ def locate(s: Array, clock: Array, track: Array) -> None:
 
 @inlined
 def rebound(s: Array, tx: Number, ty: Number) -> None:
-    """Put a car back from behind the wall, which runs along (tx, ty), and take its speed against it."""
+    """Move a car back inside the wall, which runs along (tx, ty), and reflect its velocity."""
     sign = ONE if s[OFFSET] > ZERO else -ONE
     nx, ny = -ty * sign, tx * sign
     edge = s[EDGE] + VERGE

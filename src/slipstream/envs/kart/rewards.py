@@ -1,12 +1,12 @@
 """Kart's reward terms: scalar functions of one env's state before and after a decision, their weights and groups.
 
-A term is `term(before, after, clock) -> float`: `before` and `after` are state rows (see `layout`), `clock` is that of
-after the decision, and no new lap has begun yet. A user's own term has the same form. Progress is a difference, so that
-it sums to one for a lap however it is driven, and driving back takes off what driving on gave; what then decides is the
-time that a lap takes.
+A term is `term(before, after, clock) -> float`: `before` and `after` are state rows (see `layout`), `clock` is the
+clock after the decision, and no new lap has begun yet. A user's own term has the same form. Progress is a difference:
+it sums to one over a lap however it is driven, and driving backwards subtracts it again. The lap time decides between
+finished laps.
 
-With `rewards.potential` progress is paid by a potential, minus the share of the lap that is left: gamma * after -
-before. After a lap that is done there is none; one that ran out of time is only cut off, and keeps what it had.
+With `rewards.potential` progress is gamma * potential(after) - potential(before), with minus the remaining share of the
+lap as potential. The potential after a finished lap is 0; a lap that ran out of time is truncated and keeps its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "sparse": {"time": 0.1, "finish": 10.0},
     "dense": {"progress": 10.0, "time": 0.1, "off_track": 0.5, "finish": 1.0},
 }
-"""Default weights of each `rewards.mode`; a term that is not named has weight 0."""
+"""Default weights for each `rewards.mode`; terms that are not listed have weight 0."""
 SCHEME = Scheme(
     TERMS,
     WEIGHTS,
@@ -53,20 +53,20 @@ def off_track(before: Array, after: Array, clock: Array) -> Number:
 
 @inlined
 def finish(before: Array, after: Array, clock: Array) -> Number:
-    """1 for a lap that is done."""
+    """1 for a finished lap."""
     return ONE if clock[OVER] == LAPPED else ZERO
 
 
 @inlined
 def smooth(before: Array, after: Array, clock: Array) -> Number:
-    """Minus the square of how far the controls were moved."""
+    """Minus the squared change of the controls."""
     steer, throttle = after[STEER] - before[STEER], after[THROTTLE] - before[THROTTLE]
     return -(steer * steer + throttle * throttle)
 
 
 @inlined
 def value_terms(before: Array, after: Array, clock: Array, values: Array) -> None:
-    """Write the values of the built-in terms of one car."""
+    """Write the built-in terms of one car."""
     values[T_PROGRESS] = progress(before, after, clock)
     values[T_TIME] = time(before, after, clock)
     values[T_OFF_TRACK] = off_track(before, after, clock)
@@ -75,6 +75,6 @@ def value_terms(before: Array, after: Array, clock: Array, values: Array) -> Non
 
 
 @inlined
-def shape_terms(before: Array, after: Array, later: Number, values: Array) -> None:
-    """Write the term that has a potential by it; `later` is gamma, or 0 after the end."""
-    values[T_PROGRESS] = later * (after[DONE] - ONE) - (before[DONE] - ONE)
+def shape_terms(before: Array, after: Array, discount: Number, values: Array) -> None:
+    """Write the potential-based term; `discount` is gamma, or 0 after the end."""
+    values[T_PROGRESS] = discount * (after[DONE] - ONE) - (before[DONE] - ONE)

@@ -1,7 +1,7 @@
-"""Kart's scripted players: the expert and the cruiser, scalar functions from one observation to controls.
+"""Kart's scripted players expert and cruiser: scalar functions from one observation to controls.
 
-They see what a policy sees and nothing else. Both steer for a point ahead on the centre line (pure pursuit); the expert
-plans its speed backwards from every corner that it sees, the cruiser keeps to what any corner allows.
+They use the same observation as a policy. Both steer towards a point ahead on the centre line (pure pursuit). The
+expert plans its speed backwards from every corner in view; the cruiser keeps a constant speed that every corner allows.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from slipstream.system.numba_compile import Number, compiled, inlined
 
 SCRIPTED: tuple[str, ...] = ("expert", "cruiser")
 EXPERT, CRUISER = range(2)
-SIGHT, SIGHT_SECONDS = F(3.0), F(0.3)  # how far ahead it steers for: metres, and more with speed
+SIGHT, SIGHT_SECONDS = F(3.0), F(0.3)  # distance of the point to steer towards: in m, and in seconds of travel
 DAMPING = F(0.1)
-HOLD, CARE = F(0.97), F(0.9)  # shares of the grip that it turns with and brakes with
-REACTION = F(0.1)  # seconds that a decision takes to tell
-GAIN = F(4.0)  # m/s**2 for each m/s too slow or too fast
-STROLL = F(11.5)  # the cruiser's speed
+HOLD, CARE = F(0.97), F(0.9)  # shares of the grip used for turning and for braking
+REACTION = F(0.1)  # seconds until a decision has an effect
+GAIN = F(4.0)  # m/s**2 per m/s of speed error
+STROLL = F(11.5)  # the cruiser's speed, in m/s
 
 
 @inlined
 def steer_for(o: Array, sight: Number) -> Number:
-    """Return the steer that leads to the centre line's point so far ahead, on a circle."""
+    """Return the steer for a circle through the point of the centre line `sight` metres ahead."""
     k = 0
     while k < LOOKS - 2 and AHEAD[k + 1] < sight:
         k += 1
@@ -56,14 +56,14 @@ def steer_for(o: Array, sight: Number) -> Number:
 
 @inlined
 def left_over(square: Number, bend: Number, grip: Number) -> Number:
-    """Return what the tyres have left beside turning at this speed, squared, on this bend."""
+    """Return the grip that remains besides turning, for a squared speed and a curvature."""
     turn = square * bend
     return root(max(grip * grip - turn * turn, ZERO))
 
 
 @inlined
 def allowed(o: Array) -> Number:
-    """Return the square of the speed from which every corner in sight can still be taken."""
+    """Return the square of the highest speed from which every corner in view can still be taken."""
     k = LOOKS - 1
     bend = abs(o[O_AHEAD + k * AHEAD_SIZE + 2]) / INV_BEND
     square = GRIP * HOLD / max(bend, F(1e-3))
@@ -80,7 +80,7 @@ def allowed(o: Array) -> Number:
 
 @inlined
 def pedal(o: Array, target: Number) -> Number:
-    """Return the throttle that brings the car to a speed, within what turning leaves of the grip."""
+    """Return the throttle that brings the car to a speed, within the grip that turning leaves."""
     speed = o[O_SPEED] * TOP_SPEED
     push = (target - speed) * GAIN + speed * ROLL
     turn = speed * o[O_SPIN] / INV_SPIN
@@ -91,7 +91,7 @@ def pedal(o: Array, target: Number) -> Number:
 
 @compiled
 def act_rows(player: int, obs: Array, kind: int, action: Array) -> None:
-    """Let one player act for every row."""
+    """Write the actions of one player for every row."""
     for row in range(obs.shape[0]):
         o = obs[row]
         target = root(allowed(o)) if player == EXPERT else STROLL

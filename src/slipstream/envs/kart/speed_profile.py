@@ -1,4 +1,4 @@
-"""How fast a driven line could have been driven: the time-optimal speed along a path, under the car's own limits."""
+"""The time-optimal speed along a driven path under the kart's limits: a lower bound on the lap time of that path."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from slipstream.contracts import Array
 from slipstream.envs.kart.physics import BRAKE, GRIP, PUSH, ROLL
 
 STEP = 0.25
-"""Metres between the points at which the speed is planned."""
+"""Distance between the points of the speed profile, in m."""
 BLUR = 2.0
-"""Metres over which the path is smoothed: twice, each time by a mean of so much on each side."""
+"""Distance over which the path is smoothed, in m: two moving averages of this much on each side."""
 
 
 def fastest_lap_seconds(path: Array) -> float:
     """The least time for a path [n, 2] on asphalt from a standing start, whatever the speed at its end.
 
-    The tyres push with GRIP at most in all directions together, of which turning takes v**2 * curvature; engine and
-    brakes have their own limits, and drag works for the brakes.
+    The total force of the tyres is limited by GRIP, of which turning needs v**2 * curvature. Engine and brakes have
+    limits of their own, and drag adds to the brakes.
     """
     points, step = _even(np.asarray(path, float))
     bend = _curvature(points, step)
@@ -34,7 +34,7 @@ def fastest_lap_seconds(path: Array) -> float:
 
 
 def _left(square: float, bend: float) -> float:
-    """What the tyres have left beside turning."""
+    """The grip that remains besides turning."""
     return float(np.sqrt(max(float(GRIP) ** 2 - (square * bend) ** 2, 0.0)))
 
 
@@ -49,12 +49,12 @@ def _even(path: Array) -> tuple[Array, float]:
 def _spaced(path: Array) -> tuple[Array, float]:
     way = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(path, axis=0).T))])
     count = max(round(way[-1] / STEP), 2)
-    wanted = np.linspace(0.0, way[-1], count + 1)
-    return np.stack([np.interp(wanted, way, path[:, k]) for k in range(2)], axis=1), float(way[-1] / count)
+    distances = np.linspace(0.0, way[-1], count + 1)
+    return np.stack([np.interp(distances, way, path[:, k]) for k in range(2)], axis=1), float(way[-1] / count)
 
 
 def _blurred(points: Array, reach: int) -> Array:
-    """Means over so many points on each side, fewer towards the ends, which stay."""
+    """Means over `reach` points on each side, fewer towards the ends, which stay fixed."""
     sums = np.concatenate([np.zeros((1, 2)), np.cumsum(points, axis=0)])
     at = np.arange(len(points))
     side = np.minimum(np.minimum(at, at[::-1]), reach)
@@ -63,7 +63,7 @@ def _blurred(points: Array, reach: int) -> Array:
 
 
 def _curvature(points: Array, step: float) -> Array:
-    """How much the path bends at each point, in 1/m."""
+    """The curvature of the path at each point, in 1/m."""
     a, b = points[1:-1] - points[:-2], points[2:] - points[1:-1]
     turn = np.abs(np.arctan2(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0], (a * b).sum(axis=1)))
     bend: Array = np.concatenate([turn[:1], turn, turn[-1:]]) / step

@@ -1,4 +1,4 @@
-"""Where a kart's lap begins: at rest on the line, or, in training, rolling anywhere on the asphalt."""
+"""Where a kart's lap begins: at rest on the start line, or at a random place and speed on the asphalt."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from slipstream.system.numba_compile import Number, inlined
 from slipstream.system.rng import game_key, next_game
 
 ROLLING, ASKEW, INSIDE = F(20.0), F(0.5), F(0.9)
-"""Of random starts: the greatest speed, the greatest slope of the heading, and the share of the width in use."""
+"""Random starts: largest speed in m/s, largest slope of the heading to the track, and share of the width in use."""
 
 
 @inlined
-def place(s: Array, clock: Array, track: Array, point: int, offset: Number, grad: Number, speed: Number) -> None:
-    """Put a car beside a point of the track, its heading that of the track and a little askew."""
+def place(s: Array, clock: Array, track: Array, point: int, offset: Number, slope: Number, speed: Number) -> None:
+    """Place a car `offset` metres left of a point of the track, with `slope` as tangent of its angle to the track."""
     tx, ty = track[point, TX], track[point, TY]
     s[X], s[Y] = track[point, X] - ty * offset, track[point, Y] + tx * offset
-    shorten = ONE / root(ONE + grad * grad)
-    s[HX], s[HY] = (tx - ty * grad) * shorten, (ty + tx * grad) * shorten
+    scale = ONE / root(ONE + slope * slope)
+    s[HX], s[HY] = (tx - ty * slope) * scale, (ty + tx * slope) * scale
     s[VX], s[VY] = s[HX] * speed, s[HY] * speed
     clock[SEGMENT] = clock[START] = point
     clock[PASSED] = 0
@@ -53,7 +53,7 @@ def place(s: Array, clock: Array, track: Array, point: int, offset: Number, grad
 
 @inlined
 def new_lap(s: Array, clock: Array, game: int, sums: Array, limit_ticks: int) -> None:
-    """Clear what is known of a lap, for that of this seed or, where it is below 0, the env's next one."""
+    """Reset state and clock for the lap of the seed `game` or, if that is negative, the env's next lap."""
     for k in range(sums.shape[0]):
         sums[k] = ZERO
     for k in range(EASIEST):
@@ -69,7 +69,7 @@ def new_lap(s: Array, clock: Array, game: int, sums: Array, limit_ticks: int) ->
 
 @inlined
 def set_off(s: Array, clock: Array, track: Array, random_starts: Number) -> None:
-    """Place the car where the lap begins on its track."""
+    """Place the car at the start of its lap."""
     if draw(clock) < random_starts:
         point = int(draw(clock) * F(POINTS))
         offset = spread(clock, track[point, WIDE] * INSIDE)

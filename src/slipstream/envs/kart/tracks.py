@@ -1,10 +1,10 @@
-"""Kart's tracks: closed loops drawn by chance, with corners no tighter than their difficulty allows.
+"""Kart's tracks: random closed loops, with corners no tighter than their difficulty allows.
 
-A loop begins as a polygon around its middle, with corners of different directions and distances. Each corner is rounded
-to a circle as wide as its sides allow or chance has it, and the whole is smoothed, so that curvature has no jumps.
-Seen from the middle a polygon's every direction meets it once, so it does not cross itself. It is drawn nearer to the
-regular polygon, which passes, until no corner is tighter than it may be and no two stretches come so near that their
-walls would touch. Angles come from a table made by + - * / alone, so every machine draws the same tracks to the bit.
+A loop starts as a random polygon that is star-shaped around its middle and therefore does not cross itself. Each corner
+is rounded to a circular arc of random radius, as large as its sides allow, and the loop is smoothed, so that curvature
+is continuous. The polygon is shrunk towards a regular one, which always fits, until no corner is too tight and no two
+stretches come so close that their walls would touch. Sines come from a table computed by + - * / alone, so every
+machine draws the same tracks to the bit.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ from slipstream.envs.soccer.rng import draw, spread
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 D = np.float64
-# In m, at difficulty 0 and what 1 adds
+# In m: the value at difficulty 0, and the change to difficulty 1
 SHORTEST, LONGER, SPREAD = 380.0, 170.0, 120.0
 RADIUS, TIGHTER = 30.0, -18.0
 BREADTH, NARROWER, SWELL = 6.0, -1.8, 0.15
 BETWEEN = 3.0
-"""Between the walls of two stretches, to be sure."""
+"""Safety distance between the walls of two stretches, in m."""
 FEWEST, MORE = 4, 7
-"""Corners; chance adds up to CHANCE_MORE."""
-CHANCE_MORE = 2
-MOST = FEWEST + MORE + CHANCE_MORE
+"""Corners at difficulty 0, and the change to difficulty 1; up to RANDOM_MORE are added at random."""
+RANDOM_MORE = 2
+MOST = FEWEST + MORE + RANDOM_MORE
 WAVINESS, TWIST, STRETCH = 0.75, 0.35, 0.5
-"""How far corners lie nearer or farther than the mean, how far aside in shares of the angle between them, and how much
-longer than wide a loop may be; all shrunk together."""
+"""Random variation of the corners' distance from the middle and of their angle (as a share of the angle between them),
+and of the loop's length to width; all are shrunk together."""
 SHRINK = 0.88
 TRIES = 40
 SAFE = 1.05
-"""Smoothing makes a wide corner a little tighter."""
+"""Margin on the radius, since smoothing makes a wide corner slightly tighter."""
 
 TURN = 1024
 """Angles in the table."""
 RAW = 256
-"""Points of a loop while it is made."""
+"""Points of a loop during construction."""
 FACETS = 16
-"""Pieces that a rounded corner is made of, before it is smoothed."""
+"""Line segments of a rounded corner before smoothing."""
 PASSES = 4
-"""Of smoothing."""
+"""Smoothing passes."""
 STRIDE = 6
-"""Of those points, the ones that are compared with each other."""
+"""Every STRIDE-th of those points is checked for distance from the others."""
 
 FARTHER, ASIDE, ROUND, SPOT_X, SPOT_Y, UNIT_X, UNIT_Y, SPAN, LINE_X, LINE_Y, AT_X, AT_Y, GO_X, GO_Y, WAY = range(15)
-"""Columns of the scratch table. Of a corner: what chance says of its distance, direction and roundness, where it is,
-and the direction and length of the side behind it. Then a line through facets, and the loop's points: where they are,
-the way from one to the next there, and the way up to there."""
+"""Columns of the workspace. Of each corner: random numbers for distance, direction and roundness, its position, and the
+direction and length of the side after it. Then the line through all segments, and the loop's points: position, step
+to the next point, and distance along the loop."""
 SCRATCH = max(RAW, MOST * (FACETS + 1)), 15
-"""Its shape."""
+"""Shape of the workspace."""
 
 
 def _circle(points: int) -> Array:
-    """Sines of a whole turn by Taylor's series."""
+    """Sines of a full turn by Taylor series."""
     table = np.zeros(points)
     for k in range(points):
         angle = 2.0 * 3.141592653589793 * (k if 2 * k <= points else k - points) / points
@@ -91,7 +91,7 @@ SINES = _circle(TURN)
 
 @inlined
 def sine(angle: int) -> Number:
-    """Return the sine of an angle in 1/TURN turns; its cosine is a quarter later."""
+    """Return the sine of an angle in 1/TURN turns; add TURN // 4 for the cosine."""
     return SINES[angle & (TURN - 1)]
 
 
@@ -103,7 +103,7 @@ def length_of(x: Number, y: Number) -> Number:
 
 @inlined
 def set_corners(scratch: Array, corners: int, size: Number, stretch: Number, length: Number) -> Number:
-    """Place a polygon of this length; return the radius of the tightest corner when all are as round as can be."""
+    """Place a polygon of this length; return the radius of the tightest corner, all rounded as far as possible."""
     for k in range(corners):
         angle = int(TURN * (k + TWIST * size * scratch[k, ASIDE]) / corners)
         away = 1.0 + WAVINESS * size * scratch[k, FARTHER]
@@ -129,13 +129,13 @@ def set_corners(scratch: Array, corners: int, size: Number, stretch: Number, len
 
 @inlined
 def reach(scratch: Array, corners: int, k: int) -> Number:
-    """Return how far from a corner its rounding may begin: half of the shorter side."""
+    """Return how far before a corner its arc may begin: half of the shorter side."""
     return 0.5 * min(scratch[k, SPAN], scratch[(k - 1) % corners, SPAN])
 
 
 @inlined
 def half_tangent(scratch: Array, corners: int, k: int) -> Number:
-    """Return the tangent of half the angle by which the way turns at a corner, at least a small one."""
+    """Return the tangent of half the turning angle at a corner, at least a small positive number."""
     before = (k - 1) % corners
     ax, ay, bx, by = scratch[before, UNIT_X], scratch[before, UNIT_Y], scratch[k, UNIT_X], scratch[k, UNIT_Y]
     return max(abs(ax * by - ay * bx) / max(1.0 + ax * bx + ay * by, 1e-6), 1e-3)
@@ -143,7 +143,7 @@ def half_tangent(scratch: Array, corners: int, k: int) -> Number:
 
 @inlined
 def round_corners(scratch: Array, corners: int, radius: Number) -> int:
-    """Write a line that turns at each corner in facets of a circle; return how many places it has."""
+    """Write a line that follows an arc of segments at each corner; return its number of points."""
     places = 0
     for k in range(corners):
         before = (k - 1) % corners
@@ -154,7 +154,7 @@ def round_corners(scratch: Array, corners: int, radius: Number) -> int:
         left = 1.0 if ax * by - ay * bx > 0.0 else -1.0
         x, y = scratch[k, SPOT_X] - ax * cut, scratch[k, SPOT_Y] - ay * cut
         mx, my = x - ay * wide * left, y + ax * wide * left  # the middle of the circle
-        # Directions between the two sides by halving: with sums of neighbours alone there is no angle to compute.
+        # Directions between the two sides by bisection: sums of neighbours need no angles.
         scratch[places, LINE_X], scratch[places, LINE_Y] = ax, ay
         scratch[places + FACETS, LINE_X], scratch[places + FACETS, LINE_Y] = bx, by
         gap = FACETS
@@ -174,7 +174,7 @@ def round_corners(scratch: Array, corners: int, radius: Number) -> int:
 
 @inlined
 def follow(scratch: Array, places: int) -> None:
-    """Write the loop's points at equal distances along the line."""
+    """Write the points of the loop at equal distances along the line."""
     total = 0.0
     for k in range(places):
         after = (k + 1) % places
@@ -197,7 +197,7 @@ def follow(scratch: Array, places: int) -> None:
 
 @inlined
 def smooth(scratch: Array) -> Number:
-    """Smooth the loop, then write the way at each point and up to it; return the whole length."""
+    """Smooth the loop, then write steps and distances along it; return its length."""
     for _ in range(PASSES):
         for column in range(AT_X, AT_Y + 1):
             first, last = scratch[0, column], scratch[RAW - 1, column]
@@ -223,7 +223,7 @@ def smooth(scratch: Array) -> Number:
 
 @inlined
 def apart(scratch: Array, length: Number, gap: Number) -> bool:
-    """Return whether stretches that are not neighbours keep this gap."""
+    """Return whether all stretches that are not neighbours keep this distance."""
     for a in range(0, RAW, STRIDE):
         for b in range(a + STRIDE, RAW, STRIDE):
             dx, dy = scratch[b, AT_X] - scratch[a, AT_X], scratch[b, AT_Y] - scratch[a, AT_Y]
@@ -236,7 +236,7 @@ def apart(scratch: Array, length: Number, gap: Number) -> bool:
 
 @inlined
 def straightest(scratch: Array) -> int:
-    """Return the point at which the loop bends least over a while: there the lap begins."""
+    """Return the point with the least curvature around it, where the lap begins."""
     best, chosen = 9.0, 0
     for k in range(0, RAW, 4):
         a, b = (k - 4) & (RAW - 1), (k + 8) & (RAW - 1)
@@ -249,7 +249,7 @@ def straightest(scratch: Array) -> int:
 
 @inlined
 def resample(scratch: Array, first: int, whole: Number, mirror: Number, track: Array) -> None:
-    """Write the track's points at equal distances along the smooth curve through the loop's, from one of them on."""
+    """Write the points of the track at equal distances along the smooth curve through the loop, from `first` on."""
     k, turns = first, 0
     for point in range(POINTS):
         target = scratch[first, WAY] + whole * point / POINTS
@@ -263,11 +263,11 @@ def resample(scratch: Array, first: int, whole: Number, mirror: Number, track: A
         begin = scratch[k, WAY] + turns * whole
         gx, gy, nx, ny = scratch[k, GO_X], scratch[k, GO_Y], scratch[after, GO_X], scratch[after, GO_Y]
         pace, next_pace = length_of(gx, gy), length_of(nx, ny)
-        # The pace along the curve changes evenly from one point to the next: solve for the share of the way.
+        # The speed along the curve changes linearly from one point to the next: solve for the share of the distance.
         share = (target - begin) / (end - begin)
-        wanted = share * 0.5 * (pace + next_pace)
+        distance = share * 0.5 * (pace + next_pace)
         for _ in range(3):
-            share = wanted / (pace + 0.5 * (next_pace - pace) * share)
+            share = distance / (pace + 0.5 * (next_pace - pace) * share)
         rest = 1.0 - share
         near, far = rest * rest * (1.0 + 2.0 * share), share * share * (3.0 - 2.0 * share)
         out, back = share * rest * rest, share * share * rest
@@ -276,7 +276,7 @@ def resample(scratch: Array, first: int, whole: Number, mirror: Number, track: A
 
 
 @inlined
-def dress(track: Array, spacing: Number) -> None:
+def write_directions(track: Array, spacing: Number) -> None:
     """Write the direction and the curvature of the centre line at each point."""
     for point in range(POINTS):
         before, after = (point - 1) % POINTS, (point + 1) % POINTS
@@ -289,7 +289,7 @@ def dress(track: Array, spacing: Number) -> None:
 
 @inlined
 def widen(clock: Array, middle: Number, track: Array) -> None:
-    """Draw how wide the track is along its way."""
+    """Draw the width of the track along its length."""
     waves, phase = 1 + int(draw(clock) * F(3.0)), int(draw(clock) * F(TURN))
     for point in range(POINTS):
         track[point, WIDE] = middle * (1.0 + SWELL * sine(waves * point * TURN // POINTS + phase))
@@ -297,7 +297,7 @@ def widen(clock: Array, middle: Number, track: Array) -> None:
 
 @compiled
 def draw_track(s: Array, clock: Array, level: int, track: Array, scratch: Array) -> None:
-    """Draw the track of this episode, as hard as chance has it within the env's range, or within a level of that."""
+    """Draw the track of a lap, with a random difficulty within the env's range or within one level of it."""
     part = draw(clock)
     if level >= 0:
         part = (F(level) + part) * F(1.0 / LEVELS)
@@ -305,7 +305,7 @@ def draw_track(s: Array, clock: Array, level: int, track: Array, scratch: Array)
     hard = D(s[DIFFICULTY])
     radius, middle = RADIUS + TIGHTER * hard, BREADTH + NARROWER * hard
     gap = 2.0 * (middle * (1.0 + SWELL) + D(VERGE)) + BETWEEN
-    corners = int(FEWEST + MORE * hard + (CHANCE_MORE + 1) * D(draw(clock)))
+    corners = int(FEWEST + MORE * hard + (RANDOM_MORE + 1) * D(draw(clock)))
     long = SHORTEST + LONGER * hard + SPREAD * D(draw(clock))
     stretch = STRETCH * D(draw(clock))
     mirror = 1.0 if draw(clock) < F(0.5) else -1.0
@@ -325,5 +325,5 @@ def draw_track(s: Array, clock: Array, level: int, track: Array, scratch: Array)
         size *= SHRINK
     resample(scratch, straightest(scratch), length, mirror, track)
     spacing = length / POINTS
-    dress(track, spacing)
+    write_directions(track, spacing)
     s[LENGTH], s[PER_METRE] = length, 1.0 / spacing

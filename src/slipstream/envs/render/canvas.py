@@ -1,7 +1,7 @@
-"""Smooth shapes on pictures: discs, lines, rounded boxes, text, and from a game's lengths to pixels.
+"""Antialiased drawing on Pillow images: shapes, cars, balls, text, and the camera from game coordinates to pixels.
 
-A shape is drawn several times larger on the part of the picture that it touches, which is then shrunk: edges come out
-smooth, and what does not move costs nothing.
+A shape is drawn several times larger on the part of the image that it covers, which is then reduced. Edges come out
+smooth, and the rest of the image costs nothing.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from slipstream.contracts import Array
 
 Point = tuple[float, float]
 Colour = tuple[int, ...]
-"""Red, green, blue, and how opaque it is if not wholly: 0 to 255 each."""
+"""Red, green, blue and, optionally, opacity: 0 to 255 each."""
 PAGE, PANEL, RULE, DIM, INK = (11, 16, 26), (22, 31, 46), (46, 60, 82), (138, 152, 174), (234, 240, 248)
 BLUE, ORANGE, YELLOW, WHITE, BLACK = (64, 150, 255), (255, 148, 46), (255, 216, 96), (250, 252, 255), (4, 7, 12)
 SIDES = (BLUE, ORANGE)
-"""Told apart by people who see colours differently."""
+"""Colours of the two sides, distinguishable with colour blindness."""
 SMOOTH = 4
-"""How much larger shapes are drawn."""
+"""Supersampling factor: shapes are drawn so many times larger, then reduced."""
 
 
 def faded(colour: Colour, share: float) -> Colour:
-    """A colour that covers only in part."""
+    """The colour with an opacity of `share`."""
     return (*colour[:3], max(0, min(255, round(255 * share))))
 
 
 def blended(one: Colour, other: Colour, share: float) -> Colour:
-    """The way from one colour to another."""
+    """The colour `share` of the way from one to another."""
     share = max(0.0, min(1.0, share))
     return tuple(round(a + (b - a) * share) for a, b in zip(one[:3], other[:3], strict=True))
 
 
 @dataclass(frozen=True)
 class Camera:
-    """From a game's lengths, y upwards, to pixels, y downwards."""
+    """Maps game coordinates, y upwards, to pixels, y downwards."""
 
     scale: float
     """Pixels per unit of length."""
     origin: Point
-    """The pixel at which (0, 0) lies."""
+    """The pixel of (0, 0)."""
 
     def at(self, x: float, y: float) -> Point:
-        """The pixel of a place."""
+        """The pixel of a point."""
         return self.origin[0] + x * self.scale, self.origin[1] - y * self.scale
 
     def path(self, places: Iterable[Sequence[float]]) -> list[Point]:
-        """The pixels of places."""
+        """The pixels of some points."""
         return [self.at(x, y) for x, y in places]
 
 
 class Brush:
-    """Draws smooth shapes on a box (left, top, right, bottom) of a picture; done when its `with` block ends."""
+    """Draws antialiased shapes in a box (left, top, right, bottom) of an image, pasted when the `with` block ends."""
 
     def __init__(self, picture: Image.Image, box: tuple[float, float, float, float], smooth: int = SMOOTH) -> None:
         left, top = max(0, math.floor(box[0])), max(0, math.floor(box[1]))
@@ -83,11 +83,11 @@ class Brush:
             self._picture.paste(part, self._corner)
 
     def polygon(self, points: Iterable[Point], fill: Colour) -> None:
-        """A filled outline."""
+        """Draw a filled polygon."""
         self._pen.polygon(self._own(points), fill=fill)
 
     def line(self, points: Sequence[Point], fill: Colour, width: float, closed: bool = False) -> None:
-        """A line with rounded corners, and ends if it is opaque."""
+        """Draw a line with rounded corners, and with rounded ends if it is opaque."""
         own = self._own([*points, *points[:2]] if closed else points)
         self._pen.line(own, fill, max(1, round(width * self._smooth)), joint="curve")
         if len(fill) == 3 and width * self._smooth > 3 and not closed:
@@ -95,17 +95,17 @@ class Brush:
                 self._disc(end, width * self._smooth / 2, fill)
 
     def disc(self, centre: Point, radius: float, fill: Colour) -> None:
-        """A filled circle."""
+        """Draw a filled circle."""
         self._disc(self._own([centre])[0], radius * self._smooth, fill)
 
     def ring(self, centre: Point, radius: float, fill: Colour, width: float, share: float = 1.0) -> None:
-        """A circle, or the part of one that begins at the top and goes clockwise."""
+        """Draw a circle, or a share of one, clockwise from the top."""
         (x, y), reach = self._own([centre])[0], radius * self._smooth
         box, thick = (x - reach, y - reach, x + reach, y + reach), max(1, round(width * self._smooth))
         self._pen.arc(box, -90, -90 + 360 * share, fill, thick)
 
     def box(self, edges: tuple[float, float, float, float], fill: Colour, radius: float = 0.0) -> None:
-        """A filled upright box, its corners rounded."""
+        """Draw a filled rectangle with rounded corners."""
         (left, top), (right, bottom) = self._own([edges[:2], edges[2:]])
         if right >= left + 1 and bottom >= top + 1:
             self._pen.rounded_rectangle((left, top, right - 1, bottom - 1), radius * self._smooth, fill=fill)
@@ -120,13 +120,13 @@ class Brush:
 
 
 def around(points: Iterable[Point], margin: float) -> tuple[float, float, float, float]:
-    """The box that holds some points and a margin."""
+    """The bounding box of some points, with a margin."""
     xs, ys = zip(*points, strict=True)
     return min(xs) - margin, min(ys) - margin, max(xs) + margin, max(ys) + margin
 
 
 def rounded(points: Sequence[Point], radius: float, closed: bool = True, pieces: int = 5) -> list[Point]:
-    """An outline, or a line, whose corners are bends that begin at most `radius` before them."""
+    """A polygon or a line with rounded corners; each curve begins at most `radius` before its corner."""
     smooth: list[Point] = []
     for place, corner in enumerate(points):
         if not closed and place in (0, len(points) - 1):
@@ -150,13 +150,13 @@ def rounded(points: Sequence[Point], radius: float, closed: bool = True, pieces:
 
 
 def turned(shape: Sequence[Point], at: Point, heading: Point) -> list[Point]:
-    """A shape, x ahead and y to the left, put at a place and turned to a heading."""
+    """A shape, x ahead and y to the left, moved to a point and rotated to a heading."""
     (hx, hy), (px, py) = heading, at
     return [(px + x * hx - y * hy, py + x * hy + y * hx) for x, y in shape]
 
 
 def ribbon(points: Array, widths: Array) -> list[Point]:
-    """The outline of a line [points, 2] that is so wide, to each side, at each of its points."""
+    """The outline of a line [points, 2] with a half-width at each of its points."""
     along = np.gradient(points, axis=0)
     along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)
     across = np.stack([-along[:, 1], along[:, 0]], axis=1) * widths[:, None]
@@ -167,7 +167,7 @@ def ribbon(points: Array, widths: Array) -> list[Point]:
 def veil(
     picture: Image.Image, pieces: Sequence[tuple[Sequence[Point], float]], colour: Colour, blur: float = 0.0
 ) -> None:
-    """Lay a colour over polygons, each with its own opacity; where they touch or overlap, the later one counts."""
+    """Blend a colour over polygons, each with its own opacity; where they overlap, the later one counts."""
     box = around([point for points, _ in pieces for point in points], 2 + 3 * blur)
     left, top = max(0, math.floor(box[0])), max(0, math.floor(box[1]))
     right, bottom = min(picture.width, math.ceil(box[2])), min(picture.height, math.ceil(box[3]))
@@ -196,7 +196,7 @@ _WHEEL = rounded([(-0.5, -0.28), (0.5, -0.28), (0.5, 0.28), (-0.5, 0.28)], 0.2)
 def paint_car(
     picture: Image.Image, camera: Camera, place: Point, heading: Point, colour: Colour, steer: float, size: float = 1.0
 ) -> None:
-    """A car from above, its front wheels turned."""
+    """Draw a car from above, with its front wheels turned."""
 
     def placed(shape: Sequence[Point]) -> list[Point]:
         return camera.path(turned([(x * size, y * size) for x, y in shape], place, heading))
@@ -216,10 +216,15 @@ def paint_car(
 
 
 def paint_flame(
-    picture: Image.Image, camera: Camera, place: Point, heading: Point, colour: Colour, flicker: float,
+    picture: Image.Image,
+    camera: Camera,
+    place: Point,
+    heading: Point,
+    colour: Colour,
+    flicker: float,
     size: float = 1.0,
-) -> None:  # fmt: skip
-    """Boost that burns behind a car."""
+) -> None:
+    """Draw the flame of the boost behind a car."""
 
     def placed(shape: Sequence[Point]) -> list[Point]:
         return camera.path(turned([(x * size, y * size) for x, y in shape], place, heading))
@@ -233,15 +238,15 @@ def paint_flame(
     with Brush(picture, around(whole, 6)) as brush:
         for length, wide, fill in flames:
             tip = -LONG - length * flicker
-            shape = rounded([(-LONG + 0.5, -wide), (-LONG - 0.35 * length, -wide), (tip, 0.0),
-                             (-LONG - 0.35 * length, wide), (-LONG + 0.5, wide)], 0.8)  # fmt: skip
-            brush.polygon(placed(shape), fill)
+            neck = -LONG - 0.35 * length
+            outline = [(-LONG + 0.5, -wide), (neck, -wide), (tip, 0.0), (neck, wide), (-LONG + 0.5, wide)]
+            brush.polygon(placed(rounded(outline, 0.8)), fill)
 
 
 def paint_ball(
     picture: Image.Image, camera: Camera, place: Point, radius: float, rolled: float, lift: float = 0.0
 ) -> None:
-    """A ball from above that has rolled so far; the higher it flies, the further off is its shadow."""
+    """Draw a ball from above; `rolled` turns its seam, and `lift` (0 to 1) moves its shadow away."""
     centre, radius = camera.at(*place), radius * camera.scale
     off = 1.0 + 6.0 * lift
     with Brush(picture, around([centre], radius * (1.4 + 0.3 * off))) as brush:
@@ -252,14 +257,14 @@ def paint_ball(
         brush.disc((centre[0] - radius * 0.05, centre[1] - radius * 0.06), radius * 0.93, (222, 229, 239))
         brush.disc((centre[0] - radius * 0.16, centre[1] - radius * 0.2), radius * 0.68, (243, 246, 251))
         brush.disc((centre[0] - radius * 0.28, centre[1] - radius * 0.34), radius * 0.32, WHITE)
-        for turn in range(3):  # a seam that moves with the way it has gone
+        for turn in range(3):  # a seam that turns as the ball rolls
             angle = rolled + turn * 2 * math.pi / 3
             spot = centre[0] + math.cos(angle) * radius * 0.55, centre[1] + math.sin(angle) * radius * 0.55
             brush.disc(spot, radius * 0.13, faded((96, 112, 140), 0.55))
 
 
 def paint_trail(picture: Image.Image, camera: Camera, way: Sequence[Sequence[float]], width: float) -> None:
-    """The way [places, 2] that a ball has come, wider and brighter towards where it is."""
+    """Draw the path [points, 2] of a ball, wider and brighter towards its end."""
     places = np.array([place for k, place in enumerate(way) if not k or math.dist(place, way[k - 1]) > 0.05])
     if len(places) < 2:
         return
@@ -275,7 +280,7 @@ def paint_trail(picture: Image.Image, camera: Camera, way: Sequence[Sequence[flo
 
 
 def paint_tanks(picture: Image.Image, left: float, shares: Sequence[float]) -> None:
-    """How much boost each car has, those of the first side first, beside a field that begins at `left`, if it fits."""
+    """Draw the boost of each car, the first side's first, beside a field that begins at `left`, if there is space."""
     wide_picture, tall_picture = picture.size
     unit = tall_picture / 424
     if left < 34 * unit:
@@ -290,25 +295,25 @@ def paint_tanks(picture: Image.Image, left: float, shares: Sequence[float]) -> N
             brush.box((x - wide / 2, top, x + wide / 2, top + height), PANEL, wide / 2)
             full = top + height * (1 - share)
             if share > 0.01:
-                brush.box((x - wide / 2, min(full, top + height - wide), x + wide / 2, top + height),
-                          SIDES[0 if car < mates else 1], wide / 2)  # fmt: skip
+                box = (x - wide / 2, min(full, top + height - wide), x + wide / 2, top + height)
+                brush.box(box, SIDES[0 if car < mates else 1], wide / 2)
     for x in (left * 0.5, wide_picture - left * 0.5):
         write_text(picture, (x, top + height + 14 * unit), "boost", round(12 * unit), DIM, "mm")
 
 
 @lru_cache(maxsize=64)
 def font(size: int) -> Any:
-    """Pillow's own font."""
+    """Pillow's default font."""
     return ImageFont.load_default(max(size, 6))
 
 
 def write_text(
-    picture: Image.Image, at: Point, text: str, size: int, colour: Colour = INK, anchor: str = "lm", room: float = 0.0
+    picture: Image.Image, at: Point, text: str, size: int, colour: Colour = INK, anchor: str = "lm", width: float = 0.0
 ) -> None:
-    """Write a line of text, as much of it as there is room for (0: any)."""
+    """Write a line of text, shortened to `width` pixels unless that is 0."""
     pen = ImageDraw.Draw(picture, "RGBA")
-    if room and pen.textlength(text, font(size)) > room:
-        while text and pen.textlength(text + "...", font(size)) > room:
+    if width and pen.textlength(text, font(size)) > width:
+        while text and pen.textlength(text + "...", font(size)) > width:
             text = text[:-1]
         text += "..."
     pen.text((round(at[0]), round(at[1])), text, colour, font(size), anchor=anchor)

@@ -1,4 +1,4 @@
-"""A replay as a film: names, score and clock above, the game in the middle, what happened when below."""
+"""A replay as a video: names, score and clock above, the game in the middle, values, rewards and events below."""
 
 from __future__ import annotations
 
@@ -33,29 +33,31 @@ from slipstream.runs.replays import Event, Replay
 HEADER, FOOTER = 50 / 540, 64 / 540
 """Shares of the height."""
 PAUSE_S = 1.2
-"""How long a goal is looked at, and the end."""
-TELL_S = 1.4
-"""How long a caption stays."""
-SHOWN = ("goal", "save", "shot", "lap")
-"""Events with a mark on the time line."""
+"""Seconds for which the video pauses at a goal and at the end."""
+CAPTION_S = 1.4
+"""Seconds for which a caption is shown."""
+HIDDEN = "touch"
+"""The kind of event that has neither a caption nor a mark on the time line, being too frequent."""
+RANKS = ("goal", "lap", "save", "shot")
+"""Kinds of events by importance; other kinds follow, then touches."""
 CELLS = 6
-"""Moments on a sheet."""
+"""Images on a contact sheet."""
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A time of a film: a step, how many steps beyond it while play stands still, and why it does."""
+class FrameTime:
+    """The time of one frame: a step and, during a pause, how far to extrapolate beyond it and what caused the pause."""
 
     step: float
     beyond: float = 0.0
     since: float = -1.0
-    """Seconds since play was stopped; below 0: it goes on."""
+    """Seconds since the pause began; negative while the game runs."""
     cause: Event | None = None
-    """The goal that stopped it; None at the end."""
+    """The goal that caused the pause; None at the end."""
 
 
-class Film:
-    """Pictures of a replay, one for any time."""
+class ReplayVideo:
+    """Frames of a replay, one for any time."""
 
     def __init__(self, replay: Replay, size: tuple[int, int] = (960, 540)) -> None:
         facts = self.facts = replay.facts
@@ -73,11 +75,11 @@ class Film:
         self._bright, self._dull = (self._strips(value, reward, share) for share in (1.0, 0.35))
 
     def scene(self, size: tuple[int, int]) -> Scene:
-        """The game alone, at some size."""
+        """The scene of the game alone, at the given size."""
         scene = make_scene(self.facts.env, size, self._arrays, self.seconds)
         if scene is None:
             raise ConfigError(
-                f"`{self.facts.env}` has no drawing.", "leave the picture out: its facts and events are printed"
+                f"`{self.facts.env}` has no drawing.", "leave the picture out: facts and events are printed"
             )
         return scene
 
@@ -85,24 +87,24 @@ class Film:
         """The side of an event's agent."""
         return sides_of(self.facts.teams)[event.agent] if event.agent >= 0 else 0
 
-    def moments(self, first: float, last: float, fps: float, speed: float) -> Iterator[Moment]:
-        """The times of a film from one step to another: it stands still at goals, and at the end."""
-        per, step, still = speed / fps / self.seconds, first, max(1, round(PAUSE_S * fps))
+    def moments(self, first: float, last: float, fps: float, speed: float) -> Iterator[FrameTime]:
+        """The times of all frames from one step to another, with pauses at goals and at the end."""
+        per, step, pause = speed / fps / self.seconds, first, max(1, round(PAUSE_S * fps))
         stops = [goal for goal in self._goals if first <= goal.step < last]
         while step < last:
             if stops and step >= stops[0].step + 1:
                 goal = stops.pop(0)
-                for k in range(still):
-                    yield Moment(goal.step + 0.999, k * per, k / fps, goal)
-            yield Moment(step)
+                for k in range(pause):
+                    yield FrameTime(goal.step + 0.999, k * per, k / fps, goal)
+            yield FrameTime(step)
             step += per
         if last >= self.facts.length:
             cause = stops[0] if stops else None
-            for k in range(still):
-                yield Moment(self.facts.length - 0.001, k * per, k / fps, cause)
+            for k in range(pause):
+                yield FrameTime(self.facts.length - 0.001, k * per, k / fps, cause)
 
-    def frame(self, moment: Moment) -> Image.Image:
-        """The whole picture of a moment."""
+    def frame(self, moment: FrameTime) -> Image.Image:
+        """The whole frame at a time."""
         picture = self._page.copy()
         picture.paste(self._scene.paint(moment.step, moment.beyond), (0, self._head))
         self._paint_header(picture, moment)
@@ -114,7 +116,7 @@ class Film:
         return picture
 
     def score(self, step: float) -> list[int]:
-        """Goals of each side after what has happened by a time."""
+        """Goals of each side up to a step."""
         score = [0] * len(set(self.facts.teams))
         for goal in self._goals:
             if step >= goal.step + 0.9:
@@ -122,24 +124,24 @@ class Film:
         return score
 
     def clock(self, step: float) -> str:
-        """What the clock shows."""
+        """The text of the game clock."""
         return self._scene.clock(step)
 
     def _blank(self) -> Image.Image:
-        """What never changes: names and frames."""
+        """The parts that never change: names and frames."""
         width = self.size[0]
         page, unit = Image.new("RGB", self.size, PAGE), self._unit
-        middle, room = self._head / 2, width / 2 - 110 * unit
+        middle, space = self._head / 2, width / 2 - 110 * unit
         with Brush(page, (0, 0, width, self._head), 3) as brush:
             for side in range(len(self.facts.players)):
                 x = 24 * unit if side == 0 else width - 34 * unit
                 brush.box((x, middle - 9 * unit, x + 10 * unit, middle + 9 * unit), SIDES[side % 2], 3 * unit)
         for side, name in enumerate(self.facts.players[:2]):
             x, anchor = (44 * unit, "lm") if side == 0 else (width - 44 * unit, "rm")
-            write_text(page, (x, middle), short_name(name), round(19 * unit), INK, anchor, room)
+            write_text(page, (x, middle), short_name(name), round(19 * unit), INK, anchor, width=space)
         return page
 
-    def _paint_header(self, picture: Image.Image, moment: Moment) -> None:
+    def _paint_header(self, picture: Image.Image, moment: FrameTime) -> None:
         unit, middle, centre = self._unit, self._head / 2, self.size[0] / 2
         clock = self.clock(min(moment.step, self.facts.length - 1))
         if self._scene.score(0) is None:
@@ -152,11 +154,11 @@ class Film:
         write_text(picture, (centre, self._head - 7 * unit), clock, round(13 * unit), DIM, "mm")
 
     def _across(self, step: float) -> float:
-        """Where a step lies on the time line."""
+        """The x coordinate of a step on the time line."""
         return self._left + (self._right - self._left) * min(step / self.facts.length, 1.0)
 
     def _strips(self, value: Array, reward: Array, share: float) -> Image.Image:
-        """The foot of the picture: who is ahead by the agents' own estimate, rewards, and marks on the time line."""
+        """The footer: the lead by the agents' value estimates, rewards, and event marks on the time line."""
         unit, tall = self._unit, self._foot
         foot = Image.new("RGB", (self.size[0], tall), PAGE)
         sides = [np.array([team == side for team in self.facts.teams]) for side in sorted(set(self.facts.teams))]
@@ -168,8 +170,8 @@ class Film:
             zero = 40 * unit if ahead is not None else 26 * unit
             self._draw_rewards(brush, reward, sides, zero, 8 * unit if ahead is not None else 20 * unit, share)
             line = tall - 9 * unit
-            brush.box((self._left, line - 1.5 * unit, self._right, line + 1.5 * unit),
-                      blended(PAGE, DIM, 0.2 + 0.5 * share), 1.5 * unit)  # fmt: skip
+            bar = (self._left, line - 1.5 * unit, self._right, line + 1.5 * unit)
+            brush.box(bar, blended(PAGE, DIM, 0.2 + 0.5 * share), 1.5 * unit)
             for event in sorted(self.facts.events, key=lambda event: event.kind == "goal"):
                 self._draw_mark(brush, event, line, share)
         size = round(11 * unit)
@@ -179,7 +181,7 @@ class Film:
         return foot
 
     def _draw_lead(self, brush: Brush, ahead: Array, middle: float, reach: float, share: float) -> None:
-        """Blue up, orange down."""
+        """Draw the lead over time: blue upwards, orange downwards."""
         columns = np.linspace(0, len(ahead) - 1, max(2, int(self._right - self._left)))
         heights = np.interp(columns, np.arange(len(ahead)), ahead)
         across = np.linspace(self._left, self._right, len(columns))
@@ -193,7 +195,7 @@ class Film:
     def _draw_rewards(
         self, brush: Brush, reward: Array, sides: list[Array], zero: float, reach: float, share: float
     ) -> None:
-        """The reward of each side, bar by bar; the greatest are cut."""
+        """Draw the reward of each side as bars; the largest are clipped."""
         bars = max(2, int((self._right - self._left) / (3 * self._unit)))
         edges = np.linspace(0, len(reward), bars + 1).astype(int)
         sums = [np.add.reduceat(reward[:, rows].mean(axis=1), edges[:-1]) for rows in sides]
@@ -218,11 +220,11 @@ class Film:
         elif event.kind in ("save", "lap"):
             points = [(x, line - 6 * unit), (x + 4.5 * unit, line), (x, line + 6 * unit), (x - 4.5 * unit, line)]
             brush.polygon(points, colour)
-        elif event.kind == "shot":
+        elif event.kind != HIDDEN:
             brush.line([(x, line - 5 * unit), (x, line + 5 * unit)], colour, 1.6 * unit)
 
-    def _paint_footer(self, picture: Image.Image, moment: Moment) -> None:
-        """The strips, bright as far as the film has come."""
+    def _paint_footer(self, picture: Image.Image, moment: FrameTime) -> None:
+        """Draw the strips, bright up to the present step."""
         top, x, unit = self.size[1] - self._foot, self._across(moment.step), self._unit
         edge = round(x)
         picture.paste(self._bright.crop((0, 0, edge, self._foot)), (0, top))
@@ -232,14 +234,14 @@ class Film:
             brush.line([(x, top + 3 * unit), (x, line)], faded(WHITE, 0.6), unit)
             brush.disc((x, line), 4.5 * unit, WHITE)
 
-    def _paint_caption(self, picture: Image.Image, moment: Moment) -> None:
-        """What happened a moment ago, in a few words."""
-        told = TELL_S / self.seconds
-        recent = [e for e in self.facts.events if e.kind in SHOWN and 0 <= moment.step - e.step - 0.5 < told]
+    def _paint_caption(self, picture: Image.Image, moment: FrameTime) -> None:
+        """Draw the kind of the last event as a caption that fades."""
+        steps = CAPTION_S / self.seconds
+        recent = [e for e in self.facts.events if e.kind != HIDDEN and 0 <= moment.step - e.step - 0.5 < steps]
         if not recent or recent[-1].kind == "goal":
             return
         event, unit = recent[-1], self._unit
-        left = 1 - (moment.step - event.step - 0.5) / told
+        left = 1 - (moment.step - event.step - 0.5) / steps
         strength = min(1.0, 3 * left)
         words, size = event.kind, round(16 * unit)
         wide = font(size).getlength(words) + 34 * unit
@@ -250,8 +252,8 @@ class Film:
             brush.disc((x - wide / 2 + 14 * unit, y), 4.5 * unit, faded(SIDES[self.side(event) % 2], strength))
         write_text(picture, (x + 8 * unit, y), words, size, faded(INK, strength), "mm")
 
-    def _paint_banner(self, picture: Image.Image, moment: Moment) -> None:
-        """Goal, or how it ended."""
+    def _paint_banner(self, picture: Image.Image, moment: FrameTime) -> None:
+        """Draw the banner of a goal or of the final result."""
         unit, grown = self._unit, min(1.0, moment.since / 0.18)
         centre, y = self.size[0] / 2, self._head + (self.size[1] - self._head - self._foot) * 0.2
         words, colour = self._ending() if moment.cause is None else ("GOAL", SIDES[self.side(moment.cause) % 2])
@@ -272,7 +274,7 @@ class Film:
         side = 0 if self.facts.outcome > 0 else 1
         return ("BLUE WINS", "ORANGE WINS")[side], SIDES[side]
 
-    def _underline(self, moment: Moment) -> str:
+    def _underline(self, moment: FrameTime) -> str:
         facts = self.facts
         if moment.cause is not None:
             return short_name(facts.players[self.side(moment.cause)])
@@ -283,61 +285,64 @@ class Film:
 
 
 def lead(value: Array, sides: list[Array]) -> Array | None:
-    """How far the first side is ahead by the agents' own values [steps], the largest 1; None where nobody tells any."""
+    """The lead of the first side by the agents' value estimates [steps], scaled to at most 1; None without values."""
     known = [~np.isnan(value[:, rows]).all() for rows in sides]
     if not any(known):
         return None
-    told = [np.nan_to_num(np.nanmean(value[:, rows], axis=1)) if there else None
-            for rows, there in zip(sides, known, strict=True)]  # fmt: skip
-    first = told[0] if told[0] is not None else 0.0
-    other = told[1] if len(told) > 1 and told[1] is not None else None
-    ahead: Array = np.asarray(first if other is None else (first - other) / (2 if told[0] is not None else 1))
+    means = [
+        np.nan_to_num(np.nanmean(value[:, rows], axis=1)) if has_values else None
+        for rows, has_values in zip(sides, known, strict=True)
+    ]
+    first = means[0] if means[0] is not None else 0.0
+    other = means[1] if len(means) > 1 and means[1] is not None else None
+    ahead: Array = np.asarray(first if other is None else (first - other) / (2 if means[0] is not None else 1))
     if len(sides) < 2:
         ahead = ahead - ahead.min()
     return ahead / max(float(np.abs(ahead).max()), 1e-6)
 
 
 def short_name(name: str) -> str:
-    """A player's name without its folders."""
+    """A player's name without the folders of its path."""
     head, colon, rest = name.partition(":")
     return rest.rstrip("/").rpartition("/")[2] if head in ("run", "bundle") and colon else name
 
 
-def key_moments(film: Film) -> list[tuple[float, str]]:
-    """Up to `CELLS` times that tell the story, each with a caption: goals first, then saves, shots, the first touch."""
-    facts, found = film.facts, dict[int, tuple[float, str]]()
-    ranks = ("goal", "lap", "save", "shot", "touch")
+def key_moments(video: ReplayVideo) -> list[tuple[float, str]]:
+    """Up to `CELLS` times of a replay with captions: the most important events first, then evenly spaced steps."""
+    facts, found = video.facts, dict[int, tuple[float, str]]()
+    others = sorted({event.kind for event in facts.events} - {*RANKS, HIDDEN})
+    ranks = (*RANKS, *others, HIDDEN)
     chosen = [event for kind in ranks for event in facts.events if event.kind == kind]
     touches = 0
     for event in chosen:
         touches += event.kind == "touch"
         if len(found) >= CELLS or touches > 1:
             break
-        near = any(abs(event.step - step) * film.seconds < 0.7 for step in found)
+        near = any(abs(event.step - step) * video.seconds < 0.7 for step in found)
         if not near:
             words = "first touch" if event.kind == "touch" else event.kind
             step = min(event.step + (0.95 if event.kind == "goal" else 0.5), facts.length - 0.01)
-            found[event.step] = step, f"{words}, {short_name(facts.players[film.side(event)])}"
+            found[event.step] = step, f"{words}, {short_name(facts.players[video.side(event)])}"
     evenly = np.linspace(0, facts.length - 1, CELLS + 1).astype(int).tolist()
     for step in evenly:
         if len(found) >= CELLS:
             break
-        if all(abs(step - other) * film.seconds > 1.0 for other in found):
+        if all(abs(step - other) * video.seconds > 1.0 for other in found):
             found[step] = float(step), "start" if step == 0 else ""
     return [found[step] for step in sorted(found)]
 
 
-def sheet(film: Film) -> Image.Image:
-    """One picture of the key moments, numbered as on the time line below them."""
-    times = key_moments(film)
-    width, height = film.size
+def contact_sheet(video: ReplayVideo) -> Image.Image:
+    """One image of the key moments, numbered in the order of the time line below them."""
+    times = key_moments(video)
+    width, height = video.size
     unit, columns = height / 540, min(3, len(times))
     gap = round(14 * unit)
     cell = (width * 3 // 2 - gap * (columns + 1)) // columns
     tall = round(cell * 0.62)
-    scene = film.scene((cell, tall))
+    scene = video.scene((cell, tall))
     rows = math.ceil(len(times) / columns)
-    end = film.frame(Moment(film.facts.length - 0.001, 0.0))
+    end = video.frame(FrameTime(video.facts.length - 0.001, 0.0))
     head, foot = round(HEADER * height), round(FOOTER * height)
     whole = columns * (cell + gap) + gap
     page = Image.new("RGB", (whole, head + rows * (tall + 34 * round(unit) + gap) + foot + gap), PAGE)
@@ -349,12 +354,10 @@ def sheet(film: Film) -> Image.Image:
         page.paste(picture, (x, y))
         with Brush(page, (x, y + tall, x + cell, y + tall + 34 * unit), 2) as brush:
             brush.box((x, y + tall, x + cell, y + tall + 28 * unit), PANEL, 4 * unit)
-        score = film.score(step)
-        told = [f"{number + 1}", film.clock(step), words]
-        told += [" : ".join(map(str, score))] if len(score) > 1 else []
-        write_text(
-            page, (x + 10 * unit, y + tall + 14 * unit), "   ".join(filter(None, told)), round(15 * unit), INK,
-            room=cell - 20 * unit,
-        )  # fmt: skip
+        score = video.score(step)
+        texts = [f"{number + 1}", video.clock(step), words]
+        texts += [" : ".join(map(str, score))] if len(score) > 1 else []
+        place = (x + 10 * unit, y + tall + 14 * unit)
+        write_text(page, place, "   ".join(filter(None, texts)), round(15 * unit), INK, width=cell - 20 * unit)
     page.paste(end.crop((0, height - foot, width, height)), (left, page.height - foot))
     return page

@@ -1,14 +1,19 @@
-"""Soccer's three ways to act, each decoded to throttle, steer, boost and drift."""
+"""Soccer's three kinds of actions, each decoded to throttle, steer, boost and drift; and its keyboard controls."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array
+from slipstream.envs.controls import driving_action
 from slipstream.envs.soccer.layout import BOOSTING, DRIFTING, STEER, THROTTLE, F
 from slipstream.envs.soccer.physics import ONE, ZERO
 from slipstream.system.numba_compile import Number, inlined
 
+CONTROLS = ("throttle", "steer", "boost", "drift")
+"""The columns of `TABLE`, and the parts of the other two kinds of actions; steer 1 is to the left."""
 # throttle, boost, drift: reverse, coast, forward, boost, and the last two drifting
 _PEDALS = ((-1, 0, 0), (0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1))
 PEDALS = len(_PEDALS)
@@ -20,7 +25,7 @@ SPECS = {
     "continuous": ActionSpec("continuous", low=(-1.0,) * 4, high=(1.0,) * 4),
 }
 KINDS = tuple(SPECS)
-"""The place of a kind here is its number in the kernels."""
+"""The index of a kind is its number in the kernels."""
 DISCRETE, MULTI_DISCRETE, CONTINUOUS = range(3)
 
 
@@ -51,7 +56,7 @@ def decode(action: Array, row: int, kind: int, table: Array, s: Array, c: int) -
 
 @inlined
 def encode(throttle: Number, steer: Number, boost: Number, drift: Number, kind: int, action: Array, row: int) -> None:
-    """Write the action nearest to the wanted controls."""
+    """Write the action nearest to the given controls."""
     t = 1 if throttle > F(0.33) else (-1 if throttle < F(-0.33) else 0)
     w = 1 if steer > F(0.33) else (-1 if steer < F(-0.33) else 0)
     b, d = (1 if boost > ZERO else 0), (1 if drift > ZERO else 0)
@@ -65,3 +70,8 @@ def encode(throttle: Number, steer: Number, boost: Number, drift: Number, kind: 
     else:
         action[row, 0], action[row, 1] = throttle, steer
         action[row, 2], action[row, 3] = (ONE if b else -ONE), (ONE if d else -ONE)
+
+
+def keyboard_action(keys: Iterable[str], last: Array, action: ActionSpec) -> Array:
+    """The action for the keys that are held: arrows drive, space boosts, x drifts."""
+    return driving_action(keys, CONTROLS, TABLE, action)

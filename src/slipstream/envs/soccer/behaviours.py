@@ -1,10 +1,10 @@
-"""What is counted about each soccer car in a match: never rewarded, told when the match ends.
+"""Behaviour statistics of each soccer car in a match: never rewarded, reported when the match ends.
 
-`goals` and `conceded` are the team's, and so is `possession`: the share of decisions in which it was the last to hit
-the ball since the kick-off (where both sides hit it in one decision nothing changes). The rest is the car's own:
-`touches` are decisions in which it hit the ball, `shots` those of them after which the ball, left alone, rolls into the
-goal that the car attacks, `saves` those that turn away a ball that would have rolled into its own; `boost_used` is in
-tanks, and `speed` and `ball_distance` are means over decisions, in units/s and units.
+`goals` and `conceded` are the team's, and so is `possession`: the share of decisions in which the team was the last to
+hit the ball since the kick-off (a decision in which both teams hit it changes nothing). The others are the car's own:
+`touches` are decisions in which it hit the ball, `shots` are touches after which the ball, untouched, rolls into the
+opponents' goal, `saves` are touches that keep the ball from rolling into the own goal. `boost_used` is in full tanks;
+`speed` and `ball_distance` are means over decisions, in units/s and units.
 """
 
 from __future__ import annotations
@@ -16,18 +16,26 @@ from slipstream.envs.soccer.rewards import rolls_in, save, side
 from slipstream.system.numba_compile import Number, inlined
 
 BEHAVIOURS = (
-    "goals", "conceded", "touches", "shots", "saves", "possession", "boost_used", "speed", "ball_distance",
-)  # fmt: skip
+    "goals",
+    "conceded",
+    "touches",
+    "shots",
+    "saves",
+    "possession",
+    "boost_used",
+    "speed",
+    "ball_distance",
+)
 B_GOALS, B_CONCEDED, B_TOUCHES, B_SHOTS, B_SAVES, B_POSSESSION, B_BOOST_USED, B_SPEED, B_BALL_DISTANCE = range(9)
 B_HOLDS = len(BEHAVIOURS)
-"""Behind them: 1 while the car's team was the last to hit the ball."""
+"""The column after them: 1 while the car's team was the last to hit the ball."""
 SUMS = len(BEHAVIOURS) + 1
-"""Columns of what is summed up during a match."""
+"""Columns of the sums of a match."""
 
 
 @inlined
-def burnt(before: Array, after: Array, c: int, repeat: int) -> Number:
-    """Fuel that a car used in a decision; where a pad filled the tank meanwhile, that of boosting all the time."""
+def boost_used(before: Array, after: Array, c: int, repeat: int) -> Number:
+    """The boost that a car used in a decision; if a pad filled the tank meanwhile, that of boosting throughout."""
     if after[c + BOOSTING] <= ZERO:
         return ZERO
     used = before[c + BOOST] - after[c + BOOST]
@@ -51,7 +59,7 @@ def count_car(
     sums[B_POSSESSION] += sums[B_HOLDS]
     if clock[KICKOFF] == 1:
         sums[B_HOLDS] = ZERO
-    sums[B_BOOST_USED] += burnt(before, after, c, repeat)
+    sums[B_BOOST_USED] += boost_used(before, after, c, repeat)
     vx, vy = after[c + VX], after[c + VY]
     dx, dy = after[BALL + X] - after[c + X], after[BALL + Y] - after[c + Y]
     sums[B_SPEED] += root(vx * vx + vy * vy)
@@ -73,8 +81,8 @@ def count_cars(before: Array, after: Array, clock: Array, team_size: int, repeat
 
 
 @inlined
-def conclude(clock: Array, sums: Array, car: int, team_size: int, out: Array) -> None:
-    """Write what was counted about one car in the match that ended."""
+def write_statistics(clock: Array, sums: Array, car: int, team_size: int, out: Array) -> None:
+    """Write the statistics of one car in the match that ended."""
     team = 0 if car < team_size else 1
     share = ONE / F(max(clock[DECISIONS], 1))
     out[B_GOALS], out[B_CONCEDED] = clock[SCORE + team], clock[SCORE + 1 - team]

@@ -1,4 +1,4 @@
-"""Soccer from above: the pitch, cars, ball, boost pads and flames, between two decisions too."""
+"""Draws soccer from above: pitch, cars, ball, boost pads and flames, also between two steps."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ LENGTH, WIDTH, GOAL, DEPTH = float(at.LENGTH), float(at.WIDTH), float(at.GOAL_WI
 CORNER = float(at.DIAGONAL)
 LONG, BALL = float(at.CAR_LONG), float(at.BALL_RADIUS)
 REACH = LENGTH + DEPTH + 1.5, WIDTH + 1.5
-"""What is seen, to each side of the middle."""
+"""Half the width and half the height of the view, in units."""
 TRAIL_S = 0.55
-"""How long the ball's way stays in sight."""
+"""Seconds of the ball's path that are drawn."""
 
 
-class Pitch:
-    """The picture of a match: `states` and `clocks` of consecutive decisions, drawn at any time between them."""
+class MatchScene:
+    """The scene of a match, from the `state` and `clock` of consecutive steps."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
         self.states = np.asarray(arrays["state"], np.float64)
@@ -59,18 +59,18 @@ class Pitch:
         self._breaks = (np.diff(marks, axis=0) != 0).any(axis=1)
 
     def score(self, step: float) -> tuple[int, int]:
-        """Goals of both sides."""
+        """Goals of both teams."""
         row = self.clocks[min(int(step), len(self.clocks) - 1)]
         return int(row[at.SCORE]), int(row[at.SCORE + 1])
 
     def clock(self, step: float) -> str:
-        """The time that is left."""
+        """The remaining time."""
         row = self.clocks[min(int(step), len(self.clocks) - 1)]
         left = max(0, int(row[at.TICKS_LEFT])) / at.TICK_HZ
         return f"{int(left) // 60}:{int(left) % 60:02d}" + ("  overtime" if row[at.OVERTIME] else "")
 
     def between(self, step: float, beyond: float = 0.0) -> Array:
-        """The state at a time between decisions: halfway there, or, before a kick-off and at the end, further on."""
+        """The state at `step`: interpolated, or extrapolated before a kick-off and at the end."""
         first = min(max(int(step), 0), len(self.states) - 1)
         share = step - first
         now: Array = self.states[first].copy()
@@ -90,7 +90,7 @@ class Pitch:
         return now
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
-        """The pitch at a time, and so many steps beyond it where play is broken off."""
+        """The image at `step`, extrapolated by `beyond` steps before a kick-off and at the end."""
         picture = self._empty.copy()
         now = self.between(step, beyond)
         self._paint_pads(picture, now)
@@ -105,7 +105,7 @@ class Pitch:
         return picture
 
     def _paint_pads(self, picture: Image.Image, now: Array) -> None:
-        """Pads that are there shine; the others come back slowly."""
+        """Draw available pads bright, and the others with a ring that closes as they return."""
         for pad in range(at.PADS):
             left, wait = now[at.PAD + pad], float(BIG_WAIT if pad < 2 else SMALL_WAIT)
             centre, reach = self.camera.at(*pad_place(pad)), pad_size(pad) * 2.6 * self.camera.scale
@@ -118,7 +118,7 @@ class Pitch:
                 brush.ring(centre, size, faded(YELLOW, 0.55), wide, 1 - left / wait)
 
     def _paint_trail(self, picture: Image.Image, step: float, now: Array) -> None:
-        """Where the ball came from, back to the last kick-off."""
+        """Draw the recent path of the ball, back to the last kick-off at most."""
         first = int(max(0.0, step - TRAIL_S / self.step_seconds))
         last = min(int(step), len(self.states) - 1)
         broken = np.flatnonzero(self._breaks[first:last])
@@ -128,7 +128,7 @@ class Pitch:
         paint_trail(picture, self.camera, way, BALL * 0.8)
 
     def _paint_flame(self, picture: Image.Image, now: Array, car: int, step: float) -> None:
-        """Boost burns behind a car, and flickers."""
+        """Draw the flickering flame of a car that boosts."""
         c = at.CARS + car * at.CAR_SIZE
         if now[c + at.BOOSTING] <= 0 or now[c + at.BOOST] <= 0.002:
             return
@@ -148,17 +148,17 @@ class Pitch:
         paint_ball(picture, self.camera, place, BALL, (now[at.X] + now[at.Y]) / BALL * 0.5)
 
     def _paint_tanks(self, picture: Image.Image, now: Array) -> None:
-        """How much boost each car has, beside the pitch if there is room."""
+        """Draw the boost of each car, beside the pitch if there is space."""
         tanks = [float(np.clip(now[at.CARS + car * at.CAR_SIZE + at.BOOST], 0, 1)) for car in range(self.cars)]
         paint_tanks(picture, self.camera.at(-REACH[0], 0)[0], tanks)
 
     def team(self, car: int) -> int:
-        """The side of a car."""
+        """The team of a car."""
         return 0 if car < self.cars // 2 else 1
 
 
 def _coast(now: Array, c: int, seconds: float, radius: float) -> None:
-    """Move a body on, within walls; one that crosses a goal line between the posts goes into the goal, and stays."""
+    """Move a body along its velocity, within the walls or, if it crosses a goal line, within that goal."""
     x, y, vx, vy = (float(now[c + column]) for column in (at.X, at.Y, at.VX, at.VY))
     ahead, sideways = x + vx * seconds, y + vy * seconds
     crossing = y + vy * max(0.0, (LENGTH - abs(x)) / abs(vx)) if vx else y
@@ -169,31 +169,18 @@ def _coast(now: Array, c: int, seconds: float, radius: float) -> None:
 
 
 def pad_place(pad: int) -> Point:
-    """Where a pad lies."""
+    """The position of a pad."""
     sign = 1 if pad % 2 == 0 else -1
     return sign * float(pad_x(pad // 2)), sign * float(pad_y(pad // 2))
 
 
 def pad_size(pad: int) -> float:
-    """The radius of a pad as it is drawn."""
+    """The radius of a pad in the drawing."""
     return 1.15 if pad < 2 else 0.6
 
 
-def labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Names of the columns of `state` and `clock`."""
-    cars = (widths["state"] - at.CARS) // at.CAR_SIZE
-    body = ("x", "y", "vx", "vy")
-    car = (*body, "hx", "hy", "spin", "boost", "throttle", "steer", "boosting", "drifting", "touch")
-    state = (*(f"ball.{name}" for name in body), "goal", *(f"pad.{pad}" for pad in range(at.PADS)))
-    clock = {at.TICKS_LEFT: "ticks_left", at.SCORE: "score.0", at.SCORE + 1: "score.1", at.OVERTIME: "overtime"}
-    return {
-        "state": (*state, *(f"car.{k}.{name}" for k in range(cars) for name in car)),
-        "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
-    }
-
-
 def outline() -> list[Point]:
-    """The wall, goals included."""
+    """The outline of the wall, goals included."""
     right = [(CORNER - WIDTH, WIDTH), (LENGTH, CORNER - LENGTH), (LENGTH, GOAL), (LENGTH + DEPTH, GOAL)]
     right += [(x, -y) for x, y in right[::-1]]
     return [*right, *((-x, -y) for x, y in right)]
@@ -201,7 +188,7 @@ def outline() -> list[Point]:
 
 @lru_cache(maxsize=4)
 def _ground(width: int, height: int) -> tuple[Camera, Image.Image, Image.Image]:
-    """What never moves: the camera, the pitch with every pad taken, and with every pad there."""
+    """The static parts: the camera, the pitch with every pad taken, and the pitch with every pad available."""
     scale = min(width / 2 / REACH[0], height / 2 / REACH[1])
     camera = Camera(scale, (width / 2, height / 2))
     smooth = 3
@@ -246,18 +233,17 @@ def _ground(width: int, height: int) -> tuple[Camera, Image.Image, Image.Image]:
 
 
 def _draw_lines(brush: Brush, camera: Camera) -> None:
-    """What is painted on the floor: halfway line, circle, boxes, the floor of the goals."""
+    """Draw the lines on the floor: halfway line, circle, penalty boxes, goals."""
     scale = camera.scale
     for side, colour in ((-1, BLUE), (1, ORANGE)):
-        goal = [(side * LENGTH, GOAL), (side * (LENGTH + DEPTH), GOAL),
-                (side * (LENGTH + DEPTH), -GOAL), (side * LENGTH, -GOAL)]  # fmt: skip
+        back = LENGTH + DEPTH
+        goal = [(side * x, y) for x, y in ((LENGTH, GOAL), (back, GOAL), (back, -GOAL), (LENGTH, -GOAL))]
         brush.polygon(camera.path(goal), faded(colour, 0.2))
         for k in range(1, 6):
             x = side * (LENGTH + k)
             brush.line(camera.path([(x, -GOAL), (x, GOAL)]), faded(colour, 0.16), 0.09 * scale)
         for k in range(-8, 9):
-            brush.line(camera.path([(side * LENGTH, k), (side * (LENGTH + DEPTH), k)]), faded(colour, 0.16),
-                       0.09 * scale)  # fmt: skip
+            brush.line(camera.path([(side * LENGTH, k), (side * back, k)]), faded(colour, 0.16), 0.09 * scale)
         for reach in range(8):
             near = side * (LENGTH - 9 + reach)
             strip = [(near, 14), (side * LENGTH, 14), (side * LENGTH, -14), (near, -14)]

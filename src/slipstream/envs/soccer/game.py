@@ -1,4 +1,4 @@
-"""The soccer environment: many matches at once behind the `Vector` contract."""
+"""The soccer environment: a batch of matches behind the `Vector` contract."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
+from slipstream.envs.game import EnvChoice
 from slipstream.envs.options import check_choice, check_game, check_range
 from slipstream.envs.rewards import Payout
 from slipstream.envs.snapshot import ArraySnapshot
@@ -15,8 +16,9 @@ from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
 from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
-from slipstream.envs.soccer.rewards import SCHEME, T_MORE, TERMS
+from slipstream.envs.soccer.rewards import SCHEME, T_EXTRA, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
+from slipstream.envs.step_rows import StepRows
 from slipstream.envs.user_rewards import compile_term
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import KernelCall, OnDevice
@@ -24,18 +26,18 @@ from slipstream.system.rng import check_seeds, first_games
 
 
 class Soccer(ArraySnapshot):
-    """`envs` matches of two teams of `team_size` cars; see `layout` for what a state holds.
+    """`envs` matches of two teams of `team_size` cars; see `layout` for the columns of a state.
 
-    The chance of a match comes from its own seed only: that of env i's first match follows from `seed` and `first + i`,
-    and each next one is one more. With `mixed` a match has one to three cars per team, as its task says: every env has
-    six rows, and those without a car are not active, see nothing, earn nothing, and end with the match. Nothing is
-    allocated in a step.
+    All random numbers of a match follow from its own seed. The seed of env i's first match follows from `seed` and
+    `first + i`, and each next match has the next seed. With `mixed` a match has one to three cars per team, set by its
+    task: every env has six rows, and rows without a car are inactive, observe zeros and earn nothing. A step allocates
+    no arrays.
     """
 
     KEPT = ("state", "clock", "tasks", "behaviour")
 
     limit_steps = 0
-    """Matches end; they are never cut off."""
+    """0: matches terminate and are never truncated."""
 
     def __init__(
         self,
@@ -64,96 +66,97 @@ class Soccer(ArraySnapshot):
         self.state = np.zeros((envs, state_size(slots)), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
         self.tasks = np.full((envs, 2), -1)
-        """Of each env: the task that it was given, -1 for its target, and the one that it plays."""
+        """Of each env: the given task, -1 for its target, and the task of the present match."""
         self.behaviour = np.zeros((envs, 2 * slots, SUMS), np.float32)
-        """What was counted in the present match."""
+        """Behaviour statistics of the present match."""
         self.payout = Payout(
-            SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
-        )  # fmt: skip
+            SCHEME,
+            rewards or RewardSettings(),
+            env=self.spec.name,
+            envs=envs,
+            teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds,
+            gamma=gamma,
+            extra=tuple(extra),
+        )
         self.steps = 0
-        self._before = np.zeros_like(self.state)
-        self._more = bool(self.payout.weights[T_MORE : len(TERMS)].any())
-        self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
         self._terms = [compile_term(name, function, ("car", "team_size")) for name, function in extra.items()]
-        self._seed, self._first, self._slots = seed, first, slots
-        self._kind = KINDS.index(actions)
-        self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
-        self._overtime_ticks = self._match_ticks // 2
-        self._meaning = task_rules(self.spec.tasks, action_repeat)
-        targets = target_tasks(self.spec, first, envs)
-        self._rules = self._meaning, targets, slots, self._match_ticks, np.float32(random_starts)
-        self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._acted)
+        self._seed, self._first = seed, first
+        match_ticks = max(round(match_seconds * TICK_HZ), 1)
+        self._matches = batch.Matches(
+            state=self.state,
+            before=np.zeros_like(self.state),
+            clock=self.clock,
+            tasks=self.tasks,
+            sums=self.behaviour,
+            sizes=np.zeros(envs, np.int64),
+            acted=np.ones(rows, np.uint8),
+        )
+        self._rules = batch.MatchRules(
+            tasks=task_rules(self.spec.tasks, action_repeat),
+            targets=target_tasks(self.spec, first, envs),
+            slots=slots,
+            match_ticks=match_ticks,
+            overtime_ticks=match_ticks // 2,
+            random_starts=np.float32(random_starts),
+            action_kind=KINDS.index(actions),
+            action_table=TABLE,
+            extra_terms=bool(self.payout.weights[T_EXTRA : len(TERMS)].any()),
+        )
+        self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._matches.acted)
 
     def _begin(self, obs: Array, active: Array) -> None:
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
-        self._renew(np.arange(self.envs), games, obs, active)
-
-    def _renew(self, envs: Array, games: Array, obs: Array, active: Array) -> None:
-        batch.renew(
-            envs, games, self.state, self.clock, self.tasks, self.behaviour, *self._rules, obs, active
-        )  # fmt: skip
+        batch.begin_matches(np.arange(self.envs), games, self._matches, self._rules, obs, active)
 
     def reset(self, out: Rows) -> None:
-        """Start every match anew, from the first one of its seed."""
+        """Begin the first match of every env."""
         self.steps = 0
         self.payout.reset()
         self._begin(out.obs, out.active)
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Begin the next match of the named envs at once, or the one of each seed."""
+        """Begin the next match of the named envs, or the one of each seed."""
         games = np.array(check_seeds(indices, seeds), np.int64)
-        self._renew(np.array(indices, np.int64), games, out.obs, out.active)
+        chosen = np.array(indices, np.int64)
+        batch.begin_matches(chosen, games, self._matches, self._rules, out.obs, out.active)
 
     def seeds(self) -> Array:
-        """The seed of every match that is being played."""
+        """The seed of every present match."""
         return self.clock[:, GAME].copy()
 
     def assign(self, tasks: Array) -> None:
-        """Say which task each env plays from its next match on."""
+        """Set the task of each env from its next match on."""
         self.tasks[:, GIVEN] = check_tasks(self.spec, tasks)
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
-        batch.observe_all(self.state, self.clock, self.tasks, self._meaning, self._slots, self._match_ticks, obs)
+        batch.observe_all(self._matches, self._rules, obs)
 
     def step(self, action: Array, out: Rows) -> None:
         """Play one decision of every match."""
-        payout, before, state, clock = self.payout, self._before, self.state, self.clock
-        sizes, slots = self._sizes, self._slots
-        batch.advance(
-            state, before, clock, self.tasks, self._meaning, slots, action, self._kind, TABLE, self._overtime_ticks,
-            sizes, self._acted, self.behaviour, payout.values,
-        )  # fmt: skip
-        if self._more:
-            batch.value_others(before, state, clock, sizes, slots, payout.values)
+        payout, matches, rules = self.payout, self._matches, self._rules
+        batch.advance(matches, rules, action, payout.values)
+        if rules.extra_terms:
+            batch.value_extra(matches, rules.slots, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
-            batch.value_user_term(term, before, state, clock, sizes, slots, payout.values, column)
-        batch.settle(
-            state, clock, self.tasks, self.behaviour, *self._rules, out.obs, out.active, out.terminated, out.outcome,
-            out.behaviour, out.final_obs,
-        )  # fmt: skip
+            batch.value_user_term(term, matches, rules.slots, payout.values, column)
+        batch.finish_step(matches, rules, StepRows.of(out))
         if payout.shaped:
-            batch.shape(before, state, out.terminated, sizes, slots, payout.gamma, payout.values)
-        payout.pay(self._acted, out.reward, out.terms)
-        out.truncated[:] = 0
+            batch.shape(matches, rules.slots, payout.gamma, out.terminated, payout.values)
+        payout.pay(matches.acted, out.reward, out.terms)
         self.steps += 1
 
     def on_device(self) -> OnDevice:
-        """One decision of one env."""
-        payout = self.payout
-        own = (
-            self.state, self._before, self.clock, self.tasks, self.behaviour, *self._rules, self._kind, TABLE,
-            self._overtime_ticks, self._sizes, self._acted, self._more, payout.shaped, payout.gamma, *payout.rules,
-        )  # fmt: skip
-        return OnDevice(KernelCall(batch.step_env, self.envs, own))
+        """The kernel that plays one decision of one env."""
+        return OnDevice(KernelCall(batch.step_env, self.envs, (self._matches, self._rules, self.payout.rules)))
 
 
 def _spec(
     team_size: int, mixed: bool, actions: str, action_repeat: int, extra: tuple[str, ...], target: Sequence[str]
 ) -> EnvSpec:
-    """The facts about one variant."""
+    """The spec of one variant."""
     slots = SLOTS if mixed else team_size
     sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
     name = "soccer:mixed" if mixed else "soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}"
@@ -171,4 +174,24 @@ def _spec(
         tasks=tasks,
         target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
         absences=mixed,
+    )
+
+
+def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Soccer:
+    """Make the matches that the settings describe."""
+    env, mixed = choice.env, variant == "mixed"
+    return Soccer(
+        envs,
+        team_size=SLOTS if mixed else int(variant[0]),
+        mixed=mixed,
+        seed=seed,
+        first=first,
+        match_seconds=env.match_seconds,
+        action_repeat=env.action_repeat or 4,
+        actions=env.actions,
+        random_starts=env.random_starts,
+        target=env.target,
+        rewards=choice.rewards,
+        gamma=choice.gamma,
+        extra_terms=choice.terms,
     )

@@ -1,6 +1,6 @@
-"""What a soccer car sees: its own frame first, and the arena turned so that it always attacks +x.
+"""Soccer's observations, in the car's own frame and in the arena rotated so that the car always attacks +x.
 
-Turning by 180 degrees is a change of sign, so both sides see exactly the same numbers for the same game.
+Rotating by 180 degrees is a change of sign, so both teams get exactly the same numbers for mirrored states.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FAR = F(1e9)
 
 @inlined
 def observe_other(s: Array, c: int, o: int, bx: Number, by: Number, out: Array, at: int) -> None:
-    """Write what the car at column `c` sees of the car at column `o`."""
+    """Write the observation that the car at column `c` has of the car at column `o`."""
     hx, hy = s[c + HX], s[c + HY]
     dx, dy = s[o + X] - s[c + X], s[o + Y] - s[c + Y]
     ux, uy = s[o + VX] - s[c + VX], s[o + VY] - s[c + VY]
@@ -77,7 +77,7 @@ def observe_other(s: Array, c: int, o: int, bx: Number, by: Number, out: Array, 
 
 @inlined
 def observe_pads(s: Array, c: int, flip: int, out: Array) -> None:
-    """Write which pads are there, and where the nearest of them is."""
+    """Write which pads are available, and the position of the nearest one."""
     cx, cy = s[c + X], s[c + Y]
     nearest, ax, ay = FAR, ZERO, ZERO
     for pair in range(PAIRS):
@@ -98,7 +98,7 @@ def observe_pads(s: Array, c: int, flip: int, out: Array) -> None:
 
 @inlined
 def mark_present(team_size: int, slots: int, out: Array, at: int) -> None:
-    """Make room for `slots` cars per team: nothing where others would be, and behind that who is there."""
+    """Zero the columns of `slots` cars per team, and write behind them which cars are present."""
     for k in range(O_OTHERS, at):
         out[k] = ZERO
     for k in range(2 * slots - 1):
@@ -108,7 +108,7 @@ def mark_present(team_size: int, slots: int, out: Array, at: int) -> None:
 
 @inlined
 def observe(s: Array, clock: Array, car: int, team_size: int, slots: int, per_match: Number, out: Array) -> None:
-    """Write the observation of one car; `per_match` is 1 / ticks of a match, `slots` the most cars of a team."""
+    """Write the observation of one car; `per_match` is 1 / ticks of a match, `slots` the most cars per team."""
     c = car_at(car)
     team = 0 if car < team_size else 1
     sign = ONE if team == 0 else -ONE

@@ -1,9 +1,9 @@
 """Soccer's physics: one tick of one environment, as scalar functions on its state row.
 
-Written once and compiled for a batch elsewhere; run uncompiled it is its own test oracle. Only + - * /
-and sqrt are used, in float32 and without reordering, so every machine gives the same bits. A car is
-driven by linear laws (its speed settles where push and rolling drag meet), so a tick of free driving
-needs no root and no division; those are paid only on contact.
+`batch` compiles these functions for many environments; tests compare them with the same functions uncompiled. Only
++ - * / and sqrt are used, in float32 and without reordering, so every machine gives the same bits. Acceleration and
+rolling drag are linear in speed, so a tick of free driving needs neither a square root nor a division; only contacts
+do.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
 DT = F(1.0 / 60.0)
 TINY = F(1e-6)
 
-# Driving, per tick: push / ROLL is the speed a car settles at (26 driving, 40 boosting).
+# Driving, per tick: push / ROLL is the speed a car approaches (26 units/s driving, 40 boosting).
 ROLL = F(1.8 / 60.0)
 PUSH = F(26.0 * 1.8 / 60.0)
 BOOST_PUSH = F(14.0 * 1.8 / 60.0)
 BRAKING = F(2.2)
 REVERSE = F(0.6)
 BURN = F(1.0 / 180.0)  # a full tank lasts 3 s
-GRIP, SLIDE = F(0.82), F(0.97)  # share of the sideways speed that is left after a tick
+GRIP, SLIDE = F(0.82), F(0.97)  # share of the sideways speed that remains after a tick
 TURN, DRIFT_TURN = F(5.5), F(6.5)  # rad/s
-TURN_LOSS = F(1.5 / 40.0)  # rad/s less for each unit/s of speed
-TURN_SPEED = F(1.0 / 10.0)  # full turning from 10 units/s on
-CRAWL = F(0.6)  # turning of a car that pushes against something
+TURN_LOSS = F(1.5 / 40.0)  # loss of turn rate per speed, rad/s per unit/s
+TURN_SPEED = F(1.0 / 10.0)  # full turn rate from 10 units/s on
+CRAWL = F(0.6)  # share of the turn rate of a car that pushes against something
 YAW_RESPONSE = F(0.25)
 SIXTH, QUARTIC = F(1.0 / 6.0), F(1.0 / 24.0)
 
@@ -75,7 +75,7 @@ HIT_BONUS = F(0.5)
 SMALL_PAD, BIG_PAD = F(0.15), F(1.0)
 SMALL_WAIT, BIG_WAIT = F(240.0), F(600.0)
 PAD_REACH = F(3.2 * 3.2)
-VISIT = F(4.0)  # each pair of pads is looked at every fourth tick
+VISIT = F(4.0)  # each pair of pads is updated every fourth tick
 
 
 @inlined
@@ -86,7 +86,7 @@ def car_at(car: int) -> int:
 
 @inlined
 def root(x: Number) -> Number:
-    """Return the float32 square root of a number >= 0, uncompiled too."""
+    """Return the float32 square root of a number >= 0, also when uncompiled."""
     return F(math.sqrt(x))
 
 
@@ -153,7 +153,7 @@ def drive(s: Array, c: int) -> None:
 
 @inlined
 def reflect(s: Array, at: int, nx: Number, ny: Number, bounce: Number) -> None:
-    """Send a body's velocity back along the inward normal if it moves outward."""
+    """Reflect a body's velocity along the inward normal if it moves outward."""
     out = s[at + VX] * nx + s[at + VY] * ny
     if out < ZERO:
         out *= ONE + bounce
@@ -232,7 +232,7 @@ def bump(s: Array, a: int, b: int) -> None:
 
 @inlined
 def hit(s: Array, c: int) -> None:
-    """Collide a car, as a turned box, with the ball; the ball leaves faster than physics alone would have it."""
+    """Collide a car, as a rotated box, with the ball; a bonus makes the ball leave faster than an elastic hit."""
     dx, dy = s[BALL + X] - s[c + X], s[BALL + Y] - s[c + Y]
     if dx * dx + dy * dy >= HIT_REACH:
         return
@@ -247,18 +247,18 @@ def hit(s: Array, c: int) -> None:
     gap = root(square)
     if gap > TINY:
         ex, ey = ex / gap, ey / gap
-    else:  # the ball's centre is inside the box: out by the nearer end
+    else:  # the ball's centre is inside the box: push it out by the nearer end
         ex, ey = (ONE if ahead >= ZERO else -ONE), ZERO
     nx, ny = ex * hx - ey * hy, ex * hy + ey * hx
     depth = BALL_RADIUS - gap
     s[BALL + X] += nx * depth
     s[BALL + Y] += ny * depth
-    # The velocity of the box at the contact, turning included.
+    # The velocity of the box at the contact point, rotation included.
     spin = s[c + SPIN]
     rx, ry = px * hx - py * hy, px * hy + py * hx
     closing = (s[c + VX] - spin * ry - s[BALL + VX]) * nx + (s[c + VY] + spin * rx - s[BALL + VY]) * ny
     if closing > ZERO:
-        # As in car soccer, a bonus along the line of centres: where the ball is hit decides where it goes.
+        # As in Rocket League, a bonus along the line of centres: where the ball is hit decides its direction.
         kick = closing * BALL_SHARE
         bonus = closing * HIT_BONUS / max(root(dx * dx + dy * dy), TINY)
         s[BALL + VX] += nx * kick + dx * bonus
@@ -270,7 +270,7 @@ def hit(s: Array, c: int) -> None:
 
 @inlined
 def serve_pads(s: Array, pair: int, cars: int) -> None:
-    """Look after one pair of pads: count down, or fill the tank of the nearest car in reach."""
+    """Update one pair of pads: count down, or give boost to the nearest car in reach."""
     x, y = pad_x(pair), pad_y(pair)
     for pad in range(PAD + 2 * pair, PAD + 2 * pair + 2):
         if s[pad] > ZERO:
@@ -291,7 +291,7 @@ def serve_pads(s: Array, pair: int, cars: int) -> None:
 
 @inlined
 def tick(s: Array, phase: int, last_first: int, cars: int) -> None:
-    """Advance one env by 1/60 s; `phase` says which pads have their turn, `last_first` in which order cars hit."""
+    """Advance one env by 1/60 s; `phase` selects the pads to update, `last_first` the order in which cars hit."""
     for car in range(cars):
         drive(s, car_at(car))
     for a in range(cars):

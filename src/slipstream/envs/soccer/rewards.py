@@ -1,14 +1,14 @@
 """Soccer's reward terms: scalar functions of one env's state before and after a decision, their weights and groups.
 
-A term is `term(before, after, clock, car, team_size) -> float`: `before` and `after` are state rows (see
-`layout`), `clock` is that of after the decision, and no kick-off has been set yet. A user's own term has
-the same form. Progress terms are differences, so that going back and forth earns nothing and
-`action_repeat` does not change their sum; `aim`, `goal_side` and `idle` count once per decision.
+A term is `term(before, after, clock, car, team_size) -> float`: `before` and `after` are state rows (see `layout`),
+`clock` is the clock after the decision, and a due kick-off has not been set yet. A user's own term has the same form.
+Progress terms are differences, so that going back and forth earns nothing and `action_repeat` does not change their
+sum; `aim`, `goal_side` and `idle` count once per decision.
 
-With `rewards.potential` the terms that have a potential are paid as gamma * potential(after) - potential(before).
-There `after` is what the next decision starts from, a kick-off included, and there is none after the end: so the
-discounted sum over a match is minus the potential it began with, whatever was played and however often it was kicked
-off.
+With `rewards.potential` the terms that have a potential are gamma * potential(after) - potential(before). There
+`after` is the state that the next decision starts from, kick-off included, and the potential after the end is 0. The
+discounted sum over a match is therefore minus its initial potential, whatever was played and however many kick-offs
+there were.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from slipstream.envs.soccer.physics import BALL_DRAG, DT, HALF, ONE, TINY, ZERO,
 from slipstream.system.numba_compile import Number, inlined
 
 TERMS = (
-    "goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain",
-    "aim", "save", "goal_side", "boost_waste", "concede", "idle",
-)  # fmt: skip
+    *("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain"),
+    *("aim", "save", "goal_side", "boost_waste", "concede", "idle"),
+)
 T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
 T_AIM, T_SAVE, T_GOAL_SIDE, T_BOOST_WASTE, T_CONCEDE, T_IDLE = range(6, 12)
-T_MORE = T_AIM
-"""The first of the terms that have no weight by default, and are not computed without one."""
+T_EXTRA = T_AIM
+"""The first of the terms without a default weight; they are computed only if one of them has a weight."""
 INV_BALL_SPEED = ONE / BALL_SPEED
 REACH = DT / (ONE - BALL_DRAG)
-"""Seconds at its present speed that a rolling ball gets before it rests."""
+"""Distance that a ball rolls until it rests, per unit/s of speed, in seconds."""
 FAST = F(0.9) * BOOST_SPEED
 SLOW = ONE
 
@@ -54,7 +54,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "sparse": {"goal": 1.0, "win": 1.0},
     "dense": {"goal": 1.0, "win": 0.5, "touch": 0.1, "ball_to_goal": 0.6, "car_to_ball": 0.1, "boost_gain": 0.05},
 }
-"""Default weights of each `rewards.mode`; a term that is not named has weight 0."""
+"""Default weights for each `rewards.mode`; terms that are not listed have weight 0."""
 SCHEME = Scheme(
     TERMS,
     WEIGHTS,
@@ -78,7 +78,7 @@ def side(car: int, team_size: int) -> Number:
 
 @inlined
 def goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """+1 for a goal of the car's team, -1 for one of the others."""
+    """+1 for a goal of the car's team, -1 for a goal of the opponents."""
     return after[GOAL] * side(car, team_size)
 
 
@@ -92,13 +92,13 @@ def win(before: Array, after: Array, clock: Array, car: int, team_size: int) -> 
 
 @inlined
 def touch(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """The change of the ball's speed by this car's hits, 1 = from rest to the fastest there is."""
+    """The change of the ball's speed by this car's hits, in maximum ball speeds."""
     return after[car_at(car) + TOUCH] * INV_BALL_SPEED
 
 
 @inlined
 def ball_place(s: Array) -> Number:
-    """How good the ball's place is for team 0, -1 in its own goal to 1 in the other."""
+    """The value of the ball's position for team 0, from -1 in its own goal to 1 in the opponents' goal."""
     x, y = s[BALL + X], s[BALL + Y]
     home, target = x + LENGTH, x - LENGTH
     return (root(home * home + y * y) - root(target * target + y * y)) * HALF * INV_LENGTH
@@ -106,13 +106,13 @@ def ball_place(s: Array) -> Number:
 
 @inlined
 def ball_to_goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """The ball's way from the own goal to the other; zero-sum and telescoping."""
+    """The ball's progress from the own goal to the opponents' goal; zero-sum and telescoping."""
     return (ball_place(after) - ball_place(before)) * side(car, team_size)
 
 
 @inlined
 def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """The car's own way towards where the ball was, in half lengths; hitting the ball away costs nothing."""
+    """The car's progress towards where the ball was, in half lengths; hitting the ball away costs nothing."""
     c = car_at(car)
     dx, dy = before[BALL + X] - before[c + X], before[BALL + Y] - before[c + Y]
     way = (after[c + X] - before[c + X]) * dx + (after[c + Y] - before[c + Y]) * dy
@@ -121,14 +121,14 @@ def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: 
 
 @inlined
 def boost_gain(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """Fuel taken from pads, 1 = a full tank."""
+    """Boost taken from pads, in full tanks."""
     c = car_at(car)
     return max(after[c + BOOST] - before[c + BOOST], ZERO)
 
 
 @inlined
 def aim(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """The ball's speed towards the goal that the car attacks, 1 = the fastest there is; below 0 on its way home."""
+    """The ball's speed towards the opponents' goal, in maximum ball speeds; negative if it moves away."""
     dx, dy = LENGTH * side(car, team_size) - after[BALL + X], -after[BALL + Y]
     way = after[BALL + VX] * dx + after[BALL + VY] * dy
     return way / max(root(dx * dx + dy * dy), TINY) * INV_BALL_SPEED
@@ -136,7 +136,7 @@ def aim(before: Array, after: Array, clock: Array, car: int, team_size: int) -> 
 
 @inlined
 def rolls_in(s: Array, line: Number) -> Number:
-    """Whether the ball, left alone, would roll over the goal line at x = LENGTH (1) or x = -LENGTH (-1)."""
+    """Whether the ball, untouched, would roll over the goal line at x = LENGTH (1) or x = -LENGTH (-1)."""
     speed, way = s[BALL + VX] * line, LENGTH - s[BALL + X] * line
     if speed * REACH <= way:
         return False
@@ -145,7 +145,7 @@ def rolls_in(s: Array, line: Number) -> Number:
 
 @inlined
 def save(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """1 for a hit that turns the ball away from the own goal when it would have rolled in."""
+    """1 for a hit that keeps the ball from rolling into the own goal."""
     home = -side(car, team_size)
     if after[car_at(car) + TOUCH] == ZERO or after[GOAL] != ZERO or not rolls_in(before, home):
         return ZERO
@@ -160,7 +160,7 @@ def goal_side(before: Array, after: Array, clock: Array, car: int, team_size: in
 
 @inlined
 def boost_waste(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """Minus the fuel burnt when the car was close to its top speed already."""
+    """Minus the boost used when the car was already close to its top speed."""
     c = car_at(car)
     vx, vy = before[c + VX], before[c + VY]
     return min(after[c + BOOST] - before[c + BOOST], ZERO) if vx * vx + vy * vy > FAST * FAST else ZERO
@@ -168,7 +168,7 @@ def boost_waste(before: Array, after: Array, clock: Array, car: int, team_size: 
 
 @inlined
 def concede(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """-1 for a goal of the other team, on top of what `goal` takes off."""
+    """-1 for a goal of the opponents, in addition to `goal`."""
     return min(after[GOAL] * side(car, team_size), ZERO)
 
 
@@ -181,7 +181,7 @@ def idle(before: Array, after: Array, clock: Array, car: int, team_size: int) ->
 
 @inlined
 def value_terms(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
-    """Write the values of the terms of one car that have a weight by default."""
+    """Write the terms of one car that have a default weight."""
     values[T_GOAL] = goal(before, after, clock, car, team_size)
     values[T_WIN] = win(before, after, clock, car, team_size)
     values[T_TOUCH] = touch(before, after, clock, car, team_size)
@@ -191,8 +191,8 @@ def value_terms(before: Array, after: Array, clock: Array, car: int, team_size: 
 
 
 @inlined
-def value_more(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
-    """Write the values of the other built-in terms of one car."""
+def value_extra_terms(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
+    """Write the other built-in terms of one car."""
     values[T_AIM] = aim(before, after, clock, car, team_size)
     values[T_SAVE] = save(before, after, clock, car, team_size)
     values[T_GOAL_SIDE] = goal_side(before, after, clock, car, team_size)
@@ -209,7 +209,7 @@ def nearness(s: Array, car: int) -> Number:
 
 
 @inlined
-def shape_terms(before: Array, after: Array, later: Number, car: int, team_size: int, values: Array) -> None:
-    """Write the terms that have a potential by it; `later` is gamma, or 0 after the end."""
-    values[T_BALL_TO_GOAL] = (later * ball_place(after) - ball_place(before)) * side(car, team_size)
-    values[T_CAR_TO_BALL] = later * nearness(after, car) - nearness(before, car)
+def shape_terms(before: Array, after: Array, discount: Number, car: int, team_size: int, values: Array) -> None:
+    """Write the potential-based terms; `discount` is gamma, or 0 after the end."""
+    values[T_BALL_TO_GOAL] = (discount * ball_place(after) - ball_place(before)) * side(car, team_size)
+    values[T_CAR_TO_BALL] = discount * nearness(after, car) - nearness(before, car)

@@ -1,7 +1,7 @@
-"""Soccer's chance and where a game starts: a counter generator, kick-offs and random starts.
+"""Soccer's random numbers and starting positions: a counter-based RNG, kick-offs and random starts.
 
-A number is a hash of (key of the match, how many were drawn), both in the clock. The key follows from the seed of the
-match alone, so that a match can be begun again in any env, whatever was played there before.
+A random number is a hash of the match's key and of how many were drawn, both in the clock. The key follows from the
+seed of the match alone, so that a match can be repeated in any env.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def spread(clock: Array, size: Number) -> Number:
 
 @inlined
 def place(s: Array, c: int, x: Number, y: Number, dx: Number, dy: Number) -> None:
-    """Put a car at rest at (x, y), looking along (dx, dy)."""
+    """Place a car at rest at (x, y), facing along (dx, dy)."""
     for k in range(CAR_SIZE):
         s[c + k] = ZERO
     s[c + X], s[c + Y] = x, y
@@ -75,7 +75,7 @@ def place(s: Array, c: int, x: Number, y: Number, dx: Number, dy: Number) -> Non
 
 @inlined
 def line_up(s: Array, clock: Array, team_size: int) -> None:
-    """Set a symmetric kick-off: a random one of five places for each pair of cars, the same jitter for both."""
+    """Set a symmetric kick-off: a random one of five positions for each pair of cars, with the same jitter."""
     first = int(draw(clock) * F(5.0))
     for k in range(team_size):
         spot = (first + 2 * k) % 5
@@ -95,7 +95,7 @@ def line_up(s: Array, clock: Array, team_size: int) -> None:
 
 @inlined
 def put_anywhere(s: Array, clock: Array, at: int, speed: Number) -> None:
-    """Give a body a random place in the arena and a random velocity."""
+    """Give a body a random position in the arena and a random velocity."""
     x, y = spread(clock, LENGTH - MARGIN), spread(clock, WIDTH - MARGIN)
     if abs(x) + abs(y) > DIAGONAL - MARGIN * TWO:
         x, y = x * F(0.75), y * F(0.75)
@@ -105,9 +105,9 @@ def put_anywhere(s: Array, clock: Array, at: int, speed: Number) -> None:
 
 @inlined
 def scatter(s: Array, clock: Array, team_size: int) -> None:
-    """Set a random state: ball and cars anywhere, moving, with any fuel."""
+    """Set a random state: ball and cars anywhere, moving, with any amount of boost."""
     put_anywhere(s, clock, BALL, BALL_START)
-    s[BALL + X] *= F(0.85)  # not in a mouth from the start
+    s[BALL + X] *= F(0.85)  # not in a goal mouth from the start
     for car in range(2 * team_size):
         c = car_at(car)
         place(s, c, ZERO, ZERO, spread(clock, ONE), spread(clock, ONE))
@@ -120,7 +120,7 @@ def scatter(s: Array, clock: Array, team_size: int) -> None:
 
 @inlined
 def kick_off(s: Array, clock: Array, team_size: int, random_starts: Number) -> None:
-    """Begin anew from the middle, or, for a share of the times, from a random state; pads come back."""
+    """Set a kick-off from the middle or, with probability `random_starts`, from a random state; all pads return."""
     for k in range(4):
         s[BALL + k] = ZERO
     s[GOAL] = ZERO
@@ -135,7 +135,7 @@ def kick_off(s: Array, clock: Array, team_size: int, random_starts: Number) -> N
 
 @inlined
 def new_match(s: Array, clock: Array, game: int, team_size: int, match_ticks: int, random_starts: Number) -> None:
-    """Begin the match of this seed, or, where it is below 0, the env's next one."""
+    """Begin the match of the seed `game` or, if that is negative, the env's next match."""
     clock[GAME] = game if game >= 0 else next_game(clock[GAME])
     clock[KEY] = game_key(clock[GAME])
     clock[COUNTER] = 0

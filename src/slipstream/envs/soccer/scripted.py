@@ -1,7 +1,7 @@
-"""Soccer's scripted players: chaser, keeper and rule, scalar functions from one observation to controls.
+"""Soccer's scripted players chaser, keeper and rule: scalar functions from one observation to controls.
 
-They see what a policy sees and nothing else. Each one chooses a point to drive to; `steer_to` gets there.
-The arena is that of the observation: the player attacks +x whatever its team.
+They use the same observation as a policy. Each player chooses a point to drive to, and `steer_to` drives there.
+Positions are those of the observation: the player attacks +x in either team.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from slipstream.system.numba_compile import Number, compiled, inlined
 SCRIPTED: tuple[str, ...] = ("chaser", "keeper", "rule")
 CHASER, KEEPER, RULE = range(3)
 FAR = ONE / NEAR
-WALL = F(3.0)  # no point nearer to a wall is driven to
+WALL = F(3.0)  # least distance of a target point from the walls
 GAIN, DAMPING, INSIDE = F(4.0), F(0.156), F(0.625)  # of steering
 
-LEAN, STROLL = F(0.8), F(22.0)  # chaser: units to the own side of the ball, units/s
+LEAN, STROLL = F(0.8), F(22.0)  # chaser: offset to the own side of the ball in units, speed in units/s
 
 # rule, in units and seconds
-STEPS, STRIDE = 14, F(0.15)  # how far it looks ahead
-SLOW, IDLE = F(22.0), F(8.0)  # the least speeds that it plans with, for itself and for others
-TURNING, SLACK = F(0.35), F(0.1)  # seconds to turn round by half, seconds that it may be late
-AIM, KICK = F(1.5), F(27.0)  # where in the mouth it aims, and how fast its shots are
+STEPS, STRIDE = 14, F(0.15)  # number and length of the predicted steps, in seconds
+SLOW, IDLE = F(22.0), F(8.0)  # least speeds in its plans, for itself and for others, in units/s
+TURNING, SLACK = F(0.35), F(0.1)  # seconds for a half turn, seconds that it may be late
+AIM, KICK = F(1.5), F(27.0)  # half the width of its target in the goal mouth, speed of its shots
 PATIENCE, HASTE, GOOD, RISKY = F(0.6), F(1.5), F(0.35), F(0.7)
 MARGIN, RETREAT, WARY = F(0.3), F(0.45), F(0.5)
 BACK, WIDE, ROUND = F(10.0), F(6.9), F(0.1)
@@ -61,7 +61,7 @@ def steer_to(o: Array, ahead: Number, left: Number, top: Number, kind: int, acti
     steer = min(max((sine - o[O_SPIN] * DAMPING) * GAIN, -ONE), ONE)
     if cosine < ZERO:
         steer = ONE if left >= ZERO else -ONE
-    # A point beside a fast car may lie inside the circle that it can drive: lift.
+    # A point beside a fast car may lie inside its turning circle: lift the throttle.
     inside = cosine < F(0.8) and away < abs(sine) * speed * INSIDE
     throttle = ZERO if inside or speed > top else ONE
     drift = ONE if cosine < F(-0.3) and speed > F(12.0) else ZERO
@@ -81,7 +81,7 @@ def go_to(o: Array, x: Number, y: Number, top: Number, kind: int, action: Array,
 
 @inlined
 def chaser(o: Array, kind: int, action: Array, row: int) -> None:
-    """Drive at the ball, always, a little on the own side of it."""
+    """Always drive at the ball, slightly on the own side of it."""
     ahead, left = o[O_BALL] * FAR - o[O_SHOT] * LEAN, o[O_BALL + 1] * FAR - o[O_SHOT + 1] * LEAN
     steer_to(o, ahead, left, STROLL, kind, action, row)
 
@@ -110,7 +110,7 @@ def keeper(o: Array, kind: int, action: Array, row: int) -> None:
 
 @inlined
 def soonest(o: Array, start: int, stop: int, present: int) -> Number:
-    """Return how soon the first of some other cars could be at the ball, in seconds; those absent never are."""
+    """Return the seconds until the first of some other cars can reach the ball; absent cars are ignored."""
     best = F(9.0)
     for k in range(start, stop):
         if present > 0 and o[present + k] == ZERO:
@@ -124,7 +124,7 @@ def soonest(o: Array, start: int, stop: int, present: int) -> Number:
 
 @inlined
 def folded(place: Number, limit: Number) -> Number:
-    """Return where a ball that would roll to `place` is after bouncing off the wall at `limit`."""
+    """Return the position of a ball that would roll to `place`, after bouncing off the wall at `limit`."""
     if abs(place) <= limit:
         return place
     back = limit - (abs(place) - limit) * BALL_BOUNCE
@@ -148,7 +148,7 @@ def rule(o: Array, others: int, present: int, kind: int, action: Array, row: int
     mates = (others - 1) // 2
     contested = soonest(o, mates, others, present) < mine + MARGIN
 
-    # Look ahead: where the ball will be, whether the car can be there, and where a hit would send the ball.
+    # Predict where the ball will be, whether the car can be there, and where a hit would send the ball.
     best, time, mx, my, kx, ky = F(-9.0), ONE, ball_x, ball_y, ONE, ZERO
     for step in range(1, STEPS + 1):
         t = F(step) * STRIDE
@@ -166,7 +166,7 @@ def rule(o: Array, others: int, present: int, kind: int, action: Array, row: int
             wx, wy = ux + kick * dx, uy + kick * dy
             sx, sy = LENGTH + F(2.0) - bx, min(max(by, -AIM), AIM) - by
             good = cosine(wx, wy, sx, sy) - t * PATIENCE
-            if contested and cosine(wx, wy, -LENGTH - bx, -by) < RISKY:  # the first that does not send the ball home
+            if contested and cosine(wx, wy, -LENGTH - bx, -by) < RISKY:  # the first that is no own goal
                 good += F(3.0) - t * HASTE
             if good > best:
                 length = root(sx * sx + sy * sy)
@@ -181,15 +181,17 @@ def rule(o: Array, others: int, present: int, kind: int, action: Array, row: int
     pad_x, pad_y = o[O_NEAREST_PAD] * FAR, o[O_NEAREST_PAD + 1] * FAR
     if o[O_BOOST] < F(0.2) and mine > ONE and not contested and abs(pad_y) * F(3.0) < pad_x < F(7.0):
         steer_to(o, pad_x, pad_y, DRIVE_SPEED, kind, action, row)
-    elif soonest(o, 0, mates, present) < mine or (contested and dx < F(2.0) and not shoot):  # a mate has it, or beaten
+    elif soonest(o, 0, mates, present) < mine or (
+        contested and dx < F(2.0) and not shoot
+    ):  # a teammate has it, or beaten
         bx, by = ball_x + ball_vx * WARY, ball_y + ball_vy * WARY
         go_to(o, max((bx + LENGTH) * RETREAT, F(3.0)) - LENGTH, by * RETREAT, BOOST_SPEED, kind, action, row)
     elif shoot:  # onto the line of the kick, then through the ball
         back = gap * F(0.5) if gap > F(5.0) else ZERO
         go_to(o, mx - kx * back, my - ky * back, BOOST_SPEED if contested else DRIVE_SPEED, kind, action, row)
-    else:  # get behind the ball, round it if it is in the way
+    else:  # get behind the ball, driving around it if it is in the way
         turn = ONE if dy * kx - dx * ky > ZERO else -ONE
-        if abs(my) > WIDTH - F(9.0):  # there is no way between ball and wall
+        if abs(my) > WIDTH - F(9.0):  # there is no space between ball and wall
             turn = ONE if my * kx > ZERO else -ONE
         wide = WIDE * turn if dx * kx + dy * ky < gap * ROUND else ZERO
         top = BOOST_SPEED if gap > F(12.0) else DRIVE_SPEED
@@ -198,7 +200,7 @@ def rule(o: Array, others: int, present: int, kind: int, action: Array, row: int
 
 @compiled
 def act_rows(player: int, obs: Array, others: int, present: int, kind: int, action: Array) -> None:
-    """Let one player act for every row; a car that is absent has no heading, and does nothing."""
+    """Write the actions of one player for every row; an absent car has no heading and does nothing."""
     for row in range(obs.shape[0]):
         if obs[row, O_HEADING] == ZERO and obs[row, O_HEADING + 1] == ZERO:
             encode(ZERO, ZERO, ZERO, ZERO, kind, action, row)

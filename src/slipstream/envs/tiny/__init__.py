@@ -1,1 +1,1 @@
-"""Tiny games with a known optimum: what a policy must have learned to win them is plain."""
+"""Tiny games with a known optimum, for tests and examples."""

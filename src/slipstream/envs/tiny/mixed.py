@@ -1,9 +1,10 @@
 """Mixed: an image, a vector and tokens at once, each of which answers one of three questions.
 
-The answers are the quarter of the image that has the bright square, the largest of the four numbers, and the feature
-of the token with the highest value among those that are there. Each is a third of 1 per step; the optimum is 8.
-`multi` chooses each answer from four options, `continuous` names it by a number in [-1, 1] and is paid for closeness,
-`team` has two agents that look at scenes of their own and may not give one of the wrong answers to each question.
+The answers are the quarter of the image that has the bright square, the index of the largest of four numbers, and the
+feature of the present token with the highest value. Each right answer earns 1/3 in each of 8 steps; the optimum is 8.
+In `multi` an action chooses each answer from four options. In `continuous` it gives each answer as a number in
+[-1, 1], and the reward falls with the distance. `team` has two agents with observations of their own, and an action
+mask that forbids one wrong answer to each question.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from functools import partial
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec
+from slipstream.envs.game import Labels
 from slipstream.envs.tiny.pixels import LENGTH, brightest_quarter, paint, quarter_of
-from slipstream.envs.tiny.scenes import AGE, KEY, Scenes, pick, share
+from slipstream.envs.tiny.vector import AGE, KEY, TinyVector, pick, share
 from slipstream.system.numba_compile import compiled, inlined
 
 PARTS, OPTIONS = 3, 4
@@ -29,7 +31,7 @@ OBS = ObsSpec(
 IMAGE, TOKEN = OBS.places["image"][1], OBS.places["tokens"][1]
 """The bytes at which image and tokens start."""
 COUNT, WINNER, ANSWER, NUMBER, BARRED, EACH = 4, 5, 6, 8, 12, 16
-"""Which of a turn's numbers (0 to 2 are the image's) decide what; each token takes three from EACH on."""
+"""Indices of the random numbers of a step (0 to 2 are the image's); each token takes three from EACH on."""
 SPECS = {
     "multi": ActionSpec("multi_discrete", (OPTIONS,) * PARTS),
     "continuous": ActionSpec("continuous", (), (-1.0,) * PARTS, (1.0,) * PARTS),
@@ -38,11 +40,11 @@ SPECS = {
 
 
 @inlined
-def answer_of(key: int, turn: int, part: int) -> int:
+def answer_of(key: int, step_key: int, part: int) -> int:
     """Return the right answer to one of the three questions."""
     if part == 0:
-        return quarter_of(key, turn)
-    return pick(key, turn, ANSWER + part - 1, OPTIONS)
+        return quarter_of(key, step_key)
+    return pick(key, step_key, ANSWER + part - 1, OPTIONS)
 
 
 @inlined
@@ -52,52 +54,52 @@ def aim(answer: int) -> float:
 
 
 @inlined
-def place_tokens(key: int, turn: int, tokens: Array) -> None:
-    """Write two to six tokens, of which one has the highest value; the others are not there."""
-    count = 2 + pick(key, turn, COUNT, TOKENS - 1)
-    winner = pick(key, turn, WINNER, count)
+def place_tokens(key: int, step_key: int, tokens: Array) -> None:
+    """Write two to six tokens, one of which has the highest value; the others are absent."""
+    count = 2 + pick(key, step_key, COUNT, TOKENS - 1)
+    winner = pick(key, step_key, WINNER, count)
     for token in range(TOKENS):
         place, feature, value = ABSENT, ABSENT, ABSENT
         if token < count:
             each = EACH + 3 * token
-            place = pick(key, turn, each, SIDE * SIDE)
-            feature = pick(key, turn, each + 1, OPTIONS)
-            value = pick(key, turn, each + 2, 100)
+            place = pick(key, step_key, each, SIDE * SIDE)
+            feature = pick(key, step_key, each + 1, OPTIONS)
+            value = pick(key, step_key, each + 2, 100)
         if token == winner:
-            feature = answer_of(key, turn, 2)
+            feature = answer_of(key, step_key, 2)
             value += 120
         tokens[3 * token], tokens[3 * token + 1], tokens[3 * token + 2] = place, feature, value
 
 
 @compiled
-def show(agents: int, clock: Array, chosen: Array, vectors: Array, rows: Array, mask: Array) -> None:
-    """Show every agent its scene."""
+def write_observations(agents: int, clock: Array, chosen: Array, vectors: Array, rows: Array, mask: Array) -> None:
+    """Write the observation and the mask of every agent of the chosen envs."""
     for row in range(rows.shape[0]):
         own = clock[row // agents]
         if chosen[row // agents] == 0:
             continue
-        key, turn = own[KEY], own[AGE] * agents + row % agents
-        largest = answer_of(key, turn, 1)
+        key, step_key = own[KEY], own[AGE] * agents + row % agents
+        largest = answer_of(key, step_key, 1)
         for k in range(OPTIONS):
-            number = share(key, turn, NUMBER + k)
+            number = share(key, step_key, NUMBER + k)
             vectors[row, k] = 0.5 + 0.5 * number if k == largest else 1.25 * number - 1.0
-        paint(key, turn, SIDE, rows[row, IMAGE:TOKEN])
-        place_tokens(key, turn, rows[row, TOKEN:])
+        paint(key, step_key, SIDE, rows[row, IMAGE:TOKEN])
+        place_tokens(key, step_key, rows[row, TOKEN:])
         if mask.shape[1] > 0:
             mask[row] = 1
             for part in range(PARTS):
-                barred = answer_of(key, turn, part) + 1 + pick(key, turn, BARRED + part, OPTIONS - 1)
+                barred = answer_of(key, step_key, part) + 1 + pick(key, step_key, BARRED + part, OPTIONS - 1)
                 mask[row, part * OPTIONS + barred % OPTIONS] = 0
 
 
 @compiled
-def pay(agents: int, continuous: bool, clock: Array, action: Array, reward: Array) -> None:
-    """Pay a third for each right answer, or for how close it is."""
+def write_rewards(agents: int, continuous: bool, clock: Array, action: Array, reward: Array) -> None:
+    """Write the rewards: a third for each right answer, less for distance if answers are continuous."""
     for row in range(action.shape[0]):
         own, right = clock[row // agents], 0.0
-        key, turn = own[KEY], own[AGE] * agents + row % agents
+        key, step_key = own[KEY], own[AGE] * agents + row % agents
         for part in range(PARTS):
-            answer = answer_of(key, turn, part)
+            answer = answer_of(key, step_key, part)
             if continuous:
                 right += 1.0 - abs(min(max(action[row, part], -1.0), 1.0) - aim(answer))
             elif action[row, part] == answer:
@@ -105,8 +107,8 @@ def pay(agents: int, continuous: bool, clock: Array, action: Array, reward: Arra
         reward[row] = right / PARTS
 
 
-def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> Scenes:
-    """Make the game with one kind of answers."""
+def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> TinyVector:
+    """Make the variant `multi`, `continuous` or `team`."""
     teams = (0, 0) if variant == "team" else (0,)
     spec = EnvSpec(
         name="mixed" if variant == "multi" else f"mixed:{variant}",
@@ -115,12 +117,12 @@ def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> Scenes:
         teams=teams,
         exact=True,
     )
-    paying = partial(pay, len(teams), variant == "continuous")
-    return Scenes(spec, envs, LENGTH, partial(show, len(teams)), paying, first=first, seed=seed)
+    rewards = partial(write_rewards, len(teams), variant == "continuous")
+    return TinyVector(spec, envs, LENGTH, partial(write_observations, len(teams)), rewards, first=first, seed=seed)
 
 
 def oracle(obs: Array, kind: str, out: Array) -> None:
-    """Play the optimum."""
+    """Write the optimal actions."""
     seen = OBS.split(obs)
     place, feature, value = (seen["tokens"][..., k] for k in range(3))
     highest = np.where(place == ABSENT, -1, value.astype(np.int64)).argmax(axis=1)
@@ -129,3 +131,10 @@ def oracle(obs: Array, kind: str, out: Array) -> None:
     out[:, 2] = feature[np.arange(len(obs)), highest]
     if kind == "continuous":
         out[:] = (out * 2 + 1) / OPTIONS - 1
+
+
+def labels(spec: EnvSpec) -> Labels:
+    """The names of the questions, their answers, and the four numbers."""
+    answers = tuple(str(answer) for answer in range(OPTIONS))
+    options = tuple(answers for _ in spec.action.sizes)
+    return Labels(("quarter", "largest", "feature"), options, tuple(f"number {k}" for k in range(OPTIONS)))

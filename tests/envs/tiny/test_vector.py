@@ -1,4 +1,4 @@
-"""What all tiny games share: exact replay, ends in the same step, and independence of how envs are split."""
+"""All tiny games: exact snapshots, same-step resets, and results that do not depend on how envs are split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(name: str, envs: int, seed: int = 0, first: int = 0) -> Vector:
 
 
 def actions(vector: Vector, steps: int, seed: int = 0) -> Array:
-    """Random actions [T, rows, parts] for envs 0 to 5, of which a part of them gets its share."""
+    """Random actions [T, rows, parts] for envs 0 to 5."""
     spec, random = vector.spec.action, np.random.default_rng(seed)
     shape = (steps, 6 * vector.spec.agents, spec.parts)
     if spec.kind == "continuous":
@@ -32,7 +32,7 @@ def actions(vector: Vector, steps: int, seed: int = 0) -> Array:
 
 
 def play(vector: Vector, moves: Array, out: Rows) -> list[dict[str, Any]]:
-    """Step and keep all that was written; what means nothing is left out."""
+    """Step and return everything that was written, `final_obs` only where an episode ended."""
     kept = []
     for move in moves:
         vector.step(move, out)
@@ -43,14 +43,14 @@ def play(vector: Vector, moves: Array, out: Rows) -> list[dict[str, Any]]:
 
 
 def same(one: list[dict[str, Any]], other: list[dict[str, Any]], rows: slice = slice(None)) -> bool:
-    """Whether two plays are the same, bit for bit; `rows` are those of the first that the second has."""
+    """Whether two rollouts are equal bit for bit; `rows` selects the rows of the first that the second has."""
     pairs = zip(one, other, strict=True)
     return all(np.array_equal(a[name][rows], b[name]) for a, b in pairs for name in a)
 
 
 @names
 def test_a_tiny_game_is_an_exact_vector(name: str) -> None:
-    """Each fulfils the contract, is named as it is asked for, and has rows of the size that its spec says."""
+    """Each game fulfils the contract, has the requested name, and rows of the size in its spec."""
     vector = made(name, 3)
     game, _, variant = name.partition(":")
     assert isinstance(vector, Vector) and vector.spec.exact and not vector.spec.competitive
@@ -64,8 +64,8 @@ def test_a_tiny_game_is_an_exact_vector(name: str) -> None:
 
 
 @names
-def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
-    """Another vector with the snapshot plays the same, from the middle of episodes, and the first goes on unharmed."""
+def test_a_restored_snapshot_continues_bit_for_bit(name: str) -> None:
+    """Another vector restored in the middle of episodes continues bit for bit, and so does the first one."""
     one, other = made(name, 6, seed=3), made(name, 6, seed=4)
     out, again = empty_rows(one.spec, 6), empty_rows(one.spec, 6)
     one.reset(out)
@@ -83,7 +83,7 @@ def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
 
 @names
 def test_how_envs_are_split_changes_nothing(name: str) -> None:
-    """Envs 2 to 5 made alone play as they do among six; another seed plays otherwise."""
+    """Envs 2 to 5 made alone give the same results as among six; another seed gives others."""
     whole, part, stranger = made(name, 6, seed=5), made(name, 4, seed=5, first=2), made(name, 6, seed=6)
     moves, agents = actions(whole, 40), whole.spec.agents
     plays = []
@@ -97,7 +97,7 @@ def test_how_envs_are_split_changes_nothing(name: str) -> None:
 
 @names
 def test_reset_begins_the_same_first_episode(name: str) -> None:
-    """A second reset replays everything from the start; a large seed will do."""
+    """A second reset repeats everything from the start, also with a large seed."""
     vector = made(name, 6, seed=2**64)
     out, moves = empty_rows(vector.spec, 6), actions(vector, 40)
     vector.reset(out)
@@ -108,7 +108,7 @@ def test_reset_begins_the_same_first_episode(name: str) -> None:
 
 @names
 def test_a_seed_begins_the_same_game_anywhere(name: str) -> None:
-    """In another slot of another vector and after other games it shows and pays the same; another seed does not."""
+    """A seed gives the same episode in any env of any vector; another seed gives another one."""
     one, other = made(name, 6, seed=5), made(name, 6, seed=7)
     agents, moves = one.spec.agents, actions(one, 40)
     out, again = empty_rows(one.spec, 6), empty_rows(one.spec, 6)
@@ -127,7 +127,7 @@ def test_a_seed_begins_the_same_game_anywhere(name: str) -> None:
 
 @names
 def test_an_end_starts_the_next_episode_in_the_same_step(name: str) -> None:
-    """After the last step `final_obs` is the look back and `obs` the next start, whatever the others do."""
+    """After the last step `final_obs` is the last observation and `obs` the next first one, in each env on its own."""
     vector = made(name, 2)
     out = empty_rows(vector.spec, 2)
     vector.reset(out)

@@ -1,0 +1,173 @@
+"""What a game declares about itself: how it is made, drawn and played by hand, its events, labels and scripted players.
+
+Each built-in game has a `declaration` module in its folder, and `registry` lists them. A game of another package
+declares the same parts. Only `make` is required. Parts are plain callables; `lazy` gives one that imports its module
+on the first call, so that listing the games imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, Vector
+from slipstream.settings import EnvSettings, RewardSettings
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from slipstream.envs.rewards import Scheme
+
+
+@dataclass(frozen=True)
+class EnvChoice:
+    """An environment and its settings: all that a process needs to make it."""
+
+    name: str
+    env: EnvSettings = field(default_factory=EnvSettings)
+    rewards: RewardSettings = field(default_factory=RewardSettings)
+    modules: tuple[str, ...] = ()
+    """Modules given by the flag `--import`, imported before the environment is made."""
+    factory: Callable[[], Any] | None = None
+    """Makes a Python environment that has no name."""
+    terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+    """The user's own reward terms by name."""
+    native: bool = False
+    """Whether the environment is stepped by the vector environment that is registered for it."""
+    gamma: float = 0.99
+    """The learner's discount per step, used by potential-based terms; `rewards.half_life_s` takes precedence."""
+
+
+class Scene(Protocol):
+    """Draws one episode from its stacked states, at any time between two steps."""
+
+    def score(self, step: float) -> tuple[int, ...] | None:
+        """Goals of each side; None for games without goals."""
+
+    def clock(self, step: float) -> str:
+        """The text of the game clock."""
+
+    def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
+        """The image at `step`.
+
+        `beyond` extrapolates by so many steps where the next state is not known: at kick-offs and at the end.
+        """
+
+
+class StepEvent(NamedTuple):
+    """Something that happened in a step, such as a touch or a goal, and the agent it belongs to."""
+
+    kind: str
+    agent: int
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of an environment's actions and observation columns, for reports, plots and logs."""
+
+    parts: tuple[str, ...]
+    """One name for each part of an action, that is for each column of an action array."""
+    options: tuple[tuple[str, ...], ...]
+    """The names of each part's options; empty for continuous actions."""
+    obs: tuple[str, ...]
+    """One name for each number of the observation's vector fields, `spec.obs.floats` in all."""
+
+
+ScriptedPlayer = Callable[[Array, str, Array], None]
+"""(observations [rows, obs], kind of action, actions [rows, parts]): writes the actions."""
+Chooser = Callable[[Array], Array]
+"""Observations [rows, obs] -> mask [rows, options] of the options to choose from at random."""
+MakeVector = Callable[[EnvChoice, str, int, int, int], Vector]
+"""(choice, variant, number of envs, global index of the first env, seed) -> vector."""
+SceneFactory = Callable[[tuple[int, int], Mapping[str, Array], float], Scene]
+"""(size in pixels, states by name stacked over steps, seconds per step) -> scene."""
+EventFinder = Callable[[EnvSpec, Mapping[str, Array], Mapping[str, Array], Rows, int], list[StepEvent]]
+"""(spec, state before, state after, rows of the step, agent that touched the ball last or -1) -> events of one env.
+
+Where the episode ended, the state after is that of the next episode; `rows.behaviour` has the totals of the one that
+ended.
+"""
+KeyboardControls = Callable[[Iterable[str], Array, ActionSpec], Array]
+"""(keys that are held, oldest first, previous action [parts], action spec) -> action [parts].
+
+Keys are `up`, `down`, `left`, `right`, `space` or one character; W, A, S and D arrive as arrow keys.
+"""
+StateLabels = Callable[[Mapping[str, int]], dict[str, tuple[str, ...]]]
+"""Width of each state array by name -> names of its columns, empty for columns without a name."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game that steps many environments in one call, with everything that is specific to it."""
+
+    summary: str
+    """One line for `slipstream envs`."""
+    variants: tuple[str, ...]
+    """Names that may follow the colon, as in `soccer:2v2`; the first is the default."""
+    make: MakeVector
+    open_variants: bool = False
+    """Whether `make` accepts further variants that are not listed."""
+    scene: SceneFactory | None = None
+    """Draws the game; without it, replays, `watch` and `record human` show numbers only."""
+    events: EventFinder | None = None
+    """Finds the events of a step; by default those of `events.counted_events`."""
+    controls: KeyboardControls | None = None
+    """Maps keys to actions; by default digits choose options and arrow keys push continuous actions."""
+    labels: Callable[[EnvSpec], Labels] | None = None
+    """Names of actions and observations; by default numbers."""
+    state_labels: StateLabels | None = None
+    """Names of the columns of the state arrays that replays hold."""
+    tick_hz: float = 0.0
+    """Physics ticks per second, for games whose state array `clock` counts the remaining ticks in column 0."""
+    scripted: Mapping[str, ScriptedPlayer] = field(default_factory=dict)
+    """Deterministic scripted players by name."""
+    choosers: Mapping[str, Chooser] = field(default_factory=dict)
+    """Scripted players that choose at random among the options they mark."""
+    reference: str = ""
+    """The scripted player that training is evaluated against."""
+    opponents: tuple[str, ...] = ()
+    """The scripted players that `run` evaluates the result against."""
+    expert: str = ""
+    """The scripted player that `run` records and clones first."""
+    preset: str = ""
+    """The preset with the game's own defaults."""
+    stages: tuple[str, ...] = ()
+    """Curriculum stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant uses those of its own tasks."""
+    scheme: Callable[[], Scheme] | None = None
+    """Returns the reward terms with their weights and groups."""
+    variant_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields that differ for a variant, by variant and field name."""
+
+    @property
+    def players(self) -> list[str]:
+        """Names of all scripted players."""
+        return [*self.scripted, *self.choosers]
+
+
+@dataclass(frozen=True)
+class LazyCall:
+    """A callable that imports `module:attribute` when it is called; `bound` are its first arguments."""
+
+    path: str
+    bound: tuple[Any, ...] = ()
+
+    def load(self) -> Any:
+        """The attribute itself."""
+        module, _, attribute = self.path.partition(":")
+        return getattr(import_module(module), attribute)
+
+    def __call__(self, *args: Any) -> Any:
+        """Import the attribute and call it."""
+        return self.load()(*self.bound, *args)
+
+
+def lazy(path: str, *bound: Any) -> LazyCall:
+    """A part of a game that is imported on its first call, such as `my_game.drawing:Scene`."""
+    return LazyCall(path, bound)
+
+
+def lazy_value(path: str) -> Callable[[], Any]:
+    """A function without arguments that imports and returns `module:attribute`."""
+    return LazyCall(path).load
