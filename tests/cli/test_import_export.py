@@ -133,16 +133,15 @@ def test_export_says_what_has_no_place(cli: Cli, game: Path, tmp_path: Path) -> 
 
 def test_mistakes_and_their_exit_codes(cli: Cli, game: Path, table: Path) -> None:
     """Wrong formats and flags are 2, data that cannot be used is 4, and the hint says what to do."""
-    assert error(cli("import", "minrl", game, "--out", "d"), 2) == (
-        "error: Nothing reads the format `minrl`. Did you mean `minerl`?\n"
-        "hint: formats: auto, minerl, vpt, minari, npz, hdf5\n"
-    )
-    assert "--drop-null says nothing about minerl" in error(
-        cli("import", "minerl", game, "--out", "d", "--drop-null"), 2
-    )
-    assert "--grey says nothing about npz" in error(cli("import", "npz", table, "--out", "d", "--grey"), 2)
-    assert "There is nothing at gone.npz" in error(cli("import", "npz", "gone.npz", "--out", "d"), 4)
-    assert "Nothing writes the format `hdf5`" in error(cli("export", "hdf5", "d", "--out", "x"), 2)
+    unknown = error(cli("import", "minrl", game, "--out", "d"), 2)
+    assert "`minrl`. Did you mean `minerl`?\n" in unknown
+    assert unknown.endswith("hint: formats: auto, minerl, vpt, minari, npz, hdf5\n")
+    wrong_flag = error(cli("import", "minerl", game, "--out", "d", "--drop-null"), 2)
+    assert "--drop-null" in wrong_flag and "minerl" in wrong_flag
+    wrong_flag = error(cli("import", "npz", table, "--out", "d", "--grey"), 2)
+    assert "--grey" in wrong_flag and "hint: npz has the options --env, --sizes, --low, --high" in wrong_flag
+    assert "gone.npz" in error(cli("import", "npz", "gone.npz", "--out", "d"), 4)
+    assert "`hdf5`" in error(cli("export", "hdf5", "d", "--out", "x"), 2)
     assert "No demos at d: no such folder" in error(cli("export", "npz", "d", "--out", "x"), 4)
     assert "'64*64' is no size such as 64 or 64x96" in error(
         cli("import", "minerl", game, "--out", "d", "--size", "64*64"), 2
@@ -152,14 +151,12 @@ def test_mistakes_and_their_exit_codes(cli: Cli, game: Path, table: Path) -> Non
     assert not Path("d").exists()
 
 
-def test_auto_knows_formats_by_their_files(cli: Cli, tmp_path: Path) -> None:
-    """What cannot be told is an error that offers the formats."""
+def test_auto_detects_the_format_by_the_files(cli: Cli, tmp_path: Path) -> None:
+    """A location of unknown format is an error that lists the formats."""
     (tmp_path / "empty").mkdir()
-    said = error(cli("import", "auto", "empty", "--out", "d"), 4)
-    assert said == (
-        "error: What empty holds cannot be told.\n"
-        "hint: say it: slipstream demos import minerl|vpt|minari|npz|hdf5 empty ...\n"
-    )
+    message = error(cli("import", "auto", "empty", "--out", "d"), 4)
+    assert "The format of empty" in message
+    assert "slipstream demos import minerl|vpt|minari|npz|hdf5 empty ...\n" in message
 
 
 def test_help_names_every_format(cli: Cli) -> None:

@@ -269,7 +269,7 @@ def test_a_quarantine_that_cannot_be_written(write: Write) -> None:
     assert "slipstream demos merge" in raised.value.hint
 
 
-def examine_ignoring_quarantine(folder: Path) -> quality.Report:
+def examine_ignoring_quarantine(folder: Path) -> quality.QualityReport:
     """A report made while there is no quarantine."""
     (folder / "quarantine.json").rmdir()
     report = examine(folder)

@@ -11,7 +11,8 @@ import pytest
 
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
-from slipstream.demos.importers.ingest import Episode, Part, Source, ingest, optional
+from slipstream.demos.importers.ingest import ingest
+from slipstream.demos.importers.source import Episode, EpisodeRef, Source, import_optional
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError, MachineError
 
@@ -21,10 +22,10 @@ SCHEMA = Schema("toy", vector_obs(2), ActionSpec("discrete", (3,)))
 def source(count: int = 20, bad: tuple[int, ...] = (), fail: Exception | None = None, **more: Any) -> Source:
     """Episodes of 5 to 9 steps that follow from their number; some cannot be read."""
 
-    def length(part: Part) -> int:
+    def length(part: EpisodeRef) -> int:
         return 5 + part.key % 5
 
-    def read(part: Part) -> Episode:
+    def read(part: EpisodeRef) -> Episode:
         if part.key in bad:
             raise fail or DemoError(f"number {part.key} is odd", "")
         steps = length(part)
@@ -35,7 +36,7 @@ def source(count: int = 20, bad: tuple[int, ...] = (), fail: Exception | None = 
         }  # fmt: skip
         return Episode(values, TERMINATED, seed=part.key)
 
-    parts = [Part(f"e{number}", number) for number in range(count)]
+    parts = [EpisodeRef(f"e{number}", number) for number in range(count)]
     return Source("toy", "nowhere", SCHEMA, parts, read, length, **({"parallel": True} | more))
 
 
@@ -70,8 +71,8 @@ def test_max_samples_cuts_the_last_episode(tmp_path: Path, limit: int, steps: li
 
 
 def test_max_samples_must_be_positive(tmp_path: Path) -> None:
-    """Nought is no limit."""
-    with pytest.raises(ConfigError, match="0 samples cannot be imported"):
+    """A limit of 0 is refused."""
+    with pytest.raises(ConfigError, match="--max-samples is 0"):
         ingest(source(), tmp_path / "out", max_samples=0)
 
 
@@ -89,7 +90,7 @@ def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match=r"3 of 200 episodes of nowhere cannot be used, more than 1 %:\n  e7: number 7"):
         ingest(source(200, bad=(7, 8, 9, 10)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DemoError, match="nowhere holds no episode that can be used"):
+    with pytest.raises(DemoError, match="nowhere holds no usable episode"):
         ingest(source(2, bad=(0, 1)), tmp_path / "out", allow=1.0)
     assert not list(tmp_path.iterdir())
 
@@ -114,8 +115,8 @@ def test_a_folder_grows_by_imports_of_the_same_kind(tmp_path: Path) -> None:
     ingest(source(4), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 7
     other = Schema("toy", vector_obs(5), ActionSpec("discrete", (3,)))
-    read: list[Part] = []
-    strange = Source("toy", "x", other, [Part("a")], lambda part: read.append(part), lambda part: 1)  # type: ignore[arg-type, return-value]
+    read: list[EpisodeRef] = []
+    strange = Source("toy", "x", other, [EpisodeRef("a")], lambda part: read.append(part), lambda part: 1)  # type: ignore[arg-type, return-value]
     with pytest.raises(DemoError, match="holds demos with another `obs`"):
         ingest(strange, tmp_path / "out")
     (tmp_path / "full").mkdir()
@@ -137,5 +138,5 @@ def test_progress_counts_episodes(tmp_path: Path) -> None:
 def test_a_package_that_is_missing_is_named() -> None:
     """What to install is said."""
     with pytest.raises(MachineError, match="This needs the package `not_there`") as caught:
-        optional("not_there", "video")
+        import_optional("not_there", "video")
     assert caught.value.hint == 'pip install "slipstream[video]"'

@@ -165,21 +165,21 @@ def test_datasets_that_are_not_there(tmp_path: Path, home: Path) -> None:
     """A name that is not here is not fetched; near names are offered."""
     with pytest.raises(DemoError, match="There is no Minari dataset `D4RL/door/human-v2`") as caught:
         import_demos("minari", "D4RL/door/human-v2", tmp_path / "out")
-    assert caught.value.hint == "get it first: minari download NAME"
+    assert caught.value.hint == "download it first: minari download NAME"
     export_minari(write(tmp_path / "one", KINDS["plain"]), home / "demos-v0")
     with pytest.raises(DemoError, match="Did you mean `demos-v0`") as caught:
         import_demos("minari", "demo-v0", tmp_path / "out")
-    assert caught.value.hint == "there are: demos-v0"
+    assert caught.value.hint == "datasets there: demos-v0"
 
 
 def test_targets_that_cannot_be(tmp_path: Path, home: Path) -> None:
     """A dataset needs a version in its name, and is never overwritten."""
     demos = write(tmp_path / "one", KINDS["plain"])
-    with pytest.raises(ConfigError, match="Minari calls no dataset `out`") as caught:
+    with pytest.raises(ConfigError, match="`out` is not a valid Minari dataset id") as caught:
         export_minari(demos, tmp_path / "out")
     assert caught.value.hint == "give --out a folder such as out-v0"
     export_minari(demos, tmp_path / "out-v0")
-    with pytest.raises(DemoError, match="out-v0 is already there"):
+    with pytest.raises(DemoError, match="out-v0 already exists"):
         export_minari(demos, tmp_path / "out-v0")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["one", "out-v0"]
 

@@ -160,7 +160,7 @@ def test_an_index_names_recordings(segment: Write, vpt_line: Line, tmp_path: Pat
     )
     facts = ingest(vpt_source(index, adapter=SMALL), tmp_path / "out")
     assert facts["episodes"] == 2
-    assert facts["notes"] == [f"1 of 3 recordings that {index} names are not here"]
+    assert facts["notes"] == [f"1 of 3 recordings listed in {index} are missing"]
     assert Demos.open(tmp_path / "out").shards[0].origin["worker"]["episodes"][0] == "8.0/one"
 
 
@@ -189,5 +189,5 @@ def test_the_usual_size_is_what_vpt_sees(segment: Write, vpt_line: Line, tmp_pat
 
 def test_a_folder_without_recordings(tmp_path: Path) -> None:
     """An empty folder is an error."""
-    with pytest.raises(DemoError, match=r"leads to no recording: no \.mp4 with a \.jsonl beside it"):
+    with pytest.raises(DemoError, match=r"has no recording \(an \.mp4 with a \.jsonl beside it\)"):
         vpt_source(tmp_path)
