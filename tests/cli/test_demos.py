@@ -97,7 +97,7 @@ def test_info_of_one_game_and_of_none(cli: Cli) -> None:
     assert "nan" not in cli("info", "one").stdout
     prepare(Path("none"), replace(SCHEMA, action=ActionSpec("continuous", (), (-1.0,), (np.inf,))))
     text = cli("info", "none").stdout
-    assert "it holds no good episode" in text
+    assert "there is no good episode" in text
     assert "actions: [-1, inf]" in text
     assert facts(cli("info", "none", "--json"))["returns"]["mean"] is None
 
@@ -111,7 +111,7 @@ def test_no_demos_there(cli: Cli) -> None:
         assert "No demos at folder: there is no demos.json in it." in said
         assert "hint: record some: slipstream record" in said
     prepare(Path("empty"), SCHEMA)
-    assert "empty holds no whole episode" in error(cli("check", "empty"))
+    assert "empty holds no complete episode" in error(cli("check", "empty"))
     for words in (["view"], ["split", "--out", "a", "b"], ["merge", "--out", "c"]):
         assert "empty holds no good episode" in error(cli(words[0], "empty", *words[1:]))
 
@@ -133,17 +133,17 @@ def test_check_bad_demos(cli: Cli) -> None:
     write(bad=(4,))
     result = cli("check", "demos")
     said = error(result)
-    assert "2 of 20 episodes in demos are bad (10.00%); 1.00% may be." in said
+    assert "2 of 20 episodes in demos are bad (10.00%); the limit is 1.00%." in said
     assert "  demos-0/4 has NaN or infinite values in `reward`" in said
     assert "slipstream demos check demos --allow 0.1" in said
     assert "bad: 2" in result.stdout
-    assert "they are in demos/quarantine.json and are left out from now on" in result.stdout
+    assert "demos/quarantine.json" in result.stdout
     assert len(Demos.open("demos")) == 18
     told = facts(cli("check", "demos", "--allow", 0.1, "--json"))
     assert told["bad_share"] == 0.1 and told["limit"] == 0.1
     assert set(told["bad"]) == {"demos-0/4", "demos-0/5"}
     assert facts(cli("check", "demos", "--json"))["limit"] == 0.1
-    assert "in quarantine: 2 episodes, which are left out" in cli("info", "demos").stdout
+    assert "quarantined: 2 episodes, which are left out" in cli("info", "demos").stdout
     error(cli("check", "demos", "--allow", 0.05))
 
 
@@ -169,8 +169,8 @@ def test_check_what_is_null(cli: Cli) -> None:
     demos = Demos.open(write())
     told = facts(cli("check", "demos", "--null", "1,0", "--json"))
     assert told["null_share"] == (demos.load(["action"])["action"] == [1, 0]).all(axis=1).mean()
-    assert "--null 7,0 is no action of these demos" in error(cli("check", "demos", "--null", "7,0"))
-    assert "no list of numbers" in error(cli("check", "demos", "--null", "x"), 2)
+    assert "--null 7,0 is not an action of these demos" in error(cli("check", "demos", "--null", "7,0"))
+    assert "not a list of numbers" in error(cli("check", "demos", "--null", "x"), 2)
 
 
 def test_split(cli: Cli) -> None:
@@ -181,9 +181,9 @@ def test_split(cli: Cli) -> None:
     assert (told["share"], told["seed"]) == (0.3, 4)
     games = [set(Demos.open(name).episodes["game"].tolist()) for name in ("train", "held")]
     assert games[0] | games[1] == set(range(10)) and not games[0] & games[1]
-    assert "train is there already and is not empty" in error(cli("split", "demos", "--out", "train", "other"))
+    assert "train already exists and is not empty" in error(cli("split", "demos", "--out", "train", "other"))
     assert not Path("other").exists()
-    assert "A share of 2 cannot be held out" in error(cli("split", "demos", "--share", 2, "--out", "x", "y"), 2)
+    assert "held-out share is 2" in error(cli("split", "demos", "--share", 2, "--out", "x", "y"), 2)
     result = cli("split", "demos", "--out", "x", "y")
     assert result.stdout.splitlines() == ["x: 18 episodes, 9 games, 720 steps", "y: 2 episodes, 1 game, 80 steps"]
 
@@ -198,7 +198,7 @@ def test_merge(cli: Cli) -> None:
     assert told["checksum"] == Demos.open("both").checksum
     write("other", schema=replace(SCHEMA, env="kart"))
     assert 'it holds demos with another `env`: "kart", not "toy"' in error(cli("merge", "one", "other", "--out", "x"))
-    assert "one is named twice" in error(cli("merge", "one", "one", "--out", "x"))
+    assert "one is given twice" in error(cli("merge", "one", "one", "--out", "x"))
     assert not Path("x").exists()
     assert cli("merge", "one", "--out", "alone").stdout == "alone: 18 episodes, 9 games, 720 steps\n"
     assert cli("merge", "--out", "x").exit_code == 2
@@ -231,7 +231,7 @@ def test_episodes_that_are_not_there(cli: Cli) -> None:
     said = error(cli("view", "demos", "--episode", 20))
     assert "demos has no episode 20." in said and "numbered 0 to 19" in said
     assert "demos has no episode demos-0/99." in error(cli("view", "demos", "--episode", "demos-0/99"))
-    assert "`first` is no episode" in error(cli("view", "demos", "--episode", "first"), 2)
+    assert "`first` is not an episode" in error(cli("view", "demos", "--episode", "first"), 2)
     assert list(Path().glob("*.png")) == []
 
 

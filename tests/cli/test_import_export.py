@@ -89,7 +89,7 @@ def test_import_for_a_person(cli: Cli, game: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("2 episodes, 24 steps of treechop in ") and lines[0].endswith(f"{Path('d').absolute()}")
-    assert lines[1].startswith("left out: v3_stream-1_0-12: ") and "recording.mp4 cannot be decoded" in lines[1]
+    assert lines[1].startswith("skipped: v3_stream-1_0-12: ") and "recording.mp4 cannot be decoded" in lines[1]
     assert lines[-1] == f"check them: slipstream demos check {Path('d').absolute()}"
 
 
@@ -123,7 +123,7 @@ def test_export_says_what_has_no_place(cli: Cli, game: Path, tmp_path: Path) -> 
     """Columns that a format cannot hold are named; MineRL recordings hold the raw ones."""
     facts(cli("import", "minerl", game, "--out", "d", "--json"))
     result = cli("export", "npz", "d", "--out", "d.npz")
-    assert result.stdout.splitlines()[1].startswith("left out, since npz has no place for it: raw/attack, ")
+    assert result.stdout.splitlines()[1].startswith("not exported (npz cannot hold it): raw/attack, ")
     facts(cli("export", "minerl", "d", "--out", "again/MineRLTreechop-v0", "--json"))
     facts(cli("import", "auto", "again/MineRLTreechop-v0", "--out", "e", "--json"))
     old, new = Demos.open("d"), Demos.open("e")
@@ -143,11 +143,11 @@ def test_mistakes_and_their_exit_codes(cli: Cli, game: Path, table: Path) -> Non
     assert "gone.npz" in error(cli("import", "npz", "gone.npz", "--out", "d"), 4)
     assert "`hdf5`" in error(cli("export", "hdf5", "d", "--out", "x"), 2)
     assert "No demos at d: no such folder" in error(cli("export", "npz", "d", "--out", "x"), 4)
-    assert "'64*64' is no size such as 64 or 64x96" in error(
+    assert "'64*64' is not a size such as 64 or 64x96" in error(
         cli("import", "minerl", game, "--out", "d", "--size", "64*64"), 2
     )
     assert "should be limit, width and mu" in error(cli("import", "minerl", game, "--out", "d", "--camera", "1,2"), 2)
-    assert "is no list of numbers such as 3,3" in error(cli("import", "npz", table, "--out", "d", "--sizes", "a"), 2)
+    assert "is not a list of numbers such as 3,3" in error(cli("import", "npz", table, "--out", "d", "--sizes", "a"), 2)
     assert not Path("d").exists()
 
 

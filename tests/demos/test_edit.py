@@ -79,13 +79,13 @@ def test_the_share_is_drawn_fairly(write: Write) -> None:
 def test_splits_that_cannot_be(write: Write, everything: Schema) -> None:
     """One game has no two sides, and a share is between none and all."""
     demos = Demos.open(write(schema=everything, games=1))
-    with pytest.raises(DemoError, match="cannot be split: it holds 1 game, and each side needs one") as raised:
+    with pytest.raises(DemoError, match="cannot be split: it holds 1 game,") as raised:
         split(demos, 0.1, 0)
     assert raised.value.hint == "record more games"
     with pytest.raises(DemoError, match="it holds 0 games"):
         split(demos.pick([]), 0.1, 0)
     for share in (0.0, 1.0, -1.0, float("nan")):
-        with pytest.raises(ConfigError, match="cannot be held out"):
+        with pytest.raises(ConfigError, match="held-out share is"):
             split(demos, share, 0)
 
 
@@ -149,10 +149,10 @@ def test_what_does_not_go_together(write: Write, tmp_path: Path, plain: Schema) 
     """Other kinds of data are refused before anything is written, with the difference."""
     one, two = write("one"), write("two", schema=replace(plain, terms=("goal",)))
     with pytest.raises(
-        DemoError, match=r'two does not go with .*one: it holds demos with another `terms`: \["goal"\], not \[\]'
+        DemoError, match=r'two cannot be merged with .*one: .* another `terms`: \["goal"\], not \[\]'
     ):
         merge([one, two], tmp_path / "out")
-    with pytest.raises(DemoError, match="one is named twice"):
+    with pytest.raises(DemoError, match="one is given twice"):
         merge([one, tmp_path / "x" / ".." / "one"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -185,12 +185,12 @@ def test_damage_is_not_copied(write: Write, tmp_path: Path) -> None:
 def test_places_that_are_taken(write: Write, tmp_path: Path) -> None:
     """A folder with something in it is left alone; an empty one is used."""
     folder = write()
-    with pytest.raises(DemoError, match="is there already and is not empty"):
+    with pytest.raises(DemoError, match="already exists and is not empty"):
         merge([folder], folder)
     (tmp_path / "file").touch()
-    with pytest.raises(DemoError, match="is there already"):
+    with pytest.raises(DemoError, match="already exists"):
         merge([folder], tmp_path / "file")
-    with pytest.raises(DemoError, match="Both parts cannot go to"):
+    with pytest.raises(DemoError, match="Both parts would be written to"):
         split_to(folder, 0.5, 0, (tmp_path / "x", tmp_path / "x"))
     with pytest.raises(MachineError, match="could not be written: Not a directory"):
         merge([folder], tmp_path / "file" / "below")

@@ -76,8 +76,8 @@ def test_what_is_no_demos_folder(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda told: "{", "cannot be read"),
-        (lambda told: json.dumps([1]), "is of format None; this version reads 1"),
-        (lambda told: json.dumps(told | {"version": 7}), "is of format 7; this version reads 1"),
+        (lambda told: json.dumps([1]), "has format version None, not 1"),
+        (lambda told: json.dumps(told | {"version": 7}), "has format version 7, not 1"),
         (lambda told: json.dumps({k: v for k, v in told.items() if k != "obs"}), "is damaged: KeyError"),
         (lambda told: json.dumps(told | {"obs": 3}), "is damaged: TypeError"),
         (

@@ -209,7 +209,7 @@ def test_over_the_limit(write: Write) -> None:
         check_quality(folder)
     assert raised.value.code == 4
     lines = raised.value.message.splitlines()
-    assert lines[0] == f"7 of 100 episodes in {folder} are bad (7.00%); 1.00% may be."
+    assert lines[0] == f"7 of 100 episodes in {folder} are bad (7.00%); the limit is 1.00%."
     assert lines[1] == "  a/1 has NaN or infinite values in `reward`"
     assert lines[-1] == "  ... and 2 more (--json lists all)"
     assert f"slipstream demos check {folder} --allow 0.07" in raised.value.hint
@@ -240,7 +240,7 @@ def test_what_was_put_there_by_hand_stays(write: Write) -> None:
     report = check_quality(folder)
     assert report.bad == {}
     assert report.facts()["good"] == 4
-    assert "left out by hand: 1" in report.lines()
+    assert "quarantined by hand: 1" in report.lines()
     assert json.loads((folder / "quarantine.json").read_text())["episodes"] == {"a/1": "he was not looking"}
     (folder / "quarantine.json").write_text(json.dumps({"version": 1, "episodes": {"a/2": told["a/2"]}}))
     check_quality(folder)
@@ -250,12 +250,12 @@ def test_what_was_put_there_by_hand_stays(write: Write) -> None:
 def test_nothing_to_check(tmp_path: Path, plain: Schema, write: Write) -> None:
     """A folder without a whole episode cannot be learnt from."""
     prepare(tmp_path / "empty", plain)
-    with pytest.raises(DemoError, match="empty holds no whole episode") as raised:
+    with pytest.raises(DemoError, match="empty holds no complete episode") as raised:
         check_quality(tmp_path / "empty")
     assert raised.value.hint == "record or import some"
     folder = write()
     (folder / "shards" / "a" / "obs.bin").unlink()
-    with pytest.raises(DemoError, match="no whole episode: all 4 that its index tells of are damaged"):
+    with pytest.raises(DemoError, match="no complete episode: all 4 in its index are damaged"):
         check_quality(folder)
 
 
@@ -324,7 +324,7 @@ def test_options_used(write: Write, plain: Schema) -> None:
     assert "null actions: 25.0%" in report.lines()
     assert check_quality(folder).facts()["null_share"] is None
     for wrong in ([4], [0, 0], [-1]):
-        with pytest.raises(DemoError, match="is no action of these demos") as raised:
+        with pytest.raises(DemoError, match="is not an action of these demos") as raised:
             examine(folder, null=wrong)
         assert "0 to 3" in raised.value.hint
 

@@ -104,7 +104,7 @@ def test_a_full_disk(tmp_path: Path, plain: Schema, values: Draw) -> None:
     shard._files["reward"] = full
     with pytest.raises(MachineError, match="No space left on device") as raised:
         shard.add(values(seed=2, steps=100))
-    assert "free some space" in raised.value.hint
+    assert "free some disk space" in raised.value.hint
     os.close(full)
     shard._files["reward"] = reward
     shard.add(values(seed=3))
