@@ -160,9 +160,9 @@ def test_a_named_match_is_the_same_after_others() -> None:
 class Anew(Rocket):
     """Every match in an arena of its own."""
 
-    def _begin(self, env: int, game: int, task: int) -> None:
+    def _start_match(self, env: int, game: int, task: int) -> None:
         self._arenas[env] = None
-        super()._begin(env, game, task)
+        super()._start_match(env, game, task)
 
 
 @pytest.mark.parametrize(("starts", "seed"), [(0.0, 51), (0.5, 4)])
@@ -272,7 +272,7 @@ def test_potentials_telescope() -> None:
         potential=True, weights={"goal": 0, "win": 0, "touch": 0, "car_to_ball": 0, "boost_gain": 0}
     )
     game, rows = begin(1, rewards=rewards, gamma=0.97, match_seconds=4.0)
-    start = batch.ball_place(game._balls[0, 0]) * 0.6
+    start = batch.ball_potential(game._balls[0, 0]) * 0.6
     rng, total, factor = np.random.default_rng(3), 0.0, 1.0
     while True:
         game.step(random_actions(game, rng), rows)

@@ -120,4 +120,4 @@ def test_nothing_is_left_of_the_picture_before() -> None:
     kept = out.obs.copy()
     out.obs[:] = 7
     game.observe(out.obs)
-    assert np.array_equal(out.obs, kept) and rendering.ROOM == (33, 33)
+    assert np.array_equal(out.obs, kept) and rendering.SAMPLES == (33, 33)
