@@ -86,5 +86,5 @@ def test_values_that_do_not_fit_are_errors() -> None:
         Codec(spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2), "x", RULES).encode_actions(np.zeros((2, 3), int), 2)
     with pytest.raises(DemoError, match="There are 4 observations, not 3"):
         codec.encode_obs(np.zeros((4, 2)), 3)
-    with pytest.raises(DemoError, match="The observations of `x` are a Text, which no policy here can read"):
+    with pytest.raises(DemoError, match="The observations of `x` are a Text, which is not supported"):
         Codec(spaces.Text(5), spaces.Discrete(2), "x", RULES)

@@ -15,11 +15,11 @@ from slipstream.errors import EnvError
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is large, so no extra brings it by chance."""
-    from slipstream.envs.adapters.envpool import open_pool
+    from slipstream.envs.adapters.envpool import make_pool
 
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(EnvError, match="`envpool:CartPole-v1` needs EnvPool") as caught:
-        open_pool("CartPole-v1", [1], {})
+        make_pool("CartPole-v1", [1], {})
     assert caught.value.hint.startswith('pip install "slipstream[envpool]"')
 
 

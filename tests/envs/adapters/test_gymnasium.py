@@ -67,7 +67,7 @@ def test_an_env_that_cannot_be_made() -> None:
         adapter.make("CartPole-v1", {"no_such_option": 1})
     assert str(caught.value).startswith("The environment `CartPole-v1` could not be made: ")
     assert "no_such_option" in str(caught.value)
-    assert caught.value.hint == "install what it needs, or check env.options"
+    assert "env.options" in caught.value.hint
 
 
 def test_checking_wrappers_are_taken_off_and_the_limit_is_kept() -> None:
@@ -99,10 +99,8 @@ def test_an_id_never_imports_a_module() -> None:
     """`module:Id` would make Gymnasium import the module; it is refused before that, with the flag to use instead."""
     with pytest.raises(EnvError) as caught:
         adapter.make("antigravity:Any-v0", {})
-    assert str(caught.value) == (
-        "`gymnasium:antigravity:Any-v0` names a module to import, which only a flag may do.\n"
-        "hint: write gymnasium:Any-v0 --import antigravity"
-    )
+    assert "`gymnasium:antigravity:Any-v0`" in caught.value.message
+    assert caught.value.hint == "write gymnasium:Any-v0 --import antigravity"
     assert "antigravity" not in sys.modules
 
 
@@ -160,11 +158,11 @@ def test_environments_of_old_are_adopted() -> None:
     assert adapter.mask_of(env) is not None
     env.close()
     fields = {"a": Old.Choice(2), "b": SimpleNamespace(spaces=[SimpleNamespace(nvec=[2, 3]), Old.Choice(4)])}
-    adopted = adapter._adopt(SimpleNamespace(spaces=fields))
+    adopted = adapter._convert_space(SimpleNamespace(spaces=fields))
     inner = spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Discrete(4)])
     assert adopted == spaces.Dict({"a": spaces.Discrete(2), "b": inner})
-    with pytest.raises(EnvError, match="no knowing what a space of the class object holds"):
-        adapter._adopt(object())
+    with pytest.raises(EnvError, match="Spaces of the class object are not supported"):
+        adapter._convert_space(object())
 
 
 def test_an_environment_of_old_trains(tmp_path: Path) -> None:
@@ -200,8 +198,8 @@ def test_wrappers_are_put_around_by_name() -> None:
     [
         ("FlattenObservations", "no wrapper `FlattenObservations`. Did you mean `FlattenObservation`"),
         ("os.system", "no wrapper `os.system`"),
-        ({"ClipReward": {"lowest": 1}}, "ClipReward cannot be put around it: .*lowest"),
-        ("FrameStackObservation", "FrameStackObservation cannot be put around it: .*stack_size"),
+        ({"ClipReward": {"lowest": 1}}, "ClipReward cannot be applied: .*lowest"),
+        ("FrameStackObservation", "FrameStackObservation cannot be applied: .*stack_size"),
     ],
 )
 def test_wrappers_that_cannot_be(given: Any, message: str) -> None:

@@ -14,8 +14,8 @@ from slipstream.contracts import Array, ObsField, ObsSpec, vector_obs
 from slipstream.envs.adapters.observation_spaces import batch_encoder, leaves, list_encoder, obs_encoder, obs_spec
 from slipstream.errors import EnvError
 
-READ = "which no policy here can read.\nhint: turn it into numbers (gymnasium.wrappers.TransformObservation), or leave "
-READ += "it out (FilterObservation)"
+UNSUPPORTED = "which is not supported.\nhint: convert it to numbers (gymnasium.wrappers.TransformObservation), "
+UNSUPPORTED += "or remove it (FilterObservation)"
 NESTED = spaces.Dict(
     OrderedDict(
         frame=spaces.Box(0, 255, (8, 9, 3), np.uint8),
@@ -198,32 +198,32 @@ def test_every_leaf_of_any_nesting_can_be_read_back(seed: int) -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Text(5), f"The observations of `mine` are a Text, {READ}"),
-        (spaces.Sequence(spaces.Discrete(2)), f"The observations of `mine` are a Sequence, {READ}"),
+        (spaces.Text(5), f"The observations of `mine` are a Text, {UNSUPPORTED}"),
+        (spaces.Sequence(spaces.Discrete(2)), f"The observations of `mine` are a Sequence, {UNSUPPORTED}"),
         (
             spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Discrete(2), spaces.Text(5)))}),
-            f"The observation `b/1` of `mine` is a Text, {READ}",
+            f"The observation `b/1` of `mine` is a Text, {UNSUPPORTED}",
         ),
         (
             spaces.Dict({"map": spaces.Graph(spaces.Box(0, 1, (2,)), None)}),
-            f"The observation `map` of `mine` is a Graph, {READ}",
+            f"The observation `map` of `mine` is a Graph, {UNSUPPORTED}",
         ),
         (
             spaces.Tuple((spaces.OneOf((spaces.Discrete(2), spaces.Discrete(3))), spaces.Text(3))),
-            f"The observation `0` of `mine` is a OneOf, {READ}",
+            f"The observation `0` of `mine` is a OneOf, {UNSUPPORTED}",
         ),
         (
             spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})}),
-            "Two observations of `mine` are called `a/b`.\nhint: give one of them another key",
+            "Two observations of `mine` are named `a/b`.\nhint: rename one of them",
         ),
         (
             spaces.Dict({}),
-            "The observations of `mine` hold nothing.\nhint: give its observation_space at least one number",
+            "The observation space of `mine` is empty.\nhint: give its observation_space at least one number",
         ),
     ],
 )
-def test_what_no_policy_can_read_is_refused(space: Any, message: str) -> None:
-    """The first leaf that cannot be used is named with its path and kind, and what to do about it."""
+def test_unsupported_observation_spaces_are_refused(space: Any, message: str) -> None:
+    """The error names the first unsupported leaf by its path and kind, with a hint."""
     with pytest.raises(EnvError) as caught:
         obs_spec(space, "mine")
     assert str(caught.value) == message
@@ -236,7 +236,7 @@ def test_a_box_of_a_strange_dtype_is_refused() -> None:
     space.dtype = np.dtype(np.complex64)  # type: ignore[assignment]
     with pytest.raises(EnvError) as caught:
         obs_spec(spaces.Dict({"phase": space}), "mine")
-    assert str(caught.value) == f"The observation `phase` of `mine` is a Box of complex64, {READ}"
+    assert str(caught.value) == f"The observation `phase` of `mine` is a Box of complex64, {UNSUPPORTED}"
 
 
 @pytest.mark.parametrize("obs", [{"a": 3, "b": np.zeros(2)}, {"a": -1, "b": np.zeros(2)}])

@@ -19,7 +19,7 @@ from slipstream.vector.make import make_vector, spread_vector
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')
 pytest.importorskip("mpe2", reason='needs mpe2 (pip install "slipstream[pettingzoo]")')
 
-from slipstream.envs.adapters.pettingzoo import find
+from slipstream.envs.adapters.pettingzoo import find_module
 
 
 def begin(name: str, envs: int = 1, **more: Any) -> tuple[Vector, Rows]:
@@ -78,7 +78,7 @@ def test_a_game_is_drawn() -> None:
 def test_all_at_once() -> None:
     """In simple_tag three chase one: two sides, observations of different lengths in one layout, kinds told apart."""
     vector, rows = begin("simple_tag", 2)
-    module = find("simple_tag")
+    module = find_module("simple_tag")
     game = module.parallel_env()
     seeds = vector.seeds()
     seen, _ = game.reset(seed=int(seeds[0]))

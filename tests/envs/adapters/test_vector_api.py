@@ -172,7 +172,7 @@ def test_some_are_reset_and_told_their_task() -> None:
     for options, message in (({"task": "4v4"}, "no task `4v4`"), ({"speed": 3}, "unknown options speed")):
         with pytest.raises(ConfigError, match=message):
             env.reset(options=options)
-    with pytest.raises(ConfigError, match="2 seeds for 4 places"):
+    with pytest.raises(ConfigError, match="2 seeds for 4 environments"):
         env.reset(seed=[1, 2])
     env.close()
     with pytest.raises(ConfigError, match="`api` cannot be 'jax'"):
@@ -318,6 +318,6 @@ def test_sb3_masks() -> None:
     assert np.stack(env.env_method("action_masks")).sum() == 4
     with pytest.raises(AttributeError, match="cannot be set"):
         env.set_attr("gravity", 1)
-    with pytest.raises(AttributeError, match="show no `dance`"):
+    with pytest.raises(AttributeError, match="`dance`"):
         env.env_method("dance")
     env.close()

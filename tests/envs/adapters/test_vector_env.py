@@ -144,7 +144,7 @@ def test_some_are_begun_anew_only_where_that_can_be_done() -> None:
         rows = empty_rows(vector.spec, ENVS)
         vector.reset(rows)
         if MODES[name] != "Disabled":
-            with pytest.raises(EnvError, match="cannot start one of its envs anew") as caught:
+            with pytest.raises(EnvError, match="cannot reset single environments") as caught:
                 vector.reset_envs([1], rows)
             assert caught.value.hint == "plan.native=false steps them one by one"
             continue
@@ -294,7 +294,7 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spec, "vector_entry_point", make)
 
     by(lambda num_envs, **_: SyncVectorEnv([ToyEnv] * num_envs))
-    with pytest.raises(EnvError, match="has other observations") as caught:
+    with pytest.raises(EnvError, match="has another observation space") as caught:
         make_vector(choice, 2)
     assert caught.value.hint.startswith("plan.native=false")
     by(lambda **_: 1 / 0)
@@ -306,7 +306,7 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
             return *super().step(actions)[:4], {}
 
     by(lambda num_envs, **_: Silent([Nested] * num_envs, autoreset_mode="SameStep"))
-    with pytest.raises(EnvError, match="its infos hold no `final_obs`"):
+    with pytest.raises(EnvError, match="its infos have no `final_obs`"):
         play(make_vector(choice, 2), 9)
 
     def unsaid(num_envs: int, **_: Any) -> SyncVectorEnv:
@@ -315,7 +315,10 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
         return env
 
     by(unsaid)
-    with pytest.warns(UserWarning, match="AutoresetMode"), pytest.raises(EnvError, match="does not say how it resets"):
+    with (
+        pytest.warns(UserWarning, match="AutoresetMode"),
+        pytest.raises(EnvError, match="does not declare its autoreset mode"),
+    ):
         make_vector(choice, 2)
 
     class Broken(SyncVectorEnv):

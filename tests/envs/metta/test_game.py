@@ -57,12 +57,12 @@ def test_rows_are_what_the_simulator_says() -> None:
     """Tokens (cut to what is told), rewards and ends are those of the bare simulator, agent by agent."""
     game, rows = begin(2, **SMALL)
     made, tokens = Stage(choose("arena", SMALL)), game.spec.obs.fields[0].shape[0]
-    agents, room = made.world.agents, made.world.room
+    agents, room = made.world.agents, made.world.max_tokens
     from slipstream.system.rng import game_key
 
     bare, seen, earned, acts = [], np.zeros((2, agents, room, 3), np.uint8), np.zeros((2, agents), np.float32), []
     for env, seed in enumerate(game.seeds().tolist()):
-        bare.append(made.play(game_key(seed)))
+        bare.append(made.make_game(game_key(seed)))
         acts.append(np.zeros(agents, np.int32))
         bare[env].set_buffers(seen[env], *np.zeros((2, agents), np.bool_), earned[env], acts[env])
     rng = np.random.default_rng(1)

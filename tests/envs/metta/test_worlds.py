@@ -70,8 +70,8 @@ def test_all_worlds_mean_the_same() -> None:
 def test_the_simulator_never_runs_out_of_tokens() -> None:
     """Where agents and altars stand as close as they can, each with hearts and ore, all that is seen has room."""
     made = Stage(choose("arena", {"agents": 30, "size": 9, "altars": 15, "walls": 0, "steps": 50, "mines": 4}))
-    game, world = made.play(3), made.world
-    shape = (world.agents, world.room, 3)
+    game, world = made.make_game(3), made.world
+    shape = (world.agents, world.max_tokens, 3)
     buffers = np.zeros(shape, np.uint8), *np.zeros((2, world.agents), np.bool_)
     reward, action = np.zeros(world.agents, np.float32), np.zeros(world.agents, np.int32)
     game.set_buffers(*buffers, reward, action)
@@ -82,5 +82,5 @@ def test_the_simulator_never_runs_out_of_tokens() -> None:
         action[:] = rng.integers(0, len(made.actions), world.agents)
         game.step()
         used = (buffers[0][:, :, 0] != 255).sum(axis=1)
-        assert used.max() < world.room
+        assert used.max() < world.max_tokens
     assert used.min() > 100 and game.get_episode_stats()["game"]["tokens_dropped"] == 0
