@@ -50,7 +50,7 @@ def test_a_file_is_converted_and_trained_with(weights: Path, quick: Callable[...
 
 
 def test_the_report_as_json(weights: Path) -> None:
-    """Every key is listed, with how many of each, and what was written."""
+    """Every key is listed, with the counts and the written folder."""
     result = cli("convert", "vpt", weights, "--out", "trunk", "--json")
     facts = json.loads(result.stdout)
     assert facts.keys() == REPORT | {"out", "kind", "features", "side", "hash"}
@@ -79,7 +79,7 @@ def test_under_the_minimum_it_fails_with_the_report(weights: Path) -> None:
     assert load_trunk("trunk").features == 10
 
 
-def test_wrong_words_are_refused(weights: Path) -> None:
+def test_wrong_arguments_are_refused(weights: Path) -> None:
     """An unknown layout, a folder in use, an impossible share and a pickle of settings have their own exit codes."""
     Path("used").mkdir()
     Path("used/file").write_text("mine")

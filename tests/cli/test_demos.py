@@ -53,7 +53,7 @@ def write(
 
 
 def facts(result: Result) -> dict[str, Any]:
-    """The one JSON object, which is all that stands on stdout."""
+    """The JSON object, which is the only output on stdout."""
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
     loaded: dict[str, Any] = json.loads(line)
@@ -61,7 +61,7 @@ def facts(result: Result) -> dict[str, Any]:
 
 
 def error(result: Result, code: int = 4) -> str:
-    """What is said when a command fails."""
+    """The error message of a failed command."""
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.stderr
     return result.stderr
@@ -77,8 +77,11 @@ def test_info(cli: Cli) -> None:
     assert told["returns"]["mean"] == pytest.approx(demos.episodes["return"].mean())
     assert told["bytes"] == sum(file.stat().st_size for file in Path("demos/shards").rglob("*.*"))
     assert {column["name"]: column["dtype"] for column in told["columns"]} == {
-        "obs": "float32", "action": "int32", "reward": "float32", "terms/goal": "float32",
-    }  # fmt: skip
+        "obs": "float32",
+        "action": "int32",
+        "reward": "float32",
+        "terms/goal": "float32",
+    }
     (recording,) = told["recordings"]
     assert recording["origin"]["agent"] == "scripted:chaser"
     assert (recording["shards"], recording["episodes"], recording["steps"]) == (2, 20, 800)
@@ -92,7 +95,7 @@ def test_info(cli: Cli) -> None:
 
 
 def test_info_of_one_game_and_of_none(cli: Cli) -> None:
-    """Too little to sum up is said in words, not in NaN."""
+    """Statistics of too few episodes are described in words, not as NaN."""
     write("one", games=1, schema=replace(SCHEMA, agents=1))
     assert "nan" not in cli("info", "one").stdout
     prepare(Path("none"), replace(SCHEMA, action=ActionSpec("continuous", (), (-1.0,), (np.inf,))))
@@ -103,7 +106,7 @@ def test_info_of_one_game_and_of_none(cli: Cli) -> None:
 
 
 def test_no_demos_there(cli: Cli) -> None:
-    """Every command says that there are no demos, why, and how to get some."""
+    """Every command reports missing demos with the reason and a hint."""
     Path("folder").mkdir()
     for words in (["info"], ["check"], ["view"], ["split", "--out", "a", "b"], ["merge", "--out", "c"]):
         assert "No demos at nowhere: no such folder." in error(cli(words[0], "nowhere", *words[1:]))
@@ -148,7 +151,7 @@ def test_check_bad_demos(cli: Cli) -> None:
 
 
 def test_check_when_all_is_bad(cli: Cli) -> None:
-    """Where no episode is good there is nothing to sum up, and that is said without NaN."""
+    """If no episode is good, the report has no statistics and no NaN."""
     write(games=2, bad=(0, 1))
     result = cli("check", "demos", "--allow", 1)
     assert result.exit_code == 0
@@ -156,7 +159,7 @@ def test_check_when_all_is_bad(cli: Cli) -> None:
 
 
 def test_check_and_keep(cli: Cli) -> None:
-    """A look alone changes nothing, and fails all the same."""
+    """With --keep nothing is changed, and the command still fails."""
     write(bad=(4,))
     result = cli("check", "demos", "--keep", "--json")
     error(result)
@@ -165,7 +168,7 @@ def test_check_and_keep(cli: Cli) -> None:
 
 
 def test_check_what_is_null(cli: Cli) -> None:
-    """Which option does nothing is told by number, one for each part."""
+    """The null action is given by one option number for each part."""
     demos = Demos.open(write())
     told = facts(cli("check", "demos", "--null", "1,0", "--json"))
     assert told["null_share"] == (demos.load(["action"])["action"] == [1, 0]).all(axis=1).mean()
@@ -189,7 +192,7 @@ def test_split(cli: Cli) -> None:
 
 
 def test_merge(cli: Cli) -> None:
-    """Good episodes of several folders are put into one; other data is refused with the difference."""
+    """Good episodes of several folders are merged; another schema is refused with the difference."""
     write("one", bad=(0,))
     error(cli("check", "one"))
     write("two", games=4, seed=1)
@@ -219,7 +222,7 @@ def test_view(cli: Cli) -> None:
 
 
 def test_view_images(cli: Cli) -> None:
-    """Where an episode is seen in images a contact sheet is drawn."""
+    """An episode with image observations is drawn as a contact sheet."""
     schema = replace(SCHEMA, obs=ObsSpec((ObsField("eye", "image", (8, 8, 1)),)))
     write(schema=schema)
     assert facts(cli("view", "demos", "--json"))["kind"] == "sheet"

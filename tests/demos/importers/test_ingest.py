@@ -31,9 +31,10 @@ def source(count: int = 20, bad: tuple[int, ...] = (), fail: Exception | None = 
         steps = length(part)
         random = np.random.default_rng(part.key)
         values = {
-            "obs": random.normal(size=(steps + 1, 2)), "action": random.integers(0, 3, (steps, 1)),
+            "obs": random.normal(size=(steps + 1, 2)),
+            "action": random.integers(0, 3, (steps, 1)),
             "reward": np.full(steps, part.key, np.float32),
-        }  # fmt: skip
+        }
         return Episode(values, TERMINATED, seed=part.key)
 
     parts = [EpisodeRef(f"e{number}", number) for number in range(count)]
@@ -59,7 +60,7 @@ def test_a_source_that_is_read_in_order_has_one_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, [1]), (5, [5]), (13, [5, 6, 2]), (10_000, None)])
 def test_max_samples_cuts_the_last_episode(tmp_path: Path, limit: int, steps: list[int] | None) -> None:
-    """No more steps are taken than asked for; an episode that is cut just stops."""
+    """The number of steps is limited; an episode that is cut has no end."""
     ingest(source(), tmp_path / "out", max_samples=limit, workers=2)
     demos = Demos.open(tmp_path / "out")
     if steps is None:
@@ -81,8 +82,9 @@ def test_a_few_bad_episodes_are_left_out(tmp_path: Path) -> None:
     facts = ingest(source(200, bad=(7, 100)), tmp_path / "out", workers=2)
     assert facts["episodes"] == 198
     assert facts["skipped"] == [
-        {"episode": "e100", "why": "number 100 is odd"}, {"episode": "e7", "why": "number 7 is odd"},
-    ]  # fmt: skip
+        {"episode": "e100", "why": "number 100 is odd"},
+        {"episode": "e7", "why": "number 7 is odd"},
+    ]
 
 
 def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [MachineError("disk full", ""), ZeroDivisionError("a bug"), KeyboardInterrupt()])
 def test_any_other_failure_leaves_nothing_behind(tmp_path: Path, error: BaseException) -> None:
-    """A full disk, a bug or Ctrl-C end the import, close the source, and what was there stays as it was."""
+    """A full disk, a bug or Ctrl-C ends the import, closes the source, and leaves existing demos unchanged."""
     closed: list[bool] = []
     ingest(source(3), tmp_path / "out")
     before = Demos.open(tmp_path / "out").checksum
@@ -110,7 +112,7 @@ def test_any_other_failure_leaves_nothing_behind(tmp_path: Path, error: BaseExce
 
 
 def test_a_folder_grows_by_imports_of_the_same_kind(tmp_path: Path) -> None:
-    """A second import is added; another kind of data, or a folder of something else, is refused at once."""
+    """A second import is added; another schema, or a folder without demos, is refused at once."""
     ingest(source(3), tmp_path / "out")
     ingest(source(4), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 7
@@ -129,14 +131,14 @@ def test_a_folder_grows_by_imports_of_the_same_kind(tmp_path: Path) -> None:
 
 
 def test_progress_counts_episodes(tmp_path: Path) -> None:
-    """Every episode is told once, bad ones too."""
+    """Progress counts every episode once, including bad ones."""
     told: list[tuple[int, int]] = []
     ingest(source(20, bad=(3,)), tmp_path / "out", workers=2, allow=0.1, on_progress=lambda *now: told.append(now))
     assert told == [(n, 20) for n in range(1, 21)]
 
 
 def test_a_package_that_is_missing_is_named() -> None:
-    """What to install is said."""
+    """The error names the package and the install command."""
     with pytest.raises(MachineError, match="This needs the package `not_there`") as caught:
         import_optional("not_there", "video")
     assert caught.value.hint == 'pip install "slipstream[video]"'

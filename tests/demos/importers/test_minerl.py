@@ -54,7 +54,7 @@ def test_the_video_is_aligned_from_its_end(recording: Write, tmp_path: Path, num
     assert demos.schema.env == "MineRLTreechop-v0" and demos.schema.step_seconds == 0.05
 
 
-def test_frames_are_counted_where_nobody_tells(recording: Write, tmp_path: Path, numbers: Tell) -> None:
+def test_frames_are_counted_without_metadata(recording: Write, tmp_path: Path, numbers: Tell) -> None:
     """Without metadata.json the end is that of the video; with one, frames behind its count are not read."""
     bare = recording("v3_bare-1_0-20", steps=20, lead=3, meta={"x": 1})
     (bare / "v3_bare-1_0-20" / "metadata.json").unlink()
@@ -66,7 +66,7 @@ def test_frames_are_counted_where_nobody_tells(recording: Write, tmp_path: Path,
 
 
 def test_actions_stay_as_they_were(recording: Write, tmp_path: Path) -> None:
-    """Buttons are int64 and the camera float32, bit by bit; the chosen map stands beside them."""
+    """Buttons are int64 and the camera float32, bit for bit, beside the mapped actions."""
     game = recording(steps=30)
     told = members(game)
     for kind, table in (("14", TABLE_14), ("8", TABLE_8)):
@@ -103,20 +103,23 @@ def obtain(steps: int, seed: int) -> dict[str, Any]:
     }
 
 
-def test_words_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
-    """Nested observations are fields, words are one-hot or numbered, and the shard says which word is which."""
+def test_strings_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
+    """Nested observations are fields, strings are one-hot or integer codes, and the shard stores their names."""
     recording("v3_a-1_0-20", game="MineRLObtainDiamond-v0", **obtain(20, 1))
     game = recording("v3_b-1_0-12", steps=12, game="MineRLObtainDiamond-v0", **(obtain(12, 2)))
     demos = brought(game, tmp_path / "out", actions="full")
     fields = {field.name: field.shape for field in demos.schema.obs.fields}
     assert fields == {
-        "equipped_items/mainhand/damage": (1,), "equipped_items/mainhand/type": (2,), "inventory/log": (1,),
+        "equipped_items/mainhand/damage": (1,),
+        "equipped_items/mainhand/type": (2,),
+        "inventory/log": (1,),
         "pov": (16, 16, 3),
-    }  # fmt: skip
+    }
     assert demos.shards[0].origin["vocabulary"] == {
-        "raw/craft": ["none", "planks", "stick"], "raw/place": ["none"],
+        "raw/craft": ["none", "planks", "stick"],
+        "raw/place": ["none"],
         "equipped_items/mainhand/type": ["none", "stone_axe"],
-    }  # fmt: skip
+    }
     assert demos.schema.action.sizes == (2,) * 8 + (3, 1, 11, 11)
     for number, name in enumerate(("v3_a-1_0-20", "v3_b-1_0-12")):
         told, found = members(game, name), demos.schema.obs.split(np.array(demos.episode(number)["obs"]))
@@ -136,7 +139,7 @@ def test_words_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
 
 
 def test_obfuscated_recordings(recording: Write, tmp_path: Path) -> None:
-    """A vector of actions is taken as it is; a table of buttons says nothing about it."""
+    """A vector of actions is imported unchanged; an action table cannot represent it."""
     random = np.random.default_rng(0)
     gone = {
         f"action__{name}": None for name in ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint")
@@ -150,7 +153,7 @@ def test_obfuscated_recordings(recording: Write, tmp_path: Path) -> None:
     np.testing.assert_array_equal(demos.schema.obs.split(np.array(demos.episode(0)["obs"]))["vector"], vectors[1])
 
 
-def test_frames_as_they_are_wanted(recording: Write, tmp_path: Path, numbers: Tell) -> None:
+def test_frame_options(recording: Write, tmp_path: Path, numbers: Tell) -> None:
     """Frames can be smaller, grey and stacked."""
     adapter = FrameAdapter((8, 8), grey=True, stack=3)
     demos = brought(recording(steps=6, lead=2), tmp_path / "out", adapter=adapter)
@@ -233,7 +236,7 @@ def test_a_damaged_archive_is_left_out(recording: Write, tmp_path: Path) -> None
 
 
 def test_doubts_about_metadata_are_notes(recording: Write, tmp_path: Path) -> None:
-    """Where metadata.json and the data differ the data are believed, and it is said."""
+    """Where metadata.json and the data differ, the data are used and a note is added."""
     game = recording(meta={"total_reward": 64.0, "duration_steps": 99, "success": False})
     facts = ingest(minerl_source(game), tmp_path / "out")
     total = members(game)["reward"].sum()
@@ -245,7 +248,7 @@ def test_doubts_about_metadata_are_notes(recording: Write, tmp_path: Path) -> No
 
 
 def test_where_it_came_from(recording: Write, tmp_path: Path) -> None:
-    """Each shard tells format, source, options, and the files with their sizes."""
+    """Each shard stores format, source, options, and the files with their sizes."""
     game = recording()
     demos = brought(game, tmp_path / "out", actions="8", adapter=FrameAdapter((8, 8)))
     origin = demos.shards[0].origin
@@ -257,8 +260,8 @@ def test_where_it_came_from(recording: Write, tmp_path: Path) -> None:
     assert origin["worker"]["files"][str(file)]["bytes"] == file.stat().st_size
 
 
-def test_other_words_do_not_mix(recording: Write, tmp_path: Path) -> None:
-    """A second import whose words are numbered otherwise is refused, since the same number would mean two things."""
+def test_different_categories_are_refused(recording: Write, tmp_path: Path) -> None:
+    """A second import with different category names is refused, because codes would be ambiguous."""
     first = recording("v3_a-1_0-20", action__craft=np.full(20, "none"))
     second = recording("v3_b-1_0-20", game="MineRLOther-v0", action__craft=np.full(20, "planks"))
     brought(first, tmp_path / "out")
@@ -289,8 +292,8 @@ def test_what_is_written_is_read_again(recording: Write, tmp_path: Path) -> None
     assert told["duration_steps"] == 20 and told["true_video_frame_count"] == 21
 
 
-def test_a_game_of_ours_can_be_written_as_recordings(tmp_path: Path, numbers: Tell) -> None:
-    """`write_recording` takes frames, decoded actions and rewards; `lead` frames stand in front."""
+def test_a_game_can_be_written_as_recordings(tmp_path: Path, numbers: Tell) -> None:
+    """`write_recording` takes frames, decoded actions and rewards; `lead` frames come first."""
     chosen = np.array([[1], [9], [10], [0]])
     frames = np.stack([np.full((16, 16, 3), 10 + 6 * n, np.uint8) for n in range(5)])
     folder = tmp_path / "treechop" / "v4_ours-0_0-4"
@@ -302,7 +305,7 @@ def test_a_game_of_ours_can_be_written_as_recordings(tmp_path: Path, numbers: Te
         write_recording(folder, frames[1:], {}, np.zeros(4))
 
 
-def test_without_pyav_it_says_what_to_install(recording: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyav_gives_the_install_command(recording: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """The missing package and its extra are named."""
     game = recording()
     monkeypatch.setitem(sys.modules, "av", None)

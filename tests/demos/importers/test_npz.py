@@ -112,10 +112,13 @@ def test_an_expert_file_of_stable_baselines(tmp_path: Path) -> None:
     file = save_npz(
         tmp_path,
         {
-            "actions": random.integers(0, 4, (ROWS, 1)), "obs": random.normal(size=(ROWS, 4)), "rewards": np.ones(ROWS),
-            "episode_returns": np.array(LENGTHS, float), "episode_starts": np.isin(np.arange(ROWS), [0, *STOPS[:-1]]),
+            "actions": random.integers(0, 4, (ROWS, 1)),
+            "obs": random.normal(size=(ROWS, 4)),
+            "rewards": np.ones(ROWS),
+            "episode_returns": np.array(LENGTHS, float),
+            "episode_starts": np.isin(np.arange(ROWS), [0, *STOPS[:-1]]),
         },
-    )  # fmt: skip
+    )
     demos = brought(file, tmp_path / "out")
     assert demos.schema.action.kind == "discrete" and demos.schema.action.sizes == (4,)
     assert len(demos) == 3
@@ -135,7 +138,7 @@ def imitation(seed: int = 0) -> dict[str, Array]:
 
 
 def test_trajectories_of_imitation(tmp_path: Path) -> None:
-    """Episodes have T + 1 observations each; pickled infos are not even looked at."""
+    """Episodes have T + 1 observations each; pickled infos are never read."""
     told = imitation()
     demos = brought(save_npz(tmp_path, told), tmp_path / "out")
     assert demos.episodes["steps"].tolist() == list(LENGTHS)
@@ -147,7 +150,7 @@ def test_trajectories_of_imitation(tmp_path: Path) -> None:
 
 
 def test_pickled_observations_are_refused(tmp_path: Path) -> None:
-    """What is needed and pickled is an error that names it and says how to save it again."""
+    """A pickled array that is needed raises an error with its name and a hint."""
     file = save_npz(tmp_path, imitation() | {"obs": np.array([[1.0]] * (ROWS + 3) + [None], object)})
     with pytest.raises(DemoError, match=r"`obs` in .* holds pickled Python objects") as caught:
         import_demos("npz", str(file), tmp_path / "out")
@@ -157,7 +160,7 @@ def test_pickled_observations_are_refused(tmp_path: Path) -> None:
 
 
 def test_choices_and_bounds_are_those_of_the_data_or_given(tmp_path: Path) -> None:
-    """Whole numbers are choices up to the largest seen, real ones lie between the extremes seen, unless told."""
+    """Sizes and bounds of actions are inferred from the data unless they are given."""
     parts = np.stack([np.arange(ROWS) % 3, np.arange(ROWS) % 5], axis=1)
     file = save_npz(tmp_path, flat(actions=parts))
     assert brought(file, tmp_path / "a").schema.action.sizes == (3, 5)
@@ -220,7 +223,7 @@ def test_groups_of_observations_and_images(tmp_path: Path, save: Save) -> None:
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path: Path, spoil: dict[str, Any], why: str) -> None:
-    """What is missing or does not match is said before anything is written."""
+    """Missing or mismatched arrays raise an error before anything is written."""
     file = save_npz(tmp_path, flat(**spoil))
     with pytest.raises(DemoError, match=why):
         import_demos("npz", str(file), tmp_path / "out")
@@ -228,7 +231,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path, spoil: dict[str, Any], why: 
 
 
 def test_a_damaged_hdf5_file(tmp_path: Path) -> None:
-    """A file that is none is an error about that file."""
+    """A file that is not HDF5 raises an error that names the file."""
     (tmp_path / "x.hdf5").write_bytes(b"nothing")
     with pytest.raises(DemoError, match=r"x\.hdf5 cannot be read"):
         import_demos("auto", str(tmp_path / "x.hdf5"), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""NPZ files as streams: rows where they are asked for, no pickles, nothing half-written."""
+"""NPZ files as streams: only requested rows are read, no pickles, atomic writes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_objects_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_members_are_named(tmp_path: Path) -> None:
-    """A member that is not there, a file that is none, and one that was cut off are errors about that file."""
+    """A missing array, a file that is not a zip, and a truncated file raise errors that name the file."""
     file = tmp_path / "a.npz"
     np.savez(file, obs=np.arange(1000.0))
     with NpzFile(file) as archive, pytest.raises(DemoError, match=r"a\.npz has no `acts`") as caught:

@@ -78,7 +78,7 @@ def test_rows_are_those_of_the_environments_encoder(space: Any) -> None:
 
 
 def test_values_that_do_not_fit_are_errors() -> None:
-    """Actions out of range, of another number, and spaces that nothing here reads are said."""
+    """Actions out of range, wrong counts and unsupported spaces raise errors."""
     codec = Codec(spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3]), "x", RULES)
     with pytest.raises(DemoError, match="The action 3 at step 1 is not one of 3 options"):
         codec.encode_actions(np.array([[1, 2], [1, 3]]), 2)

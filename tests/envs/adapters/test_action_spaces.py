@@ -1,4 +1,4 @@
-"""Action spaces: what a policy is told, and that every action comes back in the env's own form."""
+"""Action spaces: their specs, and decoding of every action into the env's format."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def box(*bounds: tuple[float, float], dtype: Any = np.float32) -> Any:
     ],
 )
 def test_actions_are_read_off_the_space(space: Any, action: ActionSpec) -> None:
-    """Each space that a policy can act in becomes its action spec; parts of a Dict or Tuple stand side by side."""
+    """Each supported space becomes its action spec; the parts of a Dict or Tuple are concatenated."""
     assert action_spec(space, "x") == action
 
 
 def test_a_switch_is_one_number_and_two_columns_of_a_mask() -> None:
-    """Three switches are told by three logits; their mask has off and on of each."""
+    """Three binary parts have three logits and a mask with off and on of each."""
     spec = action_spec(spaces.MultiBinary(3), "x", masked=True)
     assert (spec.parts, spec.outputs, spec.options) == (3, 3, 6)
 
 
 def test_masks_are_for_choices() -> None:
-    """Choices of any nesting are masked side by side; continuous actions never are."""
+    """Discrete parts of any nesting have a concatenated mask; continuous actions are never masked."""
     choices = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.MultiBinary(2)})
     assert action_spec(choices, "x", masked=True).options == 3 + 4
     assert action_spec(box((-1, 1)), "x", masked=True) == ActionSpec("continuous", (), (-1,), (1,))
@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
 
 
 def random_space(random: np.random.Generator, depth: int, continuous: bool) -> Any:
-    """Some action space, nested or not, of one kind."""
+    """A random action space, nested or not, either discrete or continuous."""
     sort = int(random.integers(5 if depth else 3))
     if sort >= 3:
         inner = [random_space(random, depth - 1, continuous) for _ in range(int(random.integers(1, 4)))]

@@ -1,4 +1,4 @@
-"""The checker of other people's environments: everything that is wrong, at once, each with a hint."""
+"""The environment checker: all problems at once, each with a hint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.testing import BrokenEnv, ToyEnv, check_env
 
 
 def found(env: Any, steps: int = 200) -> list[str]:
-    """What is wrong with an env, without the hints; each has one."""
+    """The problems of an env without their hints; each has a hint."""
     problems = check(env, steps).problems
     assert all(problem.hint for problem in problems)
     return [problem.what for problem in problems]
@@ -46,7 +46,7 @@ class Wrong(ToyEnv):
 
 
 def test_good_environments_have_no_problems() -> None:
-    """Nothing to mend, of any kind of actions; how quick it is is told."""
+    """Good environments with any action space have no problems, and their speed is reported."""
     for actions in ("discrete", "multi_discrete", "binary", "continuous", "masked"):
         report = check(ToyEnv(actions))
         assert report.problems == [] and report.remarks == []
@@ -55,7 +55,7 @@ def test_good_environments_have_no_problems() -> None:
 
 
 class Nested(gymnasium.Env[Any, Any]):
-    """A dict of many things, of which some may be wrong; actions are a masked tuple."""
+    """A nested dict of observations, some of which may be wrong; actions are a masked tuple."""
 
     def __init__(self, mask: Any = (1, 1, 0, 1, 1, 0), **wrong: Any) -> None:
         self.observation_space = spaces.Dict(
@@ -73,7 +73,7 @@ class Nested(gymnasium.Env[Any, Any]):
         return np.array(self._mask)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin."""
+        """Start an episode."""
         super().reset(seed=seed)
         return self._see(), {}
 
@@ -147,14 +147,14 @@ def test_problems_are_listed_at_once() -> None:
     ],
 )
 def test_each_problem_has_a_hint(wrong: dict[str, Any], what: list[str], hint: str) -> None:
-    """What a user does wrong most is named in words that say what to do."""
+    """Common mistakes are reported with a hint how to fix them."""
     problems = check(Wrong(**wrong)).problems
     for problem, words in zip(problems, what, strict=False):
         assert problem.what.startswith(words)
     assert len(problems) >= len(what) and hint in problems[0].hint
 
 
-def test_what_an_environment_raises_is_told() -> None:
+def test_exceptions_are_reported() -> None:
     """The exception, and where in its own file; a reset without a seed is known for what it is."""
     (said,) = found(BrokenEnv("raise", at=4))
     assert said.startswith("Step 3, action ") and "raised ValueError: broken on purpose" in said
@@ -177,10 +177,12 @@ def test_remarks_are_no_problems() -> None:
 
     report = check(
         Wrong(
-            "continuous", reset=lambda told: (np.zeros(1, np.float32), {}), step=still,
+            "continuous",
+            reset=lambda told: (np.zeros(1, np.float32), {}),
+            step=still,
             action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32),
         )
-    )  # fmt: skip
+    )
     assert report.problems == []
     assert [remark.what for remark in report.remarks] == [
         "All rewards were zero within 200 random steps.",
@@ -190,7 +192,7 @@ def test_remarks_are_no_problems() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
-def test_dicts_and_tuples_are_looked_into() -> None:
+def test_every_part_of_an_observation_is_checked() -> None:
     """Each part of an observation is judged by itself and named; large choices and pixels are not large numbers."""
     assert found(Nested()) == []
     said = found(Nested(place=(3, np.array([1.0, np.nan]))), steps=1)
@@ -217,7 +219,7 @@ def test_the_mask_is_played_by() -> None:
 
 
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A good env ends with 0, a bad one with 3 and all its problems, in words or JSON; our own games are refused."""
+    """The exit code is 0 for a good env and 3 for a bad one, with text or JSON; built-in games are refused."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad_game.py").write_text(
         "import gymnasium\nfrom slipstream.testing import BrokenEnv\n"

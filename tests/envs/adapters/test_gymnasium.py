@@ -40,7 +40,7 @@ def test_the_spec_is_read_off_the_spaces() -> None:
 
 
 def test_masks_are_noticed() -> None:
-    """An env with `action_masks` is masked, through wrappers too."""
+    """An env with `action_masks` is masked, also behind wrappers."""
     assert adapter.spec_of(ToyEnv("masked"), "x").action.masked
     assert adapter.spec_of(TimeLimit(ToyEnv("masked"), 5), "x").action.masked
     assert not adapter.spec_of(ToyEnv(), "x").action.masked
@@ -62,7 +62,7 @@ def test_an_env_that_is_not_registered() -> None:
 
 
 def test_an_env_that_cannot_be_made() -> None:
-    """What the maker says is passed on: a wrong option, a missing package."""
+    """The original error is passed on: a wrong option, a missing package."""
     with pytest.raises(EnvError) as caught:
         adapter.make("CartPole-v1", {"no_such_option": 1})
     assert str(caught.value).startswith("The environment `CartPole-v1` could not be made: ")
@@ -144,8 +144,8 @@ class Old:
         return np.ones(3)
 
 
-def test_environments_of_old_are_adopted() -> None:
-    """Four things become five, a seed goes where it went, and spaces are told by what they have."""
+def test_old_gym_environments_are_converted() -> None:
+    """Four values become five, a seed is passed on, and spaces are converted by their attributes."""
     env = adapter.make_env(Old())
     assert env.observation_space == spaces.Box(0, 255, (9, 9, 3), np.uint8) and env.action_space == spaces.Discrete(3)
     obs, info = env.reset(seed=4)
@@ -165,17 +165,23 @@ def test_environments_of_old_are_adopted() -> None:
         adapter._convert_space(object())
 
 
-def test_an_environment_of_old_trains(tmp_path: Path) -> None:
+def test_an_old_gym_environment_trains(tmp_path: Path) -> None:
     """All the way, in worker processes too."""
     for collector in ("local", "actors"):
         run = ss.train(
-            Old, steps=256, run=tmp_path / collector, preset="smoke", plan__collector=collector, plan__envs=4,
-            plan__workers=2, ppo__rollout=16,
-        )  # fmt: skip
+            Old,
+            steps=256,
+            run=tmp_path / collector,
+            preset="smoke",
+            plan__collector=collector,
+            plan__envs=4,
+            plan__workers=2,
+            ppo__rollout=16,
+        )
         assert run.facts["steps"] >= 256
 
 
-def test_wrappers_are_put_around_by_name() -> None:
+def test_wrappers_are_applied_by_name() -> None:
     """The first named is innermost, arguments are theirs, and the time limit is kept outside."""
     given = ("FlattenObservation", {"ClipReward": {"min_reward": 0.0, "max_reward": 0.5}})
     choice = EnvChoice("gymnasium:CartPole-v1", env=EnvSettings(wrappers=given, options={"max_episode_steps": 20}))
@@ -203,6 +209,6 @@ def test_wrappers_are_put_around_by_name() -> None:
     ],
 )
 def test_wrappers_that_cannot_be(given: Any, message: str) -> None:
-    """A name that is none of Gymnasium's and arguments that do not fit are told, and nothing is imported."""
+    """A name that is not a Gymnasium wrapper and wrong arguments are errors, and nothing is imported."""
     with pytest.raises(ConfigError, match=message):
         adapter.wrap(ToyEnv(), [given])

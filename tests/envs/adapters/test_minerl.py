@@ -45,7 +45,7 @@ def test_rows_of_a_live_game_are_those_of_the_built_in_one() -> None:
 
 
 def test_frames_are_shrunk_grey_and_stacked_as_imported_ones() -> None:
-    """What stands in a stack is what the frame adapter makes of the episode's frames."""
+    """A stack holds the frames of the episode after the frame adapter."""
     adapter = FrameAdapter((32, 32), grey=True, stack=3)
     env, plain = MineRLEnv(MineRLTreechop(seed=2), adapter=adapter), MineRLTreechop(seed=2)
     frames, seen = [plain.reset()["pov"]], [env.reset()[0]["pov"]]
@@ -57,7 +57,7 @@ def test_frames_are_shrunk_grey_and_stacked_as_imported_ones() -> None:
 
 
 class Workshop:
-    """A game of MineRL's kind with words, in what is seen and what is done, and Gymnasium's five things."""
+    """A game with MineRL's API, with strings in observations and actions, and five values from `step`."""
 
     class Words(spaces.Discrete):
         """An enumeration as MineRL's spaces have it."""
@@ -76,11 +76,11 @@ class Workshop:
         self.action_space = spaces.Dict(buttons | {"camera": camera, "craft": self.Words("none", "planks")})
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin."""
+        """Start a game."""
         return self._see("air"), {}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Note what was done."""
+        """Record the action."""
         self.taken.append(action)
         return self._see("iron_axe"), 1.0, False, True, {}
 
@@ -88,8 +88,8 @@ class Workshop:
         return {"pov": np.zeros((8, 8, 3), np.uint8), "equipped_items": {"mainhand": {"type": word}}}
 
 
-def test_words_are_one_hot_and_what_is_not_chosen_is_not_done() -> None:
-    """Buttons that a game has not are not given to it; its words are choices of a full map, and none by a table."""
+def test_strings_are_one_hot_and_missing_buttons_are_null() -> None:
+    """Buttons that the game does not have are not passed on; its strings are parts of the full map only."""
     game = Workshop()
     env = MineRLEnv(game)
     assert env.reset()[0]["equipped_items/mainhand/type"].tolist() == [0, 1, 0]
@@ -132,9 +132,21 @@ def test_unknown_options_are_named() -> None:
 def test_a_live_game_with_numbers_and_memory_is_trained(tmp_path: Path) -> None:
     """PPO learns on pixels and scalars with an LSTM, from a game that has only MineRL's API."""
     run = slipstream.train(
-        lambda: MineRLEnv(MineRLTreechop(seconds=2.0, scalars=True)), steps=256, run=tmp_path / "run",
-        policy__memory="lstm", policy__memory_size=16, policy__hidden=(16,), policy__features=16, plan__envs=2,
-        plan__collector="local", ppo__rollout=32, ppo__minibatch=64, ppo__epochs=1, policy__sequence=8,
-        every__evaluate=0, evaluation__final_games=1, evaluation__envs=1,
-    )  # fmt: skip
+        lambda: MineRLEnv(MineRLTreechop(seconds=2.0, scalars=True)),
+        steps=256,
+        run=tmp_path / "run",
+        policy__memory="lstm",
+        policy__memory_size=16,
+        policy__hidden=(16,),
+        policy__features=16,
+        plan__envs=2,
+        plan__collector="local",
+        ppo__rollout=32,
+        ppo__minibatch=64,
+        ppo__epochs=1,
+        policy__sequence=8,
+        every__evaluate=0,
+        evaluation__final_games=1,
+        evaluation__envs=1,
+    )
     assert run.facts["steps"] >= 256

@@ -1,4 +1,4 @@
-"""Observation spaces as rows: which field each leaf becomes, what stands in it, and what is refused."""
+"""Observation spaces as rows: the field of each leaf, its values, and unsupported spaces."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_numbers_and_choices_are_one_vector(space: Any, size: int) -> None:
     ],
 )
 def test_bytes_are_images_or_tokens_by_their_shape(shape: tuple[int, ...], kind: Any, as_field: Any) -> None:
-    """Images become height, width, channels wherever the channels stand; lists of three bytes are tokens."""
+    """Images become height, width, channels for any position of the channels; lists of three bytes are tokens."""
     assert obs_spec(pixels(*shape), "x") == ObsSpec((ObsField("", kind, as_field),))
 
 
@@ -103,13 +103,15 @@ def test_leaves_are_named_by_their_path_and_vectors_stand_first() -> None:
 
 
 def test_a_nested_observation_is_written_field_by_field() -> None:
-    """Every leaf stands in its own bytes of the row, and nothing of what was there before is left."""
+    """Every leaf is written into its own bytes of the row and overwrites old values."""
     frame = np.arange(216, dtype=np.uint8).reshape(8, 9, 3)
     seen = np.array([[1, 2, 3], [255, 0, 0]], np.uint8)
     obs = {
-        "frame": frame, "self": (2, np.array([[1.5, -2.0], [3.0, 4.0]])), "seen": seen,
+        "frame": frame,
+        "self": (2, np.array([[1.5, -2.0], [3.0, 4.0]])),
+        "seen": seen,
         "flags": {"on": np.array([0, 1], np.int8), "mode": np.array([6, 2])},
-    }  # fmt: skip
+    }
     row, spec = encoded(NESTED, obs), obs_spec(NESTED, "x")
     assert row.dtype == np.uint8 and row.shape == (288,), "56 + 216 + 6 = 278 bytes, in whole 16s"
     found = spec.split(row)
@@ -172,7 +174,7 @@ def random_space(random: np.random.Generator, depth: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_leaf_of_any_nesting_can_be_read_back(seed: int) -> None:
-    """What stands in a row is what the env said: one-hot choices, flat numbers, images with channels last."""
+    """A row holds the observation: one-hot discrete values, flat numbers, images with channels last."""
     random = np.random.default_rng(seed)
     space = random_space(random, 3)
     space.seed(seed)
@@ -250,7 +252,7 @@ def test_a_choice_that_does_not_exist_never_reaches_a_neighbour(obs: Any) -> Non
 
 
 def test_a_batch_is_written_as_its_observations_are_one_by_one() -> None:
-    """Every kind of leaf, nested, as a vector env batches it."""
+    """All leaves, nested, as a vector env batches them."""
     space = spaces.Dict(
         {
             "pick": spaces.Discrete(5, start=-2),
