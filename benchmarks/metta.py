@@ -64,8 +64,8 @@ def step_ours(rng: np.random.Generator) -> Callable[[float], tuple[int, float]]:
 def step_core(rng: np.random.Generator) -> Callable[[float], tuple[int, float]]:
     """Random play by the simulator's core and nothing else; CPU seconds."""
     made = Stage(choose("arena", OPTIONS | {"steps": 65535}))
-    agents, shape = made.world.agents, (made.world.agents, made.world.room, 3)
-    game, action = made.play(0), np.zeros(agents, np.int32)
+    agents, shape = made.world.agents, (made.world.agents, made.world.max_tokens, 3)
+    game, action = made.make_game(0), np.zeros(agents, np.int32)
     game.set_buffers(np.zeros(shape, np.uint8), *np.zeros((2, agents), np.bool_), np.zeros(agents, np.float32), action)
     actions = rng.integers(0, 5, (64, agents)).astype(np.int32)
 

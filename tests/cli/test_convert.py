@@ -42,7 +42,7 @@ def test_a_file_is_converted_and_trained_with(weights: Path, quick: Callable[...
     count = len(VptImageEncoder(SHAPE).state_dict())
     assert result.stdout.splitlines() == [
         f"{count} matched, 0 missing, 0 mismatched, 1 unused",
-        "written: trunk (10 features of images of 12 pixels a side)",
+        "written: trunk (10 features of 12x12 images)",
         "use it: slipstream train ENV --set policy.image=frozen --set policy.trunk=trunk",
     ]
     run = quick("pixels", policy__image="frozen", policy__trunk="trunk", steps=64)
@@ -50,7 +50,7 @@ def test_a_file_is_converted_and_trained_with(weights: Path, quick: Callable[...
 
 
 def test_the_report_as_json(weights: Path) -> None:
-    """Every key is listed, with how many of each, and what was written."""
+    """Every key is listed, with the counts and the written folder."""
     result = cli("convert", "vpt", weights, "--out", "trunk", "--json")
     facts = json.loads(result.stdout)
     assert facts.keys() == REPORT | {"out", "kind", "features", "side", "hash"}
@@ -71,7 +71,7 @@ def test_under_the_minimum_it_fails_with_the_report(weights: Path) -> None:
     assert result.exit_code == 5 and not Path("trunk").exists() and "Traceback" not in result.stderr
     assert f"1 missing ({PREFIX}linear.norm.bias)" in result.stderr
     assert f"1 mismatched ({PREFIX}cnn.dense.norm.bias: expected (54,), found (7,))" in result.stderr
-    assert "at least 100% are asked for" in result.stderr and "hint: " in result.stderr
+    assert "--minimum is 100%" in result.stderr and "hint: " in result.stderr
     facts = json.loads(result.stdout)
     assert facts.keys() == REPORT and facts["counts"]["missing"] == facts["counts"]["mismatched"] == 1
     assert cli("convert", "vpt", weights, "--out", "trunk").stdout == ""
@@ -79,15 +79,15 @@ def test_under_the_minimum_it_fails_with_the_report(weights: Path) -> None:
     assert load_trunk("trunk").features == 10
 
 
-def test_wrong_words_are_refused(weights: Path) -> None:
+def test_wrong_arguments_are_refused(weights: Path) -> None:
     """An unknown layout, a folder in use, an impossible share and a pickle of settings have their own exit codes."""
     Path("used").mkdir()
     Path("used/file").write_text("mine")
     Path("policy.model").write_bytes(b"\x80\x04.")
     cases = (
         (("vtp", weights, "--out", "trunk"), 2, "There is no layout `vtp`. Did you mean `vpt`?"),
-        (("vpt", weights, "--out", "used"), 2, "used is there already and not empty."),
-        (("vpt", weights, "--out", "trunk", "--minimum", 1.5), 2, "must match cannot be 1.5"),
+        (("vpt", weights, "--out", "used"), 2, "used already exists and is not empty."),
+        (("vpt", weights, "--out", "trunk", "--minimum", 1.5), 2, "--minimum is 1.5"),
         (("vpt", "policy.model", "--out", "trunk"), 5, "policy.model is a pickle of settings"),
         (("vpt", "none", "--out", "trunk"), 5, "none cannot be converted: no such file."),
     )

@@ -53,7 +53,7 @@ def write(
 
 
 def facts(result: Result) -> dict[str, Any]:
-    """The one JSON object, which is all that stands on stdout."""
+    """The JSON object, which is the only output on stdout."""
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
     loaded: dict[str, Any] = json.loads(line)
@@ -61,7 +61,7 @@ def facts(result: Result) -> dict[str, Any]:
 
 
 def error(result: Result, code: int = 4) -> str:
-    """What is said when a command fails."""
+    """The error message of a failed command."""
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.stderr
     return result.stderr
@@ -77,8 +77,11 @@ def test_info(cli: Cli) -> None:
     assert told["returns"]["mean"] == pytest.approx(demos.episodes["return"].mean())
     assert told["bytes"] == sum(file.stat().st_size for file in Path("demos/shards").rglob("*.*"))
     assert {column["name"]: column["dtype"] for column in told["columns"]} == {
-        "obs": "float32", "action": "int32", "reward": "float32", "terms/goal": "float32",
-    }  # fmt: skip
+        "obs": "float32",
+        "action": "int32",
+        "reward": "float32",
+        "terms/goal": "float32",
+    }
     (recording,) = told["recordings"]
     assert recording["origin"]["agent"] == "scripted:chaser"
     assert (recording["shards"], recording["episodes"], recording["steps"]) == (2, 20, 800)
@@ -92,18 +95,18 @@ def test_info(cli: Cli) -> None:
 
 
 def test_info_of_one_game_and_of_none(cli: Cli) -> None:
-    """Too little to sum up is said in words, not in NaN."""
+    """Statistics of too few episodes are described in words, not as NaN."""
     write("one", games=1, schema=replace(SCHEMA, agents=1))
     assert "nan" not in cli("info", "one").stdout
     prepare(Path("none"), replace(SCHEMA, action=ActionSpec("continuous", (), (-1.0,), (np.inf,))))
     text = cli("info", "none").stdout
-    assert "it holds no good episode" in text
+    assert "there is no good episode" in text
     assert "actions: [-1, inf]" in text
     assert facts(cli("info", "none", "--json"))["returns"]["mean"] is None
 
 
 def test_no_demos_there(cli: Cli) -> None:
-    """Every command says that there are no demos, why, and how to get some."""
+    """Every command reports missing demos with the reason and a hint."""
     Path("folder").mkdir()
     for words in (["info"], ["check"], ["view"], ["split", "--out", "a", "b"], ["merge", "--out", "c"]):
         assert "No demos at nowhere: no such folder." in error(cli(words[0], "nowhere", *words[1:]))
@@ -111,7 +114,7 @@ def test_no_demos_there(cli: Cli) -> None:
         assert "No demos at folder: there is no demos.json in it." in said
         assert "hint: record some: slipstream record" in said
     prepare(Path("empty"), SCHEMA)
-    assert "empty holds no whole episode" in error(cli("check", "empty"))
+    assert "empty holds no complete episode" in error(cli("check", "empty"))
     for words in (["view"], ["split", "--out", "a", "b"], ["merge", "--out", "c"]):
         assert "empty holds no good episode" in error(cli(words[0], "empty", *words[1:]))
 
@@ -133,22 +136,22 @@ def test_check_bad_demos(cli: Cli) -> None:
     write(bad=(4,))
     result = cli("check", "demos")
     said = error(result)
-    assert "2 of 20 episodes in demos are bad (10.00%); 1.00% may be." in said
+    assert "2 of 20 episodes in demos are bad (10.00%); the limit is 1.00%." in said
     assert "  demos-0/4 has NaN or infinite values in `reward`" in said
     assert "slipstream demos check demos --allow 0.1" in said
     assert "bad: 2" in result.stdout
-    assert "they are in demos/quarantine.json and are left out from now on" in result.stdout
+    assert "demos/quarantine.json" in result.stdout
     assert len(Demos.open("demos")) == 18
     told = facts(cli("check", "demos", "--allow", 0.1, "--json"))
     assert told["bad_share"] == 0.1 and told["limit"] == 0.1
     assert set(told["bad"]) == {"demos-0/4", "demos-0/5"}
     assert facts(cli("check", "demos", "--json"))["limit"] == 0.1
-    assert "in quarantine: 2 episodes, which are left out" in cli("info", "demos").stdout
+    assert "quarantined: 2 episodes, which are left out" in cli("info", "demos").stdout
     error(cli("check", "demos", "--allow", 0.05))
 
 
 def test_check_when_all_is_bad(cli: Cli) -> None:
-    """Where no episode is good there is nothing to sum up, and that is said without NaN."""
+    """If no episode is good, the report has no statistics and no NaN."""
     write(games=2, bad=(0, 1))
     result = cli("check", "demos", "--allow", 1)
     assert result.exit_code == 0
@@ -156,7 +159,7 @@ def test_check_when_all_is_bad(cli: Cli) -> None:
 
 
 def test_check_and_keep(cli: Cli) -> None:
-    """A look alone changes nothing, and fails all the same."""
+    """With --keep nothing is changed, and the command still fails."""
     write(bad=(4,))
     result = cli("check", "demos", "--keep", "--json")
     error(result)
@@ -165,12 +168,12 @@ def test_check_and_keep(cli: Cli) -> None:
 
 
 def test_check_what_is_null(cli: Cli) -> None:
-    """Which option does nothing is told by number, one for each part."""
+    """The null action is given by one option number for each part."""
     demos = Demos.open(write())
     told = facts(cli("check", "demos", "--null", "1,0", "--json"))
     assert told["null_share"] == (demos.load(["action"])["action"] == [1, 0]).all(axis=1).mean()
-    assert "--null 7,0 is no action of these demos" in error(cli("check", "demos", "--null", "7,0"))
-    assert "no list of numbers" in error(cli("check", "demos", "--null", "x"), 2)
+    assert "--null 7,0 is not an action of these demos" in error(cli("check", "demos", "--null", "7,0"))
+    assert "not a list of numbers" in error(cli("check", "demos", "--null", "x"), 2)
 
 
 def test_split(cli: Cli) -> None:
@@ -181,15 +184,15 @@ def test_split(cli: Cli) -> None:
     assert (told["share"], told["seed"]) == (0.3, 4)
     games = [set(Demos.open(name).episodes["game"].tolist()) for name in ("train", "held")]
     assert games[0] | games[1] == set(range(10)) and not games[0] & games[1]
-    assert "train is there already and is not empty" in error(cli("split", "demos", "--out", "train", "other"))
+    assert "train already exists and is not empty" in error(cli("split", "demos", "--out", "train", "other"))
     assert not Path("other").exists()
-    assert "A share of 2 cannot be held out" in error(cli("split", "demos", "--share", 2, "--out", "x", "y"), 2)
+    assert "held-out share is 2" in error(cli("split", "demos", "--share", 2, "--out", "x", "y"), 2)
     result = cli("split", "demos", "--out", "x", "y")
     assert result.stdout.splitlines() == ["x: 18 episodes, 9 games, 720 steps", "y: 2 episodes, 1 game, 80 steps"]
 
 
 def test_merge(cli: Cli) -> None:
-    """Good episodes of several folders are put into one; other data is refused with the difference."""
+    """Good episodes of several folders are merged; another schema is refused with the difference."""
     write("one", bad=(0,))
     error(cli("check", "one"))
     write("two", games=4, seed=1)
@@ -198,7 +201,7 @@ def test_merge(cli: Cli) -> None:
     assert told["checksum"] == Demos.open("both").checksum
     write("other", schema=replace(SCHEMA, env="kart"))
     assert 'it holds demos with another `env`: "kart", not "toy"' in error(cli("merge", "one", "other", "--out", "x"))
-    assert "one is named twice" in error(cli("merge", "one", "one", "--out", "x"))
+    assert "one is given twice" in error(cli("merge", "one", "one", "--out", "x"))
     assert not Path("x").exists()
     assert cli("merge", "one", "--out", "alone").stdout == "alone: 18 episodes, 9 games, 720 steps\n"
     assert cli("merge", "--out", "x").exit_code == 2
@@ -219,7 +222,7 @@ def test_view(cli: Cli) -> None:
 
 
 def test_view_images(cli: Cli) -> None:
-    """Where an episode is seen in images a contact sheet is drawn."""
+    """An episode with image observations is drawn as a contact sheet."""
     schema = replace(SCHEMA, obs=ObsSpec((ObsField("eye", "image", (8, 8, 1)),)))
     write(schema=schema)
     assert facts(cli("view", "demos", "--json"))["kind"] == "sheet"
@@ -231,7 +234,7 @@ def test_episodes_that_are_not_there(cli: Cli) -> None:
     said = error(cli("view", "demos", "--episode", 20))
     assert "demos has no episode 20." in said and "numbered 0 to 19" in said
     assert "demos has no episode demos-0/99." in error(cli("view", "demos", "--episode", "demos-0/99"))
-    assert "`first` is no episode" in error(cli("view", "demos", "--episode", "first"), 2)
+    assert "`first` is not an episode" in error(cli("view", "demos", "--episode", "first"), 2)
     assert list(Path().glob("*.png")) == []
 
 

@@ -1,4 +1,4 @@
-"""Small demos on disk, of any kind of data."""
+"""Small demos on disk, with any schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERYTHING = Schema(
         Column("raw/camera", "float32", (2, 2), "obs"),
     ),
 )
-"""Every kind of column that there is."""
+"""A schema with every column type."""
 PLAIN = Schema("toy", vector_obs(3), ActionSpec("discrete", (4,)))
 
 
@@ -67,10 +67,17 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     """Write a shard of random episodes, each game with its agents, and return the folder; `alter` spoils values."""
 
     def make(
-        name: str = "demos", games: int = 4, *, schema: Schema = PLAIN, shard: str = "a", steps: int = 40,
-        first: int = 0, seed: int = 0, origin: Mapping[str, Any] | None = None,
+        name: str = "demos",
+        games: int = 4,
+        *,
+        schema: Schema = PLAIN,
+        shard: str = "a",
+        steps: int = 40,
+        first: int = 0,
+        seed: int = 0,
+        origin: Mapping[str, Any] | None = None,
         alter: Callable[[int, dict[str, Array]], None] | None = None,
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         folder = tmp_path / name
         prepare(folder, schema)
         writer = Shard(folder, shard, schema, {"agent": "test", "seed": seed} if origin is None else origin)
@@ -91,7 +98,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def everything() -> Schema:
-    """A schema with every kind of column."""
+    """A schema with every column type."""
     return EVERYTHING
 
 
@@ -103,7 +110,7 @@ def plain() -> Schema:
 
 @pytest.fixture
 def opened(write: Callable[..., Path], everything: Schema) -> Demos:
-    """Demos of every kind of column, in three shards, their episodes between 2 and 12 steps long."""
+    """Demos with every column type, in three shards, with episodes of 2 to 12 steps."""
     for number, steps in enumerate((2, 7, 10)):
         folder = write(shard=f"s{number}", games=3, schema=everything, steps=steps, first=10 * number)
     return Demos.open(folder)

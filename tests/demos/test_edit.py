@@ -1,4 +1,4 @@
-"""Splitting and merging: whole games, nothing lost, nothing damaged, and where it came from."""
+"""Splitting and merging: whole games, nothing lost or damaged, and the origin is kept."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ def test_the_share_is_drawn_fairly(write: Write) -> None:
 
 
 def test_splits_that_cannot_be(write: Write, everything: Schema) -> None:
-    """One game has no two sides, and a share is between none and all."""
+    """One game cannot be split, and the share must be between 0 and 1."""
     demos = Demos.open(write(schema=everything, games=1))
-    with pytest.raises(DemoError, match="cannot be split: it holds 1 game, and each side needs one") as raised:
+    with pytest.raises(DemoError, match="cannot be split: it holds 1 game,") as raised:
         split(demos, 0.1, 0)
     assert raised.value.hint == "record more games"
     with pytest.raises(DemoError, match="it holds 0 games"):
         split(demos.pick([]), 0.1, 0)
     for share in (0.0, 1.0, -1.0, float("nan")):
-        with pytest.raises(ConfigError, match="cannot be held out"):
+        with pytest.raises(ConfigError, match="held-out share is"):
             split(demos, share, 0)
 
 
 def test_a_split_on_disk(write: Write, tmp_path: Path, everything: Schema) -> None:
-    """Two new folders hold what the split says, intact, and say where it came from."""
+    """Two new folders hold the split, intact, and record its origin."""
     folder = write(schema=everything, games=10)
     outs = (tmp_path / "new" / "train", tmp_path / "held")
     train, held_out = split_to(folder, 0.3, 5, outs)
@@ -105,7 +105,7 @@ def test_a_split_on_disk(write: Write, tmp_path: Path, everything: Schema) -> No
 
 
 def test_merging_what_was_split(write: Write, tmp_path: Path, everything: Schema) -> None:
-    """The parts of a split merged are the whole again: games are one shard, and their sides together."""
+    """Merging the parts of a split restores the whole: one shard, with the agents of each game together."""
     folder = write(schema=everything, games=10)
     split_to(folder, 0.3, 5, (tmp_path / "a", tmp_path / "b"))
     merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
@@ -127,7 +127,7 @@ def test_merging_recordings(write: Write, tmp_path: Path) -> None:
 
 
 def test_the_same_games_twice_stay_apart(write: Write, tmp_path: Path) -> None:
-    """Two copies of one recording are not taken for one: the check finds them."""
+    """Two copies of one recording stay separate, and the check finds them."""
     one, two = write("one", games=3), write("two", games=3)
     merged = merge([one, two], tmp_path / "out")
     assert len(np.unique(merged.games)) == 6
@@ -135,7 +135,7 @@ def test_the_same_games_twice_stay_apart(write: Write, tmp_path: Path) -> None:
 
 
 def test_workers_of_one_recording_become_one_shard(write: Write, tmp_path: Path) -> None:
-    """Shards of one recording that differ by their worker alone are put together."""
+    """Shards of one recording that differ only by their worker are merged."""
     for worker in range(3):
         origin = {"recording": "x", "worker": worker}
         folder = write(games=4, shard=f"x-{worker}", first=4 * worker, origin=origin)
@@ -146,19 +146,17 @@ def test_workers_of_one_recording_become_one_shard(write: Write, tmp_path: Path)
 
 
 def test_what_does_not_go_together(write: Write, tmp_path: Path, plain: Schema) -> None:
-    """Other kinds of data are refused before anything is written, with the difference."""
+    """A different schema is refused before anything is written, with the difference."""
     one, two = write("one"), write("two", schema=replace(plain, terms=("goal",)))
-    with pytest.raises(
-        DemoError, match=r'two does not go with .*one: it holds demos with another `terms`: \["goal"\], not \[\]'
-    ):
+    with pytest.raises(DemoError, match=r'two cannot be merged with .*one: .* another `terms`: \["goal"\], not \[\]'):
         merge([one, two], tmp_path / "out")
-    with pytest.raises(DemoError, match="one is named twice"):
+    with pytest.raises(DemoError, match="one is given twice"):
         merge([one, tmp_path / "x" / ".." / "one"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_quarantine_is_left_behind(write: Write, tmp_path: Path) -> None:
-    """Episodes in quarantine are not copied; if nothing is left that is said."""
+    """Quarantined episodes are not copied; if none are left, an error is raised."""
     folder = write(games=3)
     quarantine = folder / "quarantine.json"
     quarantine.write_text(json.dumps({"version": 1, "episodes": {"a/1": "spoilt"}}))
@@ -185,12 +183,12 @@ def test_damage_is_not_copied(write: Write, tmp_path: Path) -> None:
 def test_places_that_are_taken(write: Write, tmp_path: Path) -> None:
     """A folder with something in it is left alone; an empty one is used."""
     folder = write()
-    with pytest.raises(DemoError, match="is there already and is not empty"):
+    with pytest.raises(DemoError, match="already exists and is not empty"):
         merge([folder], folder)
     (tmp_path / "file").touch()
-    with pytest.raises(DemoError, match="is there already"):
+    with pytest.raises(DemoError, match="already exists"):
         merge([folder], tmp_path / "file")
-    with pytest.raises(DemoError, match="Both parts cannot go to"):
+    with pytest.raises(DemoError, match="Both parts would be written to"):
         split_to(folder, 0.5, 0, (tmp_path / "x", tmp_path / "x"))
     with pytest.raises(MachineError, match="could not be written: Not a directory"):
         merge([folder], tmp_path / "file" / "below")

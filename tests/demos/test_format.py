@@ -1,4 +1,4 @@
-"""The demos folder's own description: columns, what is read back, and what is refused."""
+"""The schema of a demos folder: columns, reading it back, and errors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,26 @@ from slipstream.errors import DemoError
 
 
 def test_a_schema_is_read_as_it_was_written(everything: Schema) -> None:
-    """Every kind of column, and infinite bounds, survive JSON."""
+    """All columns, and infinite bounds, survive JSON."""
     assert Schema.read(json.loads(json.dumps(everything.describe()))) == everything
     free = replace(everything, action=ActionSpec("continuous", (), (-np.inf, -2.0), (np.inf, 0.5)))
     assert Schema.read(json.loads(json.dumps(free.describe()))) == free
 
 
 def test_columns(everything: Schema) -> None:
-    """Columns stand in a fixed order: what is always there, the mask, reward terms, extras."""
+    """Columns have a fixed order: the basic ones, the mask, reward terms, extras."""
     assert [column.name for column in everything.columns] == [
-        "obs", "action", "reward", "mask", "terms/goal", "terms/touch", "start/state", "start/clock", "raw/keys",
+        "obs",
+        "action",
+        "reward",
+        "mask",
+        "terms/goal",
+        "terms/touch",
+        "start/state",
+        "start/clock",
+        "raw/keys",
         "raw/camera",
-    ]  # fmt: skip
+    ]
     assert everything.column("obs") == Column("obs", "uint8", (80,), "obs")
     assert everything.column("mask").shape == (7,)
     assert everything.column("terms/goal").file == "terms.goal.bin"
@@ -61,7 +69,7 @@ def test_the_schema_of_an_env() -> None:
 
 
 def test_what_is_no_demos_folder(tmp_path: Path) -> None:
-    """What is there instead is said, and how to record."""
+    """The error describes what is in the folder and how to record demos."""
     with pytest.raises(DemoError, match="no such folder") as raised:
         read_schema(tmp_path / "nothing")
     assert "slipstream record" in raised.value.hint
@@ -76,8 +84,8 @@ def test_what_is_no_demos_folder(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda told: "{", "cannot be read"),
-        (lambda told: json.dumps([1]), "is of format None; this version reads 1"),
-        (lambda told: json.dumps(told | {"version": 7}), "is of format 7; this version reads 1"),
+        (lambda told: json.dumps([1]), "has format version None, not 1"),
+        (lambda told: json.dumps(told | {"version": 7}), "has format version 7, not 1"),
         (lambda told: json.dumps({k: v for k, v in told.items() if k != "obs"}), "is damaged: KeyError"),
         (lambda told: json.dumps(told | {"obs": 3}), "is damaged: TypeError"),
         (

@@ -1,4 +1,4 @@
-"""The iterators people know: shapes and contents, against plain loops."""
+"""MineRL's iterators: shapes and contents, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ def record(folder: Path, lengths: list[int], schema: Schema = MINERL, origin: di
             if "hand" in fields:
                 fields["hand"] = np.eye(3)[random.integers(0, 3, steps + 1)]
             values = {
-                "obs": schema.obs.join(fields), "action": random.integers(0, 14, (steps, schema.action.parts)),
-                "reward": np.arange(first, first + steps), "raw/forward": random.integers(0, 2, steps),
-                "raw/camera": random.normal(size=(steps, 2)), "raw/craft": random.integers(0, 2, steps),
-            }  # fmt: skip
+                "obs": schema.obs.join(fields),
+                "action": random.integers(0, 14, (steps, schema.action.parts)),
+                "reward": np.arange(first, first + steps),
+                "raw/forward": random.integers(0, 2, steps),
+                "raw/camera": random.normal(size=(steps, 2)),
+                "raw/craft": random.integers(0, 2, steps),
+            }
             shard.add(values, ended=TRUNCATED)
             first += steps
         shard.close()
@@ -57,7 +60,7 @@ def demos(tmp_path: Path) -> Demos:
 
 
 def steps_of(demos: Demos) -> list[dict[str, Any]]:
-    """Every step of every episode, taken one by one."""
+    """Every step of every episode, one by one."""
     found = []
     for number in range(len(demos)):
         values = demos.episode(number)
@@ -73,13 +76,20 @@ def steps_of(demos: Demos) -> list[dict[str, Any]]:
                 for at in (t, t + 1)
             ]
             action = {
-                "forward": int(values["raw/forward"][t]), "camera": values["raw/camera"][t],
+                "forward": int(values["raw/forward"][t]),
+                "camera": values["raw/camera"][t],
                 "craft": ["none", "planks"][int(values["raw/craft"][t])],
-            }  # fmt: skip
+            }
             found.append(
-                {"obs": sides[0], "action": action, "reward": float(values["reward"][t]), "next": sides[1],
-                 "done": t == count - 1, "episode": number}
-            )  # fmt: skip
+                {
+                    "obs": sides[0],
+                    "action": action,
+                    "reward": float(values["reward"][t]),
+                    "next": sides[1],
+                    "done": t == count - 1,
+                    "episode": number,
+                }
+            )
     return found
 
 
@@ -130,7 +140,7 @@ def test_the_order_follows_from_the_seed(demos: Demos) -> None:
 
 
 def reference_batches(order: list[list[float]], batch: int, length: int) -> Iterator[list[list[float]]]:
-    """MineRL's batches in plain lists: rows that go on, episodes appended where a row is short, tails dropped."""
+    """MineRL's batches in plain lists: rows continue, episodes are appended to short rows, remainders are dropped."""
     waiting = list(order)
     rows = [waiting.pop(0) for _ in range(batch)]
     while True:
@@ -147,7 +157,7 @@ def reference_batches(order: list[list[float]], batch: int, length: int) -> Iter
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 3), (2, 4), (3, 2), (3, 9), (7, 1)])
 def test_batch_iter_is_minerls(demos: Demos, batch: int, length: int) -> None:
-    """Rows go on from batch to batch and across the ends of episodes; what is left over is dropped."""
+    """Rows continue from batch to batch and across episodes; the remainder is dropped."""
     episodes = [found[2].tolist() for found in sarsd_iter(demos, max_sequence_len=-1, seed=5)]
     expected = list(reference_batches(episodes, batch, length))
     found = list(batch_iter(demos, batch, length, num_epochs=1, seed=5))
@@ -185,11 +195,12 @@ def test_a_small_buffer_mixes_few_episodes(demos: Demos) -> None:
 
 
 def test_epochs_without_end(demos: Demos) -> None:
-    """-1 epochs go on for ever."""
+    """With -1 epochs the iterator never ends."""
     endless: list[Callable[[], Iterator[Any]]] = [
-        lambda: sarsd_iter(demos, -1, 64), lambda: batch_iter(demos, 2, 4, -1),
+        lambda: sarsd_iter(demos, -1, 64),
+        lambda: batch_iter(demos, 2, 4, -1),
         lambda: buffered_batch_iter(demos, 4, num_epochs=-1),
-    ]  # fmt: skip
+    ]
     for make in endless:
         assert len(list(islice(make(), 60))) == 60
 
@@ -224,14 +235,14 @@ def test_nothing_is_held_beyond_a_batch(demos: Demos, monkeypatch: pytest.Monkey
     assert set(asked) == {4}
 
 
-def test_impossible_wishes_are_errors_at_once(demos: Demos, tmp_path: Path) -> None:
-    """What cannot be given is said when the iterator is made, not when it is first used."""
+def test_impossible_arguments_raise_at_once(demos: Demos, tmp_path: Path) -> None:
+    """Impossible arguments raise when the iterator is made, not when it is first used."""
     with pytest.raises(DemoError, match="A batch of 8 rows needs as many episodes; these demos have 7") as caught:
         batch_iter(demos, 8, 2)
     assert caught.value.hint == "choose batch_size <= 7, or use buffered_batch_iter"
     with pytest.raises(DemoError, match="A batch of 57 needs as many steps; these demos have 56"):
         buffered_batch_iter(demos, 57, num_epochs=1)
-    with pytest.raises(ConfigError, match="How many batches"):
+    with pytest.raises(ConfigError, match="num_epochs and num_batches"):
         buffered_batch_iter(demos, 5)
     with pytest.raises(ConfigError, match="seq_len = 0 is not positive"):
         batch_iter(demos, 2, 0)
@@ -247,17 +258,17 @@ def test_impossible_wishes_are_errors_at_once(demos: Demos, tmp_path: Path) -> N
 
 
 def test_a_batch_that_is_never_full_is_an_error(tmp_path: Path) -> None:
-    """Where no episodes are left to fill the rows of a first batch it is said, instead of waiting for ever."""
+    """If the first batch can never be filled, an error is raised."""
     demos = record(tmp_path / "demos", [1, 1, 1, 100])
     with pytest.raises(DemoError, match="103 steps in 4 episodes fill no batch of 4 x 2"):
         next(batch_iter(demos, 4, 2, num_epochs=-1))
 
 
-def test_words_of_two_kinds_are_refused(demos: Demos) -> None:
-    """Where the same number stands for two words, nothing is made up."""
+def test_different_category_names_are_refused(demos: Demos) -> None:
+    """Shards with different category names are refused."""
     Shard(demos.path, "c", MINERL, {"vocabulary": {"raw/craft": ["planks", "none"]}}).close()
     other = Shard(demos.path, "d", MINERL, {"vocabulary": {"raw/craft": ["planks", "none"]}})
     other.add({name: np.array(value) for name, value in demos.episode(0).items()})
     other.close()
-    with pytest.raises(DemoError, match="holds demos with different words behind their numbers"):
+    with pytest.raises(DemoError, match=r"different category names \(`vocabulary`\)"):
         sarsd_iter(demos.path)

@@ -1,4 +1,4 @@
-"""The check before training: what is bad is found and left out, and the statistics are right."""
+"""The quality check: bad episodes are found and left out, and the statistics are correct."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_good_demos(write: Write, everything: Schema) -> None:
     ],
 )
 def test_bad_values(write: Write, everything: Schema, alter: Any, reason: str, plain: Schema) -> None:
-    """Each kind of fault is found in the one episode that has it, and that is put into quarantine."""
+    """Each fault is found in the one episode that has it, and that episode is quarantined."""
     schema = replace(everything, obs=plain.obs)
     folder = write(schema=schema, alter=alter, games=3)
     report = check_quality(folder, limit=0.2)
@@ -123,7 +123,7 @@ def test_continuous_actions_out_of_range(write: Write, plain: Schema) -> None:
 
 
 def test_a_flipped_bit(write: Write, everything: Schema) -> None:
-    """A bit that changed on disk is found by the checksum, unless that is not asked for."""
+    """A flipped bit on disk is found by the checksum if verification is on."""
     folder = write(schema=everything)
     flip(folder / "shards" / "a" / "terms.touch.bin", 4 * 100)
     assert check_quality(folder, limit=0.2, verify=False).bad == {}
@@ -132,7 +132,7 @@ def test_a_flipped_bit(write: Write, everything: Schema) -> None:
 
 
 def test_lost_episodes(write: Write) -> None:
-    """Episodes that the index tells of and whose values are gone count as bad, those of a whole shard too."""
+    """Episodes in the index without values count as bad, also for a whole shard."""
     folder = write(games=6)
     write(games=2, shard="b", seed=1)
     file = folder / "shards" / "a" / "obs.bin"
@@ -145,7 +145,7 @@ def test_lost_episodes(write: Write) -> None:
 
 
 def test_an_index_with_a_flipped_bit(write: Write) -> None:
-    """A record that its seal does not fit ends what is believed of a shard."""
+    """A record with a wrong seal invalidates the rest of its shard."""
     folder = write(games=5)
     flip(folder / "shards" / "a" / "episodes.bin", 2 * EPISODE.itemsize + 9)
     assert list(examine(folder).bad) == ["a/2", "a/3", "a/4"]
@@ -203,13 +203,13 @@ def test_the_same_checksum_is_not_the_same_episode(write: Write) -> None:
 
 
 def test_over_the_limit(write: Write) -> None:
-    """More than 1 % of bad episodes is an error that lists some, says what to do, and leaves the quarantine written."""
+    """More than 1 % of bad episodes raises an error with examples and a hint; the quarantine is written."""
     folder = write(games=100, alter=spoil(*range(1, 8), reward=put(0, np.nan)))
     with pytest.raises(DemoError) as raised:
         check_quality(folder)
     assert raised.value.code == 4
     lines = raised.value.message.splitlines()
-    assert lines[0] == f"7 of 100 episodes in {folder} are bad (7.00%); 1.00% may be."
+    assert lines[0] == f"7 of 100 episodes in {folder} are bad (7.00%); the limit is 1.00%."
     assert lines[1] == "  a/1 has NaN or infinite values in `reward`"
     assert lines[-1] == "  ... and 2 more (--json lists all)"
     assert f"slipstream demos check {folder} --allow 0.07" in raised.value.hint
@@ -217,14 +217,14 @@ def test_over_the_limit(write: Write) -> None:
 
 
 def test_one_percent_is_not_over_it(write: Write) -> None:
-    """Exactly the limit may be bad; that is left out and training goes on."""
+    """A share equal to the limit is accepted; the bad episodes are left out."""
     report = check_quality(write(games=100, alter=spoil(5, reward=put(0, np.nan))))
     assert report.share == 0.01
     assert report.facts()["good"] == 99
 
 
 def test_an_accepted_share_stays_accepted(write: Write) -> None:
-    """Who has allowed a share of bad episodes for a folder is not asked again."""
+    """A share allowed once stays allowed for the folder."""
     folder = write(games=10, alter=spoil(5, reward=put(0, np.nan)))
     with pytest.raises(DemoError, match=r"1 of 10 episodes"):
         check_quality(folder)
@@ -232,7 +232,7 @@ def test_an_accepted_share_stays_accepted(write: Write) -> None:
     assert check_quality(folder).share == 0.1
 
 
-def test_what_was_put_there_by_hand_stays(write: Write) -> None:
+def test_episodes_quarantined_by_hand_stay(write: Write) -> None:
     """Reasons of others are kept; what a check found before and does not find any more is let out."""
     folder = write(games=5)
     told = {"a/1": "he was not looking", "a/2": "has NaN or infinite values in `obs`"}
@@ -240,7 +240,7 @@ def test_what_was_put_there_by_hand_stays(write: Write) -> None:
     report = check_quality(folder)
     assert report.bad == {}
     assert report.facts()["good"] == 4
-    assert "left out by hand: 1" in report.lines()
+    assert "quarantined by hand: 1" in report.lines()
     assert json.loads((folder / "quarantine.json").read_text())["episodes"] == {"a/1": "he was not looking"}
     (folder / "quarantine.json").write_text(json.dumps({"version": 1, "episodes": {"a/2": told["a/2"]}}))
     check_quality(folder)
@@ -250,17 +250,17 @@ def test_what_was_put_there_by_hand_stays(write: Write) -> None:
 def test_nothing_to_check(tmp_path: Path, plain: Schema, write: Write) -> None:
     """A folder without a whole episode cannot be learnt from."""
     prepare(tmp_path / "empty", plain)
-    with pytest.raises(DemoError, match="empty holds no whole episode") as raised:
+    with pytest.raises(DemoError, match="empty holds no complete episode") as raised:
         check_quality(tmp_path / "empty")
     assert raised.value.hint == "record or import some"
     folder = write()
     (folder / "shards" / "a" / "obs.bin").unlink()
-    with pytest.raises(DemoError, match="no whole episode: all 4 that its index tells of are damaged"):
+    with pytest.raises(DemoError, match="no complete episode: all 4 in its index are damaged"):
         check_quality(folder)
 
 
 def test_a_quarantine_that_cannot_be_written(write: Write) -> None:
-    """Where the quarantine cannot be written training must not go on with the bad episodes."""
+    """If the quarantine cannot be written, an error is raised instead of using bad episodes."""
     folder = write(games=3, alter=spoil(0, reward=put(0, np.nan)))
     (folder / "quarantine.json").mkdir()
     report = examine_ignoring_quarantine(folder)
@@ -269,7 +269,7 @@ def test_a_quarantine_that_cannot_be_written(write: Write) -> None:
     assert "slipstream demos merge" in raised.value.hint
 
 
-def examine_ignoring_quarantine(folder: Path) -> quality.Report:
+def examine_ignoring_quarantine(folder: Path) -> quality.QualityReport:
     """A report made while there is no quarantine."""
     (folder / "quarantine.json").rmdir()
     report = examine(folder)
@@ -299,9 +299,13 @@ def test_returns_and_lengths(write: Write, everything: Schema) -> None:
     facts, records = report.facts(), Demos.open(report.demos.path).episodes
     mean, low, high = mean_interval(records["return"].tolist())
     assert facts["returns"] == {
-        "mean": mean, "mean_low": low, "mean_high": high, "min": records["return"].min(),
-        "median": float(np.median(records["return"])), "max": records["return"].max(),
-    }  # fmt: skip
+        "mean": mean,
+        "mean_low": low,
+        "mean_high": high,
+        "min": records["return"].min(),
+        "median": float(np.median(records["return"])),
+        "max": records["return"].max(),
+    }
     assert facts["lengths"] == {"mean": records["steps"].mean(), "min": 40, "median": 41, "max": 42}
     assert facts["outcomes"] == {"won": 9, "drawn": 0, "lost": 10}
     assert facts["ended"] == {"terminated": 19, "truncated": 0, "cut": 0}
@@ -309,7 +313,7 @@ def test_returns_and_lengths(write: Write, everything: Schema) -> None:
 
 
 def test_options_used(write: Write, plain: Schema) -> None:
-    """The reach of a choice is the share of its options that are ever taken; null is what it is told to be."""
+    """The reach of a discrete part is the share of its options that occur; the null action is given by the user."""
 
     def alter(number: int, values: dict[str, Array]) -> None:
         values["action"][:] = 2
@@ -324,7 +328,7 @@ def test_options_used(write: Write, plain: Schema) -> None:
     assert "null actions: 25.0%" in report.lines()
     assert check_quality(folder).facts()["null_share"] is None
     for wrong in ([4], [0, 0], [-1]):
-        with pytest.raises(DemoError, match="is no action of these demos") as raised:
+        with pytest.raises(DemoError, match="is not an action of these demos") as raised:
             examine(folder, null=wrong)
         assert "0 to 3" in raised.value.hint
 
@@ -357,7 +361,7 @@ def test_ranges_used(write: Write, plain: Schema) -> None:
 
 
 def test_zero_out_of_range_is_no_rest(write: Write, plain: Schema) -> None:
-    """Where zero is not among the actions nobody can tell what null is."""
+    """If zero is not a valid action, the null share is unknown."""
     schema = replace(plain, action=ActionSpec("continuous", (), (1.0,), (2.0,)))
     assert examine(write(schema=schema)).facts()["null_share"] is None
 

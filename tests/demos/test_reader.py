@@ -22,7 +22,7 @@ Write = Callable[..., Path]
 
 
 def whole(demos: Demos, name: str) -> Array:
-    """A column of all episodes, put together one by one."""
+    """A column of all episodes, concatenated one by one."""
     return np.concatenate([demos.episode(n)[name][: demos.episodes["steps"][n]] for n in range(len(demos))])
 
 
@@ -93,7 +93,7 @@ def test_games(opened: Demos) -> None:
 
 
 def test_recordings_are_added(write: Write) -> None:
-    """A second recording is a shard of its own; what was read before stays as it is."""
+    """A second recording is a new shard; an open reader does not change."""
     before = Demos.open(write(shard="a", games=2))
     after = Demos.open(write(shard="b", games=3, seed=1))
     assert (len(before), len(after)) == (2, 5)
@@ -102,7 +102,7 @@ def test_recordings_are_added(write: Write) -> None:
 
 
 def test_the_checksum_is_of_the_values(write: Write) -> None:
-    """The same values in the same order are the same data, whoever recorded them, wherever; others are not."""
+    """The checksum depends on the values and their order, not on who recorded them."""
     first = Demos.open(write("one", origin={"agent": "a"}))
     assert Demos.open(write("two", origin={"agent": "b"})).checksum == first.checksum
     assert Demos.open(write("three", seed=1)).checksum != first.checksum
@@ -113,7 +113,7 @@ def test_the_checksum_is_of_the_values(write: Write) -> None:
 
 
 def test_quarantine(write: Write) -> None:
-    """Episodes in quarantine are left out unless they are asked for; a quarantine that cannot be read is an error."""
+    """Quarantined episodes are left out unless requested; an unreadable quarantine is an error."""
     folder = write(games=4)
     (folder / "quarantine.json").write_text(json.dumps({"version": 1, "episodes": {"a/1": "spoilt", "b/0": "gone"}}))
     demos = Demos.open(folder)
@@ -128,13 +128,13 @@ def test_quarantine(write: Write) -> None:
 
 
 def test_other_kinds_are_not_joined(write: Write, everything: Schema) -> None:
-    """Two folders of the same kind are read as one; of different kinds they are not."""
+    """Two folders with the same schema are read as one; with different schemas this is an error."""
     one, two = Demos.open(write("one", games=2)), Demos.open(write("two", games=3, seed=1))
     joined = one.join(two)
     assert len(joined) == 5
     assert np.array_equal(joined.episode(2)["obs"], two.episode(0)["obs"])
     assert len(np.unique(joined.games)) == 5
-    with pytest.raises(DemoError, match="different kinds"):
+    with pytest.raises(DemoError, match="different schemas"):
         one.join(Demos.open(write("three", schema=everything)))
 
 
@@ -177,15 +177,16 @@ def _kib(name: str) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 def test_larger_than_memory(tmp_path: Path, plain: Schema) -> None:
-    """Of a column of 64 GB only what is asked for is read, by step, by sequence and by episode."""
+    """Of a column of 64 GB only the requested values are read, by step, by sequence and by episode."""
     schema = replace(plain, obs=vector_obs(1000))
     prepare(tmp_path / "demos", schema)
     shard = Shard(tmp_path / "demos", "a", schema, {})
     steps, far = 50, 16_000_000
     values = {
-        "obs": np.arange((steps + 1) * 1000).reshape(steps + 1, 1000), "action": np.ones((steps, 1)),
+        "obs": np.arange((steps + 1) * 1000).reshape(steps + 1, 1000),
+        "action": np.ones((steps, 1)),
         "reward": np.arange(steps),
-    }  # fmt: skip
+    }
     shard.add(values)
     between = np.zeros(1, EPISODE)
     between["first"], between["steps"] = steps, far - steps
@@ -216,7 +217,7 @@ def test_larger_than_memory(tmp_path: Path, plain: Schema) -> None:
 
 
 def test_too_many_files(write: Write, plain: Schema) -> None:
-    """Where the system allows no more open files, that is said, and what helps."""
+    """Too many open files raise an error with a hint."""
     for number in range(8):
         folder = write(shard=f"s{number}", games=1)
     demos = Demos.open(folder)
@@ -224,7 +225,7 @@ def test_too_many_files(write: Write, plain: Schema) -> None:
     used = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, limits[1]))
     try:
-        with pytest.raises(MachineError, match="too many files are open") as raised:
+        with pytest.raises(MachineError, match="too many open files") as raised:
             for number in range(8):
                 demos.episode(number)
     finally:

@@ -1,4 +1,4 @@
-"""Writing demos: whole episodes or none, whatever is handed over and whatever goes wrong."""
+"""Write demos: complete episodes or none, for any input and after any failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def same(found: dict[str, Array], written: dict[str, Array]) -> bool:
 
 
 def test_every_column_comes_back(tmp_path: Path, everything: Schema, values: Draw) -> None:
-    """All kinds of columns, observations with one row more than steps, and all facts of the record are read back."""
+    """All columns, observations with one more row than steps, and all fields of the record are read back."""
     prepare(tmp_path / "demos", everything)
     shard = Shard(tmp_path / "demos", "a", everything, {"agent": "me"})
     written = [values(everything, steps, steps) for steps in (1, 9, 4)]
@@ -59,7 +59,7 @@ def test_every_column_comes_back(tmp_path: Path, everything: Schema, values: Dra
 
 
 def test_what_is_handed_over_is_converted(tmp_path: Path, plain: Schema, values: Draw) -> None:
-    """Doubles, strided views and other byte orders are written as the column says."""
+    """Doubles, strided views and other byte orders are converted to the dtype of the column."""
     prepare(tmp_path / "demos", plain)
     shard = Shard(tmp_path / "demos", "a", plain, {})
     wide = values(steps=20)
@@ -95,7 +95,7 @@ def test_a_wrong_episode_leaves_nothing_behind(tmp_path: Path, plain: Schema, va
 
 
 def test_a_full_disk(tmp_path: Path, plain: Schema, values: Draw) -> None:
-    """What does not fit is named, what was written before stays, and the shard can go on once there is space."""
+    """A full disk raises an error, earlier episodes are kept, and the shard can continue once there is space."""
     prepare(tmp_path / "demos", plain)
     shard = Shard(tmp_path / "demos", "a", plain, {})
     shard.add(values(seed=1))
@@ -104,7 +104,7 @@ def test_a_full_disk(tmp_path: Path, plain: Schema, values: Draw) -> None:
     shard._files["reward"] = full
     with pytest.raises(MachineError, match="No space left on device") as raised:
         shard.add(values(seed=2, steps=100))
-    assert "free some space" in raised.value.hint
+    assert "free some disk space" in raised.value.hint
     os.close(full)
     shard._files["reward"] = reward
     shard.add(values(seed=3))
@@ -124,7 +124,7 @@ def test_a_shard_without_episodes_goes_away(tmp_path: Path, plain: Schema) -> No
 
 
 def test_a_shard_has_one_writer(write: Callable[..., Path], plain: Schema) -> None:
-    """Nobody writes into a shard that is there."""
+    """An existing shard is never written to."""
     folder = write()
     with pytest.raises(FileExistsError):
         Shard(folder, "a", plain, {})
@@ -200,10 +200,17 @@ def test_a_killed_writer(tmp_path: Path, plain: Schema) -> None:
         (lambda shard: (shard / "episodes.bin").unlink(), 0),
     ],
     ids=[
-        "garbage behind the records", "zeros behind the records", "half an episode", "torn record", "missing last byte",
-        "half a column", "a tenth of the starts", "no rewards", "no index",
+        "garbage behind the records",
+        "zeros behind the records",
+        "half an episode",
+        "torn record",
+        "missing last byte",
+        "half a column",
+        "a tenth of the starts",
+        "no rewards",
+        "no index",
     ],
-)  # fmt: skip
+)
 def test_torn_files(write: Callable[..., Path], everything: Schema, harm: Callable[[Path], Any], left: int) -> None:
     """Where the end of any file is torn or missing, the episodes before are there, whole."""
     folder = write(schema=everything)

@@ -80,7 +80,9 @@ def test_on_the_cpu_the_vector_steps_itself() -> None:
     """Tensors on the CPU share the vector's memory: nothing is copied or compiled."""
     vector, plain = GAMES["soccer"](2), GAMES["soccer"](2)
     rows, game = empty_rows(plain.spec, 2), DeviceVector(vector, "cpu")
-    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in StepRows._fields})
+    told = SimpleNamespace(
+        **{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in StepRows._fields}
+    )
     action = np.array([[3], [4], [5], [6]], np.int32)
     plain.step(action, rows)
     game.step(torch.from_numpy(action), told)

@@ -1,4 +1,4 @@
-"""The verb `check-env`: all that is wrong with an environment at once."""
+"""The command `check-env`: list all problems of an environment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from slipstream.errors import EnvError
 @settable
 @shared
 def check_env(env: str, steps: int, as_json: bool, modules: tuple[str, ...], **flags: Any) -> None:
-    """Play random steps of a Gymnasium ENV and list everything that would hurt training, with hints.
+    """Play random steps of a Gymnasium ENV and list all problems for training, with hints.
 
-    The exit code is 3 if anything was found that must be mended.
+    The exit code is 3 if there is any problem that must be fixed.
     """
     from slipstream.envs.adapters.env_checker import check
     from slipstream.envs.registry import parse
@@ -28,17 +28,18 @@ def check_env(env: str, steps: int, as_json: bool, modules: tuple[str, ...], **f
 
     choice, resolved = resolve_settings(env, modules, flags)
     if parse(env)[0] is not None:
-        raise EnvError(f"`{env}` is one of our own games: its tests check it.", "name one as gymnasium:ID")
+        raise EnvError(f"`{env}` is a built-in game, which has its own tests.", "name an environment as gymnasium:ID")
     options = {"disable_env_checker": True} | choice.env.options
-    made = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
+    instance = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
     try:
-        report = check(made, steps, resolved.settings.seed)
+        report = check(instance, steps, resolved.settings.seed)
     finally:
-        made.close()
+        instance.close()
     lines = [f"problem: {problem.what}\n   hint: {problem.hint}" for problem in report.problems]
     lines += [f" remark: {remark.what}\n   hint: {remark.hint}" for remark in report.remarks]
-    told = f"{report.steps} steps, {report.episodes} episodes, {report.steps_per_second:,.0f} steps/s"
-    verdict = f"{len(report.problems)} to mend" if report.problems else "fit for training"
-    print_result({"env": env} | asdict(report), as_json, "\n".join([*lines, f"{env}: {verdict} ({told})"]))
+    counts = f"{report.steps} steps, {report.episodes} episodes, {report.steps_per_second:,.0f} steps/s"
+    problems = "1 problem" if len(report.problems) == 1 else f"{len(report.problems)} problems"
+    verdict = f"{problems} to fix" if report.problems else "no problems found"
+    print_result({"env": env} | asdict(report), as_json, "\n".join([*lines, f"{env}: {verdict} ({counts})"]))
     if report.problems:
         sys.exit(EnvError.code)

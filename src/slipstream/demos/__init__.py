@@ -1,1 +1,1 @@
-"""Demonstrations on disk: written once, read from anywhere, larger than memory."""
+"""Demonstrations on disk: format, reader, writer, quality checks, importers and exporters."""

@@ -1,9 +1,9 @@
-"""The iterators that people know from MineRL, over any demos.
+"""Iterators with the interface of MineRL's data loader, over any demos.
 
-Each yields observations, actions, rewards, next observations and done. Observations are dicts, nested as the game has
-them, or an array where there is but one field without a name. Actions are dicts where the demos keep them as they were
-(`raw/` columns, as imported from MineRL and VPT), words included, else an array: [...] for one choice, else
-[..., parts]. `done` marks the last step of an episode, however it ended. Nothing is held beyond what is yielded.
+Each yields observations, actions, rewards, next observations and done. Observations are nested dicts, or an array if
+there is a single unnamed field. Actions are dicts if the demos store the original actions (`raw/` columns, as imported
+from MineRL and VPT), including strings; otherwise an array: [...] for discrete actions, else [..., parts]. `done` marks
+the last step of an episode, however it ended. Only the yielded data are kept in memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError
 
 Sarsd = tuple[Any, Any, Array, Any, Array]
-ENDLESS = ("num_epochs", "max_sequence_len")
-"""Numbers that may be -1: no limit."""
+UNLIMITED = ("num_epochs", "max_sequence_len")
+"""Arguments that may be -1 for no limit."""
 
 
 def sarsd_iter(
@@ -29,7 +29,7 @@ def sarsd_iter(
 ) -> Iterator[Sarsd]:
     """Yield sequences within episodes, leaves [T, ...], T at most `max_sequence_len`; -1 gives whole episodes.
 
-    -1 epochs never end. The order of episodes is drawn anew in every epoch; the same seed gives the same order.
+    With -1 epochs the iterator never ends. Episodes are shuffled in every epoch; the same seed gives the same order.
     """
     found = _open(demos)
     _positive(max_sequence_len=max_sequence_len, num_epochs=num_epochs)
@@ -48,10 +48,10 @@ def sarsd_iter(
 def batch_iter(
     demos: Demos | Path | str, batch_size: int, seq_len: int, num_epochs: int = 1, seed: int | None = None
 ) -> Iterator[Sarsd]:
-    """Yield batches of sequences, leaves [B, T, ...]: row b of a batch goes on where row b of the one before ended.
+    """Yield batches of sequences, leaves [B, T, ...]; row b continues where row b of the previous batch ended.
 
-    A row whose episode ends goes on with another episode, so that a sequence may hold the end of one and the start of
-    the next (`done` tells). An epoch ends when no episode is left for a row; what the rows still hold is dropped.
+    When the episode of a row ends, the row continues with another episode, so a sequence may span two episodes (see
+    `done`). An epoch ends when no episode is left for a row; the remaining steps of the rows are dropped.
     """
     found = _open(demos)
     _positive(batch_size=batch_size, seq_len=seq_len, num_epochs=num_epochs)
@@ -81,7 +81,7 @@ def batch_iter(
 
 
 def _fill(rows: list[Array], waiting: Iterator[Array], length: int) -> bool:
-    """Give every row episodes until it holds enough steps; False when none are left."""
+    """Append episodes to every row until it has enough steps; returns False if none are left."""
     for number in range(len(rows)):
         while len(rows[number]) < length:
             more = next(waiting, None)
@@ -92,17 +92,21 @@ def _fill(rows: list[Array], waiting: Iterator[Array], length: int) -> bool:
 
 
 def buffered_batch_iter(
-    demos: Demos | Path | str, batch_size: int, num_epochs: int | None = None, num_batches: int | None = None,
-    buffer_target_size: int = 50_000, seed: int | None = None,
-) -> Iterator[Sarsd]:  # fmt: skip
+    demos: Demos | Path | str,
+    batch_size: int,
+    num_epochs: int | None = None,
+    num_batches: int | None = None,
+    buffer_target_size: int = 50_000,
+    seed: int | None = None,
+) -> Iterator[Sarsd]:
     """Yield batches of single steps, leaves [B, ...], shuffled over as many episodes as fit into the buffer.
 
-    One of `num_epochs` and `num_batches` says how long; steps that fill no whole batch are left over at an epoch's end.
+    Exactly one of `num_epochs` and `num_batches` must be given; a partial batch at the end of an epoch is dropped.
     """
     found = _open(demos)
     _positive(batch_size=batch_size, buffer_target_size=buffer_target_size)
     if (num_epochs is None) == (num_batches is None):
-        raise ConfigError("How many batches?", "give one of num_epochs and num_batches")
+        raise ConfigError("Both or neither of num_epochs and num_batches are given.", "give exactly one of them")
     _positive(num_epochs=1 if num_epochs is None else num_epochs, num_batches=1 if num_batches is None else num_batches)
     if batch_size > found.steps:
         raise DemoError(f"A batch of {batch_size} needs as many steps; these demos have {found.steps}.", "")
@@ -129,7 +133,7 @@ def buffered_batch_iter(
 
 
 def _grow(buffer: Array, waiting: Iterator[Array], target: int) -> Array:
-    """The buffer with further episodes, until it holds `target` steps or none are left."""
+    """Add episodes to the buffer until it holds `target` steps or none are left."""
     parts, size = [buffer], len(buffer)
     while size < target:
         more = next(waiting, None)
@@ -141,36 +145,36 @@ def _grow(buffer: Array, waiting: Iterator[Array], target: int) -> Array:
 
 
 def raw_actions(demos: Demos, episode: int, values: Mapping[str, Array]) -> dict[str, Array]:
-    """The actions of an episode as they were recorded elsewhere, by name; empty where demos keep none."""
-    words = demos.shards[int(demos.chosen[episode, 0])].origin.get("vocabulary", {})
+    """The original actions of an imported episode, by name; empty if the demos do not store them."""
+    categories = demos.shards[int(demos.chosen[episode, 0])].origin.get("vocabulary", {})
     found = {}
-    for name in _raw(demos):
+    for name in _raw_columns(demos):
         array = np.array(values[name])
-        found[name.removeprefix("raw/")] = np.array(words[name])[array] if name in words else array
+        found[name.removeprefix("raw/")] = np.array(categories[name])[array] if name in categories else array
     return found
 
 
 def nested_obs(demos: Demos, episode: int, rows: Array) -> dict[str, Array]:
-    """The fields of observations by name, in the form that they were recorded in elsewhere: words, whole numbers."""
+    """The fields of observations by name, with the strings and dtypes of the imported recording."""
     origin = demos.shards[int(demos.chosen[episode, 0])].origin
-    words, kinds = origin.get("vocabulary", {}), origin.get("kinds", {})
+    categories, dtypes = origin.get("vocabulary", {}), origin.get("kinds", {})
     found = demos.schema.obs.split(rows)
     for name, array in found.items():
-        if name in words:
-            found[name] = np.array(words[name])[array.argmax(axis=-1)]
-        elif name in kinds:
-            bare = array[..., 0] if array.shape[-1] == 1 else array
-            found[name] = bare.astype(kinds[name])
+        if name in categories:
+            found[name] = np.array(categories[name])[array.argmax(axis=-1)]
+        elif name in dtypes:
+            values = array[..., 0] if array.shape[-1] == 1 else array
+            found[name] = values.astype(dtypes[name])
     return found
 
 
 def _sarsd(demos: Demos, steps: Array) -> Sarsd:
-    """What happened at some steps [...], numbered over all episodes."""
+    """The transitions at some steps [...], numbered over all episodes."""
     flat = steps.reshape(-1)
     episode, within = demos.locate(flat)
-    names = _raw(demos)
-    told = {name: demos.take(name, flat).reshape(*steps.shape, *demos.schema.column(name).shape) for name in names}
-    action: Any = raw_actions(demos, int(episode[0]), told) if names else _bare(demos, flat, steps.shape)
+    names = _raw_columns(demos)
+    raw = {name: demos.take(name, flat).reshape(*steps.shape, *demos.schema.column(name).shape) for name in names}
+    action: Any = raw_actions(demos, int(episode[0]), raw) if names else _action_array(demos, flat, steps.shape)
     obs, after = (
         nest(nested_obs(demos, int(episode[0]), demos.take("obs", flat, ahead).reshape(*steps.shape, -1)))
         for ahead in (0, 1)
@@ -179,17 +183,17 @@ def _sarsd(demos: Demos, steps: Array) -> Sarsd:
     return obs, nest(action) if names else action, demos.take("reward", flat).reshape(steps.shape), after, done
 
 
-def _bare(demos: Demos, steps: Array, shape: tuple[int, ...]) -> Array:
+def _action_array(demos: Demos, steps: Array, shape: tuple[int, ...]) -> Array:
     parts = () if demos.schema.action.kind == "discrete" else (demos.schema.action.parts,)
     return demos.take("action", steps).reshape(*shape, *parts)
 
 
-def _raw(demos: Demos) -> list[str]:
+def _raw_columns(demos: Demos) -> list[str]:
     return [column.name for column in demos.schema.extras if column.name.startswith("raw/") and column.per == "step"]
 
 
 def nest(named: dict[str, Array]) -> Any:
-    """Fields called `a/b` as dicts within dicts; a field without a name alone."""
+    """Turn fields named `a/b` into nested dicts; a single unnamed field is returned alone."""
     if "" in named:
         return named[""]
     found: dict[str, Any] = {}
@@ -207,7 +211,7 @@ def _steps(demos: Demos, episode: int) -> Array:
 
 
 def _epochs(demos: Demos, number: int, random: np.random.Generator) -> Iterator[Array]:
-    """The order of episodes in every epoch; -1 epochs never end."""
+    """Yield a permutation of the episodes for every epoch; with -1 epochs it never ends."""
     for _ in repeat(None) if number == -1 else range(number):
         yield random.permutation(len(demos))
 
@@ -216,13 +220,15 @@ def _open(demos: Demos | Path | str) -> Demos:
     found = demos if isinstance(demos, Demos) else Demos.open(demos)
     if not len(found):
         raise DemoError(f"{found.path} holds no episodes.", "record or import some")
-    words = [found.shards[number].origin.get("vocabulary", {}) for number in np.unique(found.chosen[:, 0])]
-    if any(other != words[0] for other in words):
-        raise DemoError(f"{found.path} holds demos with different words behind their numbers.", "import them together")
+    categories = [found.shards[number].origin.get("vocabulary", {}) for number in np.unique(found.chosen[:, 0])]
+    if any(other != categories[0] for other in categories):
+        raise DemoError(
+            f"{found.path} holds shards with different category names (`vocabulary`).", "import them together"
+        )
     return found
 
 
 def _positive(**numbers: int) -> None:
     for name, value in numbers.items():
-        if value < 1 and not (value == -1 and name in ENDLESS):
-            raise ConfigError(f"{name} = {value} is not positive.", f"give {name} a number from 1")
+        if value < 1 and not (value == -1 and name in UNLIMITED):
+            raise ConfigError(f"{name} = {value} is not positive.", f"set {name} to 1 or more")

@@ -1,8 +1,9 @@
-"""The quality of demos before anything learns from them: bad episodes, actions, returns, lengths.
+"""Check the quality of demos before training: bad episodes, actions, returns, lengths.
 
-Bad episodes are put into quarantine.json, which readers respect; more of them than the limit is an error, since a
-recording that is damaged in many places is likely to be wrong in others. Columns are read in blocks of whole episodes:
-a test that passes on a block has passed on each of its episodes, and only a block that fails is looked at one by one.
+Bad episodes are listed in quarantine.json, and readers leave them out. A share of bad episodes above the limit is an
+error, because the remaining episodes are then likely to be wrong as well. Columns are read in blocks of complete
+episodes: a check that passes on a block has passed on each of its episodes, and only the episodes of a failing block
+are checked one by one.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from slipstream.errors import DemoError, MachineError
 from slipstream.runs.layout import write_json
 
 LIMIT = 0.01
-"""The share of bad episodes that may be left out without a word."""
+"""The share of bad episodes that is accepted by default."""
 BLOCK_BYTES = 64 * 2**20
 SHORT = 32
-"""Episodes of fewer steps may be alike, or stand still, by the nature of a small game."""
+"""Shorter episodes may be identical or constant in a small game, so they are not checked for either."""
 BINS = 20
-"""Bars of the histogram of a continuous action."""
-REST = 0.01
-"""A continuous action is null where each part is within this share of its range around zero."""
+"""Histogram bins of a continuous action."""
+NULL_RANGE = 0.01
+"""A continuous action is null if every part is within this share of its range around zero."""
 LOST = "is lost: its record is damaged or its values are missing"
 DAMAGED = "is damaged: its checksum is wrong"
 EMPTY = "has no steps"
@@ -47,16 +48,16 @@ CAUSES = (LOST, DAMAGED, EMPTY, NUMBERS, RANGE, FORBIDDEN, STILL, COPY)
 
 
 @dataclass
-class Actions:
-    """What was done, step by step, summed up over blocks."""
+class ActionStats:
+    """Statistics of actions, accumulated over blocks."""
 
     spec: ActionSpec
     null: tuple[int, ...] | None = None
-    """The option of each part that does nothing, where actions are options."""
+    """The null option of each part, for discrete actions."""
     steps: int = 0
-    rested: int = 0
+    null_steps: int = 0
     counts: list[Array] = field(default_factory=list)
-    """How often each option, or each bar of a range, was taken, for each part."""
+    """The histogram of each part, over options or over bins."""
     sums: Array = field(init=False)
     squares: Array = field(init=False)
     low: Array = field(init=False)
@@ -69,43 +70,43 @@ class Actions:
         sizes = self.spec.sizes or (BINS,) * parts
         self.counts = [np.zeros(size, np.int64) for size in sizes]
 
-    def add(self, taken: Array) -> None:
-        """Count actions [steps, parts] that are within their range."""
-        if not len(taken):
+    def add(self, actions: Array) -> None:
+        """Add actions [steps, parts], which must be within their range."""
+        if not len(actions):
             return
-        self.steps += len(taken)
-        self.low = np.minimum(self.low, taken.min(axis=0))
-        self.high = np.maximum(self.high, taken.max(axis=0))
+        self.steps += len(actions)
+        self.low = np.minimum(self.low, actions.min(axis=0))
+        self.high = np.maximum(self.high, actions.max(axis=0))
         if self.spec.kind != "continuous":
             for part in range(self.spec.parts):
-                self.counts[part] += np.bincount(taken[:, part], minlength=self.spec.sizes[part])
+                self.counts[part] += np.bincount(actions[:, part], minlength=self.spec.sizes[part])
             if self.null is not None:
-                self.rested += int((taken == np.array(self.null)).all(axis=1).sum())
+                self.null_steps += int((actions == np.array(self.null)).all(axis=1).sum())
             return
-        self.sums += taken.sum(axis=0, dtype=np.float64)
-        self.squares += np.square(taken, dtype=np.float64).sum(axis=0)
+        self.sums += actions.sum(axis=0, dtype=np.float64)
+        self.squares += np.square(actions, dtype=np.float64).sum(axis=0)
         size = [self._size(part) or 1.0 for part in range(self.spec.parts)]
-        self.rested += int((np.abs(taken) <= REST * np.array(size)).all(axis=1).sum())
+        self.null_steps += int((np.abs(actions) <= NULL_RANGE * np.array(size)).all(axis=1).sum())
         for part, low in enumerate(self.spec.low):
             if self._size(part):
-                place = ((taken[:, part] - low) * (BINS / size[part])).astype(np.int64)
-                self.counts[part] += np.bincount(place.clip(0, BINS - 1), minlength=BINS)
+                bins = ((actions[:, part] - low) * (BINS / size[part])).astype(np.int64)
+                self.counts[part] += np.bincount(bins.clip(0, BINS - 1), minlength=BINS)
 
     def _size(self, part: int) -> float | None:
-        """The range of a part of continuous actions, where it has one."""
+        """The range of a part of continuous actions; None if it is unbounded."""
         size = self.spec.high[part] - self.spec.low[part]
         return size if 0 < size < math.inf else None
 
     @property
     def null_share(self) -> float | None:
-        """The share of steps at which nothing was done; None where it is not known what that is."""
+        """The share of steps with a null action; None if the null action is unknown."""
         known = self.null is not None
         if self.spec.kind == "continuous":
             known = all(low <= 0 <= high for low, high in zip(self.spec.low, self.spec.high, strict=True))
-        return self.rested / self.steps if known and self.steps else None
+        return self.null_steps / self.steps if known and self.steps else None
 
     def parts(self) -> list[dict[str, Any]]:
-        """Histogram and reach (the share of the options or of the range that is used) of each part."""
+        """The histogram of each part and its reach: the share of the options or of the range that is used."""
         if not self.steps:
             return []
         if self.spec.kind != "continuous":
@@ -123,30 +124,30 @@ class Actions:
 
 
 @dataclass
-class Report:
-    """What a check found."""
+class QualityReport:
+    """The result of a quality check."""
 
     demos: Demos
-    """Every whole episode, those in quarantine too."""
+    """All complete episodes, including quarantined ones."""
     bad: dict[str, str]
-    """Why episodes are left out, by `SHARD/PLACE`: all that the check found."""
+    """The reason of each bad episode, by `SHARD/INDEX`."""
     by_hand: dict[str, str]
-    """Those that somebody else put into quarantine."""
+    """Episodes that were quarantined by hand, with the reason."""
     lost: int
-    """Episodes that the index knows but that are not whole."""
+    """Episodes that are in the index but not complete."""
     repeats: int
-    """Short episodes that are like others, which is no fault."""
-    actions: Actions
+    """Short episodes that are identical to others, which is not an error."""
+    actions: ActionStats
     verified: bool
 
     @property
     def episodes(self) -> int:
-        """All episodes, those lost too."""
+        """The number of episodes, including lost ones."""
         return len(self.demos) + self.lost
 
     @property
     def copies(self) -> int:
-        """Episodes that are left out only because they are there already."""
+        """The number of bad episodes that are copies of other episodes."""
         return sum(reason.startswith(COPY) for reason in self.bad.values())
 
     @property
@@ -156,12 +157,12 @@ class Report:
 
     @property
     def good(self) -> Demos:
-        """The episodes to learn from."""
+        """The episodes to train on."""
         left_out = self.bad.keys() | self.by_hand.keys()
         return self.demos.pick([n for n in range(len(self.demos)) if self.demos.label(n) not in left_out])
 
     def facts(self) -> dict[str, Any]:
-        """The whole report as JSON holds it; everything but `bad` is about the good episodes."""
+        """The report as JSON; all values except `bad` describe the good episodes."""
         good = self.good
         return {
             "path": str(self.demos.path),
@@ -175,94 +176,94 @@ class Report:
             "copies": self.copies,
             "repeats": self.repeats,
             "by_hand": self.by_hand,
-            **measure(good),
+            **statistics(good),
             "null_share": self.actions.null_share,
             "actions": self.actions.parts(),
         }
 
     def lines(self) -> list[str]:
-        """The report in words."""
+        """The report as text."""
         facts = self.facts()
         lines = [f"{self.demos.path}: {facts['good']:,} of {self.episodes:,} episodes are good"]
         if facts["good"]:
-            lines += describe_measures(facts) + _describe_actions(self.demos.schema.action, facts)
+            lines += statistics_lines(facts) + _describe_actions(self.demos.schema.action, facts)
         if self.repeats:
-            lines.append(f"alike: {self.repeats:,} short episodes repeat others; they are kept")
+            lines.append(f"repeats: {self.repeats:,} short episodes are identical to others; they are kept")
         if self.by_hand:
-            lines.append(f"left out by hand: {len(self.by_hand):,}")
+            lines.append(f"quarantined by hand: {len(self.by_hand):,}")
         if self.bad:
             rest = f", {self.copies:,} of them copies" if self.copies else ""
             lines += [f"bad: {len(self.bad):,}{rest}", *_listed(self.bad, 20)]
         return lines
 
 
-def check_quality(path: Path, limit: float = LIMIT, verify: bool = True) -> Report:
-    """Check demos, put bad episodes into quarantine, and raise where their share is over the limit.
+def check_quality(path: Path, limit: float = LIMIT, verify: bool = True) -> QualityReport:
+    """Check demos, quarantine bad episodes, and raise DemoError if their share exceeds the limit.
 
-    A limit that somebody accepted with `slipstream demos check --allow` counts where it is higher.
+    A higher limit set with `slipstream demos check --allow` takes precedence.
     """
     report = examine(path, verify)
-    allowed = accepted(report.demos.path)
+    allowed = allowed_share(report.demos.path)
     quarantine(report, allowed)
-    judge(report, max(limit, allowed))
+    enforce_limit(report, max(limit, allowed))
     return report
 
 
-def examine(path: Path, verify: bool = True, null: Sequence[int] | None = None) -> Report:
-    """Look at every episode and change nothing; `verify` reads all values again to compare checksums."""
+def examine(path: Path, verify: bool = True, null: Sequence[int] | None = None) -> QualityReport:
+    """Check every episode without changing anything; `verify` reads all values to compare checksums."""
     demos = Demos.open(path, quarantined=True)
     lost = _lost(demos)
     if not len(demos):
-        why = f": all {len(lost):,} that its index tells of are damaged" if lost else ""
-        raise DemoError(f"{demos.path} holds no whole episode{why}.", "record or import some")
+        why = f": all {len(lost):,} in its index are damaged" if lost else ""
+        raise DemoError(f"{demos.path} holds no complete episode{why}.", "record or import some")
     bad: dict[str, str] = dict(lost)
     repeats = _find_copies(demos, bad)
     by_hand = {label: why for label, why in demos.left_out.items() if not str(why).startswith(CAUSES)}
-    actions = Actions(demos.schema.action, _null(demos.schema.action, null))
+    actions = ActionStats(demos.schema.action, _null(demos.schema.action, null))
     for shard in demos.shards:
-        view = ShardView(shard.path, demos.schema)  # its maps are let go with it
-        view.records = shard.records  # somebody may be recording still
-        for places in _blocks(view):
-            _judge_block(view, places, verify, bad)
+        view = ShardView(shard.path, demos.schema)  # a new view, so that its memory maps are freed with it
+        view.records = shard.records  # a recording may still be appending
+        for indices in _blocks(view):
+            _check_block(view, indices, verify, bad)
             left_out = bad.keys() | by_hand.keys()
-            good = [f"{view.name}/{place}" not in left_out for place in places]
-            taken = _slice(view, "action", places)
+            good = [f"{view.name}/{index}" not in left_out for index in indices]
+            values = _slice(view, "action", indices)
             if not all(good):
-                taken = taken[np.repeat(good, view.records["steps"][places.start : places.stop])]
-            actions.add(taken)
-    return Report(demos, bad, by_hand, len(lost), repeats, actions, verify)
+                values = values[np.repeat(good, view.records["steps"][indices.start : indices.stop])]
+            actions.add(values)
+    return QualityReport(demos, bad, by_hand, len(lost), repeats, actions, verify)
 
 
-def quarantine(report: Report, allowed: float = 0.0) -> None:
-    """Write down which episodes are left out, those put there by others kept, and what share of bad ones is allowed."""
+def quarantine(report: QualityReport, allowed: float = 0.0) -> None:
+    """Write quarantine.json: the bad episodes, those quarantined by hand, and the allowed share of bad episodes."""
     file = report.demos.path / "quarantine.json"
     episodes = report.by_hand | report.bad
     try:
         if not episodes and not allowed:
             file.unlink(missing_ok=True)
-        elif episodes != report.demos.left_out or allowed != accepted(report.demos.path):
+        elif episodes != report.demos.left_out or allowed != allowed_share(report.demos.path):
             write_json(file, {"version": 1, "allowed": allowed, "episodes": episodes})
     except OSError as error:
         hint = "make the folder writable, or copy it: slipstream demos merge DIR --out NEW"
         raise MachineError(f"{file} could not be written: {error.strerror}.", hint) from error
 
 
-def judge(report: Report, limit: float) -> None:
-    """Raise where more than the share `limit` of the episodes is bad."""
+def enforce_limit(report: QualityReport, limit: float) -> None:
+    """Raise DemoError if the share of bad episodes exceeds `limit`."""
     if report.share <= limit:
         return
     path, counted = report.demos.path, {k: v for k, v in report.bad.items() if not v.startswith(COPY)}
     enough = math.ceil(report.share * 100 - 1e-9) / 100
     raise DemoError(
         f"{len(counted):,} of {report.episodes:,} episodes in {path} are bad ({report.share:.2%}); "
-        f"{limit:.2%} may be.\n" + "\n".join(_listed(counted, 5)),
-        "record or import them again, or learn from the rest if you know why: "
+        f"the limit is {limit:.2%}.\n" + "\n".join(_listed(counted, 5)),
+        "record or import them again, or, if the cause is known, train on the rest: "
         f"slipstream demos check {path} --allow {enough:g}",
     )
 
 
-def measure(demos: Demos) -> dict[str, Any]:
-    """What the index alone tells: counts, returns, lengths, outcomes, how episodes ended."""
+def statistics(demos: Demos) -> dict[str, Any]:
+    """Statistics from the index alone: counts, returns, lengths, outcomes, and how episodes ended."""
     records = demos.episodes
     mean, low, high = mean_interval(records["return"].tolist())
     ended = records["ended"]
@@ -287,8 +288,8 @@ def _spread(values: Array) -> dict[str, float]:
     return {"min": float(values.min()), "median": float(np.median(values)), "max": float(values.max())}
 
 
-def describe_measures(facts: Mapping[str, Any]) -> list[str]:
-    """What `measure` found, in words."""
+def statistics_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The result of `statistics` as text."""
     returns, lengths = facts["returns"], facts["lengths"]
     interval = f" [{returns['mean_low']:.4g}, {returns['mean_high']:.4g}]" if facts["games"] > 1 else ""
     lines = [
@@ -306,14 +307,14 @@ def describe_measures(facts: Mapping[str, Any]) -> list[str]:
 
 def _describe_actions(spec: ActionSpec, facts: Mapping[str, Any]) -> list[str]:
     lines = []
-    for part, told in enumerate(facts["actions"]):
+    for part, stats in enumerate(facts["actions"]):
         name = "actions" if spec.parts == 1 else f"action {part}"
         if spec.kind == "continuous":
             span = f" of [{spec.low[part]:g}, {spec.high[part]:g}]"
-            reach = "" if told["reach"] is None else f", reach {told['reach']:.0%}{span}"
-            lines.append(f"{name}: " + ", ".join(f"{k} {told[k]:.3g}" for k in ("min", "mean", "max", "std")) + reach)
+            reach = "" if stats["reach"] is None else f", reach {stats['reach']:.0%}{span}"
+            lines.append(f"{name}: " + ", ".join(f"{k} {stats[k]:.3g}" for k in ("min", "mean", "max", "std")) + reach)
         else:
-            counts = np.array(told["histogram"])
+            counts = np.array(stats["histogram"])
             most = np.argsort(-counts, kind="stable")[:8]
             shares = ", ".join(f"{option}: {counts[option] / counts.sum():.1%}" for option in most if counts[option])
             more = ", ..." if (counts > 0).sum() > len(most) else ""
@@ -328,39 +329,39 @@ def _listed(bad: Mapping[str, str], most: int) -> list[str]:
     return lines + ([f"  ... and {len(bad) - most:,} more (--json lists all)"] if len(bad) > most else [])
 
 
-def accepted(path: Path) -> float:
-    """The share of bad episodes that somebody has allowed for these demos."""
+def allowed_share(path: Path) -> float:
+    """The share of bad episodes allowed for these demos by `demos check --allow`."""
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError, AttributeError):
         return float(json.loads((path / "quarantine.json").read_text(encoding="utf-8")).get("allowed", 0.0))
     return 0.0
 
 
 def _null(spec: ActionSpec, null: Sequence[int] | None) -> tuple[int, ...] | None:
-    """The null option of each part, where it is told."""
+    """Check the null option of each part."""
     if null is None or spec.kind == "continuous":
         return None
     if len(null) != spec.parts or any(not 0 <= n < size for n, size in zip(null, spec.sizes, strict=True)):
-        told = ",".join(str(n) for n in null)
+        given = ",".join(str(n) for n in null)
         sizes = ", ".join(f"0 to {size - 1}" for size in spec.sizes)
-        raise DemoError(f"--null {told} is no action of these demos.", f"one option for each part: {sizes}")
+        raise DemoError(f"--null {given} is not an action of these demos.", f"give one option for each part: {sizes}")
     return tuple(null)
 
 
 def _lost(demos: Demos) -> dict[str, str]:
-    """The episodes that an index tells of and that are not whole."""
+    """The episodes that are in an index but not complete."""
     folder, found = demos.path / "shards", dict[str, str]()
     for path in sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []:
-        index = path / "episodes.bin"
-        told = index.stat().st_size // EPISODE.itemsize if index.exists() else 0
-        whole = len(ShardView(path, demos.schema).records)
-        found |= {f"{path.name}/{place}": LOST for place in range(whole, told)}
+        file = path / "episodes.bin"
+        listed = file.stat().st_size // EPISODE.itemsize if file.exists() else 0
+        complete = len(ShardView(path, demos.schema).records)
+        found |= {f"{path.name}/{index}": LOST for index in range(complete, listed)}
     return found
 
 
 def _find_copies(demos: Demos, bad: dict[str, str]) -> int:
-    """Mark extra copies of episodes as bad; return how many short episodes are merely alike.
+    """Mark extra copies of episodes as bad; return the number of short episodes that are merely identical.
 
-    The same game of the same recording (or the same seed played twice) is a copy however short it is.
+    The same game of the same recording (or the same seed played twice) is a copy, whatever its length.
     """
     records, repeats = demos.episodes, 0
     identity = ["seed", "env", "game", "agent"]
@@ -369,7 +370,7 @@ def _find_copies(demos: Demos, bad: dict[str, str]) -> int:
     for run in np.split(order, np.flatnonzero(same[1:] != same[:-1]) + 1):
         first = int(run.min())
         for other in np.sort(run)[1:] if len(run) > 1 else []:
-            if not _alike(demos, first, int(other)):
+            if not _identical(demos, first, int(other)):
                 continue
             if records["steps"][first] >= SHORT or records[identity][first] == records[identity][other]:
                 bad[demos.label(other)] = f"{COPY} {demos.label(first)}"
@@ -378,8 +379,8 @@ def _find_copies(demos: Demos, bad: dict[str, str]) -> int:
     return repeats
 
 
-def _alike(demos: Demos, one: int, other: int) -> bool:
-    """Whether two episodes hold the same values, bit for bit."""
+def _identical(demos: Demos, one: int, other: int) -> bool:
+    """Whether two episodes hold the same values bit for bit."""
     left, right = demos.episode(one), demos.episode(other)
     return all(np.array_equal(_bytes(left[name]), _bytes(right[name])) for name in left)
 
@@ -389,42 +390,42 @@ def _bytes(array: Array) -> Array:
 
 
 def _blocks(view: ShardView) -> Iterator[range]:
-    """Neighbouring episodes, whole and in order, about `BLOCK_BYTES` of them at a time."""
+    """Yield blocks of consecutive complete episodes of about `BLOCK_BYTES` bytes."""
     records, per_step = view.records, sum(c.bytes for c in view.schema.columns if c.per != "episode")
     filled = np.cumsum(records["steps"] * max(1, per_step)) // BLOCK_BYTES
     edges = [0, *(np.flatnonzero(filled[1:] != filled[:-1]) + 1).tolist(), len(records)]
     return (range(low, high) for low, high in itertools.pairwise(edges))
 
 
-def _slice(view: ShardView, name: str, places: range) -> Array:
-    """The values of a column over neighbouring episodes."""
+def _slice(view: ShardView, name: str, indices: range) -> Array:
+    """The values of a column over consecutive episodes."""
     column = view.schema.column(name)
-    return view.column(name)[view.span(column, places[0]).start : view.span(column, places[-1]).stop]
+    return view.column(name)[view.span(column, indices[0]).start : view.span(column, indices[-1]).stop]
 
 
-def _judge_block(view: ShardView, places: range, verify: bool, bad: dict[str, str]) -> None:
-    """Say of each episode of a block what is wrong with it."""
+def _check_block(view: ShardView, indices: range, verify: bool, bad: dict[str, str]) -> None:
+    """Add the bad episodes of a block to `bad`."""
     names = [column.name for column in view.schema.columns if column.bytes]
-    suspicious = bool(_fault(view.schema, {name: _slice(view, name, places) for name in names}))
-    for place in places:
-        label = f"{view.name}/{place}"
+    suspicious = bool(_fault(view.schema, {name: _slice(view, name, indices) for name in names}))
+    for index in indices:
+        label = f"{view.name}/{index}"
         if label in bad:
             continue
-        reason, steps = "", view.records["steps"][place]
-        if verify and not view.intact(place):
+        reason, steps = "", view.records["steps"][index]
+        if verify and not view.intact(index):
             reason = DAMAGED
         elif steps < 1:
             reason = EMPTY
         elif suspicious:
-            reason = _fault(view.schema, view.values(place, names))
-        if not reason and steps >= SHORT and _is_still(view.values(place, ["obs"])["obs"]):
+            reason = _fault(view.schema, view.values(index, names))
+        if not reason and steps >= SHORT and _is_constant(view.values(index, ["obs"])["obs"]):
             reason = STILL
         if reason:
             bad[label] = reason
 
 
 def _fault(schema: Schema, values: Mapping[str, Array]) -> str:
-    """What is wrong with the values of one episode or of several, or nothing."""
+    """The first fault in the values of one or several episodes; empty if there is none."""
     for name, array in values.items():
         if name == "obs":
             array = schema.obs.vectors(array)
@@ -434,7 +435,7 @@ def _fault(schema: Schema, values: Mapping[str, Array]) -> str:
 
 
 def _is_finite(array: Array) -> bool:
-    """Whether all numbers are finite; a sum that is says so of each term, and is quicker than to ask each."""
+    """Whether all values are finite; a finite sum proves it, and is faster than testing each value."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum()):
             return True
@@ -459,8 +460,8 @@ def _action_fault(spec: ActionSpec, action: Array, mask: Array | None) -> str:
     return ""
 
 
-def _is_still(obs: Array) -> bool:
-    """Whether all observations of an episode are the same; the last and the middle one mostly settle it."""
+def _is_constant(obs: Array) -> bool:
+    """Whether all observations of an episode are equal; the last and the middle one are compared first."""
     first = obs[0]
     if not first.size or (obs[-1] != first).any() or (obs[len(obs) // 2] != first).any():
         return False

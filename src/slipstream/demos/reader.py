@@ -1,4 +1,4 @@
-"""Reading demos: columns mapped into memory, found by episode, by step and by sequence."""
+"""Read demos: memory-mapped columns, accessed by episode, by step and by sequence."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from slipstream.demos.format import EPISODE, Column, Schema, read_schema
 from slipstream.demos.writer import seal
 from slipstream.errors import DemoError, MachineError
 
-FAR = 8
-"""Values that lie further apart than this on average are read one by one, and nothing ahead of them."""
+SCATTERED = 8
+"""If rows are further apart than this on average, read-ahead of the file is turned off."""
 
 
 class ShardView:
-    """The whole episodes of one shard."""
+    """The complete episodes of one shard."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self.path = path
         self.schema = schema
         self.name = path.name
-        self.records = self._whole()
+        self.records = self._complete_records()
         self._columns: dict[str, Array] = {}
         self._scattered: set[str] = set()
-        """Columns of which the system was told not to read ahead."""
+        """Columns with read-ahead turned off."""
 
     @cached_property
     def origin(self) -> dict[str, Any]:
-        """Who recorded it, when, with what."""
+        """The content of shard.json: who recorded the shard, when, with what."""
         try:
-            told = json.loads((self.path / "shard.json").read_text(encoding="utf-8"))
+            content = json.loads((self.path / "shard.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return told if isinstance(told, dict) else {}
+        return content if isinstance(content, dict) else {}
 
-    def _whole(self) -> Array:
-        """The records up to the first that is damaged or whose values are not all there."""
+    def _complete_records(self) -> Array:
+        """The records before the first one that is damaged or has missing values."""
         try:
             data = (self.path / "episodes.bin").read_bytes()
         except FileNotFoundError:
@@ -64,7 +64,7 @@ class ShardView:
         return records[: int(np.argmin(good)) if not good.all() else len(records)]
 
     def column(self, name: str, scattered: bool = False) -> Array:
-        """All values of a column, mapped from disk; values here and there are read without what is around them."""
+        """All values of a column, memory-mapped; `scattered` turns read-ahead off."""
         if name not in self._columns:
             self._columns[name] = self._map(self.schema.column(name))
         mapped = self._columns[name].base
@@ -84,26 +84,26 @@ class ShardView:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            hint = "raise the limit (ulimit -n), or make one shard of many: slipstream demos merge DIR --out NEW"
-            raise MachineError(f"{self.path / column.file}: too many files are open at once.", hint) from error
+            hint = "raise the limit (ulimit -n), or merge the shards: slipstream demos merge DIR --out NEW"
+            raise MachineError(f"{self.path / column.file} cannot be opened: too many open files.", hint) from error
 
-    def span(self, column: Column, place: int) -> slice:
-        """Where the values of an episode stand in a column."""
-        record = self.records[place]
-        start = column.start(int(record["first"]), place)
+    def span(self, column: Column, index: int) -> slice:
+        """The slice of a column that holds an episode."""
+        record = self.records[index]
+        start = column.start(int(record["first"]), index)
         return slice(start, start + column.count(int(record["steps"])))
 
-    def values(self, place: int, names: Iterable[str] | None = None) -> dict[str, Array]:
+    def values(self, index: int, names: Iterable[str] | None = None) -> dict[str, Array]:
         """The columns of an episode, as views."""
-        wanted = list(self.schema.columns) if names is None else [self.schema.column(n) for n in names]
-        return {c.name: self.column(c.name)[self.span(c, place)] for c in wanted}
+        columns = list(self.schema.columns) if names is None else [self.schema.column(n) for n in names]
+        return {c.name: self.column(c.name)[self.span(c, index)] for c in columns}
 
-    def intact(self, place: int) -> bool:
-        """Whether the values of an episode are those that were written."""
+    def intact(self, index: int) -> bool:
+        """Whether the values of an episode match its checksum."""
         checksum = 0
-        for array in self.values(place).values():
+        for array in self.values(index).values():
             checksum = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, checksum)
-        return bool(checksum == self.records[place]["checksum"])
+        return bool(checksum == self.records[index]["checksum"])
 
 
 class Demos:
@@ -116,82 +116,82 @@ class Demos:
         self.schema = schema
         self.shards = list(shards)
         self.chosen = chosen
-        """Shard and place of each episode [episodes, 2]."""
+        """Shard number and index in the shard of each episode [episodes, 2]."""
         self.left_out = left_out
-        """Why episodes are in quarantine, by `SHARD/PLACE`."""
+        """The reasons of quarantined episodes, by `SHARD/INDEX`."""
         self.episodes = np.zeros(len(chosen), EPISODE)
         for number in np.unique(chosen[:, 0]):
             mine = np.flatnonzero(chosen[:, 0] == number)
             self.episodes[mine] = self.shards[number].records[chosen[mine, 1]]
         self.offsets = np.concatenate([[0], np.cumsum(self.episodes["steps"])])
-        """The number of each episode's first step among all, and behind the last their count."""
+        """The number of each episode's first step among all steps, and the total at the end [episodes + 1]."""
 
     @classmethod
     def open(cls, path: Path | str, *, quarantined: bool = False) -> Demos:
-        """Open a folder; episodes in quarantine are left out unless asked for."""
+        """Open a folder; quarantined episodes are left out unless `quarantined` is set."""
         path = Path(path)
         schema = read_schema(path)
         folders = sorted(p for p in (path / "shards").iterdir() if p.is_dir()) if (path / "shards").is_dir() else []
         shards = [view for view in (ShardView(folder, schema) for folder in folders) if len(view.records)]
         left_out = _quarantine(path)
         chosen = [
-            (number, place)
+            (number, index)
             for number, shard in enumerate(shards)
-            for place in range(len(shard.records))
-            if quarantined or f"{shard.name}/{place}" not in left_out
+            for index in range(len(shard.records))
+            if quarantined or f"{shard.name}/{index}" not in left_out
         ]
         return cls(path, schema, shards, np.array(chosen, np.int64).reshape(-1, 2), left_out)
 
     def __len__(self) -> int:
-        """Episodes."""
+        """The number of episodes."""
         return len(self.episodes)
 
     @property
     def steps(self) -> int:
-        """Steps of all episodes."""
+        """The number of steps of all episodes."""
         return int(self.offsets[-1])
 
     @cached_property
     def games(self) -> Array:
-        """The number of the game that each episode belongs to; agents of one game share it."""
+        """The number of each episode's game; the agents of one game share it."""
         keys = np.stack([self.chosen[:, 0], self.episodes["game"]], axis=1)
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
     @cached_property
     def checksum(self) -> str:
-        """What tells this data from any other: a hash of the schema and of the episodes' own checksums."""
-        told = hashlib.sha256(json.dumps(self.schema.describe(), sort_keys=True).encode())
-        told.update(self.episodes["steps"].tobytes() + self.episodes["checksum"].tobytes())
-        return told.hexdigest()
+        """A hash of the schema and of the checksums of all episodes."""
+        digest = hashlib.sha256(json.dumps(self.schema.describe(), sort_keys=True).encode())
+        digest.update(self.episodes["steps"].tobytes() + self.episodes["checksum"].tobytes())
+        return digest.hexdigest()
 
     def label(self, episode: int) -> str:
-        """The name of an episode: its shard and its place there."""
-        shard, place = self.chosen[episode]
-        return f"{self.shards[shard].name}/{place}"
+        """The name of an episode: its shard and its index there."""
+        shard, index = self.chosen[episode]
+        return f"{self.shards[shard].name}/{index}"
 
     def pick(self, episodes: Sequence[int] | Array) -> Demos:
-        """The same folder with some of its episodes, in the order given."""
-        return Demos(
-            self.path, self.schema, self.shards, self.chosen[np.asarray(episodes, np.int64)].reshape(-1, 2),
-            self.left_out,
-        )  # fmt: skip
+        """The same folder with some of its episodes, in the given order."""
+        chosen = self.chosen[np.asarray(episodes, np.int64)].reshape(-1, 2)
+        return Demos(self.path, self.schema, self.shards, chosen, self.left_out)
 
     def join(self, other: Demos) -> Demos:
-        """These episodes and, behind them, those of another folder with the same kind of data."""
+        """These episodes followed by those of another folder with the same schema."""
         if other.schema != self.schema:
-            raise DemoError(f"{other.path} and {self.path} hold different kinds of data.", "record both alike")
+            raise DemoError(
+                f"{other.path} and {self.path} have different schemas.", "record both with the same env and settings"
+            )
         moved = other.chosen + np.array([len(self.shards), 0])
         return Demos(
             self.path, self.schema, [*self.shards, *other.shards], np.concatenate([self.chosen, moved]), self.left_out
         )
 
     def episode(self, number: int, names: Iterable[str] | None = None) -> dict[str, Array]:
-        """The columns of an episode, as views of what is on disk; `obs` has one row more than steps."""
-        shard, place = (int(x) for x in self.chosen[number])
-        return self.shards[shard].values(place, names)
+        """The columns of an episode, as memory-mapped views; `obs` has one more row than there are steps."""
+        shard, index = (int(x) for x in self.chosen[number])
+        return self.shards[shard].values(index, names)
 
     def locate(self, steps: Array) -> tuple[Array, Array]:
-        """The episode of each step (numbered over all episodes), and its number there."""
+        """The episode of each step (numbered over all episodes), and the step's index in the episode."""
         if len(steps) and (steps.min() < 0 or steps.max() >= self.steps):
             wrong = steps.min() if steps.min() < 0 else steps.max()
             raise DemoError(f"There is no step {wrong:,}: these demos have {self.steps:,}.", "")
@@ -199,23 +199,23 @@ class Demos:
         return episode, steps - self.offsets[episode]
 
     def take(self, name: str, steps: Array, ahead: int = 0, out: Array | None = None) -> Array:
-        """The values of a column at some steps [n, ...]; `ahead` = 1 gives the observation after each."""
+        """Gather the values of a column at some steps [n, ...]; `ahead` = 1 gives the next observation of each."""
         column = self.schema.column(name)
         episode, within = self.locate(np.asarray(steps, np.int64))
         if out is None:
             out = np.zeros((len(episode), *column.shape), column.dtype)
-        shards, places = self.chosen[episode, 0], self.chosen[episode, 1]
+        shards, indices = self.chosen[episode, 0], self.chosen[episode, 1]
         first = self.episodes["first"][episode]
-        extra = {"step": within, "obs": within + places + ahead, "episode": places - first}[column.per]
+        extra = {"step": within, "obs": within + indices + ahead, "episode": indices - first}[column.per]
         for shard in np.unique(shards):
             mine = np.flatnonzero(shards == shard)
             rows = (first + extra)[mine]
-            scattered = bool(np.ptp(rows) > FAR * len(rows))
+            scattered = bool(np.ptp(rows) > SCATTERED * len(rows))
             out[mine] = self.shards[shard].column(name, scattered)[rows]
         return out
 
     def sequences(self, length: int) -> Array:
-        """The first step of every sequence of `length` steps that lies within an episode, side by side; tails drop."""
+        """The first steps of all consecutive sequences of `length` steps within episodes; remainders are dropped."""
         starts = [
             np.arange(start, start + steps // length * length, length)
             for start, steps in zip(self.offsets, self.episodes["steps"], strict=False)
@@ -223,22 +223,22 @@ class Demos:
         return np.concatenate(starts) if starts else np.zeros(0, np.int64)
 
     def take_sequences(self, name: str, starts: Array, length: int) -> Array:
-        """The values of a column over sequences [n, length, ...] that begin at the steps `starts`."""
+        """Gather the values of a column over sequences [n, length, ...] that begin at the steps `starts`."""
         steps = (np.asarray(starts, np.int64)[:, None] + np.arange(length)).reshape(-1)
         taken = self.take(name, steps)
         return taken.reshape(len(starts), length, *taken.shape[1:])
 
     def load(self, names: Sequence[str]) -> dict[str, Array]:
-        """Whole columns of all episodes, copied behind one another; observations without the last of each."""
+        """Copy whole columns of all episodes into memory; the last observation of each episode is left out."""
         found: dict[str, Array] = {}
         for name in names:
             column = self.schema.column(name)
             per_episode = column.per == "episode"
             out = np.zeros((len(self) if per_episode else self.steps, *column.shape), column.dtype)
-            for number, (shard, place) in enumerate(self.chosen):
+            for number, (shard, index) in enumerate(self.chosen):
                 view, low = self.shards[shard], int(self.offsets[number])
                 steps = int(self.episodes["steps"][number])
-                span = view.span(column, int(place))
+                span = view.span(column, int(index))
                 if per_episode:
                     out[number] = view.column(name)[span][0]
                 else:
@@ -250,8 +250,7 @@ class Demos:
 def _quarantine(path: Path) -> dict[str, Any]:
     file = path / "quarantine.json"
     try:
-        told: Any = json.loads(file.read_text(encoding="utf-8"))["episodes"]
-        return dict(told)
+        return dict(json.loads(file.read_text(encoding="utf-8"))["episodes"])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:

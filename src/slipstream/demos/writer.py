@@ -1,4 +1,4 @@
-"""Writing demos: whole episodes, appended to a shard of one's own."""
+"""Write demos: append complete episodes to a shard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slipstream.runs.layout import write_json
 
 
 def prepare(folder: Path, schema: Schema) -> None:
-    """Make a demos folder, or see that one that is there holds the same kind of data."""
+    """Create a demos folder, or check that an existing one has the same schema."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "demos.json").exists():
         if any(folder.iterdir()):
@@ -32,12 +32,12 @@ def prepare(folder: Path, schema: Schema) -> None:
         raise DemoError(f"{folder} holds demos with {difference}.", "record into another folder with --out DIR")
 
 
-def compare(known: Schema, wanted: Schema) -> str:
-    """The first thing in which a schema is another than the one wanted, or nothing."""
-    wants = wanted.describe()
-    for name, has in known.describe().items():
-        if has != wants[name]:
-            return f"another `{name}`: {_short(has)}, not {_short(wants[name])}"
+def compare(actual: Schema, expected: Schema) -> str:
+    """Describe the first difference between two schemas; empty if they are equal."""
+    expected_values = expected.describe()
+    for name, value in actual.describe().items():
+        if value != expected_values[name]:
+            return f"another `{name}`: {_short(value)}, not {_short(expected_values[name])}"
     return ""
 
 
@@ -47,12 +47,12 @@ def _short(value: Any) -> str:
 
 
 def recording_name() -> str:
-    """A name for the shards of one recording, which sort by time."""
+    """A unique name for the shards of one recording; names sort by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
 
 
 class Shard:
-    """Appends episodes to files of its own: values first, then the record that makes them count."""
+    """Appends episodes to its files: the values first, then the record that commits them."""
 
     def __init__(self, folder: Path, name: str, schema: Schema, origin: Mapping[str, Any]) -> None:
         self.path = folder / "shards" / name
@@ -67,7 +67,7 @@ class Shard:
         self._index = os.open(self.path / "episodes.bin", flags, 0o644)
 
     def add(self, values: Mapping[str, Array], **facts: int) -> None:
-        """Append one whole episode: an array per column (rows of its values), and what its record tells."""
+        """Append one complete episode: an array per column, and the other fields of its record."""
         steps = len(values["reward"])
         if not steps:
             raise DemoError("An episode without steps cannot be recorded.", "leave it out")
@@ -79,8 +79,8 @@ class Shard:
             _write(self._files[column.name], data, column.start(self.steps, self.episodes) * column.bytes)
             written += data.nbytes
         record = np.zeros(1, EPISODE)
-        told = {"first": self.steps, "steps": steps, "checksum": checksum, **facts}
-        for name, value in told.items():
+        fields = {"first": self.steps, "steps": steps, "checksum": checksum, **facts}
+        for name, value in fields.items():
             record[name] = value
         record["return"] = values["reward"].sum(dtype=np.float64)
         record["seal"] = seal(record)[0]
@@ -90,7 +90,7 @@ class Shard:
         self.bytes += written
 
     def _array(self, column: Column, values: Mapping[str, Array], steps: int) -> Array:
-        """The values of a column as they are written, or an error that says what is wrong with them."""
+        """Convert the values of a column to its dtype and check their shape."""
         array = np.ascontiguousarray(values[column.name], column.dtype)
         shape = (column.count(steps), *column.shape)
         if array.shape != shape:
@@ -98,7 +98,7 @@ class Shard:
         return array
 
     def close(self) -> None:
-        """Wait until everything is on disk; a shard without an episode is taken away."""
+        """Flush everything to disk; a shard without episodes is removed."""
         for descriptor in (*self._files.values(), self._index):
             os.fsync(descriptor)
             os.close(descriptor)
@@ -109,21 +109,21 @@ class Shard:
 
 
 def seal(records: Array) -> Array:
-    """The checksum of each record, its own field aside."""
+    """The checksum of each record, without its `seal` field."""
     return np.array([zlib.crc32(record.tobytes()[: -EPISODE["seal"].itemsize]) for record in records], np.uint32)
 
 
-def _write(descriptor: int, data: memoryview, place: int) -> None:
-    """Write all of it at `place`, or say why that cannot be; what was written counts only with its record.
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write all data at an offset.
 
-    The place is told, so that an episode that failed half-way leaves nothing in the way of the next.
+    The offset is explicit, so the next episode overwrites the values of an episode that failed half-way.
     """
     done = 0
     try:
-        os.lseek(descriptor, place, os.SEEK_SET)
+        os.lseek(descriptor, offset, os.SEEK_SET)
         while done < len(data):
             done += os.write(descriptor, data[done : done + (1 << 30)])
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free some space and record the rest: new episodes are added to those there are" if full else ""
+        hint = "free some disk space and record the rest into the same folder" if full else ""
         raise MachineError(f"An episode could not be written: {error.strerror}.", hint) from error

@@ -1,4 +1,4 @@
-"""Convert other projects' pretrained weights into a trunk of ours: a file in, a folder and a report out."""
+"""Convert pretrained weights of other projects into a trunk for `policy.trunk`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from slipstream.policies.convert_weights import KIND, compare_keys, copy_matchin
 from slipstream.policies.pretrained import load_trunk
 
 LAYOUTS = ("vpt",)
-"""Whose weights can be converted."""
+"""The supported weight layouts."""
 
 
 def convert(
-    layout: str, source: Path, out: Path, minimum: float = 1.0,
+    layout: str,
+    source: Path,
+    out: Path,
+    minimum: float = 1.0,
     on_report: Callable[[dict[str, Any]], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Write the trunk that `source` holds, unless fewer than the share `minimum` of its keys match.
+) -> dict[str, Any]:
+    """Write the trunk in `source` to the folder `out`; at least the share `minimum` of its keys must match.
 
-    `on_report` is told how the keys compare before anything is written or refused.
+    `on_report` receives the comparison of keys before anything is written or refused.
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"There is no layout `{layout}`.{did_you_mean(layout, LAYOUTS)}", f"use {', '.join(LAYOUTS)}")
     if not 0 < minimum <= 1:
-        raise ConfigError(f"The share of keys that must match cannot be {minimum}.", "give --minimum between 0 and 1")
+        raise ConfigError(f"--minimum is {minimum}.", "give --minimum a share above 0 and up to 1")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already and not empty.", "choose another folder with --out DIR")
+        raise ConfigError(f"{out} already exists and is not empty.", "choose another folder with --out DIR")
     tensors = read_tensors(source)
     shape = vpt_shape(tensors)
     report = compare_keys(shape, tensors)
@@ -37,10 +40,10 @@ def convert(
     if report.share < minimum:
         raise CheckpointError(
             f"{source} does not hold what layout `{layout}` expects: {report.words()}. That is {report.share:.0%} of "
-            f"the keys, and at least {minimum:.0%} are asked for.",
-            "name another file, or take over what matches with a lower --minimum (the rest starts from chance)",
+            f"the keys, and --minimum is {minimum:.0%}.",
+            "give another file, or copy the matching keys with a lower --minimum (the rest is initialised randomly)",
         )
     write_trunk(out, shape, copy_matching(shape, tensors, report), facts)
     trunk = load_trunk(str(out))
-    made = {"out": str(out), "kind": KIND, "features": trunk.features, "side": shape.side, "hash": trunk.hash}
-    return facts | made
+    trunk_facts = {"out": str(out), "kind": KIND, "features": trunk.features, "side": shape.side, "hash": trunk.hash}
+    return facts | trunk_facts

@@ -1,4 +1,4 @@
-"""What a demos folder holds: who recorded it, how much there is, and in which columns."""
+"""Describe a demos folder: its origin, counts and columns."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec
-from slipstream.demos.quality import describe_measures, measure
+from slipstream.demos.quality import statistics, statistics_lines
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError
 
 WHO = ("agent", "opponent", "format", "source", "seed", "time_utc", "imported_utc", "hostname")
-"""What a shard tells of its origin that a person asks for first."""
+"""The most important keys of a shard's origin, in the order in which they are shown."""
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """The facts of a folder, from its index alone; episodes in quarantine are left out."""
+    """Describe a folder from its index alone; quarantined episodes are left out."""
     demos = Demos.open(path)
     schema = demos.schema
     files = [file for shard in demos.shards for file in shard.path.iterdir()]
@@ -28,7 +28,7 @@ def describe(path: Path) -> dict[str, Any]:
         "agents": schema.agents,
         "episodes": len(demos),
         "quarantined": sum(len(shard.records) for shard in demos.shards) - len(demos),
-        **measure(demos),
+        **statistics(demos),
         "bytes": sum(file.stat().st_size for file in files),
         "step_seconds": schema.step_seconds,
         "action": schema.action.describe(),
@@ -37,18 +37,18 @@ def describe(path: Path) -> dict[str, Any]:
     }
 
 
-def find(path: Path, episode: str) -> tuple[Demos, int]:
-    """An episode by its number among the good ones, or by its name, SHARD/PLACE, whether it is good or not."""
+def find_episode(path: Path, episode: str) -> tuple[Demos, int]:
+    """Find an episode by its number among the good ones, or by its name SHARD/INDEX, even if it is quarantined."""
     demos = Demos.open(path, quarantined="/" in episode)
     if "/" in episode:
         number = next((n for n in range(len(demos)) if demos.label(n) == episode), -1)
         if number < 0:
-            raise DemoError(f"{path} has no episode {episode}.", f"episodes are named SHARD/PLACE; see {path}/shards")
+            raise DemoError(f"{path} has no episode {episode}.", f"episodes are named SHARD/INDEX; see {path}/shards")
         return demos, number
     try:
         number = int(episode)
     except ValueError:
-        raise ConfigError(f"`{episode}` is no episode.", "give a number, or a name such as SHARD/PLACE") from None
+        raise ConfigError(f"`{episode}` is not an episode.", "give a number, or a name such as SHARD/INDEX") from None
     if not len(demos):
         raise DemoError(f"{path} holds no good episode.", f"see why: slipstream demos check {path}")
     if not -len(demos) <= number < len(demos):
@@ -57,13 +57,13 @@ def find(path: Path, episode: str) -> tuple[Demos, int]:
 
 
 def _recordings(demos: Demos) -> list[dict[str, Any]]:
-    """Who recorded how much: shards with the same origin are one recording."""
+    """The counts of each recording; shards with the same origin belong to one recording."""
     found: dict[str, dict[str, Any]] = {}
     for number, shard in enumerate(demos.shards):
-        episode_rows = {key: value for key, value in shard.origin.items() if key != "worker"}
+        origin = {key: value for key, value in shard.origin.items() if key != "worker"}
         mine = demos.episodes[demos.chosen[:, 0] == number]
         entry = found.setdefault(
-            json.dumps(episode_rows, sort_keys=True), {"origin": episode_rows, "shards": 0, "episodes": 0, "steps": 0}
+            json.dumps(origin, sort_keys=True), {"origin": origin, "shards": 0, "episodes": 0, "steps": 0}
         )
         entry["shards"] += 1
         entry["episodes"] += len(mine)
@@ -71,13 +71,13 @@ def _recordings(demos: Demos) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def episode_rows(facts: dict[str, Any]) -> list[str]:
-    """The facts in words."""
+def summary_lines(facts: dict[str, Any]) -> list[str]:
+    """The result of `describe` as text."""
     mib = facts["bytes"] / 2**20
     lines = [f"{facts['path']}: {facts['env'] or 'no env'}, {facts['episodes']:,} episodes, {mib:,.1f} MiB"]
-    lines += describe_measures(facts) if facts["episodes"] else ["it holds no good episode"]
+    lines += statistics_lines(facts) if facts["episodes"] else ["there is no good episode"]
     if facts["quarantined"]:
-        lines.append(f"in quarantine: {facts['quarantined']:,} episodes, which are left out")
+        lines.append(f"quarantined: {facts['quarantined']:,} episodes, which are left out")
     lines.append(f"actions: {_actions(ActionSpec.read(facts['action']))}")
     lines.append("columns:")
     width = max(len(column["name"]) for column in facts["columns"])
@@ -98,6 +98,6 @@ def _actions(spec: ActionSpec) -> str:
 
 
 def _origin(origin: dict[str, Any]) -> str:
-    """Who recorded a shard, in a few words."""
+    """The origin of a shard in one line."""
     known = [f"{key} {origin[key]}" for key in WHO if origin.get(key) is not None]
-    return ", ".join(known) or "by somebody unknown"
+    return ", ".join(known) or "unknown origin"

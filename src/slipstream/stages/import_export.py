@@ -1,124 +1,95 @@
-"""Bring other people's demonstrations in, and send ours out: from and to the formats that others use."""
+"""Import demonstrations recorded by other tools, and export demos to their formats (see `demos.formats`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.demos.exporters.arrays import export_npz
-from slipstream.demos.exporters.minari import export_minari
-from slipstream.demos.exporters.minerl import export_minerl
-from slipstream.demos.importers.arrays import npz_source, trajectories_source
-from slipstream.demos.importers.flat_tables import Bounds
-from slipstream.demos.importers.hdf5 import hdf5_source
-from slipstream.demos.importers.ingest import Source, ingest
-from slipstream.demos.importers.minari import minari_data, minari_source
-from slipstream.demos.importers.minerl import minerl_source
+from slipstream.demos.formats import EXPORTERS, FORMATS, IMPORTERS, ImportRequest, detect
+from slipstream.demos.importers.flat_tables import ActionBounds
+from slipstream.demos.importers.ingest import ingest
 from slipstream.demos.importers.space_values import Space, SpaceRules
-from slipstream.demos.importers.vpt import ADAPTER, vpt_source
+from slipstream.demos.importers.trajectories import trajectories_source
 from slipstream.demos.quality import LIMIT
 from slipstream.demos.reader import Demos
 from slipstream.envs.adapters import gymnasium
 from slipstream.envs.adapters.action_spaces import action_spec
 from slipstream.envs.adapters.observation_spaces import obs_encoder, obs_spec
 from slipstream.errors import ConfigError, DemoError, did_you_mean
-from slipstream.minecraft.action_maps import CameraBins
-from slipstream.minecraft.frames import FrameAdapter
 
 RULES = SpaceRules(obs_spec, obs_encoder, action_spec)
-PICTURED = ("env", "actions", "size", "grey", "stack", "look", "margin", "camera")
-TABLED = ("env", "sizes", "low", "high")
-OPTIONS = {
-    "minerl": PICTURED,
-    "vpt": (*PICTURED, "drop_null"),
-    "minari": ("env",),
-    "npz": TABLED,
-    "hdf5": TABLED,
-}
-"""What can be said about each format that is read."""
-WRITERS: dict[str, Callable[[Demos, Path, Callable[[int, int], None] | None], dict[str, Any]]] = {
-    "minari": export_minari,
-    "npz": export_npz,
-    "minerl": export_minerl,
-}
 Progress = Callable[[int, int], None]
 
 
 def import_demos(
-    form: str, place: str | Path, out: Path | str, *, workers: int | None = None, allow: float = LIMIT,
-    max_samples: int | None = None, on_progress: Progress | None = None, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Import demonstrations from `place` into the demos folder `out`; `form` is a format's name, or `auto`.
+    form: str,
+    place: str | Path,
+    out: Path | str,
+    *,
+    workers: int | None = None,
+    allow: float = LIMIT,
+    max_samples: int | None = None,
+    on_progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Import demonstrations from `place` into the demos folder `out`; `form` is the name of a format, or `auto`.
 
-    Options are those that `OPTIONS` lists for the format; None leaves one as it is.
+    The options of each format are listed in `demos.formats.FORMATS`; None stands for the default.
     """
-    place = str(place)
-    form = detect(place) if form == "auto" else form
-    if form not in OPTIONS:
-        known = ["auto", *OPTIONS]
+    location = str(place)
+    name = detect(location) if form == "auto" else form
+    if name not in IMPORTERS:
+        known = ["auto", *IMPORTERS]
         raise ConfigError(
-            f"Nothing reads the format `{form}`.{did_you_mean(form, known)}", f"formats: {', '.join(known)}"
+            f"There is no importer for the format `{name}`.{did_you_mean(name, known)}", f"formats: {', '.join(known)}"
         )
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in OPTIONS[form]:
-            flag = "--" + name.replace("_", "-")
-            meant = ", ".join("--" + known.replace("_", "-") for known in OPTIONS[form])
-            raise ConfigError(f"{flag} says nothing about {form}.", f"leave it out; {form} knows {meant}")
-    if form != "minari" and not Path(place).exists():
-        raise DemoError(f"There is nothing at {place}.", "name a file or folder that is there")
-    source = _open(form, place, given)
+    chosen = FORMATS[name]
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        if option not in chosen.options:
+            raise ConfigError(
+                f"{_flag(option)} does not apply to the format {name}.",
+                f"{name} has the options {', '.join(map(_flag, chosen.options))}",
+            )
+    if not chosen.named and not Path(location).exists():
+        raise DemoError(f"{location} does not exist.", "give an existing file or folder")
+    assert chosen.open is not None
+    source = chosen.open(ImportRequest(location, RULES, env_spaces, given))
     return ingest(source, Path(out), workers=workers, allow=allow, max_samples=max_samples, on_progress=on_progress)
 
 
 def import_trajectories(
-    trajectories: Sequence[Any], out: Path | str, *, env: str = "", sizes: Sequence[int] = (),
-    low: Sequence[float] = (), high: Sequence[float] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Write trajectories that are in memory (`obs`, `acts`, `rews`, `terminal`, as `imitation` has them) as demos.
+    trajectories: Sequence[Any],
+    out: Path | str,
+    *,
+    env: str = "",
+    sizes: Sequence[int] = (),
+    low: Sequence[float] = (),
+    high: Sequence[float] = (),
+) -> dict[str, Any]:
+    """Write trajectories in memory (`obs`, `acts`, `rews`, `terminal`, as in `imitation`) as demos.
 
-    With `env="gymnasium:NAME"` its spaces say what observations and actions are; else the data do.
+    With `env="gymnasium:NAME"` the spaces of that environment are used; otherwise they are inferred from the data.
     """
-    source = trajectories_source(
-        trajectories, env, RULES, spaces_of(env), Bounds(tuple(sizes), tuple(low), tuple(high))
-    )
+    bounds = ActionBounds(tuple(sizes), tuple(low), tuple(high))
+    source = trajectories_source(trajectories, env, RULES, env_spaces(env), bounds)
     return ingest(source, Path(out), allow=0.0)
 
 
 def export_demos(form: str, folder: Path | str, out: Path | str, on_progress: Progress | None = None) -> dict[str, Any]:
     """Export a demos folder to `out`; episodes in quarantine are left out."""
-    if form not in WRITERS:
-        near = did_you_mean(form, WRITERS)
-        raise ConfigError(f"Nothing writes the format `{form}`.{near}", f"formats: {', '.join(WRITERS)}")
+    if form not in EXPORTERS:
+        near = did_you_mean(form, EXPORTERS)
+        raise ConfigError(f"There is no exporter for the format `{form}`.{near}", f"formats: {', '.join(EXPORTERS)}")
     demos = Demos.open(folder)
     if not len(demos):
         raise DemoError(f"{folder} holds no good episode.", f"see why: slipstream demos check {folder}")
-    return WRITERS[form](demos, Path(out), on_progress)
+    return EXPORTERS[form](demos, Path(out), on_progress)
 
 
-def detect(place: str) -> str:
-    """The format of what is at `place`, told by its files."""
-    path = Path(place)
-    if path.is_file():
-        known = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".json": "vpt"}
-        if path.suffix in known:
-            return known[path.suffix]
-    elif path.is_dir():
-        for form, pattern in (("minerl", "rendered.npz"), ("vpt", "*.jsonl")):
-            if next(path.rglob(pattern), None) is not None:
-                return form
-    try:
-        minari_data(place)
-    except DemoError:
-        raise DemoError(
-            f"What {place} holds cannot be told.", f"say it: slipstream demos import {'|'.join(OPTIONS)} {place} ..."
-        ) from None
-    return "minari"
-
-
-def spaces_of(env: str) -> tuple[Space, Space] | None:
-    """The spaces of a Gymnasium environment; None for any other."""
+def env_spaces(env: str) -> tuple[Space, Space] | None:
+    """The observation and action space of a Gymnasium environment; None for any other."""
     kind, _, name = env.partition(":")
     if kind != "gymnasium":
         return None
@@ -129,22 +100,5 @@ def spaces_of(env: str) -> tuple[Space, Space] | None:
         made.close()
 
 
-def _open(form: str, place: str, given: Mapping[str, Any]) -> Source:
-    """The source that the options ask for."""
-    env = given.get("env", "")
-    if form == "minari":
-        return minari_source(place, RULES, env)
-    if form in ("npz", "hdf5"):
-        bounds = Bounds(*(tuple(given.get(name, ())) for name in ("sizes", "low", "high")))
-        name = env or Path(place).stem
-        opener = npz_source if form == "npz" else hdf5_source
-        return opener(Path(place), name, RULES, spaces_of(env), bounds)
-    common = {name: given[name] for name in ("env", "actions", "look", "margin", "drop_null") if name in given}
-    if "camera" in given:
-        common["bins"] = CameraBins(*given["camera"])
-    usual = ADAPTER if form == "vpt" else FrameAdapter()
-    adapter = FrameAdapter(
-        given.get("size", usual.size), given.get("grey", False), given.get("stack", 1), how=usual.how
-    )
-    opener = vpt_source if form == "vpt" else minerl_source  # type: ignore[assignment]
-    return opener(Path(place), adapter=adapter, **common)  # type: ignore[call-arg]
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")

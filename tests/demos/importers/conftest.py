@@ -1,4 +1,4 @@
-"""Small faithful files of other people's formats; the brightness of a frame tells its number."""
+"""Small faithful files of the supported formats; the brightness of a frame encodes its number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def film(path: Path, frames: Iterable[Array]) -> None:
 
 
 def shades(count: int, height: int = 16, width: int = 16) -> Iterable[Array]:
-    """Frames that are told apart by their brightness."""
+    """Frames that differ in brightness."""
     return (np.full((height, width, 3), 10 + STEP * number, np.uint8) for number in range(count))
 
 
@@ -59,18 +59,29 @@ def recording(tmp_path: Path) -> Callable[..., Path]:
     """Write one MineRL recording: T steps, `lead` frames before the first state, members added or replaced."""
 
     def write(
-        name: str = "v3_absolute_grape_changeling-6_3774-4098", steps: int = 20, *, game: str = "MineRLTreechop-v0",
-        lead: int = 5, seed: int = 0, meta: dict[str, Any] | None = None, size: int = 16, **members: Any,
-    ) -> Path:  # fmt: skip
+        name: str = "v3_absolute_grape_changeling-6_3774-4098",
+        steps: int = 20,
+        *,
+        game: str = "MineRLTreechop-v0",
+        lead: int = 5,
+        seed: int = 0,
+        meta: dict[str, Any] | None = None,
+        size: int = 16,
+        **members: Any,
+    ) -> Path:
         folder = tmp_path / "data" / game / name
         folder.mkdir(parents=True)
         film(folder / "recording.mp4", shades(steps + 1 + lead, size, size))
         arrays = treechop(steps, seed) | {key.replace("__", "$"): value for key, value in members.items()}
         np.savez_compressed(folder / "rendered.npz", **{k: v for k, v in arrays.items() if v is not None})
         told = {
-            "success": True, "duration_ms": steps * 50, "duration_steps": steps, "stream_name": name,
-            "total_reward": float(arrays["reward"].sum()), "true_video_frame_count": steps + 1 + lead,
-        }  # fmt: skip
+            "success": True,
+            "duration_ms": steps * 50,
+            "duration_steps": steps,
+            "stream_name": name,
+            "total_reward": float(arrays["reward"].sum()),
+            "true_video_frame_count": steps + 1 + lead,
+        }
         if meta is None or meta:
             (folder / "metadata.json").write_text(json.dumps(told | (meta or {})))
         return folder.parent
@@ -81,16 +92,35 @@ def recording(tmp_path: Path) -> Callable[..., Path]:
 def line(number: int = 0, **changes: Any) -> dict[str, Any]:
     """One line of a VPT recording at which nothing is done."""
     mouse = {
-        "x": 640.0, "y": 360.0, "dx": 0.0, "dy": 0.0, "scaledX": 0.0, "scaledY": 0.0, "dwheel": 0.0, "buttons": [],
+        "x": 640.0,
+        "y": 360.0,
+        "dx": 0.0,
+        "dy": 0.0,
+        "scaledX": 0.0,
+        "scaledY": 0.0,
+        "dwheel": 0.0,
+        "buttons": [],
         "newButtons": [],
-    }  # fmt: skip
+    }
     keyboard = {"keys": [], "newKeys": [], "chars": ""}
     told = {
-        "mouse": mouse | changes.pop("mouse", {}), "keyboard": keyboard | changes.pop("keyboard", {}),
-        "isGuiOpen": False, "isGuiInventory": False, "hotbar": 0, "yaw": 0.0, "pitch": 0.0, "xpos": 0.0, "ypos": 64.0,
-        "zpos": 0.0, "tick": number, "milli": number * 50, "inventory": [{"type": "log", "quantity": 1}],
-        "serverTick": number, "serverTickDurationMs": 5.0, "stats": {},
-    }  # fmt: skip
+        "mouse": mouse | changes.pop("mouse", {}),
+        "keyboard": keyboard | changes.pop("keyboard", {}),
+        "isGuiOpen": False,
+        "isGuiInventory": False,
+        "hotbar": 0,
+        "yaw": 0.0,
+        "pitch": 0.0,
+        "xpos": 0.0,
+        "ypos": 64.0,
+        "zpos": 0.0,
+        "tick": number,
+        "milli": number * 50,
+        "inventory": [{"type": "log", "quantity": 1}],
+        "serverTick": number,
+        "serverTickDurationMs": 5.0,
+        "stats": {},
+    }
     return told | changes
 
 
@@ -99,9 +129,13 @@ def segment(tmp_path: Path) -> Callable[..., Path]:
     """Write one VPT segment from its lines; `frames` where the video has another number of them."""
 
     def write(
-        lines: list[dict[str, Any]], name: str = "8.0/cheeky-setter-02e496ce4abb-20220421-092639",
-        frames: int | None = None, height: int = 36, width: int = 64, tail: str = "",
-    ) -> Path:  # fmt: skip
+        lines: list[dict[str, Any]],
+        name: str = "8.0/cheeky-setter-02e496ce4abb-20220421-092639",
+        frames: int | None = None,
+        height: int = 36,
+        width: int = 64,
+        tail: str = "",
+    ) -> Path:
         stem = tmp_path / "vpt" / name
         stem.parent.mkdir(parents=True, exist_ok=True)
         film(stem.with_name(stem.name + ".mp4"), shades(len(lines) if frames is None else frames, height, width))

@@ -11,7 +11,8 @@ import pytest
 
 from slipstream.contracts import ActionSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
-from slipstream.demos.importers.ingest import Episode, Part, Source, ingest, optional
+from slipstream.demos.importers.ingest import ingest
+from slipstream.demos.importers.source import Episode, EpisodeRef, Source, import_optional
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError, MachineError
 
@@ -21,21 +22,22 @@ SCHEMA = Schema("toy", vector_obs(2), ActionSpec("discrete", (3,)))
 def source(count: int = 20, bad: tuple[int, ...] = (), fail: Exception | None = None, **more: Any) -> Source:
     """Episodes of 5 to 9 steps that follow from their number; some cannot be read."""
 
-    def length(part: Part) -> int:
+    def length(part: EpisodeRef) -> int:
         return 5 + part.key % 5
 
-    def read(part: Part) -> Episode:
+    def read(part: EpisodeRef) -> Episode:
         if part.key in bad:
             raise fail or DemoError(f"number {part.key} is odd", "")
         steps = length(part)
         random = np.random.default_rng(part.key)
         values = {
-            "obs": random.normal(size=(steps + 1, 2)), "action": random.integers(0, 3, (steps, 1)),
+            "obs": random.normal(size=(steps + 1, 2)),
+            "action": random.integers(0, 3, (steps, 1)),
             "reward": np.full(steps, part.key, np.float32),
-        }  # fmt: skip
+        }
         return Episode(values, TERMINATED, seed=part.key)
 
-    parts = [Part(f"e{number}", number) for number in range(count)]
+    parts = [EpisodeRef(f"e{number}", number) for number in range(count)]
     return Source("toy", "nowhere", SCHEMA, parts, read, length, **({"parallel": True} | more))
 
 
@@ -58,7 +60,7 @@ def test_a_source_that_is_read_in_order_has_one_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, [1]), (5, [5]), (13, [5, 6, 2]), (10_000, None)])
 def test_max_samples_cuts_the_last_episode(tmp_path: Path, limit: int, steps: list[int] | None) -> None:
-    """No more steps are taken than asked for; an episode that is cut just stops."""
+    """The number of steps is limited; an episode that is cut has no end."""
     ingest(source(), tmp_path / "out", max_samples=limit, workers=2)
     demos = Demos.open(tmp_path / "out")
     if steps is None:
@@ -70,8 +72,8 @@ def test_max_samples_cuts_the_last_episode(tmp_path: Path, limit: int, steps: li
 
 
 def test_max_samples_must_be_positive(tmp_path: Path) -> None:
-    """Nought is no limit."""
-    with pytest.raises(ConfigError, match="0 samples cannot be imported"):
+    """A limit of 0 is refused."""
+    with pytest.raises(ConfigError, match="--max-samples is 0"):
         ingest(source(), tmp_path / "out", max_samples=0)
 
 
@@ -80,8 +82,9 @@ def test_a_few_bad_episodes_are_left_out(tmp_path: Path) -> None:
     facts = ingest(source(200, bad=(7, 100)), tmp_path / "out", workers=2)
     assert facts["episodes"] == 198
     assert facts["skipped"] == [
-        {"episode": "e100", "why": "number 100 is odd"}, {"episode": "e7", "why": "number 7 is odd"},
-    ]  # fmt: skip
+        {"episode": "e100", "why": "number 100 is odd"},
+        {"episode": "e7", "why": "number 7 is odd"},
+    ]
 
 
 def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
@@ -89,14 +92,14 @@ def test_many_bad_episodes_stop_everything(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match=r"3 of 200 episodes of nowhere cannot be used, more than 1 %:\n  e7: number 7"):
         ingest(source(200, bad=(7, 8, 9, 10)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DemoError, match="nowhere holds no episode that can be used"):
+    with pytest.raises(DemoError, match="nowhere holds no usable episode"):
         ingest(source(2, bad=(0, 1)), tmp_path / "out", allow=1.0)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("error", [MachineError("disk full", ""), ZeroDivisionError("a bug"), KeyboardInterrupt()])
 def test_any_other_failure_leaves_nothing_behind(tmp_path: Path, error: BaseException) -> None:
-    """A full disk, a bug or Ctrl-C end the import, close the source, and what was there stays as it was."""
+    """A full disk, a bug or Ctrl-C ends the import, closes the source, and leaves existing demos unchanged."""
     closed: list[bool] = []
     ingest(source(3), tmp_path / "out")
     before = Demos.open(tmp_path / "out").checksum
@@ -109,13 +112,13 @@ def test_any_other_failure_leaves_nothing_behind(tmp_path: Path, error: BaseExce
 
 
 def test_a_folder_grows_by_imports_of_the_same_kind(tmp_path: Path) -> None:
-    """A second import is added; another kind of data, or a folder of something else, is refused at once."""
+    """A second import is added; another schema, or a folder without demos, is refused at once."""
     ingest(source(3), tmp_path / "out")
     ingest(source(4), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 7
     other = Schema("toy", vector_obs(5), ActionSpec("discrete", (3,)))
-    read: list[Part] = []
-    strange = Source("toy", "x", other, [Part("a")], lambda part: read.append(part), lambda part: 1)  # type: ignore[arg-type, return-value]
+    read: list[EpisodeRef] = []
+    strange = Source("toy", "x", other, [EpisodeRef("a")], lambda part: read.append(part), lambda part: 1)  # type: ignore[arg-type, return-value]
     with pytest.raises(DemoError, match="holds demos with another `obs`"):
         ingest(strange, tmp_path / "out")
     (tmp_path / "full").mkdir()
@@ -128,14 +131,14 @@ def test_a_folder_grows_by_imports_of_the_same_kind(tmp_path: Path) -> None:
 
 
 def test_progress_counts_episodes(tmp_path: Path) -> None:
-    """Every episode is told once, bad ones too."""
+    """Progress counts every episode once, including bad ones."""
     told: list[tuple[int, int]] = []
     ingest(source(20, bad=(3,)), tmp_path / "out", workers=2, allow=0.1, on_progress=lambda *now: told.append(now))
     assert told == [(n, 20) for n in range(1, 21)]
 
 
 def test_a_package_that_is_missing_is_named() -> None:
-    """What to install is said."""
+    """The error names the package and the install command."""
     with pytest.raises(MachineError, match="This needs the package `not_there`") as caught:
-        optional("not_there", "video")
+        import_optional("not_there", "video")
     assert caught.value.hint == 'pip install "slipstream[video]"'

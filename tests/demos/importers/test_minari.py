@@ -53,9 +53,11 @@ def write(folder: Path, schema: Schema, seed: int = 0) -> Demos:
     shard = Shard(folder, "a", schema, {})
     for number, (steps, ended) in enumerate(((6, TERMINATED), (1, TRUNCATED), (9, 0))):
         fields = {
-            f.name: random.normal(size=(steps + 1, *f.shape)) if f.kind == "vector"
-            else random.integers(0, 256, (steps + 1, *f.shape)) for f in schema.obs.fields
-        }  # fmt: skip
+            f.name: random.normal(size=(steps + 1, *f.shape))
+            if f.kind == "vector"
+            else random.integers(0, 256, (steps + 1, *f.shape))
+            for f in schema.obs.fields
+        }
         action: Any = random.normal(size=(steps, 2))
         if schema.action.kind != "continuous":
             action = np.stack([random.integers(0, size, steps) for size in schema.action.sizes], axis=1)
@@ -67,7 +69,7 @@ def write(folder: Path, schema: Schema, seed: int = 0) -> Demos:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_and_back_is_the_same_bit_by_bit(tmp_path: Path, kind: str) -> None:
-    """Every kind of observation and action survives, with rewards, ends and seeds; images are not JPEG."""
+    """All observations and actions are preserved, with rewards, ends and seeds; images are not JPEG."""
     demos = write(tmp_path / "one", KINDS[kind])
     facts = export_minari(demos, tmp_path / "out" / "demos-v0")
     assert facts["dataset"] == "demos-v0" and facts["episodes"] == 3
@@ -109,7 +111,7 @@ def made(name: str, obs: Any, action: Any, episodes: list[EpisodeBuffer], **more
 
 
 def test_what_minari_wrote_is_read(tmp_path: Path) -> None:
-    """Spaces of every kind come in as the environment itself would show them."""
+    """All spaces are encoded as the environment adapter encodes them."""
     random = np.random.default_rng(0)
     eye = random.integers(0, 256, (5, 3, 40, 36)).astype(np.uint8)
     obs = spaces.Dict(
@@ -136,7 +138,7 @@ def test_what_minari_wrote_is_read(tmp_path: Path) -> None:
 
 
 def test_max_samples_and_jpeg(tmp_path: Path) -> None:
-    """A dataset of JPEG is read as Minari decodes it, which is said; the last episode is cut."""
+    """A JPEG dataset is read as Minari decodes it, and the options say so; the last episode is cut."""
     eye = np.random.default_rng(0).integers(0, 256, (9, 40, 36, 3)).astype(np.uint8)
     flags = np.arange(8) == 7
     buffers = [
@@ -165,26 +167,26 @@ def test_datasets_that_are_not_there(tmp_path: Path, home: Path) -> None:
     """A name that is not here is not fetched; near names are offered."""
     with pytest.raises(DemoError, match="There is no Minari dataset `D4RL/door/human-v2`") as caught:
         import_demos("minari", "D4RL/door/human-v2", tmp_path / "out")
-    assert caught.value.hint == "get it first: minari download NAME"
+    assert caught.value.hint == "download it first: minari download NAME"
     export_minari(write(tmp_path / "one", KINDS["plain"]), home / "demos-v0")
     with pytest.raises(DemoError, match="Did you mean `demos-v0`") as caught:
         import_demos("minari", "demo-v0", tmp_path / "out")
-    assert caught.value.hint == "there are: demos-v0"
+    assert caught.value.hint == "datasets there: demos-v0"
 
 
 def test_targets_that_cannot_be(tmp_path: Path, home: Path) -> None:
     """A dataset needs a version in its name, and is never overwritten."""
     demos = write(tmp_path / "one", KINDS["plain"])
-    with pytest.raises(ConfigError, match="Minari calls no dataset `out`") as caught:
+    with pytest.raises(ConfigError, match="`out` is not a valid Minari dataset id") as caught:
         export_minari(demos, tmp_path / "out")
     assert caught.value.hint == "give --out a folder such as out-v0"
     export_minari(demos, tmp_path / "out-v0")
-    with pytest.raises(DemoError, match="out-v0 is already there"):
+    with pytest.raises(DemoError, match="out-v0 already exists"):
         export_minari(demos, tmp_path / "out-v0")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["one", "out-v0"]
 
 
-def test_without_minari_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_minari_gives_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The missing package and its extra are named."""
     demos = write(tmp_path / "one", KINDS["plain"])
     monkeypatch.setitem(sys.modules, "minari", None)
@@ -202,9 +204,11 @@ def test_imported_demos_are_those_of_the_environment(tmp_path: Path, home: Path)
     flags = np.zeros(3, bool)
     buffer = EpisodeBuffer(
         observations=random.normal(size=(4, 3)).astype(np.float32),
-        actions=random.uniform(-2, 2, (3, 1)).astype(np.float32), rewards=np.ones(3), terminations=flags,
+        actions=random.uniform(-2, 2, (3, 1)).astype(np.float32),
+        rewards=np.ones(3),
+        terminations=flags,
         truncations=flags,
-    )  # fmt: skip
+    )
     made("pendulum-v0", None, None, [buffer], env="Pendulum-v1")
     import_demos("minari", "pendulum-v0", tmp_path / "out")
     schema, spec = Demos.open(tmp_path / "out").schema, spec_of(env, "gymnasium:Pendulum-v1")

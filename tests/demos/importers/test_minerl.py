@@ -15,7 +15,7 @@ from slipstream.contracts import Array
 from slipstream.demos.exporters.minerl import export_minerl, write_recording
 from slipstream.demos.format import TERMINATED
 from slipstream.demos.importers.ingest import ingest
-from slipstream.demos.importers.minerl import minerl_source, recordings
+from slipstream.demos.importers.minerl import find_recordings, minerl_source
 from slipstream.demos.iterators import sarsd_iter
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError, MachineError
@@ -54,7 +54,7 @@ def test_the_video_is_aligned_from_its_end(recording: Write, tmp_path: Path, num
     assert demos.schema.env == "MineRLTreechop-v0" and demos.schema.step_seconds == 0.05
 
 
-def test_frames_are_counted_where_nobody_tells(recording: Write, tmp_path: Path, numbers: Tell) -> None:
+def test_frames_are_counted_without_metadata(recording: Write, tmp_path: Path, numbers: Tell) -> None:
     """Without metadata.json the end is that of the video; with one, frames behind its count are not read."""
     bare = recording("v3_bare-1_0-20", steps=20, lead=3, meta={"x": 1})
     (bare / "v3_bare-1_0-20" / "metadata.json").unlink()
@@ -66,7 +66,7 @@ def test_frames_are_counted_where_nobody_tells(recording: Write, tmp_path: Path,
 
 
 def test_actions_stay_as_they_were(recording: Write, tmp_path: Path) -> None:
-    """Buttons are int64 and the camera float32, bit by bit; the chosen map stands beside them."""
+    """Buttons are int64 and the camera float32, bit for bit, beside the mapped actions."""
     game = recording(steps=30)
     told = members(game)
     for kind, table in (("14", TABLE_14), ("8", TABLE_8)):
@@ -103,20 +103,23 @@ def obtain(steps: int, seed: int) -> dict[str, Any]:
     }
 
 
-def test_words_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
-    """Nested observations are fields, words are one-hot or numbered, and the shard says which word is which."""
+def test_strings_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
+    """Nested observations are fields, strings are one-hot or integer codes, and the shard stores their names."""
     recording("v3_a-1_0-20", game="MineRLObtainDiamond-v0", **obtain(20, 1))
     game = recording("v3_b-1_0-12", steps=12, game="MineRLObtainDiamond-v0", **(obtain(12, 2)))
     demos = brought(game, tmp_path / "out", actions="full")
     fields = {field.name: field.shape for field in demos.schema.obs.fields}
     assert fields == {
-        "equipped_items/mainhand/damage": (1,), "equipped_items/mainhand/type": (2,), "inventory/log": (1,),
+        "equipped_items/mainhand/damage": (1,),
+        "equipped_items/mainhand/type": (2,),
+        "inventory/log": (1,),
         "pov": (16, 16, 3),
-    }  # fmt: skip
+    }
     assert demos.shards[0].origin["vocabulary"] == {
-        "raw/craft": ["none", "planks", "stick"], "raw/place": ["none"],
+        "raw/craft": ["none", "planks", "stick"],
+        "raw/place": ["none"],
         "equipped_items/mainhand/type": ["none", "stone_axe"],
-    }  # fmt: skip
+    }
     assert demos.schema.action.sizes == (2,) * 8 + (3, 1, 11, 11)
     for number, name in enumerate(("v3_a-1_0-20", "v3_b-1_0-12")):
         told, found = members(game, name), demos.schema.obs.split(np.array(demos.episode(number)["obs"]))
@@ -136,21 +139,21 @@ def test_words_and_numbers_of_obtain(recording: Write, tmp_path: Path) -> None:
 
 
 def test_obfuscated_recordings(recording: Write, tmp_path: Path) -> None:
-    """A vector of actions is taken as it is; a table of buttons says nothing about it."""
+    """A vector of actions is imported unchanged; an action table cannot represent it."""
     random = np.random.default_rng(0)
     gone = {
         f"action__{name}": None for name in ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint")
     }
     vectors = random.uniform(-1, 1, (20, 64)).astype(np.float32), random.uniform(-1, 1, (21, 64)).astype(np.float32)
     game = recording(action__vector=vectors[0], observation__vector=vectors[1], action__camera=None, **gone)
-    with pytest.raises(ConfigError, match="Obfuscated actions cannot be told by the table `14`"):
+    with pytest.raises(ConfigError, match=r"Obfuscated actions .* `14`"):
         minerl_source(game)
     demos = brought(game, tmp_path / "out", actions="full")
     np.testing.assert_array_equal(demos.episode(0)["action"], vectors[0])
     np.testing.assert_array_equal(demos.schema.obs.split(np.array(demos.episode(0)["obs"]))["vector"], vectors[1])
 
 
-def test_frames_as_they_are_wanted(recording: Write, tmp_path: Path, numbers: Tell) -> None:
+def test_frame_options(recording: Write, tmp_path: Path, numbers: Tell) -> None:
     """Frames can be smaller, grey and stacked."""
     adapter = FrameAdapter((8, 8), grey=True, stack=3)
     demos = brought(recording(steps=6, lead=2), tmp_path / "out", adapter=adapter)
@@ -166,16 +169,16 @@ def test_which_folders_count(recording: Write, tmp_path: Path) -> None:
     recording("v3_tempting_capers_shapeshifter-14_1-20")
     recording("v4_half-1_0-20")
     (game / "v4_half-1_0-20" / "rendered.npz").unlink()
-    assert [place.name for place in recordings(game)] == ["v3_good-1_0-20"]
+    assert [place.name for place in find_recordings(game)] == ["v3_good-1_0-20"]
     recording("v3_other-1_0-20", game="MineRLNavigate-v0")
     with pytest.raises(DemoError, match="holds recordings of several games: MineRLNavigate-v0, MineRLTreechop-v0"):
-        recordings(game.parent)
+        find_recordings(game.parent)
     (game.parent / "VERSION").write_text("5\n")
-    with pytest.raises(DemoError, match="VERSION says version 5, not 3 or 4"):
-        recordings(game)
+    with pytest.raises(DemoError, match="VERSION is version 5, not 3 or 4"):
+        find_recordings(game)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DemoError, match="holds no MineRL recording of version 3 or 4"):
-        recordings(tmp_path / "empty")
+        find_recordings(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_which_folders_count(recording: Write, tmp_path: Path) -> None:
         ({"action__forward": None}, r"has no `action\$forward`"),
         ({"action__camera": np.full((20, 2), np.nan, np.float32)}, r"`action\$camera` in .* has NaN or infinite"),
         ({"lead": -3}, "has 18 frames for 21 states"),
-        ({"meta": {"true_video_frame_count": 60}}, "has fewer than the 60 frames it should have"),
+        ({"meta": {"true_video_frame_count": 60}}, "has fewer frames than the expected 60"),
     ],
 )
 def test_bad_recordings_are_left_out_and_named(
@@ -233,19 +236,19 @@ def test_a_damaged_archive_is_left_out(recording: Write, tmp_path: Path) -> None
 
 
 def test_doubts_about_metadata_are_notes(recording: Write, tmp_path: Path) -> None:
-    """Where metadata.json and the data differ the data are believed, and it is said."""
+    """Where metadata.json and the data differ, the data are used and a note is added."""
     game = recording(meta={"total_reward": 64.0, "duration_steps": 99, "success": False})
     facts = ingest(minerl_source(game), tmp_path / "out")
     total = members(game)["reward"].sum()
     assert facts["notes"] == [
-        f"{NAME}: metadata.json says duration_steps 99, the data have 20",
-        f"{NAME}: metadata.json says total_reward 64, the data have {total:g}",
+        f"{NAME}: duration_steps is 99 in metadata.json and 20 in the data",
+        f"{NAME}: total_reward is 64 in metadata.json and {total:g} in the data",
     ]
     assert Demos.open(tmp_path / "out").episodes["outcome"].tolist() == [-1]
 
 
 def test_where_it_came_from(recording: Write, tmp_path: Path) -> None:
-    """Each shard tells format, source, options, and the files with their sizes."""
+    """Each shard stores format, source, options, and the files with their sizes."""
     game = recording()
     demos = brought(game, tmp_path / "out", actions="8", adapter=FrameAdapter((8, 8)))
     origin = demos.shards[0].origin
@@ -257,13 +260,13 @@ def test_where_it_came_from(recording: Write, tmp_path: Path) -> None:
     assert origin["worker"]["files"][str(file)]["bytes"] == file.stat().st_size
 
 
-def test_other_words_do_not_mix(recording: Write, tmp_path: Path) -> None:
-    """A second import whose words are numbered otherwise is refused, since the same number would mean two things."""
+def test_different_categories_are_refused(recording: Write, tmp_path: Path) -> None:
+    """A second import with different category names is refused, because codes would be ambiguous."""
     first = recording("v3_a-1_0-20", action__craft=np.full(20, "none"))
     second = recording("v3_b-1_0-20", game="MineRLOther-v0", action__craft=np.full(20, "planks"))
     brought(first, tmp_path / "out")
     ingest(minerl_source(first), tmp_path / "out")
-    with pytest.raises(DemoError, match="holds demos with other words behind their numbers"):
+    with pytest.raises(DemoError, match="holds demos with a different `vocabulary`"):
         ingest(minerl_source(second, env="MineRLTreechop-v0"), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 2
 
@@ -283,14 +286,14 @@ def test_what_is_written_is_read_again(recording: Write, tmp_path: Path) -> None
     one, two = fields
     for name in demos.schema.obs.places:
         assert np.abs(one[name].astype(float) - two[name].astype(float)).max() <= (3 if name == "pov" else 0)
-    with pytest.raises(DemoError, match="MineRLObtainDiamond-v0 is already there and not empty"):
+    with pytest.raises(DemoError, match="MineRLObtainDiamond-v0 already exists"):
         export_minerl(demos, tmp_path / "MineRLObtainDiamond-v0")
     told = json.loads(next((tmp_path / "MineRLObtainDiamond-v0").glob("*/metadata.json")).read_text())
     assert told["duration_steps"] == 20 and told["true_video_frame_count"] == 21
 
 
-def test_a_game_of_ours_can_be_written_as_recordings(tmp_path: Path, numbers: Tell) -> None:
-    """`write_recording` takes frames, decoded actions and rewards; `lead` frames stand in front."""
+def test_a_game_can_be_written_as_recordings(tmp_path: Path, numbers: Tell) -> None:
+    """`write_recording` takes frames, decoded actions and rewards; `lead` frames come first."""
     chosen = np.array([[1], [9], [10], [0]])
     frames = np.stack([np.full((16, 16, 3), 10 + 6 * n, np.uint8) for n in range(5)])
     folder = tmp_path / "treechop" / "v4_ours-0_0-4"
@@ -302,7 +305,7 @@ def test_a_game_of_ours_can_be_written_as_recordings(tmp_path: Path, numbers: Te
         write_recording(folder, frames[1:], {}, np.zeros(4))
 
 
-def test_without_pyav_it_says_what_to_install(recording: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyav_gives_the_install_command(recording: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """The missing package and its extra are named."""
     game = recording()
     monkeypatch.setitem(sys.modules, "av", None)

@@ -1,4 +1,4 @@
-"""NPZ files as streams: rows where they are asked for, no pickles, nothing half-written."""
+"""NPZ files as streams: only requested rows are read, no pickles, atomic writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.demos.importers.npz_stream import Archive, write_npz
+from slipstream.demos.importers.npz_stream import NpzFile, write_npz
 from slipstream.errors import DemoError
 
 RANDOM = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def test_rows_are_those_of_numpy(tmp_path: Path, save: object) -> None:
     """Any rows of any array, in any order, are what numpy reads."""
     file = tmp_path / "a.npz"
     save(file, **ARRAYS)  # type: ignore[operator]
-    with Archive(file) as archive:
+    with NpzFile(file) as archive:
         assert archive.names == list(ARRAYS)
         for name, array in ARRAYS.items():
             np.testing.assert_array_equal(archive.read(name), array)
@@ -44,30 +44,30 @@ def test_objects_are_refused_by_name(tmp_path: Path) -> None:
     """Pickled members are never loaded; the others of the same file can be read."""
     file = tmp_path / "a.npz"
     np.savez(file, obs=np.zeros(3), infos=np.array([{"x": 1}, None], object))
-    with Archive(file) as archive:
-        assert archive.pickled("infos") and not archive.pickled("obs")
+    with NpzFile(file) as archive:
+        assert archive.is_pickled("infos") and not archive.is_pickled("obs")
         with pytest.raises(DemoError, match=r"`infos` in .*a\.npz holds pickled Python objects, which are not loaded"):
             archive.read("infos")
         assert archive.read("obs").tolist() == [0, 0, 0]
 
 
 def test_missing_and_damaged_members_are_named(tmp_path: Path) -> None:
-    """A member that is not there, a file that is none, and one that was cut off are errors about that file."""
+    """A missing array, a file that is not a zip, and a truncated file raise errors that name the file."""
     file = tmp_path / "a.npz"
     np.savez(file, obs=np.arange(1000.0))
-    with Archive(file) as archive, pytest.raises(DemoError, match=r"a\.npz has no `acts`") as caught:
+    with NpzFile(file) as archive, pytest.raises(DemoError, match=r"a\.npz has no `acts`") as caught:
         archive.read("acts")
     assert caught.value.hint == "it has: obs"
     data = bytearray(file.read_bytes())
     data[500:520] = bytes(20)
     file.write_bytes(data)
-    with Archive(file) as archive, pytest.raises(DemoError, match=r"a\.npz cannot be read: Bad CRC-32"):
+    with NpzFile(file) as archive, pytest.raises(DemoError, match=r"a\.npz cannot be read: Bad CRC-32"):
         archive.read("obs")
     file.write_bytes(b"nothing")
     with pytest.raises(DemoError, match=r"a\.npz cannot be read: File is not a zip file"):
-        Archive(file)
+        NpzFile(file)
     with pytest.raises(DemoError, match=r"b\.npz cannot be read: .*No such file"):
-        Archive(tmp_path / "b.npz")
+        NpzFile(tmp_path / "b.npz")
 
 
 def test_what_is_written_in_blocks_is_read_by_numpy(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_threads_open_archives_at_once(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **dict.fromkeys(names, np.arange(3)))
 
     def read(_: int) -> list[int]:
-        with Archive(tmp_path / "a.npz") as archive:
+        with NpzFile(tmp_path / "a.npz") as archive:
             return [len(archive[name]) for name in names]
 
     def hand_over(phase: str, info: dict[str, int]) -> None:

@@ -56,7 +56,7 @@ def joined(space: Any, each: list[Any]) -> Any:
 def test_actions_are_undone_by_the_environments_decoder(space: Any) -> None:
     """What the env's adapter decodes from an encoded action is the action."""
     tree, each = drawn(space, 7)
-    found = Codec(spaces.Box(-1, 1, (2,)), space, "x", RULES).actions(tree, 7)
+    found = Codec(spaces.Box(-1, 1, (2,)), space, "x", RULES).encode_actions(tree, 7)
     assert found.ndim == 2
     for one, two in zip(action_decoder(space)(found), each, strict=True):
         np.testing.assert_equal(one, two)
@@ -67,7 +67,7 @@ def test_rows_are_those_of_the_environments_encoder(space: Any) -> None:
     """Every row is bit by bit what the env's adapter would have written."""
     tree, each = drawn(space, 5)
     codec = Codec(space, spaces.Discrete(2), "x", RULES)
-    rows, write = codec.rows(tree, 5), obs_encoder(space)
+    rows, write = codec.encode_obs(tree, 5), obs_encoder(space)
     for number, one in enumerate(each):
         row = np.zeros(codec.obs.width, codec.obs.dtype)
         if write is None:
@@ -78,13 +78,13 @@ def test_rows_are_those_of_the_environments_encoder(space: Any) -> None:
 
 
 def test_values_that_do_not_fit_are_errors() -> None:
-    """Actions out of range, of another number, and spaces that nothing here reads are said."""
+    """Actions out of range, wrong counts and unsupported spaces raise errors."""
     codec = Codec(spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3]), "x", RULES)
     with pytest.raises(DemoError, match="The action 3 at step 1 is not one of 3 options"):
-        codec.actions(np.array([[1, 2], [1, 3]]), 2)
+        codec.encode_actions(np.array([[1, 2], [1, 3]]), 2)
     with pytest.raises(DemoError, match="Actions have 3 parts, not 2"):
-        Codec(spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2), "x", RULES).actions(np.zeros((2, 3), int), 2)
+        Codec(spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2), "x", RULES).encode_actions(np.zeros((2, 3), int), 2)
     with pytest.raises(DemoError, match="There are 4 observations, not 3"):
-        codec.rows(np.zeros((4, 2)), 3)
-    with pytest.raises(DemoError, match="The observations of `x` are a Text, which no policy here can read"):
+        codec.encode_obs(np.zeros((4, 2)), 3)
+    with pytest.raises(DemoError, match="The observations of `x` are a Text, which is not supported"):
         Codec(spaces.Text(5), spaces.Discrete(2), "x", RULES)

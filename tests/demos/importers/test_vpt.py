@@ -40,7 +40,7 @@ def pressed(actions: dict[str, Array], step: int) -> set[str]:
 
 
 def test_frames_and_lines_go_together(segment: Write, vpt_line: Line, tmp_path: Path, numbers: Any) -> None:
-    """N frames and lines make N - 1 steps: frame i is seen when line i is done."""
+    """N frames and lines make N - 1 steps: frame i is the observation of action i."""
     lines = [vpt_line(n, mouse={"dx": float(n)}) for n in range(12)]
     demos = brought(segment(lines), tmp_path / "out")
     assert numbers(pov(demos)) == list(range(12))
@@ -58,12 +58,22 @@ def test_the_camera_is_in_floats(vpt_line: Line) -> None:
 
 
 def test_every_key_and_button(vpt_line: Line) -> None:
-    """Keys and mouse buttons become the names that the game knows; others are not looked at."""
+    """Keys and mouse buttons are mapped to the names of the game's buttons; others are ignored."""
     keys = {
-        "w": "forward", "s": "back", "a": "left", "d": "right", "space": "jump", "left.shift": "sneak",
-        "left.control": "sprint", "q": "drop", "e": "inventory", "f": "swapHands", "escape": "ESC", "1": "hotbar.1",
+        "w": "forward",
+        "s": "back",
+        "a": "left",
+        "d": "right",
+        "space": "jump",
+        "left.shift": "sneak",
+        "left.control": "sprint",
+        "q": "drop",
+        "e": "inventory",
+        "f": "swapHands",
+        "escape": "ESC",
+        "1": "hotbar.1",
         "9": "hotbar.9",
-    }  # fmt: skip
+    }
     lines = [vpt_line(n, keyboard={"keys": [f"key.keyboard.{key}", "key.keyboard.f3"]}) for n, key in enumerate(keys)]
     lines += [vpt_line(20 + button, mouse={"buttons": [button, 7], "newButtons": [button]}) for button in range(3)]
     actions = read_actions(lines)
@@ -112,7 +122,7 @@ def test_full_and_tables(segment: Write, vpt_line: Line, tmp_path: Path) -> None
 
 
 def test_lines_and_frames_that_do_not_match(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
-    """A line without a frame, and a last line that was cut off, end the episode; many are said."""
+    """A line without a frame, or a truncated last line, ends the episode; many such lines give a note."""
     lines = [vpt_line(n) for n in range(12)]
     place = segment(lines, "a", frames=11)
     segment(lines, "b", tail='{"mouse": {"x": 3.0, "y"')
@@ -124,7 +134,7 @@ def test_lines_and_frames_that_do_not_match(segment: Write, vpt_line: Line, tmp_
 
 
 def test_bad_recordings_are_named(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
-    """A broken line in the middle, a video without lines and one that nobody can decode are listed."""
+    """A broken line in the middle, a video without lines and an undecodable video are listed."""
     lines = [vpt_line(n) for n in range(8)]
     place = segment(lines, "good")
     broken = segment(lines, "broken") / "broken.jsonl"
@@ -149,7 +159,7 @@ def test_lines_that_are_no_recording(tmp_path: Path, vpt_line: Line) -> None:
 
 
 def test_an_index_names_recordings(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
-    """An index file picks what it names, wherever it lies below; what is not here is said."""
+    """An index file selects recordings in any subfolder; missing ones give a note."""
     lines = [vpt_line(n) for n in range(5)]
     place = segment(lines, "8.0/one")
     segment(lines, "two")
@@ -160,12 +170,12 @@ def test_an_index_names_recordings(segment: Write, vpt_line: Line, tmp_path: Pat
     )
     facts = ingest(vpt_source(index, adapter=SMALL), tmp_path / "out")
     assert facts["episodes"] == 2
-    assert facts["notes"] == [f"1 of 3 recordings that {index} names are not here"]
+    assert facts["notes"] == [f"1 of 3 recordings listed in {index} are missing"]
     assert Demos.open(tmp_path / "out").shards[0].origin["worker"]["episodes"][0] == "8.0/one"
 
 
 def test_the_cursor_is_drawn_where_a_window_is_open(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
-    """An arrow stands where the mouse is, in units of a window 720 high, and is cut off at the edge."""
+    """The tip of the arrow is at the mouse, in coordinates of a window 720 high, and it is clipped at the edge."""
     frame = np.full((72, 128, 3), 100, np.uint8)
     draw_cursor(frame, 640.0, 360.0)
     assert frame[36, 64].tolist() == [0, 0, 0] and frame[40, 66].tolist() == [255, 255, 255]
@@ -182,12 +192,12 @@ def test_the_cursor_is_drawn_where_a_window_is_open(segment: Write, vpt_line: Li
 
 
 def test_the_usual_size_is_what_vpt_sees(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
-    """Frames become 128x128 unless another size is said."""
+    """Frames are resized to 128x128 by default."""
     ingest(vpt_source(segment([vpt_line(n) for n in range(3)])), tmp_path / "out")
     assert Demos.open(tmp_path / "out").schema.obs.fields[0].shape == (128, 128, 3)
 
 
 def test_a_folder_without_recordings(tmp_path: Path) -> None:
     """An empty folder is an error."""
-    with pytest.raises(DemoError, match=r"leads to no recording: no \.mp4 with a \.jsonl beside it"):
+    with pytest.raises(DemoError, match=r"has no recording \(an \.mp4 with a \.jsonl beside it\)"):
         vpt_source(tmp_path)

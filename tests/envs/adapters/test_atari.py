@@ -1,4 +1,4 @@
-"""Atari by ALE: rows as the contract wants them, chance from seeds, and errors that say what to do."""
+"""Atari by ALE: rows, seeds, and errors with hints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_games_follow_from_their_seeds_alone() -> None:
     part.close()
 
 
-def test_frames_are_stacked_bytes_and_a_step_can_be_begun() -> None:
+def test_frames_are_stacked_bytes_and_steps_are_asynchronous() -> None:
     """Each row holds the four newest frames, oldest first: those of one step are seen again in the next."""
     vector = make_vector(EnvChoice("atari:Pong", EnvSettings(options={"threads": 1})), 2)
     assert isinstance(vector, Stepper) and vector.spec.own_threads
@@ -58,8 +58,8 @@ def test_frames_are_stacked_bytes_and_a_step_can_be_begun() -> None:
     vector.close()
 
 
-def test_an_end_is_told_in_its_own_step() -> None:
-    """Where a game ends by its limit of frames, the next has begun, and its last frames are told; no reward is lost."""
+def test_episodes_end_and_reset_in_the_same_step() -> None:
+    """When a game reaches its frame limit, the next one starts and the final frames are kept; no reward is lost."""
     vector = Atari("Pong", 2, options={"threads": 1, "max_num_frames_per_episode": 200, "noop_max": 0})
     kept = play(vector, 120)
     ended = [t for t, rows in enumerate(kept) if rows["truncated"].any()]
@@ -74,8 +74,8 @@ def test_an_end_is_told_in_its_own_step() -> None:
     vector.close()
 
 
-def test_one_game_can_be_begun_anew() -> None:
-    """The others stay where they are, and the same seed begins the same game."""
+def test_one_game_can_be_reset() -> None:
+    """The other games are unchanged, and the same seed starts the same game."""
     vector = Atari("Pong", 2, seed=1, options={"threads": 1})
     rows = empty_rows(vector.spec, 2)
     vector.reset(rows)
@@ -91,7 +91,7 @@ def test_one_game_can_be_begun_anew() -> None:
     vector.close()
 
 
-def test_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """An option that ALE does not have, and a missing package."""
     with pytest.raises(ConfigError, match=r"`env\.options` of atari:Pong: .*frame_stack"):
         Atari("Pong", 1, options={"frame_stack": 2})

@@ -1,4 +1,4 @@
-"""EnvPool: rows as the contract wants them, chance from seeds, players in turn, and errors that say what to do."""
+"""EnvPool: rows, seeds, turns, and errors with hints."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import EnvError
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is large, so no extra brings it by chance."""
-    from slipstream.envs.adapters.envpool import open_pool
+def test_a_missing_package_gives_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra that installs EnvPool."""
+    from slipstream.envs.adapters.envpool import make_pool
 
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(EnvError, match="`envpool:CartPole-v1` needs EnvPool") as caught:
-        open_pool("CartPole-v1", [1], {})
+        make_pool("CartPole-v1", [1], {})
     assert caught.value.hint.startswith('pip install "slipstream[envpool]"')
 
 
 def test_any_of_its_games_may_be_named() -> None:
-    """Which there are the package knows; those listed are examples."""
+    """Any game of the package is accepted; the listed ones are examples."""
     assert parse("envpool:Ant-v4")[1] == "Ant-v4" and parse("envpool")[1] == "CartPole-v1"
 
 
@@ -33,7 +33,7 @@ class TestGames:
 
     @pytest.fixture(autouse=True)
     def installed(self) -> None:
-        """Skip where it is not."""
+        """Skip if the package is not installed."""
         pytest.importorskip("envpool", reason="needs envpool, which is too large for the development tools")
 
     def made(self, name: str, envs: int, **more: Any) -> Any:
@@ -52,7 +52,7 @@ class TestGames:
             kept.append({name: array.copy() for name, array in vars(rows).items()})
         return kept
 
-    def test_an_end_is_told_in_its_own_step_and_no_step_is_lost(self) -> None:
+    def test_episodes_end_and_reset_in_the_same_step(self) -> None:
         """CartPole pays 1 in every step; a limit truncates; the next observation is of another episode."""
         vector = self.made("CartPole-v1", 3, options={"max_episode_steps": 6})
         kept = self.play(vector, 20)
@@ -67,7 +67,7 @@ class TestGames:
         vector.close()
 
     def test_games_follow_from_their_seeds_alone(self) -> None:
-        """Whatever the split, env i plays the same game; a seed of its own begins the same one anywhere."""
+        """Env i plays the same game for any split; a given seed starts the same game in any env."""
         whole, part = self.made("CartPole-v1", 4, seed=3), self.made("CartPole-v1", 2, first=2, seed=3)
         one, two = self.play(whole, 40), self.play(part, 40)
         assert any(rows["terminated"].any() for rows in one)

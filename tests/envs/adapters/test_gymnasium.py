@@ -40,7 +40,7 @@ def test_the_spec_is_read_off_the_spaces() -> None:
 
 
 def test_masks_are_noticed() -> None:
-    """An env with `action_masks` is masked, through wrappers too."""
+    """An env with `action_masks` is masked, also behind wrappers."""
     assert adapter.spec_of(ToyEnv("masked"), "x").action.masked
     assert adapter.spec_of(TimeLimit(ToyEnv("masked"), 5), "x").action.masked
     assert not adapter.spec_of(ToyEnv(), "x").action.masked
@@ -62,12 +62,12 @@ def test_an_env_that_is_not_registered() -> None:
 
 
 def test_an_env_that_cannot_be_made() -> None:
-    """What the maker says is passed on: a wrong option, a missing package."""
+    """The original error is passed on: a wrong option, a missing package."""
     with pytest.raises(EnvError) as caught:
         adapter.make("CartPole-v1", {"no_such_option": 1})
     assert str(caught.value).startswith("The environment `CartPole-v1` could not be made: ")
     assert "no_such_option" in str(caught.value)
-    assert caught.value.hint == "install what it needs, or check env.options"
+    assert "env.options" in caught.value.hint
 
 
 def test_checking_wrappers_are_taken_off_and_the_limit_is_kept() -> None:
@@ -99,10 +99,8 @@ def test_an_id_never_imports_a_module() -> None:
     """`module:Id` would make Gymnasium import the module; it is refused before that, with the flag to use instead."""
     with pytest.raises(EnvError) as caught:
         adapter.make("antigravity:Any-v0", {})
-    assert str(caught.value) == (
-        "`gymnasium:antigravity:Any-v0` names a module to import, which only a flag may do.\n"
-        "hint: write gymnasium:Any-v0 --import antigravity"
-    )
+    assert "`gymnasium:antigravity:Any-v0`" in caught.value.message
+    assert caught.value.hint == "write gymnasium:Any-v0 --import antigravity"
     assert "antigravity" not in sys.modules
 
 
@@ -146,8 +144,8 @@ class Old:
         return np.ones(3)
 
 
-def test_environments_of_old_are_adopted() -> None:
-    """Four things become five, a seed goes where it went, and spaces are told by what they have."""
+def test_old_gym_environments_are_converted() -> None:
+    """Four values become five, a seed is passed on, and spaces are converted by their attributes."""
     env = adapter.make_env(Old())
     assert env.observation_space == spaces.Box(0, 255, (9, 9, 3), np.uint8) and env.action_space == spaces.Discrete(3)
     obs, info = env.reset(seed=4)
@@ -160,24 +158,30 @@ def test_environments_of_old_are_adopted() -> None:
     assert adapter.mask_of(env) is not None
     env.close()
     fields = {"a": Old.Choice(2), "b": SimpleNamespace(spaces=[SimpleNamespace(nvec=[2, 3]), Old.Choice(4)])}
-    adopted = adapter._adopt(SimpleNamespace(spaces=fields))
+    adopted = adapter._convert_space(SimpleNamespace(spaces=fields))
     inner = spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Discrete(4)])
     assert adopted == spaces.Dict({"a": spaces.Discrete(2), "b": inner})
-    with pytest.raises(EnvError, match="no knowing what a space of the class object holds"):
-        adapter._adopt(object())
+    with pytest.raises(EnvError, match="Spaces of the class object are not supported"):
+        adapter._convert_space(object())
 
 
-def test_an_environment_of_old_trains(tmp_path: Path) -> None:
+def test_an_old_gym_environment_trains(tmp_path: Path) -> None:
     """All the way, in worker processes too."""
     for collector in ("local", "actors"):
         run = ss.train(
-            Old, steps=256, run=tmp_path / collector, preset="smoke", plan__collector=collector, plan__envs=4,
-            plan__workers=2, ppo__rollout=16,
-        )  # fmt: skip
+            Old,
+            steps=256,
+            run=tmp_path / collector,
+            preset="smoke",
+            plan__collector=collector,
+            plan__envs=4,
+            plan__workers=2,
+            ppo__rollout=16,
+        )
         assert run.facts["steps"] >= 256
 
 
-def test_wrappers_are_put_around_by_name() -> None:
+def test_wrappers_are_applied_by_name() -> None:
     """The first named is innermost, arguments are theirs, and the time limit is kept outside."""
     given = ("FlattenObservation", {"ClipReward": {"min_reward": 0.0, "max_reward": 0.5}})
     choice = EnvChoice("gymnasium:CartPole-v1", env=EnvSettings(wrappers=given, options={"max_episode_steps": 20}))
@@ -200,11 +204,11 @@ def test_wrappers_are_put_around_by_name() -> None:
     [
         ("FlattenObservations", "no wrapper `FlattenObservations`. Did you mean `FlattenObservation`"),
         ("os.system", "no wrapper `os.system`"),
-        ({"ClipReward": {"lowest": 1}}, "ClipReward cannot be put around it: .*lowest"),
-        ("FrameStackObservation", "FrameStackObservation cannot be put around it: .*stack_size"),
+        ({"ClipReward": {"lowest": 1}}, "ClipReward cannot be applied: .*lowest"),
+        ("FrameStackObservation", "FrameStackObservation cannot be applied: .*stack_size"),
     ],
 )
 def test_wrappers_that_cannot_be(given: Any, message: str) -> None:
-    """A name that is none of Gymnasium's and arguments that do not fit are told, and nothing is imported."""
+    """A name that is not a Gymnasium wrapper and wrong arguments are errors, and nothing is imported."""
     with pytest.raises(ConfigError, match=message):
         adapter.wrap(ToyEnv(), [given])

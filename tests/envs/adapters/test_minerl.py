@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import slipstream
 from slipstream.contracts import empty_rows
-from slipstream.envs.adapters.minerl import Live
+from slipstream.envs.adapters.minerl import MineRLEnv
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.treechop.game import Treechop
 from slipstream.envs.treechop.minerl_api import MineRLTreechop
@@ -23,7 +23,9 @@ from slipstream.vector.make import make_vector
 
 def test_rows_of_a_live_game_are_those_of_the_built_in_one() -> None:
     """Through the old API, the adapter and a serial vector: the same observations, rewards and ends as natively."""
-    live = make_vector(EnvChoice("python:live", factory=lambda: Live(MineRLTreechop(seconds=1.0, scalars=True))), 1)
+    live = make_vector(
+        EnvChoice("python:live", factory=lambda: MineRLEnv(MineRLTreechop(seconds=1.0, scalars=True))), 1
+    )
     native = Treechop(1, limit_seconds=1.0, options={"scalars": True})
     assert live.spec.obs == native.spec.obs and live.spec.action == native.spec.action
     ours, theirs = empty_rows(native.spec, 1), empty_rows(live.spec, 1)
@@ -43,9 +45,9 @@ def test_rows_of_a_live_game_are_those_of_the_built_in_one() -> None:
 
 
 def test_frames_are_shrunk_grey_and_stacked_as_imported_ones() -> None:
-    """What stands in a stack is what the frame adapter makes of the episode's frames."""
+    """A stack holds the frames of the episode after the frame adapter."""
     adapter = FrameAdapter((32, 32), grey=True, stack=3)
-    env, plain = Live(MineRLTreechop(seed=2), adapter=adapter), MineRLTreechop(seed=2)
+    env, plain = MineRLEnv(MineRLTreechop(seed=2), adapter=adapter), MineRLTreechop(seed=2)
     frames, seen = [plain.reset()["pov"]], [env.reset()[0]["pov"]]
     for _ in range(4):
         frames.append(plain.step({"camera": np.array([0.0, 15.0])})[0]["pov"])
@@ -55,7 +57,7 @@ def test_frames_are_shrunk_grey_and_stacked_as_imported_ones() -> None:
 
 
 class Workshop:
-    """A game of MineRL's kind with words, in what is seen and what is done, and Gymnasium's five things."""
+    """A game with MineRL's API, with strings in observations and actions, and five values from `step`."""
 
     class Words(spaces.Discrete):
         """An enumeration as MineRL's spaces have it."""
@@ -74,11 +76,11 @@ class Workshop:
         self.action_space = spaces.Dict(buttons | {"camera": camera, "craft": self.Words("none", "planks")})
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin."""
+        """Start a game."""
         return self._see("air"), {}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Note what was done."""
+        """Record the action."""
         self.taken.append(action)
         return self._see("iron_axe"), 1.0, False, True, {}
 
@@ -86,17 +88,17 @@ class Workshop:
         return {"pov": np.zeros((8, 8, 3), np.uint8), "equipped_items": {"mainhand": {"type": word}}}
 
 
-def test_words_are_one_hot_and_what_is_not_chosen_is_not_done() -> None:
-    """Buttons that a game has not are not given to it; its words are choices of a full map, and none by a table."""
+def test_strings_are_one_hot_and_missing_buttons_are_null() -> None:
+    """Buttons that the game does not have are not passed on; its strings are parts of the full map only."""
     game = Workshop()
-    env = Live(game)
+    env = MineRLEnv(game)
     assert env.reset()[0]["equipped_items/mainhand/type"].tolist() == [0, 1, 0]
     obs, reward, terminated, truncated, _ = env.step(9)  # attack + forward
     assert obs["equipped_items/mainhand/type"].tolist() == [0, 0, 1] and (reward, terminated, truncated) == (1, 0, 1)
     (done,) = game.taken
     assert set(done) == {"attack", "forward", "use", "camera", "craft"} and done["craft"] == "none"
     assert done["attack"] == done["forward"] == 1 and done["use"] == 0 and done["camera"].tolist() == [0, 0]
-    full = Live(game, actions="full")
+    full = MineRLEnv(game, actions="full")
     action = np.zeros(full.map.spec.parts, np.int64)
     action[-3:] = 1, 5, 5  # craft planks, the camera at rest
     full.reset()
@@ -107,8 +109,8 @@ def test_words_are_one_hot_and_what_is_not_chosen_is_not_done() -> None:
 def test_an_env_without_the_api_is_refused() -> None:
     """With what it has and what it would need."""
     env = type("Other", (), {"observation_space": spaces.Discrete(2), "action_space": spaces.Discrete(2)})()
-    with pytest.raises(EnvError, match="has not MineRL's API"):
-        Live(env)
+    with pytest.raises(EnvError, match="does not have MineRL's API"):
+        MineRLEnv(env)
 
 
 @pytest.mark.parametrize("name", ["minerl:MineRLTreechop-v0", "minecraft:MineRLTreechop-v0"])
@@ -116,7 +118,7 @@ def test_without_the_package_one_clear_message(name: str) -> None:
     """Why it cannot be installed, and what works instead."""
     with pytest.raises(EnvError) as caught:
         make_vector(EnvChoice(name), 1)
-    assert "cannot be installed by pip" in caught.value.message
+    assert "pip cannot install minerl" in caught.value.message
     assert "treechop" in caught.value.hint and "slipstream demos import minerl" in caught.value.hint
 
 
@@ -130,9 +132,21 @@ def test_unknown_options_are_named() -> None:
 def test_a_live_game_with_numbers_and_memory_is_trained(tmp_path: Path) -> None:
     """PPO learns on pixels and scalars with an LSTM, from a game that has only MineRL's API."""
     run = slipstream.train(
-        lambda: Live(MineRLTreechop(seconds=2.0, scalars=True)), steps=256, run=tmp_path / "run",
-        policy__memory="lstm", policy__memory_size=16, policy__hidden=(16,), policy__features=16, plan__envs=2,
-        plan__collector="local", ppo__rollout=32, ppo__minibatch=64, ppo__epochs=1, policy__sequence=8,
-        every__evaluate=0, evaluation__final_games=1, evaluation__envs=1,
-    )  # fmt: skip
+        lambda: MineRLEnv(MineRLTreechop(seconds=2.0, scalars=True)),
+        steps=256,
+        run=tmp_path / "run",
+        policy__memory="lstm",
+        policy__memory_size=16,
+        policy__hidden=(16,),
+        policy__features=16,
+        plan__envs=2,
+        plan__collector="local",
+        ppo__rollout=32,
+        ppo__minibatch=64,
+        ppo__epochs=1,
+        policy__sequence=8,
+        every__evaluate=0,
+        evaluation__final_games=1,
+        evaluation__envs=1,
+    )
     assert run.facts["steps"] >= 256

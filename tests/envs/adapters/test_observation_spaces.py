@@ -1,4 +1,4 @@
-"""Observation spaces as rows: which field each leaf becomes, what stands in it, and what is refused."""
+"""Observation spaces as rows: the field of each leaf, its values, and unsupported spaces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from slipstream.contracts import Array, ObsField, ObsSpec, vector_obs
 from slipstream.envs.adapters.observation_spaces import batch_encoder, leaves, list_encoder, obs_encoder, obs_spec
 from slipstream.errors import EnvError
 
-READ = "which no policy here can read.\nhint: turn it into numbers (gymnasium.wrappers.TransformObservation), or leave "
-READ += "it out (FilterObservation)"
+UNSUPPORTED = "which is not supported.\nhint: convert it to numbers (gymnasium.wrappers.TransformObservation), "
+UNSUPPORTED += "or remove it (FilterObservation)"
 NESTED = spaces.Dict(
     OrderedDict(
         frame=spaces.Box(0, 255, (8, 9, 3), np.uint8),
@@ -86,7 +86,7 @@ def test_numbers_and_choices_are_one_vector(space: Any, size: int) -> None:
     ],
 )
 def test_bytes_are_images_or_tokens_by_their_shape(shape: tuple[int, ...], kind: Any, as_field: Any) -> None:
-    """Images become height, width, channels wherever the channels stand; lists of three bytes are tokens."""
+    """Images become height, width, channels for any position of the channels; lists of three bytes are tokens."""
     assert obs_spec(pixels(*shape), "x") == ObsSpec((ObsField("", kind, as_field),))
 
 
@@ -103,13 +103,15 @@ def test_leaves_are_named_by_their_path_and_vectors_stand_first() -> None:
 
 
 def test_a_nested_observation_is_written_field_by_field() -> None:
-    """Every leaf stands in its own bytes of the row, and nothing of what was there before is left."""
+    """Every leaf is written into its own bytes of the row and overwrites old values."""
     frame = np.arange(216, dtype=np.uint8).reshape(8, 9, 3)
     seen = np.array([[1, 2, 3], [255, 0, 0]], np.uint8)
     obs = {
-        "frame": frame, "self": (2, np.array([[1.5, -2.0], [3.0, 4.0]])), "seen": seen,
+        "frame": frame,
+        "self": (2, np.array([[1.5, -2.0], [3.0, 4.0]])),
+        "seen": seen,
         "flags": {"on": np.array([0, 1], np.int8), "mode": np.array([6, 2])},
-    }  # fmt: skip
+    }
     row, spec = encoded(NESTED, obs), obs_spec(NESTED, "x")
     assert row.dtype == np.uint8 and row.shape == (288,), "56 + 216 + 6 = 278 bytes, in whole 16s"
     found = spec.split(row)
@@ -172,7 +174,7 @@ def random_space(random: np.random.Generator, depth: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_leaf_of_any_nesting_can_be_read_back(seed: int) -> None:
-    """What stands in a row is what the env said: one-hot choices, flat numbers, images with channels last."""
+    """A row holds the observation: one-hot discrete values, flat numbers, images with channels last."""
     random = np.random.default_rng(seed)
     space = random_space(random, 3)
     space.seed(seed)
@@ -198,32 +200,32 @@ def test_every_leaf_of_any_nesting_can_be_read_back(seed: int) -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Text(5), f"The observations of `mine` are a Text, {READ}"),
-        (spaces.Sequence(spaces.Discrete(2)), f"The observations of `mine` are a Sequence, {READ}"),
+        (spaces.Text(5), f"The observations of `mine` are a Text, {UNSUPPORTED}"),
+        (spaces.Sequence(spaces.Discrete(2)), f"The observations of `mine` are a Sequence, {UNSUPPORTED}"),
         (
             spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Discrete(2), spaces.Text(5)))}),
-            f"The observation `b/1` of `mine` is a Text, {READ}",
+            f"The observation `b/1` of `mine` is a Text, {UNSUPPORTED}",
         ),
         (
             spaces.Dict({"map": spaces.Graph(spaces.Box(0, 1, (2,)), None)}),
-            f"The observation `map` of `mine` is a Graph, {READ}",
+            f"The observation `map` of `mine` is a Graph, {UNSUPPORTED}",
         ),
         (
             spaces.Tuple((spaces.OneOf((spaces.Discrete(2), spaces.Discrete(3))), spaces.Text(3))),
-            f"The observation `0` of `mine` is a OneOf, {READ}",
+            f"The observation `0` of `mine` is a OneOf, {UNSUPPORTED}",
         ),
         (
             spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})}),
-            "Two observations of `mine` are called `a/b`.\nhint: give one of them another key",
+            "Two observations of `mine` are named `a/b`.\nhint: rename one of them",
         ),
         (
             spaces.Dict({}),
-            "The observations of `mine` hold nothing.\nhint: give its observation_space at least one number",
+            "The observation space of `mine` is empty.\nhint: give its observation_space at least one number",
         ),
     ],
 )
-def test_what_no_policy_can_read_is_refused(space: Any, message: str) -> None:
-    """The first leaf that cannot be used is named with its path and kind, and what to do about it."""
+def test_unsupported_observation_spaces_are_refused(space: Any, message: str) -> None:
+    """The error names the first unsupported leaf by its path and kind, with a hint."""
     with pytest.raises(EnvError) as caught:
         obs_spec(space, "mine")
     assert str(caught.value) == message
@@ -236,7 +238,7 @@ def test_a_box_of_a_strange_dtype_is_refused() -> None:
     space.dtype = np.dtype(np.complex64)  # type: ignore[assignment]
     with pytest.raises(EnvError) as caught:
         obs_spec(spaces.Dict({"phase": space}), "mine")
-    assert str(caught.value) == f"The observation `phase` of `mine` is a Box of complex64, {READ}"
+    assert str(caught.value) == f"The observation `phase` of `mine` is a Box of complex64, {UNSUPPORTED}"
 
 
 @pytest.mark.parametrize("obs", [{"a": 3, "b": np.zeros(2)}, {"a": -1, "b": np.zeros(2)}])
@@ -250,7 +252,7 @@ def test_a_choice_that_does_not_exist_never_reaches_a_neighbour(obs: Any) -> Non
 
 
 def test_a_batch_is_written_as_its_observations_are_one_by_one() -> None:
-    """Every kind of leaf, nested, as a vector env batches it."""
+    """All leaves, nested, as a vector env batches them."""
     space = spaces.Dict(
         {
             "pick": spaces.Discrete(5, start=-2),

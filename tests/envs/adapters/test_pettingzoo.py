@@ -1,4 +1,4 @@
-"""PettingZoo's games as rows: turns, masks, rewards, ends and sides, against the games themselves."""
+"""PettingZoo games as rows: turns, masks, rewards, ends and teams, compared with the games themselves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from slipstream.vector.make import make_vector, spread_vector
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')
 pytest.importorskip("mpe2", reason='needs mpe2 (pip install "slipstream[pettingzoo]")')
 
-from slipstream.envs.adapters.pettingzoo import find
+from slipstream.envs.adapters.pettingzoo import find_module
 
 
 def begin(name: str, envs: int = 1, **more: Any) -> tuple[Vector, Rows]:
-    """Games that stand at their first position."""
+    """Games at their first position."""
     vector = make_vector(EnvChoice(f"pettingzoo:{name}", **more), envs)
     rows = empty_rows(vector.spec, envs)
     vector.reset(rows)
@@ -31,7 +31,7 @@ def begin(name: str, envs: int = 1, **more: Any) -> tuple[Vector, Rows]:
 
 
 def put(vector: Vector, rows: Rows, column: int) -> None:
-    """Let whoever's turn it is play a column, and nobody else anything that counts."""
+    """Let the player to move play a column; the other actions are ignored."""
     action = np.full((len(rows.reward), 1), 99, np.int32)
     action[rows.active > 0] = column
     vector.step(action, rows)
@@ -53,7 +53,7 @@ def test_players_take_turns() -> None:
 
 
 def test_a_game_is_won() -> None:
-    """Both rows end together, each with its own reward and outcome, and the next game begins in the same step."""
+    """Both rows end together, each with its own reward and outcome, and the next game starts in the same step."""
     vector, rows = begin("connect_four")
     for column in (0, 6, 0, 6, 0, 6):
         put(vector, rows, column)
@@ -66,7 +66,7 @@ def test_a_game_is_won() -> None:
 
 
 def test_a_game_is_drawn() -> None:
-    """A full board that nobody has won."""
+    """A full board without a winner is a draw."""
     vector, rows = begin("tictactoe")
     for square in (0, 1, 2, 4, 3, 5, 7, 6, 8):
         assert not rows.terminated.any()
@@ -76,9 +76,9 @@ def test_a_game_is_drawn() -> None:
 
 
 def test_all_at_once() -> None:
-    """In simple_tag three chase one: two sides, observations of different lengths in one layout, kinds told apart."""
+    """simple_tag has two teams, observations of different lengths in one layout, and a one-hot of the player type."""
     vector, rows = begin("simple_tag", 2)
-    module = find("simple_tag")
+    module = find_module("simple_tag")
     game = module.parallel_env()
     seeds = vector.seeds()
     seen, _ = game.reset(seed=int(seeds[0]))

@@ -1,4 +1,4 @@
-"""RLGym's environments as rows: agents, sides, ends, winners, what cannot be read; and the real ones if installed."""
+"""RLGym environments as rows: agents, teams, ends, winners and errors; the real package if it is installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Duel:
         return self._space
 
     def reset(self) -> dict[str, Any]:
-        """Begin; the second car of each team stays away from every other game."""
+        """Start a game; the second car of each team is absent in every other game."""
         self._games += 1
         pairs = 2 if self._games % 2 else 1
         self.agents = [f"{team}-{k}" for k in range(pairs) for team in ("blue", "orange")]
@@ -66,7 +66,7 @@ class Duel:
 
 
 def begin(envs: int = 1, **more: Any) -> tuple[Vector, Rows]:
-    """Games that have just begun."""
+    """Games that have just started."""
     vector = make_vector(EnvChoice("python:duel", factory=lambda: Duel(**more)), envs)
     rows = empty_rows(vector.spec, envs)
     vector.reset(rows)
@@ -79,7 +79,7 @@ def press(*acts: int) -> Any:
 
 
 def test_agents_are_rows_and_teams_sides() -> None:
-    """Agents stand side by side by team, whatever order the env has them in; those who are away are not active."""
+    """Rows are sorted by team, whatever the order of the env; absent agents are inactive."""
     vector, rows = begin()
     assert vector.spec.teams == (0, 0, 1, 1) and vector.spec.competitive
     assert vector.spec.action.sizes == (2,) and vector.spec.obs.width == 3
@@ -90,7 +90,7 @@ def test_agents_are_rows_and_teams_sides() -> None:
 
 
 def test_a_goal_ends_the_game() -> None:
-    """The side that scored has won, what each earned is in its row, and the next game begins at once."""
+    """The team that scored has won, rewards are in their rows, and the next game starts at once."""
     vector, rows = begin()
     vector.step(press(0, 0, 1, 0), rows)
     assert rows.terminated.tolist() == [1] * 4 and not rows.truncated.any()
@@ -109,7 +109,7 @@ def test_a_game_that_is_cut_off() -> None:
     assert rows.final_obs[0, 1] == 5 and not rows.final_obs[1].any()
 
 
-def test_chance_follows_from_the_seed() -> None:
+def test_games_follow_from_the_seed() -> None:
     """Two games of one seed draw the same."""
     vector, rows = begin()
     drawn = []
@@ -134,7 +134,7 @@ def test_action_spaces(space: Any, kind: str, sizes: tuple[int, ...]) -> None:
     assert vector.spec.action.parts == (8 if kind == "continuous" else len(sizes))
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_unsupported_spaces_raise() -> None:
     """An unknown action space, and observations of different lengths."""
     with pytest.raises(EnvError, match="action space 'wheel'") as caught:
         begin(space="wheel")
@@ -144,8 +144,8 @@ def test_what_cannot_be_read_is_said() -> None:
     assert "zero_padding" in (caught.value.hint or "")
 
 
-def test_without_rlgym_the_command_is_told() -> None:
-    """An env that cannot be made because RLGym is missing says how to install it without its numpy."""
+def test_a_missing_rlgym_gives_the_install_command() -> None:
+    """If RLGym is missing, the error gives the command that installs it without its dependencies."""
 
     def make() -> Any:
         raise ModuleNotFoundError("No module named 'rlgym'", name="rlgym.api")

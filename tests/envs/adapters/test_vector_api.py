@@ -1,4 +1,4 @@
-"""Our vectors under other people's trainers: Gymnasium's API and Stable-Baselines3's, against their own vectors."""
+"""Vectors under other trainers: the APIs of Gymnasium and Stable-Baselines3, compared with their own vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 60
 
 
 class Everything(gymnasium.Env[Any, Any]):
-    """One of each kind of space, all of it chance; an episode is over or cut by chance."""
+    """One of each space with random values; episodes end randomly."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(
@@ -36,12 +36,12 @@ class Everything(gymnasium.Env[Any, Any]):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin."""
+        """Start an episode."""
         super().reset(seed=seed)
         return self._see(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay a sum that tells every action from every other."""
+        """The reward is a sum that differs for every action."""
         switches, (first, second) = action["more"]
         paid = int(action["key"]) * 100 + int(switches.sum()) * 10 + int(first) * 3 + int(second)
         over, cut = self.np_random.random(2) < 0.1
@@ -137,7 +137,7 @@ def test_gymnasiums_own_wrappers_take_it() -> None:
 
 
 def test_games_have_a_place_for_every_agent() -> None:
-    """Soccer 1v1 has two places per game; who won is told where one ends."""
+    """Soccer 1v1 has two sub-environments per game; the outcome is reported at the end."""
     env = ss.make_vector("soccer", envs=2, workers=1, env__match_seconds=0.5)
     assert env.num_envs == 4 and env.single_action_space == spaces.Discrete(18)
     obs, _ = env.reset(seed=3)
@@ -150,7 +150,7 @@ def test_games_have_a_place_for_every_agent() -> None:
     env.close()
 
 
-def test_masks_are_told() -> None:
+def test_masks_are_in_the_infos() -> None:
     """What may be done now is in the infos of every step, and of the reset."""
     env = ss.make_vector(lambda: ToyEnv("masked"), envs=2)
     _, infos = env.reset(seed=0)
@@ -161,7 +161,7 @@ def test_masks_are_told() -> None:
     env.close()
 
 
-def test_some_are_reset_and_told_their_task() -> None:
+def test_partial_resets_and_tasks() -> None:
     """A mask resets some places, seeds may be a list, tasks are named; anything else is refused."""
     env = ss.make_vector("soccer", envs=2, workers=1)
     env.reset(seed=[1, None, 2, None])
@@ -172,7 +172,7 @@ def test_some_are_reset_and_told_their_task() -> None:
     for options, message in (({"task": "4v4"}, "no task `4v4`"), ({"speed": 3}, "unknown options speed")):
         with pytest.raises(ConfigError, match=message):
             env.reset(options=options)
-    with pytest.raises(ConfigError, match="2 seeds for 4 places"):
+    with pytest.raises(ConfigError, match="2 seeds for 4 environments"):
         env.reset(seed=[1, 2])
     env.close()
     with pytest.raises(ConfigError, match="`api` cannot be 'jax'"):
@@ -191,7 +191,7 @@ def no_children() -> Iterator[None]:
 @pytest.mark.usefixtures("no_children")
 @pytest.mark.parametrize(("fault", "said"), [("die", "ended with exit code 7"), ("hang", "did not return")])
 def test_it_survives_a_dying_worker(fault: Any, said: str) -> None:
-    """A worker that dies or hangs is started anew: its episodes are cut at what was seen last, the others go on."""
+    """A worker that dies or hangs is restarted: its episodes are truncated, the others continue."""
     env = ss.make_vector(lambda: BrokenEnv(fault, at=5, length=8), envs=4, workers=2, deadline_s=1.0)
     try:
         obs, _ = env.reset(seed=0)
@@ -318,6 +318,6 @@ def test_sb3_masks() -> None:
     assert np.stack(env.env_method("action_masks")).sum() == 4
     with pytest.raises(AttributeError, match="cannot be set"):
         env.set_attr("gravity", 1)
-    with pytest.raises(AttributeError, match="show no `dance`"):
+    with pytest.raises(AttributeError, match="`dance`"):
         env.env_method("dance")
     env.close()

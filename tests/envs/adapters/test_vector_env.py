@@ -30,7 +30,7 @@ SEEN = spaces.Dict({"cue": spaces.Box(-1, 1, (4,), np.float32), "left": spaces.D
 
 
 class Nested(ToyEnv):
-    """A toy that shows a dict, with a number that tells one episode's step from another's; some episodes are longer."""
+    """A toy env with dict observations and a step counter; episodes differ in length."""
 
     def __init__(self, truncates: bool = False) -> None:
         super().__init__(length=LENGTH, truncates=truncates)
@@ -96,7 +96,7 @@ def play(vector: Any, steps: int, seed: int = 11) -> list[list[dict[str, Any]]]:
 
 
 def told(rows: Rows, before: Array, row: int) -> dict[str, Any]:
-    """What a transition holds; what is shown next is the next transition's, where there was an end."""
+    """Transitions are the same in all autoreset modes."""
     ended = rows.terminated[row] or rows.truncated[row]
     kept = {"obs": before[row].tolist(), "reward": float(rows.reward[row])}
     return kept | {
@@ -121,7 +121,7 @@ def test_every_mode_gives_the_transitions_of_single_envs(name: str, truncates: b
 
 
 def test_a_last_observation_may_come_as_one_batch() -> None:
-    """As ALE tells them: one array for all, of which only those count that ended."""
+    """As in ALE: one array for all envs, of which only the ended ones are valid."""
 
     class Batched(SyncVectorEnv):
         def step(self, actions: Any) -> Any:
@@ -137,14 +137,14 @@ def test_a_last_observation_may_come_as_one_batch() -> None:
     assert play(make_vector(replace(choice, native=True), ENVS), 20) == play(make_vector(choice, ENVS), 20)
 
 
-def test_some_are_begun_anew_only_where_that_can_be_done() -> None:
-    """Without autoreset it is the env's own way; else the error says what to do."""
+def test_partial_resets_where_they_are_supported() -> None:
+    """Without autoreset the env's partial reset is used; otherwise the error has a hint."""
     for name in MODES:
         vector = make_vector(EnvChoice(f"gymnasium:{name}", native=True), ENVS)
         rows = empty_rows(vector.spec, ENVS)
         vector.reset(rows)
         if MODES[name] != "Disabled":
-            with pytest.raises(EnvError, match="cannot start one of its envs anew") as caught:
+            with pytest.raises(EnvError, match="cannot reset single environments") as caught:
                 vector.reset_envs([1], rows)
             assert caught.value.hint == "plan.native=false steps them one by one"
             continue
@@ -172,7 +172,7 @@ def test_the_same_seed_begins_the_same_games() -> None:
 
 @pytest.mark.parametrize("limit", [30, 500])
 def test_cartpole_of_many_is_cartpole(limit: int) -> None:
-    """Gymnasium's vector of CartPoles moves, pays, ends and begins anew as single ones do, by the same chance.
+    """Gymnasium's vectorised CartPoles behave like single ones with the same RNGs.
 
     The sine of a vector may differ from that of one number in the last bit of a float64.
     """
@@ -217,8 +217,12 @@ def test_how_carts_are_shared_out_changes_nothing() -> None:
 def test_steps_that_reset_are_neither_learned_from_nor_counted() -> None:
     """After every end there is one inactive step; CartPole pays 1 a step, so that returns are lengths."""
     flags: dict[str, Any] = {
-        "plan__envs": 8, "plan__collector": "local", "plan__native": True, "ppo__rollout": 64, "ppo__minibatch": 64,
-    }  # fmt: skip
+        "plan__envs": 8,
+        "plan__collector": "local",
+        "plan__native": True,
+        "ppo__rollout": 64,
+        "ppo__minibatch": 64,
+    }
     settings = configure("gymnasium:Toy/Carts-v0", flags=flags).settings
     parts = build(choose_env("gymnasium:Toy/Carts-v0", settings), settings)
     assert parts.plan.native.applied and not parts.choice.native  # what is evaluated is single envs
@@ -242,7 +246,7 @@ def test_steps_that_reset_are_neither_learned_from_nor_counted() -> None:
 
 
 def test_where_it_is_used_and_why_not() -> None:
-    """Reasons against it, and the gain where there is none."""
+    """The reasons against the native vector env, and the speed gain if there is none."""
     cart = EnvChoice("gymnasium:CartPole-v1")
     spec = make_vector(cart, 1).spec
     why, gain = choose_native(cart, spec, 32)
@@ -264,7 +268,7 @@ def test_where_it_is_used_and_why_not() -> None:
 
 
 def test_the_plan_tells_what_was_asked_what_is_done_and_why() -> None:
-    """Unset, it is used where it is faster; a wish that cannot be is an error; a resumed run goes on as it began."""
+    """By default it is used if it is faster; an impossible request is an error; a resumed run keeps the choice."""
     able = Facts(2, False, 256, no_native="", native_gain=3.0)
 
     def native(facts: Facts, **wanted: Any) -> Any:
@@ -286,7 +290,7 @@ def test_the_plan_tells_what_was_asked_what_is_done_and_why() -> None:
     assert not make_plan(PlanSettings(), able, before).native.applied
 
 
-def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vector_env_must_declare_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same spaces, how it resets, and last observations; and what it raises is passed on."""
     choice, spec = EnvChoice("gymnasium:Toy/SameStep-v0", native=True), gymnasium.registry["Toy/SameStep-v0"]
 
@@ -294,7 +298,7 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spec, "vector_entry_point", make)
 
     by(lambda num_envs, **_: SyncVectorEnv([ToyEnv] * num_envs))
-    with pytest.raises(EnvError, match="has other observations") as caught:
+    with pytest.raises(EnvError, match="has another observation space") as caught:
         make_vector(choice, 2)
     assert caught.value.hint.startswith("plan.native=false")
     by(lambda **_: 1 / 0)
@@ -306,7 +310,7 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
             return *super().step(actions)[:4], {}
 
     by(lambda num_envs, **_: Silent([Nested] * num_envs, autoreset_mode="SameStep"))
-    with pytest.raises(EnvError, match="its infos hold no `final_obs`"):
+    with pytest.raises(EnvError, match="its infos have no `final_obs`"):
         play(make_vector(choice, 2), 9)
 
     def unsaid(num_envs: int, **_: Any) -> SyncVectorEnv:
@@ -315,7 +319,10 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
         return env
 
     by(unsaid)
-    with pytest.warns(UserWarning, match="AutoresetMode"), pytest.raises(EnvError, match="does not say how it resets"):
+    with (
+        pytest.warns(UserWarning, match="AutoresetMode"),
+        pytest.raises(EnvError, match="does not declare its autoreset mode"),
+    ):
         make_vector(choice, 2)
 
     class Broken(SyncVectorEnv):
@@ -330,8 +337,8 @@ def test_what_a_vector_env_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
         vector.step(np.zeros((2, 1), np.int32), rows)
 
 
-def test_your_own_trainer_gets_the_mode_that_it_is_told_of() -> None:
-    """`make_vector` takes one that resets in the same step by itself, any other if asked, and says which it is."""
+def test_the_autoreset_mode_of_make_vector() -> None:
+    """`make_vector` uses a same-step vector env by default, any other on request, and reports which."""
     plain = ss.make_vector("gymnasium:CartPole-v1", envs=64)
     assert plain.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP and isinstance(plain.vector, Native)
     plain.close()

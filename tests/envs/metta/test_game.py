@@ -1,4 +1,4 @@
-"""MettaGrid as rows: what agents are told and earn, ends, seeds, snapshots, processes, meanings, the walker."""
+"""MettaGrid as rows: observations, rewards, ends, seeds, snapshots, processes, meanings, the walker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"agents": 6, "size": 11, "altars": 5, "walls": 4, "step
 
 
 def begin(envs: int = 2, variant: str = "arena", **options: Any) -> tuple[Metta, Rows]:
-    """Games that have just begun."""
+    """Games that have just started."""
     game = Metta(envs, variant=variant, options=options, seed=4)
     rows = empty_rows(game.spec, envs)
     game.reset(rows)
@@ -53,16 +53,16 @@ def same(one: list[tuple[Array, ...]], other: list[tuple[Array, ...]]) -> bool:
     return all(np.array_equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
 
 
-def test_rows_are_what_the_simulator_says() -> None:
-    """Tokens (cut to what is told), rewards and ends are those of the bare simulator, agent by agent."""
+def test_rows_equal_the_simulator() -> None:
+    """Tokens (cut to the observation), rewards and ends equal those of the bare simulator, agent by agent."""
     game, rows = begin(2, **SMALL)
     made, tokens = Stage(choose("arena", SMALL)), game.spec.obs.fields[0].shape[0]
-    agents, room = made.world.agents, made.world.room
+    agents, room = made.world.agents, made.world.max_tokens
     from slipstream.system.rng import game_key
 
     bare, seen, earned, acts = [], np.zeros((2, agents, room, 3), np.uint8), np.zeros((2, agents), np.float32), []
     for env, seed in enumerate(game.seeds().tolist()):
-        bare.append(made.play(game_key(seed)))
+        bare.append(made.make_game(game_key(seed)))
         acts.append(np.zeros(agents, np.int32))
         bare[env].set_buffers(seen[env], *np.zeros((2, agents), np.bool_), earned[env], acts[env])
     rng = np.random.default_rng(1)
@@ -77,8 +77,8 @@ def test_rows_are_what_the_simulator_says() -> None:
         assert not rows.truncated.any() and not rows.terminated.any() and rows.active.all()
 
 
-def test_a_full_game_is_cut_and_told_on() -> None:
-    """Time out is truncation, with the last observation kept, the next game begun, and hearts counted as rewards."""
+def test_a_full_game_is_truncated_and_reported() -> None:
+    """A timeout is a truncation: the final observation is kept, the next game starts, and hearts equal rewards."""
     game, rows = begin(3, **SMALL)
     first = game.seeds()
     found = play(game, rows, SMALL["steps"])
@@ -124,7 +124,7 @@ def test_random_play_is_rewarded_and_the_walker_far_better(variant: str) -> None
 
 
 def test_cut_views_are_counted() -> None:
-    """With few tokens agents are not told all, nearest first, and the share of such steps is reported."""
+    """With few tokens observations are cut, nearest objects first, and the share of such steps is reported."""
     game, rows = begin(1, **SMALL, tokens=16)
     wide, more = begin(1, **SMALL, tokens=96)
     assert np.array_equal(rows.obs, more.obs[:, :48])
@@ -134,7 +134,7 @@ def test_cut_views_are_counted() -> None:
 
 
 def test_a_snapshot_is_exact() -> None:
-    """A restored vector goes on bit for bit, over the end of the episode."""
+    """A restored vector continues bit for bit, beyond the end of the episode."""
     game, rows = begin(2, **SMALL)
     play(game, rows, 17)
     state = game.snapshot()
@@ -147,7 +147,7 @@ def test_a_snapshot_is_exact() -> None:
 
 
 def test_games_made_ahead_change_nothing() -> None:
-    """The next game of an env is there before it is wanted, one made per step, and is the one of its seed."""
+    """The next game of an env is made ahead, one per step, from its seed."""
     game, rows = begin(4, **SMALL)
     play(game, rows, SMALL["steps"] - 1)
     assert sorted(game._spares) == [0, 1, 2, 3]
@@ -185,15 +185,22 @@ def test_a_fault_names_its_env() -> None:
 
 
 def test_a_target_is_refused() -> None:
-    """There is one kind of game."""
+    """The game has no tasks."""
     with pytest.raises(ConfigError, match="has no task `maze`"):
         make_vector(EnvChoice("mettagrid:arena", EnvSettings(target=("maze",))), 1)
 
 
 TINY: dict[str, Any] = {
-    "env__options": SMALL, "plan__envs": 2, "plan__collector": "local", "ppo__rollout": 16, "ppo__minibatch": 96,
-    "policy__memory_size": 16, "policy__sequence": 8, "every__evaluate": 0, "every__checkpoint": 192,
-}  # fmt: skip
+    "env__options": SMALL,
+    "plan__envs": 2,
+    "plan__collector": "local",
+    "ppo__rollout": 16,
+    "ppo__minibatch": 96,
+    "policy__memory_size": 16,
+    "policy__sequence": 8,
+    "every__evaluate": 0,
+    "every__checkpoint": 192,
+}
 
 
 @pytest.fixture(scope="module")

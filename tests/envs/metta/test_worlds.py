@@ -22,10 +22,10 @@ pytest.importorskip("mettagrid", reason='needs mettagrid (pip install "slipstrea
         ({"altar": 3}, "Unknown setting `env.options.altar`. Did you mean `env.options.altars`?"),
         ({"agents": 0}, "`env.options.agents` = 0 is out of range."),
         ({"agents": 2.5}, "`env.options.agents` = 2.5 is out of range."),
-        ({"window": 10}, "`env.options.window` = 10 has no middle."),
+        ({"window": 10}, "`env.options.window` = 10 is even."),
         ({"tokens": 60}, "`env.options.tokens` = 60 is not a multiple of 16."),
-        ({"stock": 0}, "Nothing in this world gives hearts."),
-        ({"size": 8}, "60 things do not fit into a map of 8 x 8 cells with a wall around it."),
+        ({"stock": 0}, "No object in this world gives hearts."),
+        ({"size": 8}, "60 objects do not fit into a map of 8 x 8 cells with a wall around it."),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     assert caught.value.message == said and caught.value.hint
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_gives_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """One clear error."""
     monkeypatch.setitem(sys.modules, "mettagrid.mettagrid_c", None)
     with pytest.raises(EnvError, match="`mettagrid` needs MettaGrid") as caught:
@@ -44,7 +44,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("variant", WORLDS)
-def test_a_map_holds_what_the_world_says(variant: str) -> None:
+def test_a_map_holds_the_objects_of_the_world(variant: str) -> None:
     """Everything once, within a wall; another seed puts it elsewhere, the same seed in the same places."""
     world = choose(variant, {})
     made = stage(world)
@@ -68,10 +68,10 @@ def test_all_worlds_mean_the_same() -> None:
 
 
 def test_the_simulator_never_runs_out_of_tokens() -> None:
-    """Where agents and altars stand as close as they can, each with hearts and ore, all that is seen has room."""
+    """With agents and altars as dense as possible, each with hearts and ore, all tokens fit into the buffer."""
     made = Stage(choose("arena", {"agents": 30, "size": 9, "altars": 15, "walls": 0, "steps": 50, "mines": 4}))
-    game, world = made.play(3), made.world
-    shape = (world.agents, world.room, 3)
+    game, world = made.make_game(3), made.world
+    shape = (world.agents, world.max_tokens, 3)
     buffers = np.zeros(shape, np.uint8), *np.zeros((2, world.agents), np.bool_)
     reward, action = np.zeros(world.agents, np.float32), np.zeros(world.agents, np.int32)
     game.set_buffers(*buffers, reward, action)
@@ -82,5 +82,5 @@ def test_the_simulator_never_runs_out_of_tokens() -> None:
         action[:] = rng.integers(0, len(made.actions), world.agents)
         game.step()
         used = (buffers[0][:, :, 0] != 255).sum(axis=1)
-        assert used.max() < world.room
+        assert used.max() < world.max_tokens
     assert used.min() > 100 and game.get_episode_stats()["game"]["tokens_dropped"] == 0

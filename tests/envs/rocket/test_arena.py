@@ -11,7 +11,7 @@ from slipstream.envs.rocket import arena
 from slipstream.envs.rocket.actions import TABLE, Controls
 
 
-def test_every_face_looks_inwards() -> None:
+def test_every_face_points_inwards() -> None:
     """Seen from the middle of the arena, or from inside a goal, all corners go round anticlockwise."""
     triangles, corners = arena.build()
     faces = corners[triangles].astype(float)
@@ -44,7 +44,7 @@ def test_it_is_closed_but_for_floor_and_ceiling() -> None:
 
 
 def test_the_pieces_are_the_whole() -> None:
-    """Every triangle is in one of them, none is in two, and each piece spans less than half of the arena."""
+    """Every triangle is in exactly one piece, and each piece spans less than half of the arena."""
     whole, pieces = arena.build(), arena.split(*arena.build())
 
     def faces(triangles: np.ndarray, corners: np.ndarray) -> Counter[bytes]:

@@ -34,14 +34,14 @@ def seat(name: str, spec: Any, choice: Any) -> Any:
 
 
 def begin(**more: Any) -> Rocket:
-    """A match that has just begun."""
+    """A match that has just started."""
     game = Rocket(1, **more)
     game.reset(empty_rows(game.spec, 1))
     return game
 
 
 def blank(cars: int = 2) -> dict[str, Array]:
-    """A match of two cars that stand at the sides, pads taken, the ball in the middle."""
+    """A match of two cars at the side walls, without pads, with the ball in the middle."""
     state, clock = np.zeros((2, at.CARS + cars * at.CAR_SIZE), np.float32), np.zeros((2, at.CLOCK_SIZE), np.int64)
     for car in range(cars):
         own = state[:, at.CARS + car * at.CAR_SIZE :][:, : at.CAR_SIZE]
@@ -115,7 +115,7 @@ def test_the_picture_of_a_match_as_it_stands() -> None:
 
 
 def test_a_replay_holds_the_match(tmp_path: Path) -> None:
-    """Goals, touches and score are told, every state is the same when it is played again, and it can be drawn."""
+    """Goals, touches and score are recorded, a replay reproduces every state, and it can be drawn."""
     choice = EnvChoice("rocket", env=SHORT)
     fixture = ScheduledGame(("scripted:driver", "scripted:idle"), 5)
     (played,) = play_scheduled(choice, seat, [fixture], keep_actions=True)
@@ -131,7 +131,7 @@ def test_a_replay_holds_the_match(tmp_path: Path) -> None:
 
 
 def test_matches_of_teams_are_kept_whatever_happens(tmp_path: Path) -> None:
-    """Where a match ends otherwise when it is played again, the players play a new one, and that is what is told."""
+    """If a replay of a match ends differently, a new match is played and recorded."""
     choice = EnvChoice("rocket:2v2", env=SHORT)
     fixture = ScheduledGame(("scripted:driver", "scripted:idle"), 6)
     (played,) = play_scheduled(choice, seat, [fixture], keep_actions=True)

@@ -25,7 +25,7 @@ IDLE, AHEAD = 11, 23
 
 
 def begin(envs: int = 2, **more: Any) -> tuple[Rocket, Rows]:
-    """Matches that have just begun."""
+    """Matches that have just started."""
     game = Rocket(envs, **more)
     rows = empty_rows(game.spec, envs)
     game.reset(rows)
@@ -51,7 +51,7 @@ def test_both_sides_see_the_same_kick_off() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_cars_see_their_mates_first(size: int) -> None:
-    """Behind what is one's own stand the mates, then the others, all present."""
+    """The own columns are followed by teammates, then opponents, all present."""
     game, rows = begin(1, team_size=size)
     others = rows.obs[:, batch.OWN :].reshape(2 * size, 2 * size - 1, batch.OTHER)
     assert (others[:, :, 0] == 1).all()
@@ -60,7 +60,7 @@ def test_cars_see_their_mates_first(size: int) -> None:
 
 
 def test_a_goal_is_paid_and_kicked_off() -> None:
-    """The ball shot into the orange goal: blue is paid, orange pays, and both stand at a kick-off again."""
+    """A goal for blue rewards blue, penalises orange, and is followed by a kick-off."""
     game, rows = begin(1)
     field = game._arenas[0]
     ball = field.ball.get_state()
@@ -77,7 +77,7 @@ def test_a_goal_is_paid_and_kicked_off() -> None:
 
 
 def test_a_match_ends_in_time() -> None:
-    """A match without goals is tied after overtime; the next begins in the same step with the next seed."""
+    """A match without goals is drawn after overtime; the next starts in the same step with the next seed."""
     game, rows = begin(1, match_seconds=2.0)
     seeds, ended = game.seeds(), 0
     nothing = np.full((2, 1), 6, np.int32)
@@ -93,7 +93,7 @@ def test_a_match_ends_in_time() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_kick_off_follows_from_its_seed(size: int) -> None:
-    """Who of a team stands where does not depend on where cars lie in memory; such matches do not claim to be exact."""
+    """Kick-off positions within a team do not depend on memory order; such matches are not declared exact."""
     one, rows = begin(4, team_size=size)
     other, others = begin(4, team_size=size, seed=5)
     rng = np.random.default_rng(0)
@@ -124,7 +124,7 @@ def test_a_match_follows_from_its_seed(actions: str) -> None:
 
 
 def test_a_snapshot_is_exact() -> None:
-    """A restored match goes on bit for bit, goals and random starts included."""
+    """A restored match continues bit for bit, including goals and random starts."""
     one, rows = begin(3, random_starts=1.0, match_seconds=20.0)
     rng = np.random.default_rng(1)
     for _ in range(120):
@@ -160,13 +160,13 @@ def test_a_named_match_is_the_same_after_others() -> None:
 class Anew(Rocket):
     """Every match in an arena of its own."""
 
-    def _begin(self, env: int, game: int, task: int) -> None:
+    def _start_match(self, env: int, game: int, task: int) -> None:
         self._arenas[env] = None
-        super()._begin(env, game, task)
+        super()._start_match(env, game, task)
 
 
 @pytest.mark.parametrize(("starts", "seed"), [(0.0, 51), (0.5, 4)])
-def test_a_match_knows_nothing_of_those_before(starts: float, seed: int) -> None:
+def test_a_match_does_not_depend_on_earlier_ones(starts: float, seed: int) -> None:
     """It is the same, bit for bit, in an arena that others were played in, contacts and goals included."""
     games = [kind(16, seed=seed, match_seconds=5.0, random_starts=starts) for kind in (Rocket, Anew)]
     rows = [empty_rows(game.spec, 16) for game in games]
@@ -187,8 +187,8 @@ def test_a_match_knows_nothing_of_those_before(starts: float, seed: int) -> None
     assert ended >= 60 and goals >= 3
 
 
-def test_a_demolished_car_comes_back_as_its_match_says() -> None:
-    """After three seconds, in one of four places; the seed tells where, not the simulator's own chance."""
+def test_respawns_follow_from_the_seed() -> None:
+    """A car respawns after three seconds at one of four positions, chosen by the seed."""
 
     def play(seed: int) -> tuple[list[float], np.ndarray]:
         game, rows = begin(1)
@@ -211,7 +211,7 @@ def test_a_demolished_car_comes_back_as_its_match_says() -> None:
 
 
 def test_a_snapshot_is_exact_while_a_demolished_car_waits(tmp_path: Path) -> None:
-    """Taken between the hit and the car's return, before which nobody is said where it will be."""
+    """A snapshot between a demolition and the respawn restores exactly."""
     cars = np.zeros((1, 2, 13))
     cars[0, :, :3], cars[0, :, 3] = [[0, -600, 17], [0, 0, 17]], np.pi / 2
     cars[0, 0, 7], cars[0, :, 12] = 2300, 100
@@ -251,7 +251,7 @@ def test_processes_change_nothing() -> None:
 
 
 def test_mixed_matches_have_empty_places() -> None:
-    """A task says how many play; places that are not taken see nothing and do not act."""
+    """The task sets the number of cars; empty slots have zero observations and are inactive."""
     game, rows = begin(3, mixed=True, team_size=3)
     game.assign(np.array([game.spec.tasks.index(name) for name in ("1v1", "2v2", "3v3 scattered")]))
     game.reset_envs([0, 1, 2], rows)
@@ -272,7 +272,7 @@ def test_potentials_telescope() -> None:
         potential=True, weights={"goal": 0, "win": 0, "touch": 0, "car_to_ball": 0, "boost_gain": 0}
     )
     game, rows = begin(1, rewards=rewards, gamma=0.97, match_seconds=4.0)
-    start = batch.ball_place(game._balls[0, 0]) * 0.6
+    start = batch.ball_potential(game._balls[0, 0]) * 0.6
     rng, total, factor = np.random.default_rng(3), 0.0, 1.0
     while True:
         game.step(random_actions(game, rng), rows)
@@ -299,7 +299,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_starts_from_a_file(tmp_path: Path) -> None:
-    """Kick-offs begin from the states of a file."""
+    """Kick-offs start from the states of a file."""
     cars = np.zeros((1, 2, 13))
     cars[0, :, :3] = [[1000, -2000, 17], [-1000, 2000, 17]]
     cars[0, :, 12] = 50
@@ -310,7 +310,7 @@ def test_starts_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_run_trains_resumes_and_keeps_its_meshes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PPO trains in processes; resumed on the same arena it goes on, on another it is refused."""
+    """PPO trains in processes; a resumed run continues on the same arena and is refused on another."""
     small = {"preset": "smoke", "plan__envs": 4, "plan__workers": 2, "ppo__rollout": 16, "plan__collector": "local"}
     run = ss.train("rocket", steps=256, run=tmp_path / "run", **small)
     assert ss.resume(run.path, steps=512).facts["steps"] >= 512
@@ -331,15 +331,28 @@ def test_a_league_a_curriculum_and_a_tournament(tmp_path: Path) -> None:
     small = {"preset": "smoke", "plan__envs": 4, "ppo__rollout": 16, "plan__collector": "local", "plan__workers": 1}
     short = {"env__match_seconds": 2.0, "evaluation__games": 2, "evaluation__envs": 2}
     staged = ss.train(
-        "rocket:mixed", steps=2048, run=tmp_path / "staged", curriculum__kind="staged", curriculum__episodes=2,
-        curriculum__max_steps=512, every__evaluate=1024, **small, **short,
-    )  # fmt: skip
+        "rocket:mixed",
+        steps=2048,
+        run=tmp_path / "staged",
+        curriculum__kind="staged",
+        curriculum__episodes=2,
+        curriculum__max_steps=512,
+        every__evaluate=1024,
+        **small,
+        **short,
+    )
     stages = {row["curriculum/stage"] for row in staged.metrics() if "curriculum/stage" in row}
     assert len(stages) > 1
     league = ss.compete(
-        "rocket", steps=1024, run=tmp_path / "league", league__snapshot=256, league__rating_games=2,
-        league__sprt_games=4, **small, **short,
-    )  # fmt: skip
+        "rocket",
+        steps=1024,
+        run=tmp_path / "league",
+        league__snapshot=256,
+        league__rating_games=2,
+        league__sprt_games=4,
+        **small,
+        **short,
+    )
     assert (league.path / "games.jsonl").exists() and len(league.facts["ladder"]) >= 2
     told = ss.tournament(
         [f"run:{league.path}", "scripted:driver"], "rocket", games=2, run=tmp_path / "cup", env__match_seconds=2.0

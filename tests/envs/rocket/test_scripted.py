@@ -1,4 +1,4 @@
-"""The scripted driver: where it steers, and that nothing holds it for long."""
+"""The scripted driver: where it steers, and that it does not get stuck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream.envs.rocket.game import Rocket
 
 
 def look(place: tuple[float, float], heading: tuple[float, float], ball: tuple[float, float], up: float = 1.0) -> Array:
-    """What a car that stands still sees."""
+    """The observation of a car at rest."""
     obs = np.zeros((1, 96), np.float32)
     obs[0, :2], obs[0, 3:5], obs[0, 8] = np.array(place) * PLACE, heading, up
     obs[0, 19:21], obs[0, 16], obs[0, 15] = np.array(ball) * PLACE, 1, 0.5
@@ -56,7 +56,7 @@ def test_on_its_roof_it_jumps_now_and_then() -> None:
 
 
 def test_nothing_holds_it_for_long() -> None:
-    """In a minute of eight matches cars stand still for less than a tenth of the time, and never for ten seconds."""
+    """In a minute of eight matches cars are at rest for less than a tenth of the time, and never for ten seconds."""
     envs = 8
     game = Rocket(envs)
     rows, action = empty_rows(game.spec, envs), np.zeros((2 * envs, 1), np.int32)

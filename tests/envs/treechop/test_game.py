@@ -29,7 +29,7 @@ def some_actions(steps: int, envs: int) -> Array:
 
 
 def test_treechop_is_a_vector_with_minerls_observation() -> None:
-    """It fulfils the contract; what is seen is `pov`, 64 x 64 in colour, and numbers only where they are asked for."""
+    """The vector fulfils the contract; observations are `pov`, 64 x 64 RGB, and scalars only if enabled."""
     game = Treechop(2)
     assert isinstance(game, Vector) and game.spec.exact and game.spec.step_seconds == pytest.approx(0.05)
     (field,) = game.spec.obs.fields
@@ -86,7 +86,7 @@ def test_tasks_are_worlds_with_fewer_trees() -> None:
 
 
 def test_a_snapshot_goes_on_bit_for_bit() -> None:
-    """Restored into another vector, a game goes on as the first does, through ends and new worlds."""
+    """A game restored into another vector continues identically, through ends and new worlds."""
     first, second = (Treechop(3, limit_seconds=2.0, seed=seed, options={"scalars": True}) for seed in (5, 6))
     out, other = empty_rows(first.spec, 3), empty_rows(first.spec, 3)
     first.reset(out)
@@ -99,7 +99,7 @@ def test_a_snapshot_goes_on_bit_for_bit() -> None:
 
 
 def test_how_envs_are_split_changes_nothing() -> None:
-    """Env 2 of four is the same game as the only env of a vector that begins at 2."""
+    """Env 2 of four plays the same game as the only env of a vector with first = 2."""
     whole, part = Treechop(4, seed=9, limit_seconds=1.5), Treechop(1, seed=9, first=2, limit_seconds=1.5)
     out, own = empty_rows(whole.spec, 4), empty_rows(whole.spec, 1)
     whole.reset(out)
@@ -111,7 +111,7 @@ def test_how_envs_are_split_changes_nothing() -> None:
 
 
 def test_a_seed_begins_the_same_game_anywhere() -> None:
-    """`seeds` names the game that `reset_envs` would begin again, in any env."""
+    """`seeds` returns the seed from which `reset_envs` starts the same game, in any env."""
     one, two = Treechop(2, seed=1), Treechop(3, seed=2)
     out, other = empty_rows(one.spec, 2), empty_rows(two.spec, 3)
     one.reset(out)
@@ -121,7 +121,7 @@ def test_a_seed_begins_the_same_game_anywhere() -> None:
 
 
 def test_the_compass_points_at_the_nearest_tree() -> None:
-    """Who turns by what the compass says faces it: then it says 0."""
+    """After turning by the compass angle, the compass is 0."""
     game = Treechop(4, options={"scalars": True}, seed=4)
     out = empty_rows(game.spec, 4)
     game.reset(out)
@@ -146,13 +146,13 @@ def test_user_terms_and_weights_are_paid() -> None:
     [
         ({"options": {"scalar": True}}, "Unknown setting `env.options.scalar`. Did you mean `env.options.scalars`?"),
         ({"options": {"look": 2}}, "`env.options.look` = 2 is out of range."),
-        ({"options": {"scalars": 3}}, "`env.options.scalars` = 3 is neither true nor false."),
+        ({"options": {"scalars": 3}}, "`env.options.scalars` = 3 is not a boolean."),
         ({"actions": "continuous"}, "`env.actions` = `continuous` is unknown."),
         ({"target": ("forest",)}, "`env.target`: `treechop` has no task `forest`."),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], told: str) -> None:
-    """What cannot be is said with its key."""
+    """Invalid settings raise errors with the key."""
     choice = EnvChoice("treechop", EnvSettings(**settings))  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as caught:
         parse("treechop")[0].make(choice, "dense", 1, 0, 0)  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ def test_a_step_gives_what_the_vector_gives() -> None:
 
 
 def test_seeds_name_games_and_scalars_are_shown() -> None:
-    """The same seed begins the same game; numbers are where MineRL has them."""
+    """The same seed starts the same game; scalars have MineRL's names."""
     env = MineRLTreechop(scalars=True)
     env.seed(7)
     first = env.reset()
@@ -52,6 +52,6 @@ def test_seeds_name_games_and_scalars_are_shown() -> None:
 
 
 def test_a_step_before_a_reset_is_an_error() -> None:
-    """It says what to call."""
-    with pytest.raises(EnvError, match="before it was begun"):
+    """Stepping before reset raises an error with a hint."""
+    with pytest.raises(EnvError, match="before reset"):
         MineRLTreechop().step({})

@@ -14,7 +14,7 @@ from slipstream.minecraft.action_maps import BUTTONS
 
 @pytest.fixture
 def meadow() -> tuple[Treechop, Rows]:
-    """One game in a world without trees, the player in the middle, looking north."""
+    """One game in a world without trees, with the player in the middle, facing north."""
     game = Treechop(1, limit_seconds=600)
     out = empty_rows(game.spec, 1)
     game.reset(out)
@@ -34,7 +34,7 @@ def press(game: Treechop, out: Rows, *buttons: str, ticks: int = 1, camera: tupl
 
 
 def trunk(game: Treechop, x: int, y: int, tall: int = 4) -> None:
-    """Put a bare trunk into the world."""
+    """Add a bare trunk to the world."""
     game.cells[0, cell_at(x, y)] = ((1 << tall) - 1) << at.WOOD
     for cell in range(at.SIDE**2):
         far = max(abs((cell >> at.BITS) - x), abs((cell & at.WRAP) - y))
@@ -82,7 +82,7 @@ def test_a_trunk_stops_and_a_jump_rises_by_a_block(meadow: tuple[Treechop, Rows]
     assert game.state[0, at.Z] == 0.0 and game.state[0, at.X] > 36
 
 
-def test_ten_ticks_of_attack_break_a_log_and_a_rest_starts_anew(meadow: tuple[Treechop, Rows]) -> None:
+def test_ten_ticks_of_attack_break_a_log_and_a_pause_restarts(meadow: tuple[Treechop, Rows]) -> None:
     """Reward 1 at the tenth tick in a row, the block is gone, the count is one; out of reach nothing happens."""
     game, out = meadow
     trunk(game, 34, 32)

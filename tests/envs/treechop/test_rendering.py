@@ -1,4 +1,4 @@
-"""The picture: distances by hand, the same as one ray per pixel, and hues that tell things apart."""
+"""Rendering: distances computed by hand, equality with one ray per pixel, and distinct hues."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rays_meet_what_tiny_steps_meet() -> None:
 
 
 def test_a_picture_is_that_of_one_ray_per_pixel() -> None:
-    """What is guessed from the rays around is what a ray of its own would meet, but for a few tips."""
+    """Inferred pixels equal ray-cast pixels, except for a few edges."""
     game = Treechop(8, seed=2)
     out = empty_rows(game.spec, 8)
     game.reset(out)
@@ -87,7 +87,7 @@ def test_a_picture_is_that_of_one_ray_per_pixel() -> None:
     assert (seen == own).mean() > 0.985
 
 
-def test_a_trunk_is_as_wide_as_its_distance_says() -> None:
+def test_the_width_of_a_trunk_follows_from_its_distance() -> None:
     """A block 1 metre wide whose face is 4 metres away covers 64 / (2 * 0.7002 * 4) = 11.4 pixels."""
     game = Treechop(1)
     out = empty_rows(game.spec, 1)
@@ -113,11 +113,11 @@ def test_a_trunk_is_as_wide_as_its_distance_says() -> None:
 
 
 def test_nothing_is_left_of_the_picture_before() -> None:
-    """A picture does not depend on what was painted before it."""
+    """An image does not depend on the previous one."""
     game = Treechop(2, seed=8)
     out = empty_rows(game.spec, 2)
     game.reset(out)
     kept = out.obs.copy()
     out.obs[:] = 7
     game.observe(out.obs)
-    assert np.array_equal(out.obs, kept) and rendering.ROOM == (33, 33)
+    assert np.array_equal(out.obs, kept) and rendering.SAMPLES == (33, 33)

@@ -1,4 +1,4 @@
-"""The lumberjack: gathers logs wherever there are trees, from the picture alone, and remembers nothing."""
+"""The lumberjack gathers logs in every world, from the image alone and without memory."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def test_it_acts_alike_with_numbers_beside_the_picture_and_in_both_kinds() -> No
 
 
 def test_an_unknown_player_is_named() -> None:
-    """With what was probably meant."""
+    """The error suggests the nearest name."""
     with pytest.raises(ConfigError, match=r"Unknown scripted player `lumberjak`\. Did you mean `lumberjack`"):
         scripted.act("lumberjak", np.zeros((1, 12288), np.uint8), "discrete", np.zeros((1, 1), np.int32))

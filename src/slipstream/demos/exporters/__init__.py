@@ -1,1 +1,1 @@
-"""Demos of ours, written as other people's tools read them."""
+"""Exporters: write a demos folder in the formats of other tools."""

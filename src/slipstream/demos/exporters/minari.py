@@ -1,11 +1,11 @@
-"""Minari datasets, written without loss: images as they are, not as JPEG."""
+"""Minari datasets, written without loss: images are stored raw, not as JPEG."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,55 +14,58 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, ObsSpec
+from slipstream.demos.exporters.exporter import BASIC_COLUMNS, Progress, check_target, export_summary
 from slipstream.demos.format import TERMINATED, TRUNCATED
-from slipstream.demos.importers.ingest import optional
 from slipstream.demos.importers.minari import minari_root
+from slipstream.demos.importers.source import import_optional
 from slipstream.demos.importers.space_values import Space
 from slipstream.demos.iterators import nest
 from slipstream.demos.reader import Demos
-from slipstream.errors import ConfigError, DemoError
+from slipstream.errors import ConfigError
 from slipstream.runs.layout import sync_folder
 from slipstream.runs.provenance import version
 
 ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
 
 
-def export_minari(demos: Demos, out: Path, on_progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-    """Write demos as the Minari dataset in the folder `out`, which is named as Minari names them: `NAME-v0`.
+def export_minari(demos: Demos, out: Path, on_progress: Progress | None = None) -> dict[str, Any]:
+    """Write demos as a Minari dataset in the folder `out`, whose name must be a valid dataset id such as `NAME-v0`.
 
-    Below Minari's own folder its name is the path from there, so that `minari.load_dataset` finds it.
+    In Minari's own folder, the dataset id is the relative path, so `minari.load_dataset` finds the dataset.
     """
-    optional("minari", "minari")
-    storages = optional("minari.dataset.minari_storage", "minari")
+    import_optional("minari", "minari")
+    storages = import_optional("minari.dataset.minari_storage", "minari")
     out, root = out.absolute(), minari_root().absolute()
     name = out.relative_to(root).as_posix() if out.is_relative_to(root) else out.name
     if not ID.fullmatch(name):
-        raise ConfigError(f"Minari calls no dataset `{name}`.", f"give --out a folder such as {out.name or 'demos'}-v0")
-    if out.exists():
-        raise DemoError(f"{out} is already there.", "choose another folder with --out DIR")
+        raise ConfigError(
+            f"`{name}` is not a valid Minari dataset id.", f"give --out a folder such as {out.name or 'demos'}-v0"
+        )
+    check_target(out, "DIR")
     staging = out.with_name(f".{out.name}.tmp")
     try:
         (staging / "data").mkdir(parents=True)
         storage = storages.MinariStorage.new(
-            staging / "data", obs_space(demos.schema.obs), action_space(demos.schema.action), _env_spec(demos),
-            data_format="hdf5", jpeg_encoding=False,
-        )  # fmt: skip
-        told = {"dataset_id": name, "minari_version": version("minari"), "description": _description(demos)}
-        storage.update_metadata(told)
+            staging / "data",
+            obs_space(demos.schema.obs),
+            action_space(demos.schema.action),
+            _env_spec(demos),
+            data_format="hdf5",
+            jpeg_encoding=False,
+        )
+        metadata = {"dataset_id": name, "minari_version": version("minari"), "description": _description(demos)}
+        storage.update_metadata(metadata)
         storage.update_episodes(_buffers(demos, on_progress))
         os.replace(staging, out)
         sync_folder(out.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    kept = ("obs", "action", "reward")
-    left = [column.name for column in demos.schema.columns if column.name not in kept]
-    facts = {"format": "minari", "out": str(out), "dataset": name, "episodes": len(demos), "steps": demos.steps}
-    return facts | {"left_out": left}
+    return export_summary("minari", demos, out, BASIC_COLUMNS) | {"dataset": name}
 
 
-def _buffers(demos: Demos, on_progress: Callable[[int, int], None] | None) -> Iterator[Any]:
-    """One episode after the other, as Minari takes them."""
-    buffer = optional("minari.data_collector.episode_buffer", "minari").EpisodeBuffer
+def _buffers(demos: Demos, on_progress: Progress | None) -> Iterator[Any]:
+    """Yield the episodes as Minari's episode buffers."""
+    buffer = import_optional("minari.data_collector.episode_buffer", "minari").EpisodeBuffer
     for number in range(len(demos)):
         values, record = demos.episode(number, ("obs", "action", "reward")), demos.episodes[number]
         ends = np.zeros((2, len(values["reward"])), bool)
@@ -80,7 +83,7 @@ def _buffers(demos: Demos, on_progress: Callable[[int, int], None] | None) -> It
 
 
 def obs_space(spec: ObsSpec) -> Space:
-    """The space of our observations: pixels and tokens as bytes, all else as numbers."""
+    """The Gymnasium space of an observation spec: uint8 for images and tokens, float32 otherwise."""
     boxes: dict[str, Any] = {}
     for field in spec.fields:
         low, high = (-np.inf, np.inf) if field.kind == "vector" else (0, 255)
@@ -93,24 +96,24 @@ def _dicts(tree: Any) -> Space:
 
 
 def _runs(spec: ActionSpec) -> list[tuple[bool, slice]]:
-    """Neighbouring parts that are all switches, or none of them."""
+    """Runs of consecutive parts that are all binary, or all not."""
     binary, runs, start = spec.binary or (False,) * spec.parts, [], 0
-    for switch, group in groupby(binary):
+    for is_binary, group in groupby(binary):
         stop = start + len(list(group))
-        runs.append((switch, slice(start, stop)))
+        runs.append((is_binary, slice(start, stop)))
         start = stop
     return runs
 
 
 def action_space(spec: ActionSpec) -> Space:
-    """The space of our actions; switches among other choices become parts of a tuple."""
+    """The Gymnasium space of an action spec; a mix of binary and other parts becomes a Tuple."""
     if spec.kind == "continuous":
         return spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)
     if spec.kind == "discrete":
         return spaces.Discrete(spec.sizes[0])
     found: list[Any] = [
-        spaces.MultiBinary(at.stop - at.start) if switch else spaces.MultiDiscrete(list(spec.sizes[at]))
-        for switch, at in _runs(spec)
+        spaces.MultiBinary(at.stop - at.start) if is_binary else spaces.MultiDiscrete(list(spec.sizes[at]))
+        for is_binary, at in _runs(spec)
     ]
     return found[0] if len(found) == 1 else spaces.Tuple(found)
 
@@ -121,12 +124,12 @@ def _split(spec: ActionSpec, action: Array) -> Any:
         return action
     if spec.kind == "discrete":
         return action[:, 0].astype(np.int64)
-    found = tuple(action[:, at].astype(np.int8 if switch else np.int64) for switch, at in _runs(spec))
+    found = tuple(action[:, at].astype(np.int8 if is_binary else np.int64) for is_binary, at in _runs(spec))
     return found[0] if len(found) == 1 else found
 
 
 def _env_spec(demos: Demos) -> Any:
-    """What Gymnasium knows of the environment, so that the dataset can make it again; None for others."""
+    """The Gymnasium spec of the environment, from which Minari can recreate it; None for other environments."""
     import gymnasium
 
     kind, _, name = demos.schema.env.partition(":")

@@ -1,1 +1,1 @@
-"""Demonstrations that others recorded, brought into our own format."""
+"""Importers: read demonstrations recorded by other tools and write them as a demos folder."""

@@ -1,37 +1,40 @@
-"""HDF5 files laid out as D4RL's: one row per transition, episodes told by `terminals` and `timeouts`."""
+"""HDF5 files with the layout of D4RL: one row per transition, with `terminals` and `timeouts`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from slipstream.demos.importers.arrays import NEEDED
-from slipstream.demos.importers.flat_tables import Bounds, Table, table_source
-from slipstream.demos.importers.ingest import Source, optional, readable
+from slipstream.demos.importers.flat_tables import ARRAY_NAMES, ActionBounds, TransitionTable, table_source
+from slipstream.demos.importers.source import Source, file_errors, import_optional
 from slipstream.demos.importers.space_values import Space, SpaceRules
 from slipstream.errors import DemoError
 
 
 def hdf5_source(
-    path: Path, env: str, rules: SpaceRules, given: tuple[Space, Space] | None = None, bounds: Bounds | None = None
+    path: Path,
+    env: str,
+    rules: SpaceRules,
+    env_spaces: tuple[Space, Space] | None = None,
+    bounds: ActionBounds | None = None,
 ) -> Source:
-    """The episodes of a file; `infos/...` and `metadata/...` are left out."""
-    h5py = optional("h5py", "hdf5")
-    with readable(path):
+    """The episodes of an HDF5 file; `infos/...` and `metadata/...` are ignored."""
+    h5py = import_optional("h5py", "hdf5")
+    with file_errors(path):
         file = h5py.File(path, "r")
     try:
-        members: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
 
-        def visit(name: str, found: Any) -> None:
-            if isinstance(found, h5py.Dataset) and found.shape and name.partition("/")[0] in NEEDED:
-                if found.dtype.hasobject:
-                    raise DemoError(f"`{name}` in {path} holds text or objects, not numbers.", "leave it out")
-                members[name] = found
+        def visit(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and item.shape and name.partition("/")[0] in ARRAY_NAMES:
+                if item.dtype.hasobject:
+                    raise DemoError(f"`{name}` in {path} holds text or objects, not numbers.", "remove it")
+                arrays[name] = item
 
-        with readable(path):
+        with file_errors(path):
             file.visititems(visit)
-            table = Table(members, str(path))
-            return table_source(table, "hdf5", str(path), env, rules, given, bounds or Bounds(), [path], file.close)
+            table = TransitionTable(arrays, path)
+            return table_source(table, "hdf5", env, rules, env_spaces, bounds, file.close)
     except BaseException:
         file.close()
         raise

@@ -1,25 +1,20 @@
-"""Taking episodes in: from any source into new shards, several at once, all of them or none.
+"""Write the episodes of a `Source` into a demos folder, all of them or none.
 
-Shards are written beside the target and moved there when the last episode is in, so that an import that fails leaves
-nothing behind. Workers are threads: decoding, unpacking and resizing leave the interpreter free. Each writes one shard
-of neighbouring episodes, so that their order is that of the source, however many workers there are.
+Shards are written to a staging folder next to the target and moved into place after the last episode, so a failed
+import leaves nothing behind. Workers are threads: decoding, decompressing and resizing release the GIL. Each worker
+writes one shard of consecutive episodes, so the order of episodes does not depend on the number of workers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
 import shutil
 import threading
 import time
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,111 +22,46 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.demos.format import Schema
+from slipstream.demos.importers.source import EpisodeRef, Source, file_errors
 from slipstream.demos.quality import LIMIT
 from slipstream.demos.writer import Shard, prepare, recording_name
-from slipstream.errors import ConfigError, DemoError, MachineError
+from slipstream.errors import ConfigError, DemoError
 from slipstream.runs.layout import sync_folder, write_json
 from slipstream.runs.provenance import version
 from slipstream.system.machine import cores
 
 SHOWN = 5
-"""Unreadable episodes that an error names."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One episode of a source, before it is read."""
-
-    name: str
-    key: Any = None
-    """What its source finds it by."""
-    files: tuple[Path, ...] = ()
-
-    @property
-    def weight(self) -> int:
-        """How much work it is, roughly."""
-        return 1 + sum(file.stat().st_size for file in self.files if file.exists())
-
-
-@dataclass(frozen=True)
-class Episode:
-    """One episode as it was read."""
-
-    values: dict[str, Array]
-    ended: int
-    outcome: int = 0
-    seed: int = 0
-    notes: tuple[str, ...] = ()
-    """What is odd about it, though it can be used."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Episodes in somebody else's format, found but not yet read."""
-
-    format: str
-    place: str
-    schema: Schema
-    parts: Sequence[Part]
-    read: Callable[[Part], Episode]
-    """Reads one episode whole; raises DemoError where it cannot be used."""
-    count: Callable[[Part], int]
-    """The steps of an episode, found without reading it whole."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    vocabulary: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The words behind one-hot observations and numbered actions, by field or column."""
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    """The dtype that observations had, by field."""
-    bad: Mapping[str, str] = field(default_factory=dict)
-    """Episodes that are known to be unreadable, and why."""
-    notes: Sequence[str] = ()
-    """What is odd about the source as a whole."""
-    parallel: bool = False
-    close: Callable[[], None] = lambda: None
-
-
-def optional(module: str, extra: str) -> Any:
-    """A package that is not always there, or an error that says how to get it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MachineError(
-            f"This needs the package `{module}`, which cannot be imported: {error}.",
-            f'pip install "slipstream[{extra}]"',
-        ) from error
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is read, told as an error about that file."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
-        raise DemoError(f"{path} {what}.", "get it again, or leave it out") from error
+"""The number of unreadable episodes listed in an error."""
+Share = Sequence[tuple[EpisodeRef, int | None]]
+"""Episodes of one worker, each with the number of steps to keep, or None for all."""
 
 
 def ingest(
-    source: Source, out: Path, *, workers: int | None = None, allow: float = LIMIT, max_samples: int | None = None,
+    source: Source,
+    out: Path,
+    *,
+    workers: int | None = None,
+    allow: float = LIMIT,
+    max_samples: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Write the episodes of a source into a demos folder, new or of the same kind, and tell what was done.
+) -> dict[str, Any]:
+    """Import a source into a new demos folder, or into one with the same schema, and return a summary.
 
-    `max_samples` is the most steps taken; the episode that passes it is cut there. A larger share of unreadable
-    episodes than `allow` is an error.
+    `max_samples` limits the number of steps; the episode that reaches the limit is cut there. DemoError is raised if
+    the share of unreadable episodes exceeds `allow`.
     """
     started = time.monotonic()
     out = out.absolute()
     try:
         _check_target(source, out)
-        parts = _chosen(source, max_samples)
-        count = min(len(parts), workers or cores()) if source.parallel else 1
+        episodes = _select(source, max_samples)
+        count = min(len(episodes), workers or cores()) if source.parallel else 1
         name = recording_name()
         staging = out.with_name(f".{out.name}.{name}")
-        intake = _Intake(source, staging, len(parts), allow, on_progress)
+        job = _IngestJob(source, staging, len(episodes), allow, on_progress)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            intake.run({f"{name}-{number:03d}": share for number, share in enumerate(_shares(parts, count))})
+            job.run({f"{name}-{number:03d}": share for number, share in enumerate(_shares(episodes, count))})
             shards = _publish(source.schema, staging, out)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -139,63 +69,63 @@ def ingest(
         source.close()
     return {
         "format": source.format,
-        "source": source.place,
+        "source": source.location,
         "out": str(out),
         "env": source.schema.env,
         "shards": shards,
-        "episodes": intake.episodes,
-        "steps": intake.steps,
-        "bytes": intake.bytes,
+        "episodes": job.episodes,
+        "steps": job.steps,
+        "bytes": job.bytes,
         "workers": count,
         "seconds": time.monotonic() - started,
-        "skipped": [{"episode": episode, "why": why} for episode, why in sorted(intake.bad.items())],
-        "notes": sorted(intake.notes),
+        "skipped": [{"episode": episode, "why": why} for episode, why in sorted(job.bad.items())],
+        "notes": sorted(job.notes),
     }
 
 
 def _check_target(source: Source, out: Path) -> None:
-    """See early that the target can take these episodes."""
+    """Check that the target folder can take these episodes, before anything is read."""
     if out.is_file():
         raise DemoError(f"{out} is a file, not a folder.", "choose another folder with --out DIR")
     if not out.exists() or not any(out.iterdir()):
         return
     prepare(out, source.schema)
     for file in sorted(out.glob("shards/*/shard.json")):
-        with readable(file):
+        with file_errors(file):
             known = json.loads(file.read_text(encoding="utf-8")).get("vocabulary", {})
-        if known != {name: list(words) for name, words in source.vocabulary.items()}:
+        if known != {name: list(names) for name, names in source.categories.items()}:
             raise DemoError(
-                f"{out} holds demos with other words behind their numbers (`vocabulary` in {file}).",
+                f"{out} holds demos with a different `vocabulary` (category names, see {file}).",
                 "import everything at once, or into another folder with --out DIR",
             )
 
 
-def _chosen(source: Source, max_samples: int | None) -> list[tuple[Part, int | None]]:
-    """The episodes to read, each with the steps to keep of it where it is cut."""
+def _select(source: Source, max_samples: int | None) -> Share:
+    """The episodes to read, up to `max_samples` steps."""
     if max_samples is None:
-        return [(part, None) for part in source.parts]
+        return [(episode, None) for episode in source.episodes]
     if max_samples < 1:
-        raise ConfigError(f"{max_samples} samples cannot be imported.", "give --max-samples a positive number")
-    left, chosen = max_samples, []
-    for part in source.parts:
+        raise ConfigError(f"--max-samples is {max_samples}.", "give --max-samples a positive number")
+    left, selected = max_samples, []
+    for episode in source.episodes:
         if left <= 0:
             break
-        steps = source.count(part)
-        chosen.append((part, left if steps > left else None))
+        steps = source.count(episode)
+        selected.append((episode, left if steps > left else None))
         left -= steps
-    return chosen
+    return selected
 
 
-def _shares(parts: Sequence[tuple[Part, int | None]], count: int) -> list[list[tuple[Part, int | None]]]:
-    """Neighbouring episodes in `count` shares of about the same work."""
-    ends = np.cumsum([part.weight for part, _ in parts])
+def _shares(episodes: Share, count: int) -> list[Share]:
+    """Split consecutive episodes into `count` shares of about the same size."""
+    ends = np.cumsum([episode.weight for episode, _ in episodes])
     middles = ends - np.diff(ends, prepend=0) / 2
-    owner = np.minimum((middles / ends[-1] * count).astype(int), count - 1) if len(parts) else np.zeros(0, int)
-    return [[parts[i] for i in np.flatnonzero(owner == number).tolist()] for number in range(count)]
+    owner = np.minimum((middles / ends[-1] * count).astype(int), count - 1) if len(episodes) else np.zeros(0, int)
+    return [[episodes[i] for i in np.flatnonzero(owner == number).tolist()] for number in range(count)]
 
 
-class _Intake:
-    """What the workers of one import share."""
+class _IngestJob:
+    """The state shared by the workers of one import."""
 
     def __init__(
         self, source: Source, staging: Path, total: int, allow: float, on_progress: Callable[[int, int], None] | None
@@ -209,10 +139,10 @@ class _Intake:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._origin = _origin(source)
-        self._games = {part.name: number for number, part in enumerate(source.parts)}
+        self._game_numbers = {episode.name: number for number, episode in enumerate(source.episodes)}
 
-    def run(self, shares: Mapping[str, Sequence[tuple[Part, int | None]]]) -> None:
-        """Read every share in a thread of its own; the first error stops all."""
+    def run(self, shares: Mapping[str, Share]) -> None:
+        """Read every share in its own thread; the first error stops all threads."""
         self._check_bad()
         with ThreadPoolExecutor(max(1, len(shares))) as pool:
             try:
@@ -223,10 +153,10 @@ class _Intake:
                 raise
         if not self.episodes:
             why = f" The first: {next(iter(self.bad.items()))}." if self.bad else ""
-            raise DemoError(f"{self.source.place} holds no episode that can be used.{why}", "look at the source")
+            raise DemoError(f"{self.source.location} holds no usable episode.{why}", "check the source")
 
-    def _write(self, name: str, share: Sequence[tuple[Part, int | None]]) -> None:
-        """Write one shard."""
+    def _write(self, name: str, share: Share) -> None:
+        """Write one shard; on an error, stop the other workers."""
         try:
             if share:
                 self._write_shard(name, share)
@@ -234,29 +164,28 @@ class _Intake:
             self._stop.set()
             raise
 
-    def _write_shard(self, name: str, share: Sequence[tuple[Part, int | None]]) -> None:
+    def _write_shard(self, name: str, share: Share) -> None:
         schema = self.source.schema
         shard = Shard(self.staging, name, schema, {})
-        written: list[Part] = []
+        written: list[EpisodeRef] = []
         try:
-            for part, limit in share:
+            for ref, limit in share:
                 if self._stop.is_set():
                     return
                 try:
-                    episode = self.source.read(part)
+                    episode = self.source.read(ref)
                     values, ended = episode.values, episode.ended
                     if limit is not None and limit < len(values["reward"]):
-                        values, ended = cut(schema, values, limit), 0
-                    shard.add(
-                        values, game=self._games[part.name], ended=ended, outcome=episode.outcome, seed=episode.seed
-                    )
+                        values, ended = _truncate(schema, values, limit), 0
+                    game = self._game_numbers[ref.name]
+                    shard.add(values, game=game, ended=ended, outcome=episode.outcome, seed=episode.seed)
                 except DemoError as error:
-                    self._tell(bad=(part.name, error.message))
+                    self._record(bad=(ref.name, error.message))
                     continue
-                written.append(part)
-                self._tell(notes=[f"{part.name}: {note}" for note in episode.notes])
+                written.append(ref)
+                self._record(notes=[f"{ref.name}: {note}" for note in episode.notes])
             if written:
-                write_json(shard.path / "shard.json", self._origin | {"worker": _sources(written)})
+                write_json(shard.path / "shard.json", self._origin | {"worker": _provenance(written)})
         finally:
             shard.close()
         with self._lock:
@@ -264,7 +193,8 @@ class _Intake:
             self.steps += shard.steps
             self.bytes += shard.bytes
 
-    def _tell(self, bad: tuple[str, str] | None = None, notes: Sequence[str] = ()) -> None:
+    def _record(self, bad: tuple[str, str] | None = None, notes: Sequence[str] = ()) -> None:
+        """Count one finished episode and report progress."""
         with self._lock:
             self._done += 1
             self.notes += notes
@@ -278,43 +208,43 @@ class _Intake:
         total = self.total + len(self.source.bad)
         if len(self.bad) <= self.allow * total:
             return
-        named = "".join(f"\n  {episode}: {why}" for episode, why in itertools.islice(self.bad.items(), SHOWN))
+        listed = "".join(f"\n  {episode}: {why}" for episode, why in itertools.islice(self.bad.items(), SHOWN))
         share = f"more than {100 * self.allow:g} %"
         raise DemoError(
-            f"{len(self.bad)} of {total} episodes of {self.source.place} cannot be used, {share}:{named}",
-            "mend or remove them, or take the others: --allow SHARE says how many may be bad; nothing was written",
+            f"{len(self.bad)} of {total} episodes of {self.source.location} cannot be used, {share}:{listed}",
+            "fix or remove them, or import the others with a higher --allow SHARE; nothing was written",
         )
 
 
-def cut(schema: Schema, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
-    """The first steps of an episode, every column as long as it must be."""
+def _truncate(schema: Schema, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
+    """The first `steps` steps of an episode."""
     return {column.name: values[column.name][: column.count(steps)] for column in schema.columns}
 
 
 def _origin(source: Source) -> dict[str, Any]:
-    """Where episodes came from and how they were read: the same for all shards of an import."""
+    """The origin stored in every shard of an import."""
     return {
         "format": source.format,
-        "source": str(Path(source.place).absolute()) if Path(source.place).exists() else source.place,
+        "source": str(Path(source.location).absolute()) if Path(source.location).exists() else source.location,
         "imported_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "slipstream": version("slipstream"),
         "options": dict(source.options),
-        "vocabulary": {name: list(words) for name, words in source.vocabulary.items()},
-        "kinds": dict(source.kinds),
+        "vocabulary": {name: list(names) for name, names in source.categories.items()},
+        "kinds": dict(source.dtypes),
     }
 
 
-def _sources(written: Sequence[Part]) -> dict[str, Any]:
-    """The episodes of one shard by their own names, in their order, and the files they were in."""
+def _provenance(written: Sequence[EpisodeRef]) -> dict[str, Any]:
+    """The names of the episodes of one shard, in order, and their files."""
     files = {}
-    for file in dict.fromkeys(file for part in written for file in part.files if file.exists()):
-        told = file.stat()
-        files[str(file.absolute())] = {"bytes": told.st_size, "modified": told.st_mtime}
-    return {"episodes": [part.name for part in written], "files": files}
+    for file in dict.fromkeys(file for episode in written for file in episode.files if file.exists()):
+        stat = file.stat()
+        files[str(file.absolute())] = {"bytes": stat.st_size, "modified": stat.st_mtime}
+    return {"episodes": [episode.name for episode in written], "files": files}
 
 
 def _publish(schema: Schema, staging: Path, out: Path) -> list[str]:
-    """Move the finished shards to where they belong."""
+    """Move the finished shards into the target folder."""
     prepare(out, schema)
     (out / "shards").mkdir(exist_ok=True)
     names = sorted(shard.name for shard in (staging / "shards").iterdir())

@@ -1,7 +1,7 @@
-"""Minari datasets, read from this machine only.
+"""Minari datasets on the local disk; nothing is downloaded.
 
-Observations and actions become what they are in the environment itself. Numbers of 64 bits become 32; images are
-exact unless the dataset itself holds them as JPEG.
+Observations and actions are encoded as in the environment itself. 64-bit values become 32-bit. Images are exact unless
+the dataset stores them as JPEG.
 """
 
 from __future__ import annotations
@@ -9,82 +9,69 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
-from slipstream.demos.importers.ingest import Episode, Part, Source, optional, readable
+from slipstream.demos.format import TERMINATED, TRUNCATED
+from slipstream.demos.importers.source import (
+    Episode,
+    EpisodeRef,
+    Source,
+    file_errors,
+    import_optional,
+    read_json_object,
+)
 from slipstream.demos.importers.space_values import Codec, SpaceRules
 from slipstream.errors import DemoError, did_you_mean
 
 
 def minari_root() -> Path:
-    """Where Minari keeps its datasets."""
+    """The folder where Minari stores its datasets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
-def minari_data(place: str) -> Path:
-    """The data folder of a dataset, given by its folder or by its name; nothing is downloaded."""
-    folders = [Path(place), Path(place) / "data", minari_root() / place / "data"]
-    for folder in folders:
-        if (folder / "metadata.json").is_file() and _metadata(folder).get("data_format"):
-            return folder
+def minari_data(location: str) -> Path:
+    """The data folder of a dataset, given by its folder or by its name."""
     root = minari_root()
+    for folder in (Path(location), Path(location) / "data", root / location / "data"):
+        file = folder / "metadata.json"
+        if file.is_file() and read_json_object(file).get("data_format"):
+            return folder
     known = [data.parent.relative_to(root).as_posix() for data in sorted(root.rglob("data")) if data.is_dir()]
     raise DemoError(
-        f"There is no Minari dataset `{place}`, neither as a folder nor in {root}.{did_you_mean(place, known)}",
-        f"there are: {', '.join(known)}" if known else "get it first: minari download NAME",
+        f"There is no Minari dataset `{location}`, neither as a folder nor in {root}.{did_you_mean(location, known)}",
+        f"datasets there: {', '.join(known)}" if known else "download it first: minari download NAME",
     )
 
 
-def minari_source(place: str, rules: SpaceRules, env: str = "") -> Source:
-    """The episodes of a dataset; the environment is `gymnasium:` and the name that the dataset tells, unless given."""
-    minari = optional("minari", "minari")
-    data = minari_data(place)
-    told = _metadata(data)
+def minari_source(location: str, rules: SpaceRules, env: str = "") -> Source:
+    """The episodes of a dataset; the environment defaults to `gymnasium:` and the id in the dataset's metadata."""
+    minari = import_optional("minari", "minari")
+    data = minari_data(location)
+    metadata = read_json_object(data / "metadata.json")
     try:
         dataset = minari.MinariDataset(data)
-    except Exception as error:  # whatever its own reader meets is what the user has to see
-        raise DemoError(f"Minari cannot open {data}: {error!r}.", "look at it with: minari show NAME") from error
-    spec = json.loads(told["env_spec"]) if told.get("env_spec") else {}
-    env = env or (f"gymnasium:{spec['id']}" if spec.get("id") else str(told.get("dataset_id", data.parent.name)))
+    except Exception as error:  # any failure of Minari's own reader
+        raise DemoError(f"Minari cannot open {data}: {error!r}.", "inspect it with: minari show NAME") from error
+    spec = json.loads(metadata["env_spec"]) if metadata.get("env_spec") else {}
+    env = env or (f"gymnasium:{spec['id']}" if spec.get("id") else str(metadata.get("dataset_id", data.parent.name)))
     codec = Codec(dataset.observation_space, dataset.action_space, env, rules)
     storage = dataset.storage
 
-    def read(part: Part) -> Episode:
-        with readable(data):
-            (found,) = storage.get_episodes([part.key])
-            (facts,) = storage.get_episode_metadata([part.key])
-        return _episode(found, int(facts.get("seed") or 0), codec)
+    def read(ref: EpisodeRef) -> Episode:
+        with file_errors(data):
+            (found,) = storage.get_episodes([ref.key])
+            (facts,) = storage.get_episode_metadata([ref.key])
+        ended = 0
+        if len(found["rewards"]):
+            ended = TERMINATED if found["terminations"][-1] else TRUNCATED if found["truncations"][-1] else 0
+        seed = int(facts.get("seed") or 0)
+        return codec.episode(found["observations"], found["actions"], found["rewards"], ended, seed)
 
-    def count(part: Part) -> int:
-        with readable(data):
-            (facts,) = storage.get_episode_metadata([part.key])
+    def count(ref: EpisodeRef) -> int:
+        with file_errors(data):
+            (facts,) = storage.get_episode_metadata([ref.key])
             return int(facts["total_steps"])
 
     files = tuple(sorted(file for file in data.iterdir() if file.is_file()))
-    parts = [Part(f"episode_{number}", int(number), files) for number in dataset.episode_indices]
-    schema = Schema(env, codec.obs, codec.action)
-    options = {"dataset": told.get("dataset_id"), "jpeg": bool(told.get("jpeg_encoding", True))}
-    return Source("minari", place, schema, parts, read, count, options=options)
-
-
-def _episode(found: dict[str, Any], seed: int, codec: Codec) -> Episode:
-    reward = np.asarray(found["rewards"], np.float32)
-    steps = len(reward)
-    values = {
-        "obs": codec.rows(found["observations"], steps + 1),
-        "action": codec.actions(found["actions"], steps),
-        "reward": reward,
-    }
-    ended = 0
-    if steps:
-        ended = TERMINATED if found["terminations"][-1] else TRUNCATED if found["truncations"][-1] else 0
-    return Episode(values, ended, seed=seed)
-
-
-def _metadata(folder: Path) -> dict[str, Any]:
-    with readable(folder / "metadata.json"):
-        told: dict[str, Any] = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
-    return told
+    episodes = [EpisodeRef(f"episode_{number}", int(number), files) for number in dataset.episode_indices]
+    options = {"dataset": metadata.get("dataset_id"), "jpeg": bool(metadata.get("jpeg_encoding", True))}
+    return Source("minari", location, codec.schema, episodes, read, count, options=options)

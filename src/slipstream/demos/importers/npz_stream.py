@@ -1,4 +1,4 @@
-"""NPZ files row by row: read and written as a stream, never whole in memory, never with pickles."""
+"""Read and write NPZ files row by row: arrays are never loaded whole, and pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import IO, Any
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.demos.importers.ingest import readable
+from slipstream.demos.importers.source import file_errors
 from slipstream.errors import DemoError
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-ONE_AT_A_TIME = threading.Lock()
-"""NumPy parses a header as Python text, which two threads may not do at once before Python 3.11.8."""
+HEADER_LOCK = threading.Lock()
+"""NumPy parses a header with `ast`, which is not thread-safe before Python 3.11.8."""
 
 
-class Member:
-    """One array of an archive; only the rows that are asked for are read, best from first to last."""
+class NpzArray:
+    """One array of an NPZ file; only the requested rows are read. Reading front to back is fastest."""
 
-    def __init__(self, file: IO[bytes], where: str) -> None:
-        self._file, self.where = file, where
+    def __init__(self, file: IO[bytes], label: str) -> None:
+        self._file, self.label = file, label
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
-            raise ValueError(f"{where} is of format {version}")
-        with ONE_AT_A_TIME:
+            raise ValueError(f"{label} has the unknown format version {version}")
+        with HEADER_LOCK:
             shape, self._fortran, self.dtype = HEADERS[version](file)
         self.shape: tuple[int, ...] = tuple(shape)
         self._start = file.tell()
@@ -40,82 +40,85 @@ class Member:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, rows: slice) -> Array:
-        """Some rows, as an array."""
+        """Read some rows."""
         first, last, _ = rows.indices(len(self))
         if self._fortran and len(self.shape) > 1:
-            return self._whole[first:last]
+            return self._fortran_array[first:last]
         row = prod(self.shape[1:]) * self.dtype.itemsize
-        return self._take(self._start + first * row, (max(0, last - first), *self.shape[1:]))
+        return self._read(self._start + first * row, (max(0, last - first), *self.shape[1:]))
+
+    def read(self) -> Array:
+        """Read the whole array."""
+        return self[:] if self.shape else self._read(self._start, ())
 
     @cached_property
-    def _whole(self) -> Array:
-        """All of an array that lies column by column."""
-        return np.ascontiguousarray(self._take(self._start, self.shape[::-1]).T)
+    def _fortran_array(self) -> Array:
+        """The whole array, if it is stored in Fortran order."""
+        return np.ascontiguousarray(self._read(self._start, self.shape[::-1]).T)
 
-    def _take(self, place: int, shape: tuple[int, ...]) -> Array:
+    def _read(self, offset: int, shape: tuple[int, ...]) -> Array:
         size = prod(shape) * self.dtype.itemsize
-        self._file.seek(place)
+        self._file.seek(offset)
         data = self._file.read(size)
         if len(data) != size:
-            raise ValueError(f"{self.where} ends too early")
+            raise ValueError(f"{self.label} is truncated")
         return np.frombuffer(data, self.dtype).reshape(shape)
 
 
-class Archive:
-    """An NPZ file that is open for reading."""
+class NpzFile:
+    """An NPZ file open for reading."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with readable(path):
+        with file_errors(path):
             self._zip = zipfile.ZipFile(path)
         self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
-        self._members: dict[str, Member] = {}
+        self._arrays: dict[str, NpzArray] = {}
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> NpzFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._zip.close()
 
-    def pickled(self, name: str) -> bool:
-        """Whether a member holds Python objects, which only running code from the file could read."""
-        return self._member(name).dtype.hasobject
+    def is_pickled(self, name: str) -> bool:
+        """Whether an array holds Python objects, which only unpickling could read."""
+        return self._open(name).dtype.hasobject
 
-    def __getitem__(self, name: str) -> Member:
-        """One array; one of Python objects is refused."""
-        member = self._member(name)
-        if member.dtype.hasobject:
+    def __getitem__(self, name: str) -> NpzArray:
+        """One array; raises DemoError for an array of Python objects."""
+        array = self._open(name)
+        if array.dtype.hasobject:
             raise DemoError(
                 f"`{name}` in {self.path} holds pickled Python objects, which are not loaded.",
                 f"save it again with plain numbers or text: np.savez(..., {name}=np.array(values.tolist()))",
             )
-        return member
+        return array
 
-    def _member(self, name: str) -> Member:
-        if name not in self._members:
+    def _open(self, name: str) -> NpzArray:
+        if name not in self._arrays:
             if name not in self.names:
                 raise DemoError(f"{self.path} has no `{name}`.", f"it has: {', '.join(self.names)}")
-            with readable(self.path):
-                self._members[name] = Member(self._zip.open(f"{name}.npy"), f"`{name}` in {self.path}")
-        return self._members[name]
+            with file_errors(self.path):
+                self._arrays[name] = NpzArray(self._zip.open(f"{name}.npy"), f"`{name}` in {self.path}")
+        return self._arrays[name]
 
     def read(self, name: str) -> Array:
-        """One array, whole."""
-        with readable(self.path):
-            member = self[name]
-            return member[:] if member.shape else member._take(member._start, ())
+        """Read one array whole."""
+        with file_errors(self.path):
+            return self[name].read()
 
 
-def write_npz(path: Path, members: Iterable[tuple[str, Any, tuple[int, ...], Iterator[Array]]]) -> None:
-    """Write an archive: of each member its name, dtype, shape, and its rows in blocks; all of it appears at once."""
+def write_npz(path: Path, arrays: Iterable[tuple[str, Any, tuple[int, ...], Iterator[Array]]]) -> None:
+    """Write an NPZ file atomically; each array is its name, dtype, shape and an iterator over blocks of rows."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for name, dtype, shape, blocks in members:
+            for name, dtype, shape, blocks in arrays:
                 kind = np.dtype(dtype)
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}

@@ -1,7 +1,7 @@
-"""Values of Gymnasium spaces, whole episodes at once, as rows of observations and actions.
+"""Encode whole episodes of Gymnasium observations and actions as rows.
 
-What a space becomes is decided where environments are adapted, one layer beside this one: the rules are handed in, so
-that imported demos look exactly like those recorded in the environment itself.
+How a space maps to a row is defined by the environment adapters. The functions are passed in as `SpaceRules`, so
+imported demos have exactly the layout of demos recorded in the environment.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, ObsSpec
+from slipstream.demos.format import Schema
+from slipstream.demos.importers.source import Episode
 from slipstream.errors import DemoError, EnvError
 
 Space = spaces.Space[Any]
@@ -21,42 +23,53 @@ Space = spaces.Space[Any]
 
 @dataclass(frozen=True)
 class SpaceRules:
-    """How environments' spaces are read here."""
+    """How the environment adapters encode spaces."""
 
     obs_spec: Callable[[Space, str], ObsSpec]
     obs_encoder: Callable[[Space], Callable[[Any, Array], None] | None]
-    """A function that writes one observation into a row; None where plain assignment does."""
+    """Returns a function that writes one observation into a row, or None if plain assignment is enough."""
     action_spec: Callable[[Space, str], ActionSpec]
 
 
 class Codec:
-    """Turns the observations and actions of episodes into rows."""
+    """Encodes the observations and actions of episodes as rows."""
 
-    def __init__(self, observation: Space, action: Space, name: str, rules: SpaceRules) -> None:
+    def __init__(self, observation: Space, action: Space, env: str, rules: SpaceRules) -> None:
         try:
-            self.obs, self.action = rules.obs_spec(observation, name), rules.action_spec(action, name)
+            self.obs, self.action = rules.obs_spec(observation, env), rules.action_spec(action, env)
         except EnvError as error:
-            raise DemoError(error.message, "leave that part out of the data, or turn it into numbers") from error
+            raise DemoError(error.message, "remove that part from the data, or convert it to numbers") from error
+        self.schema = Schema(env, self.obs, self.action)
         self._write = rules.obs_encoder(observation)
         self._space = action
 
-    def rows(self, values: Any, count: int) -> Array:
-        """Observations [count, ...], a tree of arrays as its space has it, as rows [count, width]."""
-        _check(values, count, "observations")
+    def episode(self, observations: Any, actions: Any, rewards: Any, ended: int, seed: int = 0) -> Episode:
+        """Encode an episode of T steps: T + 1 observations, T actions and rewards; None stands for zero rewards."""
+        steps = len(actions) if rewards is None else len(rewards)
+        values = {
+            "obs": self.encode_obs(observations, steps + 1),
+            "action": self.encode_actions(actions, steps),
+            "reward": np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32),
+        }
+        return Episode(values, ended, seed=seed)
+
+    def encode_obs(self, values: Any, count: int) -> Array:
+        """Encode observations [count, ...] (arrays, nested like their space) as rows [count, width]."""
+        _check_length(values, count, "observations")
         rows = np.zeros((count, self.obs.width), self.obs.dtype)
         if self._write is None:
             rows[:] = np.asarray(values).reshape(count, -1)
             return rows
         try:
-            for number in range(count):
-                self._write(_at(values, number), rows[number])
+            for index in range(count):
+                self._write(_at(values, index), rows[index])
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise DemoError(f"An observation does not fit its space: {error}.", "") from error
         return rows
 
-    def actions(self, values: Any, count: int) -> Array:
-        """Actions [count, ...] of the space as [count, parts]."""
-        _check(values, count, "actions")
+    def encode_actions(self, values: Any, count: int) -> Array:
+        """Encode actions [count, ...] of the space as [count, parts]."""
+        _check_length(values, count, "actions")
         parts = np.concatenate([part.reshape(count, -1) for part in _parts(self._space, values)], axis=1)
         if parts.shape[1] != self.action.parts:
             raise DemoError(f"Actions have {parts.shape[1]} parts, not {self.action.parts}.", "")
@@ -91,15 +104,15 @@ def _leaves(values: Any) -> list[Any]:
     return [values]
 
 
-def _check(values: Any, count: int, what: str) -> None:
+def _check_length(values: Any, count: int, what: str) -> None:
     for leaf in _leaves(values):
         if len(leaf) != count:
             raise DemoError(f"There are {len(leaf)} {what}, not {count}.", "")
 
 
-def _at(values: Any, number: int) -> Any:
+def _at(values: Any, index: int) -> Any:
     if isinstance(values, Mapping):
-        return {key: _at(value, number) for key, value in values.items()}
+        return {key: _at(value, index) for key, value in values.items()}
     if isinstance(values, tuple):
-        return tuple(_at(value, number) for value in values)
-    return values[number]
+        return tuple(_at(value, index) for value in values)
+    return values[index]

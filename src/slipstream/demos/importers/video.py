@@ -1,4 +1,4 @@
-"""Video files, frame by frame, through PyAV."""
+"""Read and write video files frame by frame with PyAV."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.demos.importers.ingest import optional
+from slipstream.demos.importers.source import import_optional
 from slipstream.errors import DemoError
 
 
-def count(path: Path) -> int:
-    """How many frames there are, from the container alone: nothing is decoded."""
-    av = optional("av", "video")
+def count_frames(path: Path) -> int:
+    """The number of frames, read from the container without decoding."""
+    av = import_optional("av", "video")
     try:
         with av.open(str(path)) as container:
             return sum(1 for packet in container.demux(_stream(container, path)) if packet.size)
     except av.FFmpegError as error:
-        raise _unreadable(path, error) from error
+        raise _decode_error(path, error) from error
 
 
-def first_size(paths: Sequence[Path]) -> tuple[int, int, int]:
-    """The shape of a frame (height, width, 3), from the first video that opens."""
-    av = optional("av", "video")
+def frame_shape(paths: Sequence[Path]) -> tuple[int, int, int]:
+    """The shape (height, width, 3) of a frame, from the first video that opens."""
+    av = import_optional("av", "video")
     for path in paths:
         try:
             with av.open(str(path)) as container:
@@ -34,40 +34,39 @@ def first_size(paths: Sequence[Path]) -> tuple[int, int, int]:
                 return stream.height, stream.width, 3
         except (av.FFmpegError, DemoError):
             continue
-    raise DemoError(f"None of {len(paths)} videos can be opened; the first is {paths[0]}.", "get them again")
+    raise DemoError(f"None of {len(paths)} videos can be opened; the first is {paths[0]}.", "download them again")
 
 
 def decode(path: Path) -> Iterator[Array]:
-    """Every frame [H, W, 3] as RGB, in the order in which they are shown."""
-    av = optional("av", "video")
-    turn = optional("av.video.reformatter", "video").VideoReformatter()  # made once: making one costs more than a frame
+    """Yield every frame [H, W, 3] as RGB, in presentation order."""
+    av = import_optional("av", "video")
+    # One reformatter for all frames: creating one costs more than converting a frame.
+    reformatter = import_optional("av.video.reformatter", "video").VideoReformatter()
     try:
         with av.open(str(path)) as container:
             stream = _stream(container, path)
-            stream.codec_context.thread_count = (
-                1  # episodes are decoded side by side: threads within one would not help
-            )
+            stream.codec_context.thread_count = 1  # episodes are decoded in parallel instead
             for frame in container.decode(stream):
-                yield turn.reformat(frame, format="rgb24").to_ndarray()
+                yield reformatter.reformat(frame, format="rgb24").to_ndarray()
     except av.FFmpegError as error:
-        raise _unreadable(path, error) from error
+        raise _decode_error(path, error) from error
 
 
-def gather(frames: Iterable[Array], most: int) -> Array:
-    """Frames, `most` at most, in one array that is made once; shorter where they end before."""
+def stack_frames(frames: Iterable[Array], limit: int) -> Array:
+    """Copy at most `limit` frames into one array."""
     out = np.zeros((0,), np.uint8)
-    done = 0
+    count = 0
     for frame in frames:
-        if not done:
-            out = np.empty((most, *frame.shape), np.uint8)
-        out[done] = frame
-        done += 1
-    return out[:done]
+        if not count:
+            out = np.empty((limit, *frame.shape), np.uint8)
+        out[count] = frame
+        count += 1
+    return out[:count]
 
 
 def encode(path: Path, frames: Iterable[Array], fps: int = 20, quality: int = 18) -> int:
-    """Write frames [H, W, 3] as H.264 and return how many; sides must be even, and colours are not kept exactly."""
-    av = optional("av", "video")
+    """Write frames [H, W, 3] as H.264 and return their number; sides must be even, and encoding is lossy."""
+    av = import_optional("av", "video")
     given = iter(frames)
     first = next(given)
     height, width = first.shape[:2]
@@ -88,9 +87,9 @@ def encode(path: Path, frames: Iterable[Array], fps: int = 20, quality: int = 18
 
 def _stream(container: Any, path: Path) -> Any:
     if not container.streams.video:
-        raise DemoError(f"{path} holds no video.", "")
+        raise DemoError(f"{path} holds no video stream.", "")
     return container.streams.video[0]
 
 
-def _unreadable(path: Path, error: Exception) -> DemoError:
-    return DemoError(f"{path} cannot be decoded: {error}.", "get it again, or leave it out")
+def _decode_error(path: Path, error: Exception) -> DemoError:
+    return DemoError(f"{path} cannot be decoded: {error}.", "download it again, or leave it out")

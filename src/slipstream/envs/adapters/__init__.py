@@ -1,1 +1,1 @@
-"""Adapters: other people's environments seen as rows."""
+"""Adapters: environments of other libraries behind the `Vector` contract, and vectors for other trainers."""

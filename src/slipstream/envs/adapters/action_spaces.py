@@ -1,4 +1,4 @@
-"""Gymnasium's action spaces: what a policy is told about them, and its actions in the env's own form."""
+"""Gymnasium action spaces: their action spec, and conversion of actions to and from the env's format."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from slipstream.envs.adapters.observation_spaces import Leaf, kind_of, leaves
 from slipstream.errors import EnvError
 
 Decode = Callable[[Array], list[Any]]
-"""Turns actions [rows, parts] into what each env's `step` takes."""
+"""Turns actions [rows, parts] into a list of actions for each env's `step`."""
 
 
 def action_spec(space: spaces.Space[Any], name: str, masked: bool = False) -> ActionSpec:
-    """What an env's actions are to a policy: the parts of a Dict or Tuple stand side by side."""
+    """The action spec of a space; the parts of a Dict or Tuple are concatenated."""
     found = leaves(space)
     for leaf in found:
         if not (_is_choice(leaf.space) or _is_continuous(leaf.space)):
             what = f"The action `{leaf.name}` of `{name}` is" if leaf.path else f"The actions of `{name}` are"
             raise EnvError(
-                f"{what} a {kind_of(leaf.space)}, which no policy here can choose.",
+                f"{what} a {kind_of(leaf.space)}, which is not supported.",
                 "use Discrete, MultiDiscrete, MultiBinary or a Box of floats",
             )
     boxes = [leaf for leaf in found if _is_continuous(leaf.space)]
     if 0 < len(boxes) < len(found):
         choice = next(leaf for leaf in found if _is_choice(leaf.space))
         raise EnvError(
-            f"The actions of `{name}` mix continuous and discrete ones: `{boxes[0].name}` is a "
+            f"The actions of `{name}` mix continuous and discrete parts: `{boxes[0].name}` is a "
             f"{kind_of(boxes[0].space)}, `{choice.name}` a {kind_of(choice.space)}.",
-            "offer steps of the continuous ones as a Discrete, or all as a Box of floats",
+            "discretise the continuous parts, or use one Box of floats",
         )
     spec = _continuous(boxes) if boxes else _choices(space, found, masked)
     if not spec.parts:
-        raise EnvError(f"The actions of `{name}` hold nothing.", "give its action_space at least one part")
+        raise EnvError(f"The action space of `{name}` is empty.", "give its action_space at least one part")
     return spec
 
 
 def action_decoder(space: spaces.Space[Any]) -> Decode:
-    """A function that turns actions [rows, parts] into what each env's `step` takes."""
+    """A function that turns actions [rows, parts] into a list of actions for each env's `step`."""
     if isinstance(space, spaces.Tuple):
         rows = _row_decoder(space.spaces)
         return lambda action: list(rows(action))
@@ -63,7 +63,7 @@ def action_decoder(space: spaces.Space[Any]) -> Decode:
 
 
 def batch_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
-    """A function that turns actions [rows, parts] into one batch of them, as a vector env's `step` takes it."""
+    """A function that turns actions [rows, parts] into one batch for a vector env's `step`."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         parts = space.spaces
         inner = list(parts.values()) if isinstance(parts, dict) else list(parts)
@@ -101,7 +101,7 @@ def action_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array]:
 
 
 def action_space_of(spec: ActionSpec) -> spaces.Space[Any]:
-    """The space of a game's own actions."""
+    """The Gymnasium space of an action spec."""
     if spec.kind == "continuous":
         return spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)
     if spec.kind == "discrete":
@@ -119,14 +119,14 @@ def _box_decoder(space: spaces.Box) -> Decode:
         return lambda action: list(_shaped(action, space))
 
     def clip(action: Array) -> list[Any]:
-        """The nearest float32 of a float64 bound may lie outside of it; a list of scalars would be no arrays."""
+        """Clip: the float32 nearest to a float64 bound may be outside of it. Scalars are returned as arrays."""
         return [one.reshape(space.shape) for one in action.astype(space.dtype).clip(low, high)]
 
     return clip
 
 
 def _row_decoder(inner: Sequence[spaces.Space[Any]]) -> Callable[[Array], Iterable[tuple[Any, ...]]]:
-    """A function that turns the columns of each space back and gives the values of all spaces row by row."""
+    """A function that decodes the columns of each space and yields the values of all spaces row by row."""
     parts = [(at, action_decoder(space)) for at, space in zip(_columns(inner), inner, strict=True)]
     if not parts:
         return lambda action: [()] * len(action)
@@ -134,7 +134,7 @@ def _row_decoder(inner: Sequence[spaces.Space[Any]]) -> Callable[[Array], Iterab
 
 
 def _columns(inner: Sequence[spaces.Space[Any]]) -> list[slice]:
-    """Where each space's parts stand side by side."""
+    """The columns of each space in the concatenated parts."""
     stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner], dtype=int).tolist()
     return [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
 

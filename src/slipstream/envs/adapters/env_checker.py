@@ -1,4 +1,4 @@
-"""A look at somebody's environment before it is trained on: all that is wrong with it at once, each with a way out."""
+"""Check a Gymnasium environment before training: list all problems at once, each with a hint."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, ObsSpec
 from slipstream.envs.adapters.action_spaces import action_decoder, action_spec
-from slipstream.envs.adapters.gymnasium import mask_of, tasks_of
+from slipstream.envs.adapters.gymnasium import env_tasks, mask_of
 from slipstream.envs.adapters.observation_spaces import Leaf, leaves, obs_spec
 from slipstream.errors import SlipstreamError
 
-ENOUGH = 10
-"""Problems after which nobody looks for more."""
+MAX_PROBLEMS = 10
+"""The check stops after this many problems."""
 LARGE = 1e3
-"""Observations beyond this are hard to learn from as they are."""
+"""Observations with larger absolute values are hard to learn from without scaling."""
 SIGNATURE = "write def reset(self, *, seed=None, options=None), and call super().reset(seed=seed) first"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and what to do about it."""
+    """A problem and a hint how to fix it."""
 
     what: str
     hint: str
@@ -36,40 +36,40 @@ class Problem:
 
 
 @dataclass
-class Report:
-    """What some random steps of an environment showed."""
+class EnvReport:
+    """The result of a check."""
 
     problems: list[Problem] = field(default_factory=list)
-    """What would break training, or make it learn something else."""
+    """Errors that break training or change what is learned."""
     remarks: list[Problem] = field(default_factory=list)
-    """What is allowed, but often not meant."""
+    """Things that are allowed but often unintended."""
     steps: int = 0
     episodes: int = 0
     steps_per_second: float = 0.0
 
     def add(self, what: str, hint: str) -> None:
-        """Keep a problem, each only once."""
+        """Add a problem, unless it is already listed."""
         if all(problem.what != what for problem in self.problems):
             self.problems.append(Problem(what, hint))
 
 
-def check(env: Any, steps: int = 200, seed: int = 0) -> Report:
-    """Play random steps and list everything that would hurt training."""
-    report = Report()
+def check(env: Any, steps: int = 200, seed: int = 0) -> EnvReport:
+    """Play random steps and list all problems for training."""
+    report = EnvReport()
     obs, action = _spaces(env, report)
     if obs is not None and action is not None:
-        _Play(env, obs, action, report, seed).play(steps)
+        _RandomPlay(env, obs, action, report, seed).play(steps)
     return report
 
 
-def _spaces(env: Any, report: Report) -> tuple[ObsSpec | None, ActionSpec | None]:
-    """Both spaces as rows have them; what is wrong with either is told."""
+def _spaces(env: Any, report: EnvReport) -> tuple[ObsSpec | None, ActionSpec | None]:
+    """The specs of both spaces; None for a space with a problem."""
     name, found = type(env).__name__, list[Any]()
     for word, read in (("observation", obs_spec), ("action", action_spec)):
         space = getattr(env, f"{word}_space", None)
         if not isinstance(space, spaces.Space):
             report.add(
-                f"`{name}` has no {word}_space of Gymnasium's.",
+                f"The {word}_space of `{name}` is not a Gymnasium space.",
                 f"set self.{word}_space in __init__, for instance to a gymnasium.spaces.Box",
             )
             found.append(None)
@@ -81,157 +81,163 @@ def _spaces(env: Any, report: Report) -> tuple[ObsSpec | None, ActionSpec | None
             report.add(error.message, error.hint)
             found.append(None)
     try:
-        tasks_of(env, name)
+        env_tasks(env, name)
     except SlipstreamError as error:
         report.add(error.message, error.hint)
     return found[0], found[1]
 
 
-class _Play:
-    """Random play that reports what was wrong, each part of an observation looked at by itself."""
+class _RandomPlay:
+    """Random play that checks every part of every observation and reports problems."""
 
-    def __init__(self, env: Any, obs: ObsSpec, action: ActionSpec, report: Report, seed: int) -> None:
+    def __init__(self, env: Any, obs: ObsSpec, action: ActionSpec, report: EnvReport, seed: int) -> None:
         self._env, self._obs, self._action, self._report, self._seed = env, obs, action, report, seed
         self._parts = leaves(env.observation_space)
         self._largest = dict.fromkeys((part.name for part in self._parts), 0.0)
         self._mask, self._decode = mask_of(env), action_decoder(env.action_space)
         self._random = np.random.default_rng(seed)
         self._rewards: list[float] = []
-        self._moved = False
+        self._changed = False
 
     def play(self, steps: int) -> None:
-        """Reset twice from one seed, then step; stop early where problems pile up."""
+        """Reset twice from one seed, then step; stop early if there are many problems."""
         first = self._reset("reset", self._seed)
         again = None if first is None else self._reset("reset", self._seed)
         if first is None or again is None:
             return
         self._compare(first[0], again[0], "reset(seed=...)")
         self._env.action_space.seed(self._seed)
-        began, script = perf_counter(), list[Any]()
-        seen = self._episode(again[0], steps, script)
-        if seen is not None:
-            self._report.steps_per_second = self._report.steps / max(perf_counter() - began, 1e-9)
-            self._repeat(script, seen)
-            self._judge(steps)
+        started, actions = perf_counter(), list[Any]()
+        observations = self._play_episodes(again[0], steps, actions)
+        if observations is not None:
+            self._report.steps_per_second = self._report.steps / max(perf_counter() - started, 1e-9)
+            self._check_determinism(actions, observations)
+            self._check_whole_run(steps)
 
-    def _episode(self, obs: Any, steps: int, script: list[Any]) -> list[Any] | None:
-        """Step on through as many episodes as there are; what the first showed, None if the env broke."""
-        seen, report, last = list[Any](), self._report, obs
+    def _play_episodes(self, obs: Any, steps: int, actions: list[Any]) -> list[Any] | None:
+        """Step through several episodes; returns the observations of the first episode, None if the env failed.
+
+        The actions of the first episode are appended to `actions`.
+        """
+        observations, report, last = list[Any](), self._report, obs
         for step in range(steps):
-            action = self._choose(step)
-            told = self._step(action, step)
-            if told is None:
+            action = self._random_action(step)
+            result = self._step(action, step)
+            if result is None:
                 return None
-            obs, ended = told
-            self._moved = self._moved or not self._same(last, obs)
+            obs, ended = result
+            self._changed = self._changed or not self._same(last, obs)
             last, report.steps = obs, report.steps + 1
             for part in self._parts:
-                self._look(part, obs, f"The observation{_called(part)} at step {step}")
+                self._check_obs(part, obs, f"The observation{_label(part)} at step {step}")
             if not report.episodes:
-                script.append(action)
-                seen.append(obs)
+                actions.append(action)
+                observations.append(obs)
             if ended:
                 report.episodes += 1
                 if self._reset("reset after an episode") is None:
                     return None
-            if len(report.problems) >= ENOUGH:
+            if len(report.problems) >= MAX_PROBLEMS:
                 break
-        return seen
+        return observations
 
     def _reset(self, where: str, seed: int | None = None) -> tuple[Any, Any] | None:
-        """(obs, info), or None where there is no such thing."""
+        """(obs, info), or None if the reset failed."""
         try:
-            told = self._env.reset(seed=seed)
+            result = self._env.reset(seed=seed)
         except TypeError as error:
             if "seed" not in str(error):
-                self._broke(where)
+                self._add_exception(where)
                 return None
-            self._report.add(f"reset takes no seed: {error}.", SIGNATURE)
+            self._report.add(f"reset does not accept a seed: {error}.", SIGNATURE)
             return None
         except Exception:
-            self._broke(where)
+            self._add_exception(where)
             return None
-        if not isinstance(told, tuple) or len(told) != 2 or not isinstance(told[1], dict):
-            self._report.add(f"reset returns {_shape(told)}, not an observation and a dict.", "return obs, {}")
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            self._report.add(f"reset returns {_describe(result)}, not an observation and a dict.", "return obs, {}")
             return None
-        return deepcopy(told[0]), told[1]
+        return deepcopy(result[0]), result[1]
 
     def _step(self, action: Any, step: int) -> tuple[Any, bool] | None:
-        """A copy of the observation and whether the episode is over, or None where there is no such thing."""
+        """A copy of the observation and whether the episode is over, or None if the step failed."""
         try:
-            told = self._env.step(action)
+            result = self._env.step(action)
         except Exception:
-            self._broke(f"step {step}, action {action!r}")
+            self._add_exception(f"step {step}, action {action!r}")
             return None
-        if not isinstance(told, tuple) or len(told) != 5:
+        if not isinstance(result, tuple) or len(result) != 5:
             self._report.add(
-                f"step returns {_shape(told)}, not (obs, reward, terminated, truncated, info).",
-                "return terminated (the game is over) and truncated (time is up) in the place of done",
+                f"step returns {_describe(result)}, not (obs, reward, terminated, truncated, info).",
+                "return terminated (the game is over) and truncated (the time limit is reached) instead of done",
             )
             return None
-        obs, reward, terminated, truncated, info = told
+        obs, reward, terminated, truncated, info = result
         try:
-            paid = float(reward)
+            value = float(reward)
         except (TypeError, ValueError):
-            self._report.add(f"The reward at step {step} is no number: {reward!r}.", "return one float")
+            self._report.add(f"The reward at step {step} is not a number: {reward!r}.", "return one float")
             return None
-        if not np.isfinite(paid):
-            self._report.add(f"The reward at step {step} is not finite: {paid}.", "look for a division by zero in step")
-        self._rewards.append(paid)
+        if not np.isfinite(value):
+            self._report.add(
+                f"The reward at step {step} is not finite: {value}.", "look for a division by zero in step"
+            )
+        self._rewards.append(value)
         for word, ended in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(ended, bool | np.bool_):
-                self._report.add(f"`{word}` at step {step} is {_shape(ended)}, not True or False.", "return a bool")
+                self._report.add(f"`{word}` at step {step} is {_describe(ended)}, not True or False.", "return a bool")
         if not isinstance(info, dict):
-            self._report.add(f"The info at step {step} is {_shape(info)}, not a dict.", "return {} where there is none")
+            self._report.add(f"The info at step {step} is {_describe(info)}, not a dict.", "return {} if it is empty")
         return deepcopy(obs), bool(terminated) or bool(truncated)
 
-    def _broke(self, where: str) -> None:
-        """Whatever the env raised, with where in its own code it did."""
+    def _add_exception(self, where: str) -> None:
+        """Add the current exception with its location in the env's code."""
         lines = traceback.format_exc().rstrip().splitlines()
-        places = [line.strip() for line in lines if line.strip().startswith("File ")]
-        at = f" ({places[-1]})" if places else ""
-        self._report.add(f"{where[0].upper()}{where[1:]} raised {lines[-1]}{at}.", "mend this first; the rest waits")
+        frames = [line.strip() for line in lines if line.strip().startswith("File ")]
+        at = f" ({frames[-1]})" if frames else ""
+        self._report.add(f"{where[0].upper()}{where[1:]} raised {lines[-1]}{at}.", "fix this first, then check again")
 
-    def _repeat(self, script: list[Any], seen: list[Any]) -> None:
-        """The same seed and the same actions must bring the same episode."""
-        if len(self._report.problems) >= ENOUGH or self._reset("reset", self._seed) is None:
+    def _check_determinism(self, actions: list[Any], observations: list[Any]) -> None:
+        """Play the first episode again: the same seed and actions must give the same observations."""
+        if len(self._report.problems) >= MAX_PROBLEMS or self._reset("reset", self._seed) is None:
             return
-        for step, (action, before) in enumerate(zip(script, seen, strict=True)):
-            told = self._step(action, step)
-            if told is None or not self._compare(before, told[0], f"step {step} of an episode from one seed"):
+        for step, (action, before) in enumerate(zip(actions, observations, strict=True)):
+            result = self._step(action, step)
+            if result is None or not self._compare(before, result[0], f"step {step} of an episode from one seed"):
                 return
 
-    def _judge(self, steps: int) -> None:
+    def _check_whole_run(self, steps: int) -> None:
+        """Add the problems and remarks that concern the run as a whole."""
         report = self._report
         if not report.episodes:
             report.add(
-                f"No episode ended within {steps} random steps: is there a time limit?",
+                f"No episode ended within {steps} random steps: the env may have no time limit.",
                 "register it with max_episode_steps=, or wrap it in gymnasium.wrappers.TimeLimit",
             )
         for part in self._parts:
             if self._largest[part.name] > LARGE:
-                what = f"Observations{_called(part)} pass 1,000 in size"
+                what = f"Observations{_label(part)} have absolute values above 1,000"
                 report.add(f"{what}: {self._largest[part.name]:.4g}.", "scale them, or keep ppo.normalise_obs on")
         remarks = report.remarks
         if self._rewards and not any(self._rewards):
             remarks.append(
                 Problem(
-                    f"No reward was paid within {report.steps} random steps.",
-                    "random play may never find it: record demonstrations, or pay for steps on the way",
+                    f"All rewards were zero within {report.steps} random steps.",
+                    "random play may never find a reward: record demonstrations, or add shaping rewards",
                 )
             )
-        if not self._moved and report.steps > 1:
-            remarks.append(Problem("The observation never changed.", "see that step returns what it has just made"))
+        if not self._changed and report.steps > 1:
+            remarks.append(Problem("The observation never changed.", "check that step returns the new observation"))
         if self._action.kind == "continuous" and not np.isfinite([*self._action.low, *self._action.high]).all():
             remarks.append(
-                Problem("Some actions have no bounds.", "give the Box finite low and high, and scale inside step")
+                Problem("Some actions are unbounded.", "give the Box finite low and high, and scale inside step")
             )
 
     def _compare(self, first: Any, again: Any, what: str) -> bool:
         same = True
         for part in self._parts:
             if what.startswith("reset"):
-                self._look(part, again, f"The observation{_called(part)} at reset")
+                self._check_obs(part, again, f"The observation{_label(part)} at reset")
             try:
                 equal = np.array_equal(np.asarray(part.find(first)), np.asarray(part.find(again)))
             except (LookupError, TypeError):
@@ -239,8 +245,8 @@ class _Play:
             if not equal:
                 same = False
                 self._report.add(
-                    f"{what} gives different observations{_called(part)} for the same seed: runs cannot be repeated.",
-                    "draw all chance from self.np_random, which super().reset(seed=seed) seeds",
+                    f"{what} gives different observations{_label(part)} for the same seed: runs cannot be reproduced.",
+                    "draw all random numbers from self.np_random, which super().reset(seed=seed) seeds",
                 )
         return same
 
@@ -250,11 +256,11 @@ class _Play:
         except (LookupError, TypeError):
             return False
 
-    def _look(self, part: Leaf, obs: Any, what: str) -> None:
+    def _check_obs(self, part: Leaf, obs: Any, what: str) -> None:
         try:
             value = part.find(obs)
         except (LookupError, TypeError):
-            self._report.add(f"{what} is missing.", f"return it under the key {part.path[-1]!r}, as the space says")
+            self._report.add(f"{what} is missing.", f"return it under the key {part.path[-1]!r}, as in the space")
             return
         if not part.space.contains(value):
             self._report.add(f"{what} is not in observation_space ({part.space}).", _misfit(part.space, value))
@@ -267,12 +273,12 @@ class _Play:
         elif numbers.size and isinstance(part.space, spaces.Box) and self._obs.places[part.name][0].kind == "vector":
             self._largest[part.name] = max(self._largest[part.name], float(np.abs(numbers).max()))
 
-    def _choose(self, step: int) -> Any:
-        """A random action, one that the mask allows where there is one."""
+    def _random_action(self, step: int) -> Any:
+        """A random action that the action mask allows, if there is one."""
         if not self._action.masked or self._mask is None:
             return self._env.action_space.sample()
         mask, sizes = np.asarray(self._mask()).reshape(-1), self._action.sizes
-        hint = "let action_masks return 1 for each allowed option, all parts side by side"
+        hint = "action_masks must return 1 for each allowed option, with all parts concatenated"
         if mask.size != sum(sizes):
             self._report.add(f"The action mask at step {step} has {mask.size} columns, not {sum(sizes)}.", hint)
             return self._env.action_space.sample()
@@ -281,12 +287,12 @@ class _Play:
             if options.any():
                 action[0, number] = self._random.choice(np.flatnonzero(options))
             else:
-                self._report.add(f"The action mask at step {step} allows nothing in part {number}.", hint)
+                self._report.add(f"The action mask at step {step} allows no option in part {number}.", hint)
         return self._decode(action)[0]
 
 
 def _misfit(space: spaces.Space[Any], value: Any) -> str:
-    """How a value differs from what its space says."""
+    """How a value differs from its space."""
     if isinstance(space, spaces.Box):
         array = np.asarray(value)
         if array.shape != space.shape:
@@ -294,17 +300,17 @@ def _misfit(space: spaces.Space[Any], value: Any) -> str:
         if not np.can_cast(array.dtype, space.dtype):
             return f"its dtype is {array.dtype}: return np.asarray(obs, np.{space.dtype})"
         if array.dtype.kind in "fiu":
-            return f"it reaches from {array.min():.4g} to {array.max():.4g}: widen the Box, or clip"
-    return f"it is {_shape(value)}"
+            return f"its range is {array.min():.4g} to {array.max():.4g}: widen the Box, or clip"
+    return f"it is {_describe(value)}"
 
 
-def _shape(value: Any) -> str:
-    """What a value is, in words."""
+def _describe(value: Any) -> str:
+    """A short description of a value."""
     named = type(value).__name__
     if isinstance(value, tuple | list):
         return f"a {named} of {len(value)}"
     return f"the {named} {value!r:.60}" if np.isscalar(value) or value is None else f"a {named}"
 
 
-def _called(part: Leaf) -> str:
+def _label(part: Leaf) -> str:
     return f" `{part.name}`" if part.path else ""

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment seen as rows: how it is made, what it is, what can be taken off it."""
+"""Gymnasium environments: make them, wrap them, and read their spec from their spaces."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 Env = gymnasium.Env[Any, Any]
 WRAPPERS = tuple(name for name in gymnasium.wrappers.__all__ if name[0].isupper())
-"""What `env.wrappers` may name."""
+"""The wrappers allowed in `env.wrappers`."""
 
 
 def make(name: str, options: Mapping[str, Any]) -> Env:
     """Make a registered environment by id.
 
-    Gymnasium itself would import what stands before a colon in an id. A run's files name its env, so that would let
-    files import modules: only the flag may.
+    Gymnasium imports the module before a colon in an id. That is refused here: the files of a run contain the id, and
+    files must not be able to import modules. Use the flag --import instead.
     """
     if ":" in name:
         module, _, rest = name.partition(":")
         raise EnvError(
-            f"`gymnasium:{name}` names a module to import, which only a flag may do.",
+            f"`gymnasium:{name}` names a module to import, which is only allowed with --import.",
             f"write gymnasium:{rest} --import {module}",
         )
     try:
@@ -39,92 +39,95 @@ def make(name: str, options: Mapping[str, Any]) -> Env:
         known = [key.rpartition("/")[2] for key in gymnasium.registry]
         raise EnvError(
             f"Gymnasium has no environment `{name}`.{did_you_mean(name, known)}",
-            "if your own module registers it, add --import MODULE; `slipstream envs` lists what there is",
+            "if your own module registers it, add --import MODULE; `slipstream envs` lists the known ones",
         ) from error
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise EnvError(
             f"The environment `{name}` could not be made: {error}",
-            "install what it needs, or check env.options",
+            "install its dependencies, or check env.options",
         ) from error
 
 
 def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Mapping[str, Any]]]) -> Env:
-    """Put wrappers of Gymnasium's around an environment, by name: nothing that a file names is imported."""
-    for wanted in wrappers:
-        asked = {wanted: {}} if isinstance(wanted, str) else wanted
-        for name, arguments in asked.items():
+    """Apply Gymnasium's wrappers to an environment by name; only `WRAPPERS` are allowed, nothing is imported."""
+    for entry in wrappers:
+        named = {entry: {}} if isinstance(entry, str) else entry
+        for name, arguments in named.items():
             if name not in WRAPPERS:
                 raise ConfigError(
                     f"`env.wrappers`: Gymnasium has no wrapper `{name}`.{did_you_mean(name, WRAPPERS)}",
-                    "wrap it where you register the env if it is one of your own",
+                    "apply your own wrappers where you register the env",
                 )
             try:
                 env = getattr(gymnasium.wrappers, name)(env, **arguments)
             except Exception as error:
                 raise ConfigError(
-                    f"`env.wrappers`: {name} cannot be put around it: {error}",
-                    f"give its arguments as {{{name}: {{argument: value}}}}; gymnasium.farama.org tells them",
+                    f"`env.wrappers`: {name} cannot be applied: {error}",
+                    f"give its arguments as {{{name}: {{argument: value}}}}; see gymnasium.farama.org",
                 ) from error
     return env
 
 
 def make_env(env: Any) -> Env:
-    """An environment as it is, or, where it is none of Gymnasium's, one that has its API."""
-    return env if isinstance(env, gymnasium.Env) else Adopted(env)
+    """The environment itself, or a wrapper with Gymnasium's API around an environment with the old Gym API."""
+    return env if isinstance(env, gymnasium.Env) else LegacyEnv(env)
 
 
-class Adopted(gymnasium.Env[Any, Any]):
-    """An environment of the time before Gymnasium: its `reset` gives an observation alone, its `step` four things.
+class LegacyEnv(gymnasium.Env[Any, Any]):
+    """An environment with the old Gym API: `reset` returns an observation, `step` returns four values.
 
-    What has `done` is terminated unless its info says `TimeLimit.truncated`. A seed goes to `reset` if that takes one,
-    else to the method `seed`. Spaces of other packages are told by what they have.
+    `done` means terminated, unless the info has `TimeLimit.truncated`. A seed is passed to `reset` if it accepts one,
+    else to the method `seed`. Spaces of other packages are converted by their attributes.
     """
 
     def __init__(self, env: Any) -> None:
         self.inner = env
-        self.observation_space, self.action_space = _adopt(env.observation_space), _adopt(env.action_space)
-        taken = inspect.signature(env.reset).parameters
-        anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
-        self._takes = {key for key in ("seed", "options") if anything or key in taken}
+        self.observation_space, self.action_space = (
+            _convert_space(env.observation_space),
+            _convert_space(env.action_space),
+        )
+        parameters = inspect.signature(env.reset).parameters
+        any_keyword = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+        self._reset_keywords = {key for key in ("seed", "options") if any_keyword or key in parameters}
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # asked for before it is there: there is nothing to look into
+        if name == "inner":  # during unpickling, before `inner` is set
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        if seed is not None and "seed" not in self._takes and hasattr(self.inner, "seed"):
+        """Start an episode."""
+        if seed is not None and "seed" not in self._reset_keywords and hasattr(self.inner, "seed"):
             self.inner.seed(seed)
-        given = {key: value for key, value in (("seed", seed), ("options", options)) if key in self._takes}
-        told = self.inner.reset(**given)
-        with_info = isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], dict)
-        return told if with_info else (told, {})
+        given = {key: value for key, value in (("seed", seed), ("options", options)) if key in self._reset_keywords}
+        result = self.inner.reset(**given)
+        has_info = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        return result if has_info else (result, {})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step once."""
-        told = self.inner.step(action)
-        if len(told) == 5:
-            return told  # type: ignore[no-any-return]
-        obs, reward, done, info = told
-        cut = bool(done and info.get("TimeLimit.truncated", False))
-        return obs, float(reward), bool(done) and not cut, cut, info
+        result = self.inner.step(action)
+        if len(result) == 5:
+            return result  # type: ignore[no-any-return]
+        obs, reward, done, info = result
+        truncated = bool(done and info.get("TimeLimit.truncated", False))
+        return obs, float(reward), bool(done) and not truncated, truncated, info
 
     def close(self) -> None:
-        """Close it, if it can be."""
+        """Close the environment if it has a `close` method."""
         if hasattr(self.inner, "close"):
             self.inner.close()
 
 
-def _adopt(space: Any) -> spaces.Space[Any]:
-    """A space of Gymnasium's with what another package's has."""
+def _convert_space(space: Any) -> spaces.Space[Any]:
+    """Convert a space of another package to a Gymnasium space, by its attributes."""
     if isinstance(space, spaces.Space):
         return space
     parts = getattr(space, "spaces", None)
     if isinstance(parts, Mapping):
-        return spaces.Dict({key: _adopt(part) for key, part in parts.items()})
+        return spaces.Dict({key: _convert_space(part) for key, part in parts.items()})
     if parts is not None:
-        return spaces.Tuple([_adopt(part) for part in parts])
+        return spaces.Tuple([_convert_space(part) for part in parts])
     if hasattr(space, "nvec"):
         return spaces.MultiDiscrete(space.nvec)
     if hasattr(space, "low") and hasattr(space, "high"):
@@ -134,25 +137,25 @@ def _adopt(space: Any) -> spaces.Space[Any]:
     if hasattr(space, "n"):
         return spaces.MultiBinary(space.n) if getattr(space, "shape", ()) else spaces.Discrete(int(space.n))
     raise EnvError(
-        f"There is no knowing what a space of the class {type(space).__name__} holds.",
+        f"Spaces of the class {type(space).__name__} are not supported.",
         "use a space of gymnasium.spaces",
     )
 
 
 def spec_of(env: Env, name: str, target: Sequence[str] = ()) -> EnvSpec:
-    """Read the facts off the spaces; a space that no policy here can use is an error."""
+    """The spec of an environment, read from its spaces; raises EnvError for an unsupported space."""
     action = action_spec(env.action_space, name, masked=mask_of(env) is not None)
-    tasks, own = tasks_of(env, name)
+    tasks, own = env_tasks(env, name)
     target = choose_target(name, tasks, own, target)
     return EnvSpec(name, obs_spec(env.observation_space, name), action, tasks=tasks, target=target)
 
 
-def tasks_of(env: Env, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tasks that an env declares, and those of them that it is measured on.
+def env_tasks(env: Env, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tasks that an env declares, and its default target tasks.
 
-    An env has tasks if its attribute `tasks` is a list or tuple of names. Which one an episode has it is told by
-    `reset(options={"task": name})`. Its attribute `target`, if it has one, names those that it is played and measured
-    on unless told otherwise; without it that is all of them.
+    An env has tasks if its attribute `tasks` is a list or tuple of names. The task of an episode is passed as
+    `reset(options={"task": name})`. The optional attribute `target` names the tasks that are played and evaluated by
+    default; without it, these are all tasks.
     """
     tasks = _attribute(env, "tasks")
     if not _are_names(tasks) or not tasks:
@@ -162,7 +165,7 @@ def tasks_of(env: Env, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not _are_names(target) or not target or any(task not in tasks for task in target):
         raise EnvError(
             f"`target` of `{name}` is {target!r}, but its tasks are {', '.join(tasks)}.",
-            "let `target` be some of the names in `tasks`",
+            "set `target` to one or more of the names in `tasks`",
         )
     return tuple(tasks), tuple(target)
 
@@ -172,7 +175,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _attribute(env: Env, name: str) -> Any:
-    """An attribute of the env, under whatever wrappers; None where it has none."""
+    """An attribute of the env or of a wrapped env; None if it does not exist."""
     try:
         return env.get_wrapper_attr(name)
     except AttributeError:
@@ -180,9 +183,9 @@ def _attribute(env: Env, name: str) -> Any:
 
 
 def strip(env: Env) -> tuple[Env, int]:
-    """Take Gymnasium's outer checking wrappers off; return the rest and the time limit (0: none).
+    """Remove Gymnasium's outer checking wrappers; returns the inner env and the time limit (0: none).
 
-    The checks were made when the env was first looked at; the time limit is kept by the stepping loop.
+    The checks were made when the env was first probed; the stepping loop applies the time limit.
     """
     limit = 0
     while isinstance(env, OrderEnforcing | PassiveEnvChecker | TimeLimit):
@@ -195,6 +198,6 @@ def strip(env: Env) -> tuple[Env, int]:
 
 
 def mask_of(env: Env) -> Callable[[], Any] | None:
-    """The env's `action_masks` method, where it has one: the options of all parts side by side, two for a switch."""
+    """The env's `action_masks` method, if any: a mask of the options of all parts, two for a binary part."""
     method = _attribute(env, "action_masks")
     return method if callable(method) else None

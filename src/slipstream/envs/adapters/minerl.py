@@ -1,7 +1,7 @@
-"""Live games with MineRL's API, dicts in and dicts out, as an agent that learned from MineRL's recordings sees them.
+"""Live games with MineRL's dict API, encoded exactly like imported MineRL recordings.
 
-The frames go through the same frame adapter as those of imported recordings, numbers stand beside them by the same
-names, and a policy's action becomes a dict by the same action map: what was cloned from recordings can play.
+Frames go through the same frame adapter, scalars have the same field names, and actions use the same action map, so a
+policy cloned from recordings can play the live game.
 """
 
 from __future__ import annotations
@@ -23,40 +23,46 @@ from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBin
 from slipstream.minecraft.frames import FrameAdapter, follow
 
 OPTIONS = ("actions", "look", "margin", "size", "grey", "stack")
-"""What `env.options` may say, each as the flag of that name says it to `slipstream demos import minerl`."""
+"""The keys of `env.options`; they have the meaning of the flags of `slipstream demos import minerl`."""
 
 
-class Live(gymnasium.Env[Any, Any]):
-    """A game with MineRL's API as a Gymnasium environment that policies can play.
+class MineRLEnv(gymnasium.Env[Any, Any]):
+    """A game with MineRL's API as a Gymnasium environment.
 
-    `env` may be of the old kind (`reset` gives an observation, `step` four things) or of the new. `words` lists those
-    of each observation that is told in words (`equipped_items/mainhand/type`), in the order of the demos' one-hots;
-    without it, in the order in which the env's space has them.
+    `env` may have the old Gym API (`reset` returns an observation, `step` four values) or the new one. `categories`
+    lists the values of each string observation (`equipped_items/mainhand/type`) in the order of the demos' one-hot
+    columns; the default is the order of the env's space.
     """
 
     def __init__(
-        self, env: Any, *, actions: str = "14", look: float = 15.0, margin: float = 5.0,
-        bins: CameraBins | None = FULL.bins, adapter: FrameAdapter | None = None,
-        words: Mapping[str, tuple[str, ...]] | None = None,
-    ) -> None:  # fmt: skip
-        seen, taken = _leaves(env.observation_space), _leaves(env.action_space)
-        if "pov" not in seen or "camera" not in taken:
+        self,
+        env: Any,
+        *,
+        actions: str = "14",
+        look: float = 15.0,
+        margin: float = 5.0,
+        bins: CameraBins | None = FULL.bins,
+        adapter: FrameAdapter | None = None,
+        categories: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        observed, taken = _leaves(env.observation_space), _leaves(env.action_space)
+        if "pov" not in observed or "camera" not in taken:
             raise EnvError(
-                f"{type(env).__name__} has not MineRL's API: it shows {', '.join(seen) or 'nothing by name'} and takes "
-                f"{', '.join(taken) or 'nothing by name'}.",
+                f"{type(env).__name__} does not have MineRL's API: its observations are "
+                f"{', '.join(observed) or 'unnamed'} and its actions are {', '.join(taken) or 'unnamed'}.",
                 "give an env whose observations have `pov` and whose actions have `camera`",
             )
-        self.inner = make_env(_Plain(env))
-        self._words = {name: tuple(space.values) for name, space in seen.items() if hasattr(space, "values")}
-        self._words |= dict(words or {})
+        self.inner = make_env(_WithoutSpaces(env))
+        self._categories = {name: tuple(space.values) for name, space in observed.items() if hasattr(space, "values")}
+        self._categories |= dict(categories or {})
         self._frames = adapter or FrameAdapter()
-        self._noop = {name: _nothing(space) for name, space in taken.items()}
+        self._noop = {name: _null_action(space) for name, space in taken.items()}
         choices = {name: tuple(space.values) for name, space in taken.items() if hasattr(space, "values")}
         others = [name for name in taken if name not in BUTTONS and name not in choices and name != "camera"]
         buttons = (*BUTTONS, *sorted(name for name in others if getattr(taken[name], "n", 0) == 2))
         self.map: ActionMap = action_map(actions, look=look, margin=margin, buttons=buttons, choices=choices, bins=bins)
-        self._scalars = {name: self._size(name, space) for name, space in seen.items() if name != "pov"}
-        height, width, channels = self._frames.small(seen["pov"].shape)
+        self._scalars = {name: self._size(name, space) for name, space in observed.items() if name != "pov"}
+        height, width, channels = self._frames.small(observed["pov"].shape)
         fields: dict[str, spaces.Space[Any]] = {
             name: spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in self._scalars.items()
         }
@@ -66,50 +72,50 @@ class Live(gymnasium.Env[Any, Any]):
         self._stacked: Array | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a game."""
+        """Start a game."""
         obs, info = self.inner.reset(seed=seed, options=options)
         self._stacked = None
-        return self._see(obs), info
+        return self._encode(obs), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play a step by one action of the map."""
-        chosen = self.map.decode(np.asarray(action).reshape(1, -1))
-        given = self._noop | {name: value[0] for name, value in chosen.items() if name in self._noop}
+        """Step with one action of the action map."""
+        decoded = self.map.decode(np.asarray(action).reshape(1, -1))
+        given = self._noop | {name: value[0] for name, value in decoded.items() if name in self._noop}
         obs, reward, terminated, truncated, info = self.inner.step(_nested(given))
-        return self._see(obs), float(reward), bool(terminated), bool(truncated), info
+        return self._encode(obs), float(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
         """Close the game."""
         self.inner.close()
 
     def _size(self, name: str, space: Any) -> int:
-        if name in self._words:
-            return len(self._words[name])
+        if name in self._categories:
+            return len(self._categories[name])
         return int(np.prod(getattr(space, "shape", None) or ()))
 
-    def _see(self, obs: Any) -> dict[str, Array]:
-        """An observation as the importer would have written it."""
-        told = _leaves(obs)
-        frame = self._frames.shrink(np.asarray(told["pov"], np.uint8))
+    def _encode(self, obs: Any) -> dict[str, Array]:
+        """Encode an observation like the importer of recordings."""
+        values = _leaves(obs)
+        frame = self._frames.shrink(np.asarray(values["pov"], np.uint8))
         if self._stacked is None:
             self._stacked = np.concatenate([frame] * self._frames.stack, axis=-1)
         else:
             self._stacked = follow(self._stacked, frame)
-        found: dict[str, Array] = {name: self._number(name, told[name]) for name in self._scalars}
+        found: dict[str, Array] = {name: self._encode_scalar(name, values[name]) for name in self._scalars}
         return found | {"pov": self._stacked}
 
-    def _number(self, name: str, value: Any) -> Array:
-        words = self._words.get(name)
-        if words is None:
+    def _encode_scalar(self, name: str, value: Any) -> Array:
+        names = self._categories.get(name)
+        if names is None:
             return np.asarray(value, np.float32).reshape(-1)
-        told = words[int(value)] if isinstance(value, int | np.integer) and 0 <= value < len(words) else str(value)
-        if told not in words:
-            raise EnvError(f"`{name}` is `{told}`, which is none of: {', '.join(words)}.", "say all of its words")
-        return np.array([word == told for word in words], np.float32)
+        text = names[int(value)] if isinstance(value, int | np.integer) and 0 <= value < len(names) else str(value)
+        if text not in names:
+            raise EnvError(f"`{name}` is `{text}`, which is not one of: {', '.join(names)}.", "list all its categories")
+        return np.array([one == text for one in names], np.float32)
 
 
-class _Plain:
-    """A game whose spaces nobody asks for: dicts go in and out as they are."""
+class _WithoutSpaces:
+    """A game without its original spaces, which Gymnasium does not support; dicts are passed through."""
 
     observation_space = action_space = spaces.Dict({})
 
@@ -122,7 +128,7 @@ class _Plain:
 
 
 def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """The parts of nested dicts (or spaces of them) by their joined names."""
+    """The leaves of nested dicts (or Dict spaces) by their joined names."""
     parts = getattr(tree, "spaces", tree)
     found: dict[str, Any] = {}
     for key, part in parts.items() if isinstance(parts, Mapping) else ():
@@ -143,30 +149,30 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _nothing(space: Any) -> Any:
-    """What is done in a part of an action if nothing is."""
+def _null_action(space: Any) -> Any:
+    """The null value of a part of an action."""
     if hasattr(space, "values"):
         return "none" if "none" in space.values else space.values[0]
     shape = getattr(space, "shape", None) or ()
     return np.zeros(shape, space.dtype) if shape else 0
 
 
-def make(name: str, options: Mapping[str, Any]) -> Live:
-    """Make a game of the minerl package, where that is installed."""
+def make(name: str, options: Mapping[str, Any]) -> MineRLEnv:
+    """Make a game of the minerl package, if it is installed."""
     check_options("minerl", options, OPTIONS)
     try:
-        gym, _ = import_module("gym"), import_module("minerl")  # the latter registers its games
+        gym, _ = import_module("gym"), import_module("minerl")  # importing minerl registers its games
     except ImportError as error:
         raise EnvError(
-            f"`minerl:{name}` needs the real game, through the package minerl: {error}. It cannot be installed by pip "
-            "on a modern Python: its newest release there asks for an old gym whose metadata pip refuses, and builds "
-            "the game with files that it downloads.",
-            "play `treechop`, which has MineRLTreechop's spaces; import recordings with `slipstream demos import "
-            "minerl DIR`; or install minerl from its repository, with Java, where it can still be built",
+            f"`minerl:{name}` needs the real game from the package minerl: {error}. pip cannot install minerl on a "
+            "modern Python: its newest release requires an old gym whose metadata pip rejects, and it downloads files "
+            "to build the game.",
+            "use `treechop`, which has the spaces of MineRLTreechop; import recordings with `slipstream demos import "
+            "minerl DIR`; or install minerl from its repository, with Java",
         ) from error
     given = dict(options)
     size = given.pop("size", None)
     adapter = FrameAdapter(
         (int(size), int(size)) if size else None, bool(given.pop("grey", False)), given.pop("stack", 1)
     )
-    return Live(gym.make(name), adapter=adapter, **given | {"actions": str(given.get("actions", "14"))})
+    return MineRLEnv(gym.make(name), adapter=adapter, **given | {"actions": str(given.get("actions", "14"))})

@@ -1,4 +1,4 @@
-"""Games of several players as rows, whoever made them: who may act, what they see, what they earned, who won."""
+"""Multi-agent games as rows: one row per player, active when the player may act."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from typing import Any, Protocol
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
-from slipstream.envs.snapshot import NoSnapshot
-from slipstream.errors import guarded
-from slipstream.system.rng import Seeds, env_seeds
+from slipstream.envs.adapters.base import AdapterVector
+from slipstream.system.rng import env_seeds
 
 Encoder = Callable[[Any, Array], None]
-"""Writes what a player sees into a row."""
+"""Writes the observation of a player into a row."""
 
 
-class Table(Protocol):
+class MultiAgentGame(Protocol):
     """One game and its players."""
 
     players: list[Any]
     acting: list[Any]
-    """Those who may act next; nobody when the game is over."""
+    """The players who may act next; empty when the game is over."""
 
     def reset(self, seed: int | None) -> None:
-        """Begin a game."""
+        """Start a game."""
 
-    def step(self, chosen: Mapping[Any, Any]) -> tuple[Mapping[Any, float], Mapping[Any, bool], Mapping[Any, bool]]:
-        """Take the acts of those who may; rewards, and who has ended how."""
+    def step(self, actions: Mapping[Any, Any]) -> tuple[Mapping[Any, float], Mapping[Any, bool], Mapping[Any, bool]]:
+        """Step with the actions of the acting players; returns rewards, terminations and truncations."""
 
-    def look(self, player: Any) -> tuple[Any, Any]:
-        """What a player sees and may do; None: anything."""
+    def observe(self, player: Any) -> tuple[Any, Any]:
+        """The observation of a player and its action mask; None if all actions are allowed."""
 
     def winner(self) -> int | None:
-        """The side that won, -1 for a draw, None where the game does not tell."""
+        """The team that won, -1 for a draw, None if the game does not report a winner."""
 
     def close(self) -> None:
         """Close the game."""
@@ -43,129 +42,113 @@ class Decoder(Protocol):
     """Turns one player's action into what its game takes."""
 
     options: int
-    """Choices that the player has, where they are masked."""
+    """The number of options of the player, if actions are masked."""
 
     def __call__(self, action: Array) -> list[Any]:
-        """A list of one."""
+        """A list with one action."""
 
 
-def game_outcome(earned: Array, sides: Sequence[int]) -> Array:
-    """Who won, by what each player earned in a game: the team that earned more on average."""
-    teams = np.array(sides)
-    means = np.array([earned[teams == team].mean() for team in range(teams.max() + 1)])
+def game_outcome(returns: Array, player_teams: Sequence[int]) -> Array:
+    """The outcome of each player (1 won, 0 drawn, -1 lost): the team with the highest mean return wins."""
+    teams = np.array(player_teams)
+    means = np.array([returns[teams == team].mean() for team in range(teams.max() + 1)])
     best = means[teams] == means.max()
     if best.all():
         return np.zeros(len(teams), np.int8)
     return np.where(best, 1, -1).astype(np.int8)
 
 
-class MultiAgentEnvs(NoSnapshot):
-    """Games of one kind, stepped one after another; an episode is a game, for all its players."""
+class MultiAgentEnvs(AdapterVector):
+    """Games of one kind, stepped one after another; an episode is one game, for all its players."""
 
     def __init__(
-        self, tables: Sequence[Table], spec: EnvSpec, encoders: Sequence[Encoder], decoders: Sequence[Decoder],
-        first: int, seed: int,
-    ) -> None:  # fmt: skip
-        self.envs, self.first, self.spec = len(tables), first, spec
-        self._tables: list[Table] = list(tables)
-        self._players = tables[0].players
+        self,
+        games: Sequence[MultiAgentGame],
+        spec: EnvSpec,
+        encoders: Sequence[Encoder],
+        decoders: Sequence[Decoder],
+        first: int,
+        seed: int,
+    ) -> None:
+        super().__init__(len(games), first, env_seeds(seed, first, len(games)))
+        self.spec = spec
+        self._games: list[MultiAgentGame] = list(games)
+        self._players = games[0].players
         self._encoders, self._decoders = encoders, decoders
         self._agents = {player: agent for agent, player in enumerate(self._players)}
-        self._seeds = Seeds(env_seeds(seed, first, self.envs))
-        self._earned = np.zeros((self.envs, len(self._players)))
-        self._steps = self._at = 0
-
-    def reset(self, out: Rows) -> None:
-        """Start every game anew, seeded the first time."""
-        self.reset_envs(range(self.envs), out)
-
-    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Start the named games anew, each from its seed where there is one."""
-        self._seeds.give(indices, seeds)
-        self._guard(self._begin_all, indices, out)
-
-    def seeds(self) -> Array:
-        """The seed of each game that was begun by one, else -1."""
-        return self._seeds.begun.copy()
-
-    def step(self, action: Array, out: Rows) -> None:
-        """Let those whose turn it is act in every game."""
-        self._steps += 1
-        self._guard(self._step_all, action, out)
+        self._returns = np.zeros((self.envs, len(self._players)))
 
     def close(self) -> None:
         """Close every game; may be called twice."""
-        tables, self._tables = self._tables, []
-        for table in tables:
-            table.close()
+        games, self._games = self._games, []
+        for game in games:
+            game.close()
 
-    def _begin_all(self, indices: Sequence[int], out: Rows) -> None:
+    def _reset_envs(self, indices: Sequence[int], out: Rows) -> None:
         for index in indices:
-            self._begin(index, out)
+            self._reset_game(index, out)
 
-    def _step_all(self, action: Array, out: Rows) -> None:
+    def _step(self, action: Array, out: Rows) -> None:
         for index in range(self.envs):
-            self._step(index, action, out)
+            self._step_game(index, action, out)
 
-    def _begin(self, index: int, out: Rows) -> None:
-        self._at = index
-        self._tables[index].reset(self._seeds.next[index])
+    def _reset_game(self, index: int, out: Rows) -> None:
+        self._current = index
+        self._games[index].reset(self._seeds.next[index])
         self._seeds.begin(index)
-        self._earned[index] = 0
-        self._show(index, out)
+        self._returns[index] = 0
+        self._write_acting(index, out)
 
-    def _step(self, index: int, action: Array, out: Rows) -> None:
-        self._at, table, low = index, self._tables[index], index * len(self._players)
-        own = slice(low, low + len(self._players))
-        chosen = {
+    def _step_game(self, index: int, action: Array, out: Rows) -> None:
+        self._current, game, low = index, self._games[index], index * len(self._players)
+        rows = slice(low, low + len(self._players))
+        actions = {
             player: self._decoders[agent](action[low + agent : low + agent + 1])[0]
-            for player in table.acting
+            for player in game.acting
             for agent in (self._agents[player],)
         }
-        rewards, over, cut = table.step(chosen)
-        out.reward[own], out.terminated[own], out.truncated[own], out.outcome[own] = 0, 0, 0, 0
-        for player, paid in rewards.items():
-            out.reward[low + self._agents[player]] = paid
-            self._earned[index, self._agents[player]] += paid
-        if table.acting:
-            self._show(index, out)
+        rewards, terminations, truncations = game.step(actions)
+        out.reward[rows], out.terminated[rows], out.truncated[rows], out.outcome[rows] = 0, 0, 0, 0
+        for player, reward in rewards.items():
+            out.reward[low + self._agents[player]] = reward
+            self._returns[index, self._agents[player]] += reward
+        if game.acting:
+            self._write_acting(index, out)
             return
-        truncated = any(cut.values()) and not any(over.values())
-        out.truncated[own], out.terminated[own] = truncated, not truncated
+        truncated = any(truncations.values()) and not any(terminations.values())
+        out.truncated[rows], out.terminated[rows] = truncated, not truncated
         if truncated:
             for player in self._players:
-                self._write(table, player, low, out.final_obs)
+                self._write_obs(game, player, low, out.final_obs)
         else:
-            out.final_obs[own] = 0
+            out.final_obs[rows] = 0
         if self.spec.competitive:
-            out.outcome[own] = self._outcome(index)
-        self._begin(index, out)
+            out.outcome[rows] = self._outcome(index)
+        self._reset_game(index, out)
 
     def _outcome(self, index: int) -> Array:
-        """Who won: the side that the game names, else the one that earned more on average."""
-        teams, winner = np.array(self.spec.teams), self._tables[index].winner()
+        """The outcome by the winner that the game reports, else by the mean returns of the teams."""
+        teams, winner = np.array(self.spec.teams), self._games[index].winner()
         if winner is not None:
             return np.where(teams == winner, 1, -1).astype(np.int8) if winner >= 0 else np.zeros(len(teams), np.int8)
-        return game_outcome(self._earned[index], self.spec.teams)
+        return game_outcome(self._returns[index], self.spec.teams)
 
-    def _show(self, index: int, out: Rows) -> None:
-        """Who acts next, and on what."""
-        table, low = self._tables[index], index * len(self._players)
+    def _write_acting(self, index: int, out: Rows) -> None:
+        """Write the active rows of a game with their observations and action masks."""
+        game, low = self._games[index], index * len(self._players)
         out.active[low : low + len(self._players)] = 0
-        for player in table.acting:
-            out.active[low + self._agents[player]] = 1
-            mask = self._write(table, player, low, out.obs)
+        for player in game.acting:
+            agent = self._agents[player]
+            out.active[low + agent] = 1
+            mask = self._write_obs(game, player, low, out.obs)
             if self.spec.action.masked:
-                row = out.mask[low + self._agents[player]]
+                row = out.mask[low + agent]
                 row[:] = 0
-                size = self._decoders[self._agents[player]].options
-                row[:size] = 1 if mask is None else mask
+                row[: self._decoders[agent].options] = 1 if mask is None else mask
 
-    def _write(self, table: Table, player: str, low: int, rows: Array) -> Any:
+    def _write_obs(self, game: MultiAgentGame, player: Any, low: int, rows: Array) -> Any:
+        """Write the observation of a player; returns its action mask."""
         agent = self._agents[player]
-        seen, mask = table.look(player)
-        self._encoders[agent](seen, rows[low + agent])
+        obs, mask = game.observe(player)
+        self._encoders[agent](obs, rows[low + agent])
         return mask
-
-    def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        guarded(work, args, lambda: (self.first + self._at, self._seeds.named[self._at], self._steps))

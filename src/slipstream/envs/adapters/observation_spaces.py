@@ -1,4 +1,4 @@
-"""Gymnasium's observation spaces as fields of a row: what each of their leaves becomes, and how it is written."""
+"""Gymnasium observation spaces: their fields in a row, and conversion of observations to and from rows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.errors import EnvError
 
 Write = Callable[[Any, Array], None]
-"""Writes an observation, or a part of one, into a row, or a part of one."""
+"""Writes an observation, or a part of it, into a row, or a part of it."""
 Read = Callable[[Array], Any]
-"""Turns rows of observations, or one field of them, back into a batch of what the env gives."""
+"""Turns rows of observations, or one field of them, back into a batch of observations."""
 
 MIN_SIDE = 8
-"""Pixels: what is smaller on a side is no image, but a few numbers."""
+"""The smallest side of an image in pixels; smaller arrays are vectors."""
 MAX_CHANNELS = 16
-"""Of an image, stacked frames included."""
+"""The largest number of channels of an image, including stacked frames."""
 SMALL = 4096
-"""Bytes of a leaf up to which those of several envs are gathered first: one call for all beats one for each."""
+"""Leaves of up to this many bytes are gathered from all envs and written in one call, which is faster."""
 ORDERS: dict[int, tuple[tuple[int, ...], ...]] = {2: ((0, 1),), 3: ((0, 1, 2), (1, 2, 0)), 4: ((1, 2, 0, 3),)}
-"""By dimensions: the orders of axes that may end in height, width, channels. Two channel axes are a stack of frames."""
+"""By number of dimensions: axis orders that give height, width, channels. Two channel axes are a frame stack."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A space inside a Dict or Tuple that is neither, and the keys that lead to it; a bare space has no keys."""
+    """A space that is not a Dict or Tuple, and the keys that lead to it; a top-level space has no keys."""
 
     path: tuple[Any, ...]
     space: spaces.Space[Any]
@@ -41,14 +41,14 @@ class Leaf:
         return "/".join(map(str, self.path))
 
     def find(self, value: Any) -> Any:
-        """Take the part that is meant out of a value of the whole space."""
+        """The part of a value of the whole space that belongs to this leaf."""
         for key in self.path:
             value = value[key]
         return value
 
 
 def leaves(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[Leaf]:
-    """All leaves in the space's own order."""
+    """All leaves, in the order of the space."""
     if isinstance(space, spaces.Dict):
         inner = list(space.spaces.items())
     elif isinstance(space, spaces.Tuple):
@@ -59,32 +59,32 @@ def leaves(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[Leaf]:
 
 
 def kind_of(space: spaces.Space[Any]) -> str:
-    """What a space is called in messages."""
+    """The name of a space in messages."""
     return f"Box of {space.dtype}" if isinstance(space, spaces.Box) else type(space).__name__
 
 
 def obs_spec(space: spaces.Space[Any], name: str) -> ObsSpec:
-    """The fields of an env's observations; a leaf that no policy here can read is an error."""
+    """The observation spec of a space; raises EnvError for an unsupported leaf."""
     fields: dict[str, ObsField] = {}
     for leaf in leaves(space):
         field = _field(leaf)
         if field is None:
             what = f"The observation `{leaf.name}` of `{name}` is" if leaf.path else f"The observations of `{name}` are"
             raise EnvError(
-                f"{what} a {kind_of(leaf.space)}, which no policy here can read.",
-                "turn it into numbers (gymnasium.wrappers.TransformObservation), or leave it out (FilterObservation)",
+                f"{what} a {kind_of(leaf.space)}, which is not supported.",
+                "convert it to numbers (gymnasium.wrappers.TransformObservation), or remove it (FilterObservation)",
             )
         if leaf.name in fields:
-            raise EnvError(f"Two observations of `{name}` are called `{leaf.name}`.", "give one of them another key")
+            raise EnvError(f"Two observations of `{name}` are named `{leaf.name}`.", "rename one of them")
         fields[leaf.name] = field
     spec = ObsSpec(tuple(sorted(fields.values(), key=lambda field: field.kind != "vector")))
     if not spec.width:
-        raise EnvError(f"The observations of `{name}` hold nothing.", "give its observation_space at least one number")
+        raise EnvError(f"The observation space of `{name}` is empty.", "give its observation_space at least one number")
     return spec
 
 
 def obs_encoder(space: spaces.Space[Any]) -> Write | None:
-    """A function that writes an observation into a row; None where plain assignment does."""
+    """A function that writes an observation into a row; None if plain assignment is enough."""
     found, spec = leaves(space), obs_spec(space, "")
     if not found[0].path and spec.plain:
         flat = isinstance(space, spaces.Box | spaces.MultiBinary) and len(space.shape) == 1
@@ -93,12 +93,12 @@ def obs_encoder(space: spaces.Space[Any]) -> Write | None:
 
 
 def batch_encoder(space: spaces.Space[Any]) -> Write:
-    """A function that writes a batch of observations, as a vector env gives them, into rows."""
+    """A function that writes a batch of observations from a vector env into rows."""
     return _whole(leaves(space), obs_spec(space, ""), _batch_writer)
 
 
 def list_encoder(space: spaces.Space[Any]) -> Callable[[Sequence[Any], Array], None]:
-    """A function that writes observations of several envs into rows: what is small, of all at once; else one by one."""
+    """A function that writes a list of observations into rows; small leaves are written for all envs at once."""
     spec, plan = obs_spec(space, ""), []
     for leaf in leaves(space):
         field, start = spec.places[leaf.name]
@@ -123,7 +123,7 @@ def list_encoder(space: spaces.Space[Any]) -> Callable[[Sequence[Any], Array], N
 
 
 def _whole(found: list[Leaf], spec: ObsSpec, make: Callable[[spaces.Space[Any], ObsField], Write]) -> Write:
-    """A function that writes every leaf into its own part of a row, or of rows."""
+    """A function that writes every leaf into its part of a row or of rows."""
     plan = []
     for leaf in found:
         field, start = spec.places[leaf.name]
@@ -141,7 +141,7 @@ def _whole(found: list[Leaf], spec: ObsSpec, make: Callable[[spaces.Space[Any], 
 
 
 def obs_decoder(space: spaces.Space[Any]) -> Read:
-    """A function that turns rows into a batch of observations of the space's own form, which share no memory."""
+    """A function that turns rows into a batch of observations of the space; the result is a copy."""
     spec = obs_spec(space, "")
     readers = {leaf.name: _reader(leaf.space, spec.places[leaf.name][0]) for leaf in leaves(space)}
 
@@ -157,7 +157,7 @@ def obs_decoder(space: spaces.Space[Any]) -> Read:
 
 
 def space_of(spec: ObsSpec) -> spaces.Space[Any]:
-    """The space of a game's own observations: a Box for each field, in a Dict where they have names."""
+    """The Gymnasium space of an observation spec: a Box for each field, in a Dict if the fields have names."""
     boxes = {
         field.name: spaces.Box(-np.inf, np.inf, field.shape, np.float32)
         if field.kind == "vector"
@@ -188,7 +188,7 @@ def _field(leaf: Leaf) -> ObsField | None:
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The order of the axes that makes height, width, channels of an array, if it can be an image."""
+    """The axis order that gives height, width, channels; None if the array is not an image."""
     for order in ORDERS.get(len(shape), ()):
         height, width, *channels = (shape[axis] for axis in order)
         if min(height, width) >= MIN_SIDE and 1 <= prod(channels) <= MAX_CHANNELS:
@@ -197,7 +197,7 @@ def _axes(shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _writer(space: spaces.Space[Any], field: ObsField) -> Write:
-    """How a value of a leaf is written into its own flat part of a row."""
+    """A function that writes a value of a leaf into its flat part of a row."""
     if isinstance(space, spaces.Discrete):
         return _one_hot(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -213,7 +213,7 @@ def _writer(space: spaces.Space[Any], field: ObsField) -> Write:
 
 
 def _batch_writer(space: spaces.Space[Any], field: ObsField) -> Write:
-    """How the values of a leaf, one for each row, are written into its part of all rows."""
+    """A function that writes the values of a leaf, one per row, into its part of all rows."""
     order = _axes(space.shape or ()) if field.kind == "image" else None
     if order is not None:
         return _pixels(space.shape or (), order)
@@ -287,7 +287,7 @@ def _hot_rows(options: Array, first: Array) -> Write:
 
 
 def _pixels(shape: tuple[int, ...], order: tuple[int, ...]) -> Write:
-    """Into a view of the row, or of rows, that has the axes as the env gives them: numpy does the transposing."""
+    """A function that writes an image through a transposed view of the row or of rows."""
     turned = tuple(shape[axis] for axis in order)
     places = [order.index(axis) for axis in range(len(order))]
     back = [(*range(lead), *(lead + place for place in places)) for lead in range(2)]

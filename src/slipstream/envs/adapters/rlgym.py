@@ -1,8 +1,8 @@
-"""RLGym's environments as rows, with their users' parts as they are: obs builders, action parsers, rewards, conditions.
+"""RLGym environments as rows, with the user's own obs builder, action parser, rewards and conditions.
 
-An RLGym env comes as an object from Python (`ss.train(lambda: RLGym(...))`), never by name. Each of its agents is a
-row; a car's team is its side. Its chance is numpy's and Python's own global one, which is seeded before a game that is
-to follow from a seed.
+An RLGym env is passed as a Python object (`ss.train(lambda: RLGym(...))`), never by name. Each agent is a row, and the
+team of its car is its team. RLGym uses the global RNGs of NumPy and Python, which are seeded before a game that starts
+from a seed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from slipstream.envs.adapters.multi_agent import MultiAgentEnvs
 from slipstream.errors import EnvError
 
 INSTALL = "pip install --no-deps rlgym==2.0.1 rlgym-api==2.0.0 rlgym-rocket-league==2.0.1"
-"""Without what they depend on: they ask for numpy < 2, and run with ours."""
+"""Without dependencies: RLGym requires numpy < 2, but runs with newer versions."""
 PARTS = ("transition_engine", "state_mutator", "obs_builder", "action_parser", "reward_fn")
-KINDS = {"discrete": "discrete", "multi-discrete": "multi_discrete", "multi_discrete": "multi_discrete",
-         "real": "continuous", "continuous": "continuous"}  # fmt: skip
-"""How RLGym's tuples name what an agent can do."""
+KINDS = {
+    "discrete": "discrete",
+    "multi-discrete": "multi_discrete",
+    "multi_discrete": "multi_discrete",
+    "real": "continuous",
+    "continuous": "continuous",
+}
+"""The action kind for each name in RLGym's action space tuples."""
 
 
 def recognise(env: Any) -> bool:
@@ -33,50 +38,50 @@ def recognise(env: Any) -> bool:
 
 
 def missing(error: ModuleNotFoundError) -> EnvError | None:
-    """What to say where an env could not be made because RLGym is not installed."""
+    """The error to raise if an env could not be made because RLGym is not installed; None for other modules."""
     if (error.name or "").partition(".")[0] != "rlgym":
         return None
     return EnvError(f"This environment needs RLGym: {error}.", INSTALL)
 
 
-class Game:
-    """One RLGym env: its agents, what they see and what they earn."""
+class RLGymGame:
+    """One RLGym env behind the `MultiAgentGame` protocol."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
         self.acting: list[Any] = []
-        self._seen: Mapping[Any, Any] = {}
+        self._observations: Mapping[Any, Any] = {}
         self.reset(None)
         self.players: list[Any] = sorted(self.acting, key=lambda agent: team_of(env, agent))
-        self._blank = np.zeros(np.size(self._seen[self.players[0]]), np.float32)
+        self._blank = np.zeros(np.size(self._observations[self.players[0]]), np.float32)
 
     def reset(self, seed: int | None) -> None:
-        """Begin a game."""
+        """Start a game."""
         if seed is not None:
             random.seed(seed)
             np.random.seed(seed % 2**32)
-        self._seen = self.env.reset()
+        self._observations = self.env.reset()
         self.acting = list(self.env.agents)
         if hasattr(self, "players") and not set(self.acting) <= set(self.players):
             new = sorted(map(str, set(self.acting) - set(self.players)))
             raise EnvError(
-                f"This game has agents that its first one had not: {', '.join(new)}.",
-                "let the first game be the one with the largest teams",
+                f"This game has agents that the first game did not have: {', '.join(new)}.",
+                "start with the game that has the largest teams",
             )
 
-    def step(self, chosen: Mapping[Any, Any]) -> tuple[Mapping[Any, float], Mapping[Any, bool], Mapping[Any, bool]]:
-        """Let all agents act; the game is over as soon as it is for one of them."""
-        self._seen, rewards, over, cut = self.env.step(dict(chosen))
+    def step(self, actions: Mapping[Any, Any]) -> tuple[Mapping[Any, float], Mapping[Any, bool], Mapping[Any, bool]]:
+        """Step all agents; the game is over as soon as it is over for one of them."""
+        self._observations, rewards, over, cut = self.env.step(dict(actions))
         if any(over.values()) or any(cut.values()):
             self.acting = []
-        return {agent: float(paid) for agent, paid in rewards.items()}, over, cut
+        return {agent: float(reward) for agent, reward in rewards.items()}, over, cut
 
-    def look(self, player: Any) -> tuple[Any, Any]:
-        """What an agent sees; nothing if it does not take part in this game."""
-        return self._seen.get(player, self._blank), None
+    def observe(self, player: Any) -> tuple[Any, Any]:
+        """The observation of an agent; zeros if the agent is not in this game."""
+        return self._observations.get(player, self._blank), None
 
     def winner(self) -> int | None:
-        """The side that scored in the end; a game that ends without a goal is a draw."""
+        """The team that scored last; a game that ends without a goal is a draw."""
         state = self.env.state
         if not hasattr(state, "goal_scored"):
             return None
@@ -88,59 +93,58 @@ class Game:
 
 
 def team_of(env: Any, agent: Any) -> int:
-    """The side of an agent: its car's team; without cars all are on one side."""
+    """The team of an agent's car; without cars all agents are in one team."""
     cars = getattr(env.state, "cars", {})
     return int(cars[agent].team_num) if agent in cars else 0
 
 
 class RLGymRows(MultiAgentEnvs):
-    """`envs` games of one RLGym env, of which one is there already; an episode is over for all agents at once."""
+    """`envs` games of one RLGym env, the first of which is `probe`; an episode ends for all agents at once."""
 
     def __init__(
         self, name: str, probe: Any, make: Callable[[], Any], envs: int, *, first: int = 0, seed: int = 0
     ) -> None:
-        games = [Game(env) for env in (probe, *(make() for _ in range(envs - 1)))]
+        games = [RLGymGame(env) for env in (probe, *(make() for _ in range(envs - 1)))]
         one = games[0]
-        widths = {agent: np.asarray(one.look(agent)[0]) for agent in one.players}
-        for agent, seen in widths.items():
-            if seen.dtype.kind not in "fiub" or seen.size != widths[one.players[0]].size:
+        observations = {agent: np.asarray(one.observe(agent)[0]) for agent in one.players}
+        width = observations[one.players[0]].size
+        for agent, obs in observations.items():
+            if obs.dtype.kind not in "fiub" or obs.size != width:
                 raise EnvError(
-                    f"The obs builder {type(one.env.obs_builder).__name__} gives `{agent}` {_told(seen)}, which is no "
-                    "row of numbers as long as the others'.",
-                    "return one array of numbers per agent, filled up to one length (DefaultObs: zero_padding=3)",
+                    f"The obs builder {type(one.env.obs_builder).__name__} gives `{agent}` {_describe(obs)}, and not "
+                    f"{width} numbers as for the first agent.",
+                    "return one array of numbers per agent, padded to one length (DefaultObs: zero_padding=3)",
                 )
-        action = _action(one.env, one.players[0])
+        action = _action_spec(one.env, one.players[0])
         teams = tuple(team_of(one.env, agent) for agent in one.players)
-        spec = EnvSpec(
-            name, vector_obs(widths[one.players[0]].size), action, teams=teams, absences=True,
-        )  # fmt: skip
-        reader = Reader(action)
-        super().__init__(games, spec, [_write] * len(teams), [reader] * len(teams), first, seed)
+        spec = EnvSpec(name, vector_obs(width), action, teams=teams, absences=True)
+        decoder = ActionDecoder(action)
+        super().__init__(games, spec, [_write_obs] * len(teams), [decoder] * len(teams), first, seed)
 
 
-class Reader:
+class ActionDecoder:
     """Turns a row's action into the array that an action parser takes."""
 
     options = 0
 
     def __init__(self, action: ActionSpec) -> None:
-        self._kind = np.float32 if action.kind == "continuous" else np.int64
+        self._dtype = np.float32 if action.kind == "continuous" else np.int64
 
     def __call__(self, action: Array) -> list[Array]:
-        """A list of one."""
-        return [action[0].astype(self._kind)]
+        """A list with one action."""
+        return [action[0].astype(self._dtype)]
 
 
-def _write(seen: Any, row: Array) -> None:
-    row[:] = np.asarray(seen, np.float32).reshape(-1)
+def _write_obs(obs: Any, row: Array) -> None:
+    row[:] = np.asarray(obs, np.float32).reshape(-1)
 
 
-def _told(seen: Array) -> str:
-    return f"{seen.size} numbers" if seen.dtype.kind in "fiub" else f"an array of {seen.dtype}"
+def _describe(obs: Array) -> str:
+    return f"{obs.size} numbers" if obs.dtype.kind in "fiub" else f"an array of {obs.dtype}"
 
 
-def _action(env: Any, agent: Any) -> ActionSpec:
-    """What an agent can do, from a Gymnasium space or from RLGym's own (kind, size)."""
+def _action_spec(env: Any, agent: Any) -> ActionSpec:
+    """The action spec of an agent, from a Gymnasium space or from RLGym's own (kind, size)."""
     given = env.action_space(agent)
     if isinstance(given, spaces.Space):
         return action_spec(given, "rlgym")

@@ -1,1 +1,1 @@
-"""MettaGrid's arenas: worlds that reward, games as rows of tokens, a scripted walker (needs the extra `mettagrid`)."""
+"""MettaGrid arenas: worlds, games as rows of tokens, and a scripted player (needs the extra `mettagrid`)."""

@@ -1,4 +1,4 @@
-"""A scripted walker: goes to the nearest altar or mine that has something for it, else straight on."""
+"""A scripted player: walks to the nearest useful altar or mine, otherwise straight on."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from slipstream.system.numba_compile import compiled
 ABSENT = 255
 NORTH, SOUTH, WEST, EAST = 1, 2, 3, 4
 DOWN, RIGHT = (0, -1, 1, 0, 0), (0, 0, 0, -1, 1)
-"""Where each action goes."""
+"""The row and column offset of each action."""
 SIDE = 16
-"""Cells of a side of the table that an agent's window is written into."""
+"""The side of the grid that an agent's window is written into."""
 
 
 @compiled
-def walk(
-    tokens: Array, features: Array, tags: Array, seen: Array, stock: Array, middle: int, out: Array
-) -> None:  # fmt: skip
+def walk(tokens: Array, features: Array, tags: Array, seen: Array, stock: Array, middle: int, out: Array) -> None:
     """Write the action of each row of tokens [rows, tokens, 3].
 
-    `features` are the numbers of tag, hearts, ore and last action; `tags` those of altar and mine. `seen` and `stock`
-    [side * side] are memory: what stands in each cell, 1 + its tag, and the hearts it has.
+    `features` are the ids of tag, hearts, ore and last action; `tags` those of altar and mine. `seen` and `stock`
+    [side * side] are buffers: 1 + the tag of the object in each cell, and its hearts.
     """
     for row in range(tokens.shape[0]):
         seen[:] = 0
@@ -52,7 +50,7 @@ def walk(
 
 @compiled
 def _head(seen: Array, middle: int, target: int, last: int, row: int) -> int:
-    """The way to a cell, round what stands next to the agent; without one, straight on, turning at obstacles."""
+    """The direction to a cell, around obstacles next to the agent; without a target, straight on, turning at walls."""
     if target >= 0:
         down, right = target // SIDE - middle // SIDE, target % SIDE - middle % SIDE
         along = SOUTH if down > 0 else NORTH
@@ -78,17 +76,17 @@ def _free(seen: Array, middle: int, way: int) -> bool:
 
 
 def act(name: str, obs: Array, kind: str, out: Array) -> None:
-    """Write the walker's actions for observations."""
+    """Write the player's actions for observations."""
     made = stage(WORLDS["arena"])
     features = np.array([made.features[word] for word in ("tag", "inv:heart", "inv:ore", "last_action")])
     tags = np.array([made.tags["type:altar"], made.tags["type:mine"]])
     tokens = obs[:, : obs.shape[1] // 3 * 3].reshape(len(obs), -1, 3)
-    room = np.zeros((2, SIDE * SIDE), np.int64)
-    walk(tokens, features, tags, room[0], room[1], _middle(tokens, made.features["agent_id"]), out)
+    buffers = np.zeros((2, SIDE * SIDE), np.int64)
+    walk(tokens, features, tags, buffers[0], buffers[1], _middle(tokens, made.features["agent_id"]), out)
 
 
 def _middle(tokens: Array, agent: int) -> int:
-    """The cell that agents see themselves in: the first that anybody's number is told of, nearest things first."""
+    """The cell of the agent itself: the first cell with an agent id, since tokens are sorted by distance."""
     for place, feature, _ in tokens[0].tolist():
         if feature == agent and place != ABSENT:
             return int(place)

@@ -1,7 +1,7 @@
-"""The worlds that are played in MettaGrid: what there is in each, its map by its seed, and what its tokens mean.
+"""The MettaGrid worlds: their objects, their maps by seed, and the meaning of their tokens.
 
-All worlds have the same resources, objects and actions, whether a map has them or not, so that a token means the same
-in every one of them. An altar's hearts come back with time; at a mine ore is dug, which an altar takes for a heart.
+All worlds declare the same resources, objects and actions, so a token has the same meaning in all of them. The hearts
+of an altar are refilled over time; mines give ore, which an altar exchanges for a heart.
 """
 
 from __future__ import annotations
@@ -13,41 +13,42 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.envs.adapters.base import import_package
 from slipstream.envs.options import check_options
-from slipstream.errors import ConfigError, EnvError
+from slipstream.errors import ConfigError
 
 INSTALL = 'pip install "slipstream[mettagrid]"'
 RESOURCES = ("heart", "ore")
 OWN_TOKENS, AGENT_TOKENS, OBJECT_TOKENS, WALL_TOKENS = 3, 6, 3, 1
-"""Tokens, at most, about an agent's own last step, an agent that it sees, an altar or mine, and a wall."""
+"""The largest number of tokens of an agent's own last step, a visible agent, an altar or mine, and a wall."""
 WALL, EMPTY = "wall", "empty"
 
 
 @dataclass(frozen=True)
 class World:
-    """What a game is played in; lengths are cells."""
+    """The parameters of a world; lengths are in cells."""
 
     agents: int
     size: int
-    """Side of the square map, with the wall around it."""
+    """The side of the square map, including the surrounding wall."""
     altars: int
     mines: int = 0
     walls: int = 20
-    """Single walls that stand about."""
+    """The number of single wall cells."""
     window: int = 11
-    """Side of the square that an agent sees, which it is in the middle of."""
+    """The side of the square view, centred on the agent."""
     tokens: int = 64
-    """Tokens that an agent is told, those of the nearest things first; whole 16s."""
+    """Tokens of an observation, nearest objects first; a multiple of 16."""
     steps: int = 500
-    """Length of an episode."""
+    """The length of an episode."""
     refill: int = 5
-    """Steps after which an altar that gives hearts has one more."""
+    """Steps between refills of an altar's hearts."""
     stock: int = 1
-    """Hearts that it can hold; 0: altars give them for ore only."""
+    """Hearts that an altar can hold; 0: altars only exchange ore for hearts."""
 
     @property
-    def room(self) -> int:
-        """Tokens that an agent can ever need, so that the simulator never runs out of them."""
+    def max_tokens(self) -> int:
+        """The largest number of tokens that an agent can ever need, for the size of the simulator's buffer."""
         things = AGENT_TOKENS * self.agents + OBJECT_TOKENS * (self.altars + self.mines)
         cells = self.window**2
         return max(self.tokens, OWN_TOKENS + min(things + WALL_TOKENS * cells, AGENT_TOKENS * cells))
@@ -59,13 +60,21 @@ WORLDS = {
     "crowd": World(agents=64, size=40, altars=42, walls=50),
 }
 LIMITS = {
-    "agents": (1, 255), "size": (5, 200), "altars": (1, 4096), "mines": (0, 4096), "walls": (0, 16384),
-    "window": (3, 15), "tokens": (16, 512), "steps": (1, 65535), "refill": (1, 65535), "stock": (0, 255),
-}  # fmt: skip
+    "agents": (1, 255),
+    "size": (5, 200),
+    "altars": (1, 4096),
+    "mines": (0, 4096),
+    "walls": (0, 16384),
+    "window": (3, 15),
+    "tokens": (16, 512),
+    "steps": (1, 65535),
+    "refill": (1, 65535),
+    "stock": (0, 255),
+}
 
 
 def choose(variant: str, options: Mapping[str, Any]) -> World:
-    """The world of a variant, with what `env.options` says about it."""
+    """The world of a variant, with the changes in `env.options`."""
     check_options("mettagrid", options, tuple(LIMITS))
     for name, value in options.items():
         low, high = LIMITS[name]
@@ -75,22 +84,22 @@ def choose(variant: str, options: Mapping[str, Any]) -> World:
             )
     world = replace(WORLDS[variant], **options)
     if world.window % 2 == 0:
-        raise ConfigError(f"`env.options.window` = {world.window} has no middle.", "give an odd number")
+        raise ConfigError(f"`env.options.window` = {world.window} is even.", "give an odd number")
     if world.tokens % 16:
         raise ConfigError(f"`env.options.tokens` = {world.tokens} is not a multiple of 16.", "give 48, 64, 80 or 96")
     if not world.stock and not world.mines:
-        raise ConfigError("Nothing in this world gives hearts.", "set env.options.stock or env.options.mines above 0")
+        raise ConfigError("No object in this world gives hearts.", "set env.options.stock or env.options.mines above 0")
     things, cells = world.agents + world.altars + world.mines + world.walls, (world.size - 2) ** 2
     if things > cells:
         raise ConfigError(
-            f"{things} things do not fit into a map of {world.size} x {world.size} cells with a wall around it.",
+            f"{things} objects do not fit into a map of {world.size} x {world.size} cells with a wall around it.",
             "set env.options.size higher, or agents, altars, mines or walls lower",
         )
     return world
 
 
 class Stage:
-    """A world as the simulator knows it: makes its games."""
+    """The simulator's configuration of a world; makes its games."""
 
     def __init__(self, world: World) -> None:
         self.world, config = world, configure_world(world)
@@ -103,13 +112,13 @@ class Stage:
 
     @cached_property
     def meanings(self) -> tuple[tuple[str, str], ...]:
-        """What the numbers in tokens and actions stand for."""
+        """The names of feature ids, tag ids and actions."""
         named = {"features": self.features, "tags": self.tags}
-        told = {what: ", ".join(f"{number} {name}" for name, number in ids.items()) for what, ids in named.items()}
-        return (*told.items(), ("actions", ", ".join(self.actions)))
+        listed = {what: ", ".join(f"{number} {name}" for name, number in ids.items()) for what, ids in named.items()}
+        return (*listed.items(), ("actions", ", ".join(self.actions)))
 
     def grid(self, seed: int) -> list[list[str]]:
-        """The map of a seed: everything anywhere within the wall."""
+        """The map of a seed: all objects at random cells within the wall."""
         world, inner = self.world, self.world.size - 2
         things = [*self.agents, *["altar"] * world.altars, *["mine"] * world.mines, *[WALL] * world.walls]
         rng = np.random.default_rng([seed, 0x3E77A])
@@ -118,28 +127,24 @@ class Stage:
             rows[1 + cell // inner][1 + cell % inner] = thing
         return rows
 
-    def play(self, seed: int) -> Any:
-        """The game of a seed; all its chance follows from it."""
+    def make_game(self, seed: int) -> Any:
+        """Make the game of a seed, which determines all its randomness."""
         return require().MettaGrid(self._game, self.grid(seed), int(seed & 0x7FFFFFFF))
 
 
 @lru_cache(maxsize=8)
 def stage(world: World) -> Stage:
-    """A world made ready, once per process."""
+    """The cached `Stage` of a world."""
     return Stage(world)
 
 
 def require() -> Any:
-    """The simulator's module."""
-    try:
-        import mettagrid.mettagrid_c as simulator
-    except ImportError as error:
-        raise EnvError(f"`mettagrid` needs MettaGrid: {error}.", INSTALL) from error
-    return simulator
+    """Import the simulator."""
+    return import_package("mettagrid.mettagrid_c", "mettagrid", "MettaGrid", INSTALL)
 
 
 def _convert(config: Any) -> tuple[Any, Mapping[str, list[str]]]:
-    """The configuration as the simulator's core takes it, and the names of agents on a map."""
+    """The configuration for the simulator's C++ core, and the names of agents on a map."""
     from mettagrid.config.mettagrid_c_config import convert_to_cpp_game_config
 
     converted: tuple[Any, Mapping[str, list[str]]] = convert_to_cpp_game_config(config)
@@ -176,17 +181,21 @@ def configure_world(world: World) -> Any:
         episode_truncates=True,
         resource_names=list(RESOURCES),
         obs=ObsConfig(
-            width=world.window, height=world.window, num_tokens=world.room,
+            width=world.window,
+            height=world.window,
+            num_tokens=world.max_tokens,
             global_obs=GlobalObsConfig(episode_completion_pct=False, last_action=True, last_reward=True),
         ),
         actions=acts.ActionsConfig(
-            noop=acts.NoopActionConfig(), move=acts.MoveActionConfig(),
+            noop=acts.NoopActionConfig(),
+            move=acts.MoveActionConfig(),
             change_vibe=acts.ChangeVibeActionConfig(enabled=False, vibes=[]),
         ),
         objects={
             "wall": parts.WallConfig(name="wall"),
             "altar": parts.GridObjectConfig(
-                name="altar", inventory=holding("heart", world.stock, max(world.stock, 1)),
+                name="altar",
+                inventory=holding("heart", world.stock, max(world.stock, 1)),
                 on_use_handler=give if world.stock else trade,
             ),
             "mine": parts.GridObjectConfig(name="mine", on_use_handler=dig),
@@ -197,11 +206,11 @@ def configure_world(world: World) -> Any:
         ),
         events=_refills(world),
         protocol_details_obs=False,
-    )  # fmt: skip
+    )
 
 
 def _refills(world: World) -> dict[str, Any]:
-    """Altars that give hearts get one more from time to time."""
+    """The periodic event that refills altars which give hearts."""
     if not world.stock:
         return {}
     from mettagrid.config.event_config import EventConfig, periodic

@@ -1,4 +1,4 @@
-"""What a car can be told: a table of 90 choices, eight choices at once, or eight numbers."""
+"""Rocket's actions: a table of 90 combinations, eight discrete controls, or eight continuous controls."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slipstream.contracts import ActionSpec, Array
 CONTROLS = ("throttle", "steer", "pitch", "yaw", "roll", "jump", "boost", "handbrake")
 THROTTLE, STEER, PITCH, YAW, ROLL, JUMP, BOOST, HANDBRAKE = range(8)
 SIZES = (3, 3, 3, 3, 3, 2, 2, 2)
-"""Options of each control where they are chosen one by one: back, none, forth; or off, on."""
+"""The number of options of each control: -1, 0, 1; or off, on."""
 
 
 def table() -> Array:
-    """The 90 choices [90, 8]: 24 of driving, the others of jumping and flying.
+    """The 90 combinations of controls [90, 8]: 24 for the ground, the others for the air.
 
-    On the ground boost goes with full throttle. In the air, flips are told by pitch and roll, yaw is steering, and the
-    handbrake goes with a flip, for landings that slide.
+    On the ground, boost implies full throttle. In the air, pitch and roll give the direction of a flip, steering equals
+    yaw, and a flip presses the handbrake, so that the car slides on landing.
     """
     rows = []
     for throttle, steer, boost, handbrake in product((-1, 0, 1), (-1, 0, 1), (0, 1), (0, 1)):
@@ -42,7 +42,7 @@ KINDS = tuple(SPECS)
 
 
 class Controls:
-    """Makes the simulator's controls of actions, those of choices only once."""
+    """Turns actions into the simulator's control objects; those of discrete actions are cached."""
 
     def __init__(self, simulator: Any, kind: str) -> None:
         self._make, self._kind = simulator.CarControls, kind
@@ -51,7 +51,7 @@ class Controls:
             self._known = {number: self._build(row) for number, row in enumerate(TABLE)}
 
     def of(self, action: Array) -> list[Any]:
-        """One for each row of actions [rows, parts]."""
+        """One control object for each row of actions [rows, parts]."""
         if self._kind == "discrete":
             known = self._known
             return [known[number] for number in action[:, 0].tolist()]

@@ -1,8 +1,8 @@
-"""The standard arena as a collision mesh, made from its public dimensions, and which meshes a process plays on.
+"""The standard arena as a collision mesh, built from its public dimensions, and the choice of meshes of a process.
 
-RocketSim itself has the floor, the ceiling and the side walls as planes. A mesh brings the rest: end walls and corners,
-ramps along all of them, and the goals. Ours is a bowl of eight sides whose walls meet floor and ceiling in quarter
-circles. It is no replica: the game's own ramps differ from place to place.
+RocketSim has the floor, the ceiling and the side walls as planes. A mesh adds the end walls, corners, ramps and goals.
+The mesh built here is an octagonal bowl whose walls meet the floor and the ceiling in quarter circles. It is not an
+exact replica: the ramps of the original game vary.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array
+from slipstream.envs.adapters.base import import_package
 from slipstream.errors import EnvError
 
 SIDE, END, CORNER, HEIGHT = 4096.0, 5120.0, 8064.0, 2044.0
@@ -26,13 +27,13 @@ SIDE, END, CORNER, HEIGHT = 4096.0, 5120.0, 8064.0, 2044.0
 GOAL_WIDTH, GOAL_HEIGHT, GOAL_DEPTH = 892.755, 642.775, 880.0
 """Half width, height and depth of a goal."""
 RAMP, ARCS = 256.0, 6
-"""Radius of the ramps, and in how many flat pieces they bend."""
+"""The radius of the ramps, and the number of flat pieces of each."""
 UNIT = 50.0
-"""Unreal units in one of a mesh file."""
+"""Unreal units per unit of a mesh file."""
 
 
 def outline(inset: float) -> Array:
-    """The eight corners [8, 2] of the bowl seen from above, anticlockwise, its walls moved inwards."""
+    """The eight corners [8, 2] of the bowl seen from above, anticlockwise, with the walls moved inwards by `inset`."""
     side, end = SIDE - inset, END - inset
     corner = CORNER - inset * np.sqrt(2.0)
     quarter = np.array([[side, corner - side], [corner - end, end]])
@@ -42,7 +43,7 @@ def outline(inset: float) -> Array:
 
 
 def levels() -> list[tuple[float, float]]:
-    """Inset and height of each ring of the bowl, from the floor to the ceiling; one is at the goals' height."""
+    """The inset and height of each ring of the bowl, from floor to ceiling; one ring is at the height of the goals."""
     bends = np.linspace(0, np.pi / 2, ARCS + 1)
     low = [(RAMP * (1 - np.sin(bend)), RAMP * (1 - np.cos(bend))) for bend in bends]
     high = [(inset, HEIGHT - height) for inset, height in reversed(low)]
@@ -62,12 +63,12 @@ def _ring(inset: float, height: float) -> Array:
 
 
 def build() -> tuple[Array, Array]:
-    """Triangles [n, 3] and corners [m, 3] of the arena, in unreal units, faces turned inwards."""
+    """Triangles [n, 3] and corners [m, 3] of the arena, in unreal units, with faces pointing inwards."""
     corners: list[Array] = []
     triangles: list[tuple[int, int, int]] = []
 
     def add(*face: Array) -> None:
-        """A flat face of three or four corners, anticlockwise seen from inside."""
+        """Add a flat face of three or four corners, anticlockwise seen from inside."""
         first = len(corners)
         corners.extend(np.asarray(corner, float) for corner in face)
         triangles.extend((first, first + k, first + k + 1) for k in range(1, len(face) - 1))
@@ -96,7 +97,7 @@ def build() -> tuple[Array, Array]:
 
 
 def split(triangles: Array, corners: Array) -> list[tuple[Array, Array]]:
-    """The same in pieces, by where their triangles are: what is far from a piece is not tried on its triangles."""
+    """Split a mesh into spatial pieces, so that collision tests skip distant triangles."""
     middles = corners[triangles].mean(axis=1)
     borders = ((-SIDE / 2, SIDE / 2), (-END * 2 / 3, END * 2 / 3), (RAMP, HEIGHT - RAMP))
     cells = np.stack([np.digitize(middles[:, axis], border) for axis, border in enumerate(borders)], axis=1)
@@ -109,17 +110,20 @@ def split(triangles: Array, corners: Array) -> list[tuple[Array, Array]]:
 
 
 def encode(triangles: Array, corners: Array) -> bytes:
-    """A mesh as RocketSim reads it."""
+    """A mesh in RocketSim's file format."""
     head = np.array([len(triangles), len(corners)], "<i4").tobytes()
     return head + triangles.astype("<i4").tobytes() + (corners / UNIT).astype("<f4").tobytes()
 
 
 _loaded: list[str] = []
-"""The meshes that this process plays on: RocketSim takes them once."""
+"""The meshes loaded in this process; RocketSim can load them only once."""
 
 
 def load() -> str:
-    """Load the meshes of this process, the first of: RS_COLLISION_MESHES, those of rlgym, ours. Tells which."""
+    """Load the collision meshes once per process and return their name.
+
+    The first available: the folder in RS_COLLISION_MESHES, the meshes of rlgym, the mesh built here.
+    """
     if not _loaded:
         simulator = require()
         folder = _folder()
@@ -139,10 +143,10 @@ def load() -> str:
 
 
 def make(simulator: Any) -> Any:
-    """An empty arena. It takes milliseconds, and the first match in it is slow: `clear` it for the next one.
+    """Make an empty arena. This takes milliseconds, and its first match is slow, so use `clear` between matches.
 
-    Some contacts come out differently, in the last bits, in an arena in which there has never been one; so there are
-    some, in every arena.
+    In an arena that never had a contact, some contacts differ in the last bits. A few steps with two cars make all
+    arenas behave alike.
     """
     field = simulator.Arena(simulator.GameMode.SOCCAR)
     cars = [field.add_car(team) for team in (simulator.Team.BLUE, simulator.Team.ORANGE)]
@@ -153,10 +157,10 @@ def make(simulator: Any) -> Any:
 
 
 def clear(simulator: Any, field: Any, cars: Sequence[Any]) -> None:
-    """Take cars out of an arena and what they left behind, so that the next two play as in a new one, bit for bit.
+    """Remove the cars of an arena, so that the next match of two cars is bit-exact with one in a new arena.
 
-    The last one first: the next cars get their places on the grid back in order. The ball forgets what it touched where
-    there is nothing to touch. What is counted (goals, ticks, the numbers of cars) goes on from where it was.
+    Cars are removed in reverse order, so that the next cars get the same slots. Two steps of the ball in mid-air clear
+    its contact cache. Counters (goals, ticks, car ids) are not reset.
     """
     for car in reversed(cars):
         field.remove_car(car)
@@ -167,21 +171,17 @@ def clear(simulator: Any, field: Any, cars: Sequence[Any]) -> None:
 
 
 def require() -> Any:
-    """The simulator's module."""
-    try:
-        import RocketSim
-    except ImportError as error:
-        raise EnvError(f"`rocket` needs RocketSim: {error}.", 'pip install "slipstream[rocket]"') from error
-    return RocketSim
+    """Import the simulator."""
+    return import_package("RocketSim", "rocket", "RocketSim", 'pip install "slipstream[rocket]"')
 
 
 def _folder() -> Path | None:
-    """Meshes that somebody else made, if there are any."""
+    """A folder with external meshes, if there is one."""
     named = os.environ.get("RS_COLLISION_MESHES")
     if named:
         if not list((Path(named) / "soccar").glob("*.cmf")):
             raise EnvError(
-                f"RS_COLLISION_MESHES names {named}, which has no soccar/*.cmf.", "unset it to play on our own arena"
+                f"RS_COLLISION_MESHES is {named}, which has no soccar/*.cmf.", "unset it to use the built-in arena"
             )
         return Path(named)
     found = importlib.util.find_spec("rlgym") and importlib.util.find_spec("rlgym.rocket_league")
@@ -193,8 +193,8 @@ def _folder() -> Path | None:
 
 
 def _digest(folder: Path) -> str:
-    """What tells one set of meshes from another."""
-    whole = hashlib.sha256()
+    """A hash of a set of meshes."""
+    digest = hashlib.sha256()
     for file in sorted((folder / "soccar").glob("*.cmf")):
-        whole.update(hashlib.sha256(file.read_bytes()).digest())
-    return whole.hexdigest()[:16]
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rocket from above: the arena, cars, ball and boost pads, between two decisions too; what flies is larger."""
+"""Rocket from above: the arena, cars, ball and boost pads, interpolated between steps; airborne objects are larger."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ FLOOR, LINE, WALL = (23, 37, 52), (66, 90, 118), (120, 146, 180)
 LENGTH, WIDTH, CEILING = (size * at.SCALE for size in (arena.END, arena.SIDE, arena.HEIGHT))
 GOAL, DEPTH = arena.GOAL_WIDTH * at.SCALE, arena.GOAL_DEPTH * at.SCALE
 REACH = LENGTH + DEPTH + 1.5, WIDTH + 1.5
-"""What is seen, to each side of the middle."""
+"""Half of the visible area, from the centre."""
 CAR, BALL = 0.75, 1.6
-"""A car beside the canvas's own, and the ball's radius: both larger than they are, to be seen."""
+"""The scale of a car, and the radius of the ball; both are drawn larger than they are."""
 TRAIL_S = 0.55
-"""How long the ball's way stays in sight."""
+"""How long the ball's trail stays visible."""
 _NEAR = ((0, -4240), (1792, -4184), (3072, -4096), (940, -3308), (0, -2816), (3584, -2484), (1788, -2300))
 _MIDDLE = ((-2048, -1036), (0, -1024), (2048, -1036), (-3584, 0), (-1024, 0))
 BIG = (3, 4, 15, 18, 29, 30)
 
 
 def pad_places() -> list[Point]:
-    """Where the pads lie, in the simulator's order: from the blue goal to the orange one, from left to right."""
+    """The positions of the pads in the simulator's order: from the blue to the orange goal, left to right."""
     half = [place for x, y in _NEAR for place in (((-x, y), (x, y)) if x else ((x, y),))]
     half += _MIDDLE
     whole = half + [(-x, -y) for x, y in reversed(half)]
@@ -54,7 +54,7 @@ def pad_places() -> list[Point]:
 
 
 class Stadium:
-    """The picture of a match: `state` and `clock` of consecutive decisions, drawn at any time between them."""
+    """Draws a match from the `state` and `clock` of consecutive steps, at any time between them."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
         self.states = np.asarray(arrays["state"], np.float64)
@@ -66,18 +66,18 @@ class Stadium:
         self._breaks = (np.diff(marks, axis=0) != 0).any(axis=1)
 
     def score(self, step: float) -> tuple[int, int]:
-        """Goals of both sides."""
+        """The goals of both teams."""
         row = self.clocks[min(int(step), len(self.clocks) - 1)]
         return int(row[at.SCORE]), int(row[at.SCORE + 1])
 
     def clock(self, step: float) -> str:
-        """The time that is left."""
+        """The remaining time."""
         row = self.clocks[min(int(step), len(self.clocks) - 1)]
         left = max(0, int(row[at.TICKS_LEFT])) // at.TICK_HZ
         return f"{left // 60}:{left % 60:02d}" + ("  overtime" if row[at.OVERTIME] else "")
 
     def between(self, step: float, beyond: float = 0.0) -> Array:
-        """The state at a time between decisions: halfway there, or, before a kick-off and at the end, further on."""
+        """The state at a time between steps: interpolated, or extrapolated before a kick-off and at the end."""
         first = min(max(int(step), 0), len(self.states) - 1)
         share, now = step - first, self.states[first].copy()
         if first + 1 < len(self.states) and not self._breaks[first]:
@@ -91,7 +91,7 @@ class Stadium:
         return np.asarray(now)
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
-        """The arena at a time, and so many steps beyond it where play is broken off."""
+        """Draw the arena at a time; `beyond` extrapolates by so many steps where play is interrupted."""
         picture, now = self._ground.copy(), self.between(step, beyond)
         with Brush(picture, (0, 0, *picture.size), 2) as brush:
             for pad, place in enumerate(pad_places()):
@@ -109,7 +109,7 @@ class Stadium:
         return picture
 
     def _paint_trail(self, picture: Image.Image, step: float, now: Array) -> None:
-        """Where the ball came from, back to the last kick-off."""
+        """Draw the ball's trail, back to the last kick-off."""
         first, last = int(max(0.0, step - TRAIL_S / self.step_seconds)), min(int(step), len(self.states) - 1)
         broken = np.flatnonzero(self._breaks[first:last])
         first += int(broken[-1]) + 1 if len(broken) else 0
@@ -126,12 +126,12 @@ class Stadium:
             flicker = 0.8 + 0.2 * math.sin(step * 9.1 + car * 2.3) * math.sin(step * 23.7 + car)
             paint_flame(picture, self.camera, place, heading, SIDES[side], flicker, size)
         colour = blended(SIDES[side], WHITE, 0.32 * (car % mates) / max(mates - 1, 1))
-        if now[c + at.UP] < 0:  # its underside
+        if now[c + at.UP] < 0:  # upside down
             colour = blended(colour, PAGE, 0.55)
         paint_car(picture, self.camera, place, heading, colour, 0.0, size)
 
     def _burns(self, step: float, c: int) -> bool:
-        """Whether a car's boost becomes less."""
+        """Whether a car is using boost."""
         first = min(int(step), len(self.states) - 1)
         last = min(first + 1, len(self.states) - 1)
         first = first if first < last else max(0, last - 1)
@@ -158,7 +158,7 @@ def labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=4)
 def _ground(width: int, height: int) -> tuple[Camera, Image.Image]:
-    """What never moves: the camera, and the arena without its pads."""
+    """The static background: the camera, and the arena without its pads."""
     scale = min(width / 2 / REACH[0], height / 2 / REACH[1])
     camera = Camera(scale, (width / 2, height / 2))
     wall = camera.path(rounded([(y * at.SCALE, -x * at.SCALE) for x, y in arena.outline(0.0).tolist()], 1.2))

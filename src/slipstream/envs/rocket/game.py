@@ -1,10 +1,9 @@
-"""Rocket League matches by RocketSim behind the `Vector` contract.
+"""Rocket League matches simulated by RocketSim, behind the `Vector` contract.
 
-A match of two cars is told by its seed and by what they did, bit for bit: it begins with new cars in an arena that
-has forgotten those before (see `arena.clear`). The state that the simulator itself tells is not the whole of it:
-wheels and contacts keep theirs, and lengths are rounded on the way out. So a snapshot holds seeds and actions, and a
-restored match is played again up to where it was. With more cars the order in which the simulator happens to hold
-them matters in the last bits: such a run resumes with new matches.
+A match of two cars is determined bit for bit by its seed and its actions: it starts with new cars in a cleared arena
+(see `arena.clear`). The state that the simulator exposes is incomplete: wheels and contacts have hidden state, and
+values are rounded. So a snapshot holds seeds and actions, and `restore` replays each match. With more than two cars,
+the simulator's internal order of cars changes the last bits, so a resumed run starts new matches.
 """
 
 from __future__ import annotations
@@ -29,24 +28,35 @@ from slipstream.settings import RewardSettings
 from slipstream.system.rng import check_seeds, first_games, next_game
 
 SLOTS = 3
-"""Cars per team that the mixed variant has room for."""
+"""Car slots per team in the mixed variant."""
 OPTIONS = ("", " scattered")
-"""What may stand behind a team size in a task: every kick-off from a random state."""
+"""Suffixes of a team size in a task; with `scattered` every kick-off is from a random state."""
 CAR_NUMBERS = 36
-"""What the simulator tells of a car, seen from each side."""
+"""Columns of a car in the simulator's state, for each view."""
 
 
 class Rocket(ArraySnapshot):
-    """`envs` matches of two teams of `team_size` cars; with `mixed` of one to three, as the task says."""
+    """`envs` matches of two teams of `team_size` cars; with `mixed`, the task gives the team size (one to three)."""
 
     KEPT = ("games", "tasks", "count", "history", "behaviour")
 
     def __init__(
-        self, envs: int, *, team_size: int = 1, mixed: bool = False, seed: int = 0, first: int = 0,
-        match_seconds: float = 60.0, action_repeat: int = 8, actions: str = "discrete", random_starts: float = 0.0,
-        target: Sequence[str] = (), rewards: RewardSettings | None = None, gamma: float = 0.99,
+        self,
+        envs: int,
+        *,
+        team_size: int = 1,
+        mixed: bool = False,
+        seed: int = 0,
+        first: int = 0,
+        match_seconds: float = 60.0,
+        action_repeat: int = 8,
+        actions: str = "discrete",
+        random_starts: float = 0.0,
+        target: Sequence[str] = (),
+        rewards: RewardSettings | None = None,
+        gamma: float = 0.99,
         options: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_choice("env.actions", actions, KINDS)
         meshes = arena.load()
         self._simulator: Any = arena.require()
@@ -58,10 +68,10 @@ class Rocket(ArraySnapshot):
         self._controls = Controls(self._simulator, actions)
         self._arenas: list[Any] = [None] * envs
         self._cars: list[list[Any]] = [[] for _ in range(envs)]
-        self._places: list[list[int]] = [[] for _ in range(envs)]
-        """The slot of each of an arena's cars."""
+        self._car_slots: list[list[int]] = [[] for _ in range(envs)]
+        """The slot of each car of an arena."""
         self._rows: list[list[int]] = [[] for _ in range(envs)]
-        """The row of each of an arena's cars."""
+        """The row of each car of an arena."""
         longest = -(-self._match // action_repeat) + -(-self._match // (2 * action_repeat)) + 1
         parts = self.spec.action.parts
         kind = np.float32 if actions == "continuous" else np.int16
@@ -73,7 +83,7 @@ class Rocket(ArraySnapshot):
         self._targets = target_tasks(self.spec, first, envs)
         self._everyone = np.arange(envs)
         self._signs = np.tile(np.where(np.array(self.spec.teams) == 0, 1, -1), envs)
-        """Of each row: 1 in the blue team, -1 in the orange one."""
+        """1 for rows of the blue team, -1 for rows of the orange team."""
         self._sizes = [int(name[0]) for name in self.spec.tasks]
         self._balls, self._pads = np.zeros((envs, 2, 25), np.float32), np.zeros((envs, 2, batch.PADS), np.float32)
         self._bodies = np.zeros((envs, slots, 2, CAR_NUMBERS), np.float32)
@@ -81,91 +91,96 @@ class Rocket(ArraySnapshot):
         self._present, self._clock = np.zeros((envs, slots), np.uint8), np.zeros((envs, 2), np.float32)
         self._score = np.zeros((envs, 2), np.int64)
         self._kickoffs, self._returns = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
-        """Kick-offs of a match so far, and how often a demolished car has come back."""
+        """Kick-offs and respawns of demolished cars in the match so far."""
         self._earlier = np.zeros((envs, 2), np.int64)
         """Goals of earlier matches in the same arena."""
         self.payout = Payout(
-            SCHEME, rewards or RewardSettings(), env=self.spec.name, envs=envs, teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds, gamma=gamma,
-        )  # fmt: skip
+            SCHEME,
+            rewards or RewardSettings(),
+            env=self.spec.name,
+            envs=envs,
+            teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds,
+            gamma=gamma,
+        )
 
     def reset(self, out: Rows) -> None:
-        """Start every match anew, from the first one of its seed."""
+        """Reset every env to the first match of its seed."""
         self.payout.reset()
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
-        self._renew(range(self.envs), games.tolist(), out)
+        self._start_matches(range(self.envs), games.tolist(), out)
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Begin the next match of the named envs at once, or the one of each seed."""
+        """Start the next match of the given envs, or the match of each seed."""
         given = check_seeds(indices, seeds)
         games = [next_game(self.games[env]) if seed < 0 else seed for env, seed in zip(indices, given, strict=True)]
-        self._renew(indices, games, out)
+        self._start_matches(indices, games, out)
 
     def seeds(self) -> Array:
-        """The seed of every match that is being played."""
+        """The seed of every running match."""
         return self.games.copy()
 
     def assign(self, tasks: Array) -> None:
-        """Say which task each env plays from its next match on."""
+        """Set the task of each env from its next match on."""
         self.tasks[:, GIVEN] = check_tasks(self.spec, tasks)
 
     def step(self, action: Array, out: Rows) -> None:
-        """Play one decision of every match."""
+        """Step every match."""
         old_balls, old_cars, old_score = self._balls.copy(), self._bodies.copy(), self._score.copy()
         present, acted = self._present, self._present.reshape(-1).copy()
         self._advance(self._everyone, self._controls.of(action))
         if self.spec.exact:
             self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
         self.count += 1
-        scored, won, over = batch.judge(old_score, self._score, self.count * self._ticks, self._match)
-        batch.value(
+        scored, won, over = batch.match_results(old_score, self._score, self.count * self._ticks, self._match)
+        batch.value_terms(
             self._balls, self._bodies, old_balls, old_cars, present, scored, won, self.payout.values, self.behaviour
         )
         for env in np.flatnonzero((scored != 0) & ~over).tolist():
             self._kick_off(env)
         if self.payout.shaped:
-            batch.shape(
+            batch.shape_terms(
                 self._balls, self._bodies, old_balls, old_cars, present, over, self.payout.gamma, self.payout.values
             )
         self.payout.pay(acted, out.reward, out.terms)
         ended = np.repeat(over, self._slots)
         out.terminated[:], out.truncated[:] = ended, 0
         out.outcome[:] = np.repeat(won, self._slots) * self._signs
-        self._tell_time(self._everyone)
-        self._show(self._everyone, out)
+        self._write_clock(self._everyone)
+        self._write_obs(self._everyone, out)
         out.active[:] = present.reshape(-1)
         if over.any():
             out.final_obs[ended] = out.obs[ended]
-            decisions, ends = np.ones(len(batch.BEHAVIOURS), np.float32), np.flatnonzero(over).tolist()
+            divisors, ends = np.ones(len(batch.BEHAVIOURS), np.float32), np.flatnonzero(over).tolist()
             for env in ends:
-                decisions[batch.B_BOOST :] = max(int(self.count[env]), 1)
+                divisors[batch.B_BOOST :] = max(int(self.count[env]), 1)
                 rows = slice(env * self._slots, (env + 1) * self._slots)
-                out.behaviour[rows] = self.behaviour[env] / decisions
-            self._renew(ends, [next_game(self.games[env]) for env in ends], out)
+                out.behaviour[rows] = self.behaviour[env] / divisors
+            self._start_matches(ends, [next_game(self.games[env]) for env in ends], out)
 
     def snapshot(self) -> dict[str, Array]:
-        """Seeds, tasks and what the cars did: all that there is to a match of two; nothing of larger ones."""
+        """Seeds, tasks and actions of matches of two cars; empty for larger matches."""
         return super().snapshot() if self.spec.exact else {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Play every match again up to where it was."""
+        """Replay every match up to the snapshot."""
         self.payout.restore(state)
         played = {name: state[name].copy() for name in self.KEPT}
         self.tasks[:] = played["tasks"]
         for env in range(self.envs):
-            self._begin(env, int(played["games"][env]), int(played["tasks"][env, PLAYED]))
-            for decision in range(int(played["count"][env])):
-                chosen, before = self._controls.of(played["history"][env, decision]), self._score[env].copy()
-                self._advance(np.array([env]), [None] * (env * self._slots) + chosen)
+            self._start_match(env, int(played["games"][env]), int(played["tasks"][env, PLAYED]))
+            for step in range(int(played["count"][env])):
+                controls, before = self._controls.of(played["history"][env, step]), self._score[env].copy()
+                self._advance(np.array([env]), [None] * (env * self._slots) + controls)
                 if np.diff(self._score[env] - before)[0]:
                     self._kick_off(env)
         for name in ("games", "count", "history", "behaviour"):
             getattr(self, name)[:] = played[name]
-        self._tell_time(self._everyone)
+        self._write_clock(self._everyone)
 
     def view(self) -> dict[str, Array]:
-        """What a picture shows of every match, and what was counted in it; see `layout`."""
+        """The state of every match for rendering (see `layout`), and its statistics."""
         played = self.count * self._ticks
         extra = played >= self._match
         clock = np.zeros((self.envs, layout.CLOCK_SIZE), np.int64)
@@ -173,26 +188,26 @@ class Rocket(ArraySnapshot):
         clock[:, layout.SCORE : layout.SCORE + 2] = self._score
         clock[:, layout.OVERTIME], clock[:, layout.GAME] = extra, self.games
         counted = np.zeros_like(self.behaviour)
-        for env, playing in enumerate(self._places):
+        for env, playing in enumerate(self._car_slots):
             counted[env, : len(playing)] = self.behaviour[env, playing]
-        state = layout.fill(self._balls, self._pads, self._bodies, self._places)
+        state = layout.fill(self._balls, self._pads, self._bodies, self._car_slots)
         return {"state": state, "clock": clock, "behaviour": counted}
 
     def close(self) -> None:
-        """Let the arenas go."""
+        """Free the arenas."""
         self._arenas, self._cars = [], []
 
-    def _renew(self, envs: Sequence[int], games: Sequence[int], out: Rows) -> None:
+    def _start_matches(self, envs: Sequence[int], games: Sequence[int], out: Rows) -> None:
         for env, game in zip(envs, games, strict=True):
             given = int(self.tasks[env, GIVEN])
-            self._begin(env, int(game), given if given >= 0 else int(self._targets[env]))
+            self._start_match(env, int(game), given if given >= 0 else int(self._targets[env]))
         some = np.array(list(envs), np.int64)
-        self._tell_time(some)
-        self._show(some, out)
+        self._write_clock(some)
+        self._write_obs(some, out)
         out.active.reshape(self.envs, -1)[some] = self._present[some]
 
-    def _begin(self, env: int, game: int, task: int) -> None:
-        """Begin the match of a seed, with new cars."""
+    def _start_match(self, env: int, game: int, task: int) -> None:
+        """Start the match of a seed, with new cars."""
         field, team = self._arenas[env], self._simulator.Team
         if field is None:
             field = self._arenas[env] = arena.make(self._simulator)
@@ -201,39 +216,39 @@ class Rocket(ArraySnapshot):
         self._earlier[env] = field.blue_score, field.orange_score
         size, half = self._sizes[task], self._slots // 2
         self._cars[env] = [field.add_car(side) for side in (team.BLUE, team.ORANGE) for _ in range(size)]
-        self._places[env] = [side * half + k for side in range(2) for k in range(size)]
-        self._rows[env] = [env * self._slots + place for place in self._places[env]]
+        self._car_slots[env] = [side * half + k for side in range(2) for k in range(size)]
+        self._rows[env] = [env * self._slots + slot for slot in self._car_slots[env]]
         self.games[env], self.tasks[env, PLAYED], self.count[env] = game, task, 0
         self._kickoffs[env] = self._returns[env] = 0
         self._present[env] = 0
-        self._present[env, self._places[env]] = 1
+        self._present[env, self._car_slots[env]] = 1
         self._bodies[env], self._flips[env], self.behaviour[env] = 0, 0, 0
         self._kick_off(env)
         assert [int(one[0, 0]) for one in field.get_gym_state()[3:]] == [car.id for car in self._cars[env]]
 
     def _kick_off(self, env: int) -> None:
-        """Put ball and cars where the match's own chance says."""
+        """Set the ball and the cars to a kick-off drawn from the match's RNG."""
         field, kick = self._arenas[env], int(self._kickoffs[env])
         self._kickoffs[env] += 1
         rng = np.random.default_rng([int(self.games[env]), kick])
         field.reset_kickoff(int(rng.integers(0, 2**31)))
-        self._take_places(self._cars[env], rng)
+        self._shuffle_cars(self._cars[env], rng)
         draw, task = rng.random(), self.spec.tasks[self.tasks[env, PLAYED]]
         if self._starts is not None and draw < self._starts.share:
-            self._starts.put(self._simulator, field, self._cars[env], self._places[env], rng)
+            self._starts.apply(self._simulator, field, self._cars[env], self._car_slots[env], rng)
         elif "scattered" in task or rng.random() < self._scatter:
-            self._put_anywhere(field, self._cars[env], rng)
-        self._look(env)
+            self._scatter_cars(field, self._cars[env], rng)
+        self._read_state(env)
 
-    def _take_places(self, cars: Sequence[Any], rng: Any) -> None:
-        """Let the match's chance say who of a team stands where: the simulator goes by where cars lie in memory."""
+    def _shuffle_cars(self, cars: Sequence[Any], rng: Any) -> None:
+        """Assign the kick-off positions of a team with the match's RNG; the simulator uses the order in memory."""
         half = len(cars) // 2
         for team in (cars[:half], cars[half:]) if half > 1 else ():
             states = sorted((car.get_state() for car in team), key=lambda state: state.pos.as_tuple())
             for car, pick in zip(team, rng.permutation(half).tolist(), strict=True):
                 car.set_state(states[pick])
 
-    def _put_anywhere(self, field: Any, cars: Sequence[Any], rng: Any) -> None:
+    def _scatter_cars(self, field: Any, cars: Sequence[Any], rng: Any) -> None:
         sim = self._simulator
         ball = field.ball.get_state()
         ball.pos = sim.Vec(rng.uniform(-3000, 3000), rng.uniform(-4000, 4000), rng.uniform(100, 1500))
@@ -246,24 +261,24 @@ class Rocket(ArraySnapshot):
             state.vel, state.boost = sim.Vec(*rng.uniform(-800, 800, 2), 0.0), float(rng.uniform(0, 100))
             car.set_state(state)
 
-    def _advance(self, envs: Array, chosen: Sequence[Any]) -> None:
-        """Play one decision of some matches by the controls of each row."""
-        ticks, told, flips = self._ticks, [], []
+    def _advance(self, envs: Array, controls: Sequence[Any]) -> None:
+        """Step some matches with the controls of each row."""
+        ticks, tables, flips = self._ticks, [], []
         for env in envs[self._bodies[envs, :, 0, batch.DEMOED].any(axis=1)].tolist():
-            self._bring_back(env)
+            self._respawn(env)
         for env in envs.tolist():
             field, cars = self._arenas[env], self._cars[env]
             for car, row in zip(cars, self._rows[env], strict=True):
-                car.set_controls(chosen[row])
+                car.set_controls(controls[row])
             field.step(ticks)
-            told += field.get_gym_state()  # at once, while the arena is in the processor's cache
+            tables += field.get_gym_state()  # immediately, while the arena is in the CPU cache
             flips += [car.get_state().has_flip_or_jump() for car in cars]
-        self._take(envs, told, flips)
+        self._unpack(envs, tables, flips)
 
-    def _bring_back(self, env: int) -> None:
-        """Let cars come back, at the beginning of the decision in which they would, where the match's chance says.
+    def _respawn(self, env: int) -> None:
+        """Respawn demolished cars at the start of the step in which they would respawn, using the match's RNG.
 
-        Left to itself the simulator draws the place by a chance of its own, which nobody can seed.
+        The simulator's own RNG for respawns cannot be seeded.
         """
         for car in self._cars[env]:
             state = car.get_state()
@@ -272,30 +287,36 @@ class Rocket(ArraySnapshot):
                 rng = np.random.default_rng([self.games[env], self._kickoffs[env], self._returns[env]])
                 car.respawn(int(rng.integers(0, 2**31)))
 
-    def _look(self, env: int) -> None:
-        """Read what the simulator tells of an arena."""
+    def _read_state(self, env: int) -> None:
+        """Read the state of one arena from the simulator."""
         flips = [car.get_state().has_flip_or_jump() for car in self._cars[env]]
-        self._take(np.array([env]), self._arenas[env].get_gym_state(), flips)
+        self._unpack(np.array([env]), self._arenas[env].get_gym_state(), flips)
 
-    def _take(self, envs: Array, told: Sequence[Any], flips: Sequence[bool]) -> None:
-        """Take what the simulator told of some arenas, one behind the other."""
-        numbers = np.frombuffer(b"".join([table.T for table in told]), np.float32)  # T: as they lie in memory
-        batch.take(
-            envs, numbers, np.array(flips, np.uint8), self._present, self._earlier, self._score, self._pads,
-            self._balls, self._bodies, self._flips,
-        )  # fmt: skip
+    def _unpack(self, envs: Array, tables: Sequence[Any], flips: Sequence[bool]) -> None:
+        """Unpack the concatenated state tables of some arenas."""
+        data = np.frombuffer(b"".join([table.T for table in tables]), np.float32)  # T: the order in memory
+        batch.read_states(
+            envs,
+            data,
+            np.array(flips, np.uint8),
+            self._present,
+            self._earlier,
+            self._score,
+            self._pads,
+            self._balls,
+            self._bodies,
+            self._flips,
+        )
 
-    def _tell_time(self, envs: Array) -> None:
-        batch.tell_time(envs, self._score, self.count * self._ticks, self._match, self._clock)
+    def _write_clock(self, envs: Array) -> None:
+        batch.write_clock(envs, self._score, self.count * self._ticks, self._match, self._clock)
 
-    def _show(self, envs: Array, out: Rows) -> None:
-        batch.observe(
-            envs, self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, out.obs
-        )  # fmt: skip
+    def _write_obs(self, envs: Array, out: Rows) -> None:
+        batch.observe(envs, self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, out.obs)
 
 
 class Starts:
-    """States from a file, such as those of a replay, from which some kick-offs begin instead."""
+    """Initial states from a file, such as those of a replay, that replace a share of the kick-offs."""
 
     def __init__(self, file: Path, share: float, cars: int) -> None:
         try:
@@ -304,8 +325,8 @@ class Starts:
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"`env.options.starts`: {file} cannot be read: {error}.",
-                "give an .npz with `ball` [n, 9] (place, velocity, spin) and `cars` [n, cars, 13] "
-                "(place, yaw, pitch, roll, velocity, spin, boost)",
+                "give an .npz with `ball` [n, 9] (position, velocity, spin) and `cars` [n, cars, 13] "
+                "(position, yaw, pitch, roll, velocity, spin, boost)",
             ) from error
         shape = (len(self._ball), cars, 13)
         if self._ball.shape != (len(self._ball), 9) or self._cars.shape != shape or not len(self._ball):
@@ -315,13 +336,13 @@ class Starts:
             )
         self.share = share
 
-    def put(self, simulator: Any, field: Any, cars: Sequence[Any], places: Sequence[int], rng: Any) -> None:
-        """Set one of the states, drawn evenly."""
+    def apply(self, simulator: Any, field: Any, cars: Sequence[Any], slots: Sequence[int], rng: Any) -> None:
+        """Set the arena to one of the states, drawn uniformly."""
         pick, vector = int(rng.integers(len(self._ball))), simulator.Vec
         ball = field.ball.get_state()
         ball.pos, ball.vel, ball.ang_vel = (vector(*self._ball[pick, k : k + 3]) for k in (0, 3, 6))
         field.ball.set_state(ball)
-        for car, numbers in zip(cars, self._cars[pick, list(places)], strict=True):
+        for car, numbers in zip(cars, self._cars[pick, list(slots)], strict=True):
             state = car.get_state()
             state.pos, state.vel, state.ang_vel = (vector(*numbers[k : k + 3]) for k in (0, 6, 9))
             yaw, pitch, roll = numbers[3:6].tolist()
@@ -360,11 +381,20 @@ def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target:
 
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Rocket:
-    """Make matches as the settings say."""
+    """Make matches from the settings."""
     mixed = variant == "mixed"
     return Rocket(
-        envs, team_size=SLOTS if mixed else int(variant[0]), mixed=mixed, seed=seed, first=first,
-        match_seconds=choice.env.match_seconds, action_repeat=choice.env.action_repeat or 8,
-        actions=choice.env.actions, random_starts=choice.env.random_starts, target=choice.env.target,
-        rewards=choice.rewards, gamma=choice.gamma, options=choice.env.options,
-    )  # fmt: skip
+        envs,
+        team_size=SLOTS if mixed else int(variant[0]),
+        mixed=mixed,
+        seed=seed,
+        first=first,
+        match_seconds=choice.env.match_seconds,
+        action_repeat=choice.env.action_repeat or 8,
+        actions=choice.env.actions,
+        random_starts=choice.env.random_starts,
+        target=choice.env.target,
+        rewards=choice.rewards,
+        gamma=choice.gamma,
+        options=choice.env.options,
+    )

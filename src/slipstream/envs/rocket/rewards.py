@@ -1,16 +1,16 @@
 """Rocket's reward terms, their weights and groups.
 
-| term | pays |
+| term | value |
 |---|---|
-| `goal` | +1 for a goal of the own team, -1 for one of the others |
+| `goal` | +1 for a goal of the own team, -1 for a goal of the opponents |
 | `win` | +1 for a won match, -1 for a lost one, when it ends |
 | `touch` | the change of the ball's velocity by a hit, 1 = 6,000 uu/s |
-| `ball_to_goal` | the ball's way from the own goal to the other; telescopes, zero-sum |
-| `car_to_ball` | the car's own way towards where the ball was, in half lengths |
-| `boost_gain` | boost that was picked up, 1 = a full tank |
-| `aerial` | the height of a ball that is hit in the air, 1 = the ceiling |
+| `ball_to_goal` | progress of the ball from the own goal to the opponents' goal; telescopes, zero-sum |
+| `car_to_ball` | progress of the car towards the ball's last position, in half arena lengths |
+| `boost_gain` | boost picked up, 1 = a full tank |
+| `aerial` | the height of a ball hit in the air, 1 = the ceiling |
 | `demo` | +1 for demolishing a car, -1 for being demolished |
-| `speed` | the car's speed in each decision, 1 = 2,300 uu/s |
+| `speed` | the car's speed in each step, 1 = 2,300 uu/s |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A scripted driver: gets behind the ball, seen from the goal that it attacks, and drives through it."""
+"""A scripted driver: moves behind the ball as seen from the opponents' goal, and drives through it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from slipstream.envs.rocket.batch import PLACE, SPEED
 
 GOAL = np.array([0.0, 5120.0])
 AHEAD_S = 0.9
-"""Seconds ahead, at most, that the ball is met."""
+"""How far ahead, in seconds, the ball's position is predicted at most."""
 REACH = 2300.0
-
-
 LEFT = 74
-"""The column of an observation that is the share of the match that is left."""
+"""The observation column of the remaining share of the match."""
 
 
 def _open(place: Array) -> Array:
-    """Whether places [rows, 2] are free of walls."""
+    """Whether positions [rows, 2] are inside the walls."""
     x, y = np.abs(place[:, 0]), np.abs(place[:, 1])
     free: Array = ((x < 4000) & (y < 5060) & (x + y < 7950)) | ((x < 870) & (y < 5970))
     return free
@@ -40,7 +38,7 @@ def act(name: str, obs: Array, kind: str, out: Array) -> None:
 
 
 def drive(obs: Array, out: Array) -> None:
-    """The controls [rows, 8] of a driver; see `batch.see` for what it looks at."""
+    """Write the controls [rows, 8] of the driver; the observation columns are those of `batch.write_observation`."""
     place, forward, up = obs[:, 0:3] / PLACE, obs[:, 3:6], obs[:, 6:9]
     speed, fuel, grounded = (obs[:, 9:12] / SPEED * forward).sum(axis=1), obs[:, 15], obs[:, 16] > 0
     ball, rolling = obs[:, 19:22] / PLACE, obs[:, 22:25] / SPEED
@@ -58,9 +56,9 @@ def drive(obs: Array, out: Array) -> None:
     target = meet - aim * room[:, None]
     beside = np.linalg.norm(across, axis=1, keepdims=True)
     dodge = np.where(beside > 1, -across / np.maximum(beside, 1.0), np.stack([aim[:, 1], -aim[:, 0]], axis=1))
-    target += np.where(behind[:, None], 0.0, dodge * 350.0)  # round the ball, not through it
+    target += np.where(behind[:, None], 0.0, dodge * 350.0)  # around the ball, not through it
     target = np.clip(target, [-3900, -5000], [3900, 5000])
-    inside = np.abs(place[:, 1]) > 5050  # out of a goal first
+    inside = np.abs(place[:, 1]) > 5050  # leave a goal first
     target[inside] = np.stack([place[inside, 0] * 0.6, np.sign(place[inside, 1]) * 4500], axis=1)
     turn = target - place[:, :2]
     angle = np.arctan2((turn * right[:, :2]).sum(axis=1), (turn * forward[:, :2]).sum(axis=1))
@@ -72,12 +70,12 @@ def drive(obs: Array, out: Array) -> None:
     ahead, back = (_open(place[:, :2] + reach * forward[:, :2]) for reach in (330.0, -150.0))
     blocked = (speed < 250) & (up[:, 2] > 0.7) & ~ahead & back
     out[blocked, THROTTLE], out[blocked, BOOST], out[blocked, HANDBRAKE] = -1.0, 0.0, 0.0
-    out[blocked, STEER] *= -1.0  # backwards the other way round
+    out[blocked, STEER] *= -1.0  # steering is reversed when driving backwards
     out[:, YAW] = out[:, STEER]
     still = np.abs(obs[:, 9:12] / SPEED).max(axis=1) < 200
     tipped = still & (up[:, 2] < 0.7)  # on its roof, on its side, or nose down against a wall
     out[tipped, THROTTLE], out[tipped, BOOST] = -1.0, 0.0
-    leap = tipped & (np.sin(obs[:, LEFT] * 9000.0) > 0)  # pressed and let go by the clock
+    leap = tipped & (np.sin(obs[:, LEFT] * 9000.0) > 0)  # pressed and released periodically
     out[leap] = 0.0
     out[leap, JUMP] = 1.0
     flying = ~grounded

@@ -1,1 +1,1 @@
-"""The third built-in game: logs to gather, seen through the player's eyes, with the spaces of MineRLTreechop."""
+"""Treechop: gather logs in a first-person view, with the spaces of MineRLTreechop."""

@@ -1,7 +1,7 @@
-"""What is counted about a player in a game of treechop: never rewarded, told when the game ends.
+"""Behaviour statistics of a game of treechop: not part of the reward, reported when the game ends.
 
-`logs` and `leaves` are those that were broken, `metres` what was walked, `chopping` the share of the time in which the
-axe hit a block, and `seconds` the length of the game.
+`logs` and `leaves` are the broken blocks, `metres` the distance walked, `chopping` the share of time in which the axe
+hit a block, and `seconds` the length of the game.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ B_LOGS, B_LEAVES, B_METRES, B_CHOPPING, B_SECONDS = range(5)
 
 @inlined
 def count(s: Array, clock: Array, sums: Array) -> None:
-    """Add one decision."""
+    """Add one step."""
     sums[B_LOGS] += F(clock[GOT])
     sums[B_LEAVES] += F(clock[CUT])
     sums[B_METRES] += s[WALKED]
@@ -27,7 +27,7 @@ def count(s: Array, clock: Array, sums: Array) -> None:
 
 @inlined
 def conclude(sums: Array, out: Array) -> None:
-    """Write what was counted in the game that ended."""
+    """Write the statistics of the game that ended."""
     for k in range(sums.shape[0]):
         out[k] = sums[k]
     out[B_CHOPPING] = sums[B_CHOPPING] / max(sums[B_SECONDS], ONE)

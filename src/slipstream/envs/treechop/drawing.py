@@ -1,4 +1,4 @@
-"""A game of treechop as its player sees it: the picture of each decision, enlarged, with the logs and the time."""
+"""Draw a game of treechop from the player's view: the image of each step, enlarged, with the logs and the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.envs.treechop.game import Treechop
 
 
 class Eyes:
-    """What the player sees, at any of its decisions; between them nothing is known that a picture could show."""
+    """The player's view at each step; there is no interpolation between steps."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
         self._size, self._arrays = size, arrays
@@ -22,16 +22,16 @@ class Eyes:
         self.step_seconds = step_seconds or 1 / at.TICK_HZ
 
     def score(self, step: float) -> None:
-        """There are no sides."""
+        """None: there are no teams."""
 
     def clock(self, step: float) -> str:
-        """The time so far and the logs."""
+        """The elapsed time and the logs."""
         left = self._arrays["clock"][:, at.TICKS_LEFT]
         own = self._arrays["clock"][self._at(step)]
         return f"{(left[0] - own[at.TICKS_LEFT]) / at.TICK_HZ:.1f} s, {own[at.LOGS]} logs"
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
-        """The picture of a decision."""
+        """Draw the view of a step."""
         index = self._at(step)
         for name in ("state", "clock", "cells"):
             getattr(self._game, name)[0] = self._arrays[name][index]

@@ -1,7 +1,7 @@
-"""The treechop environment: many games at once behind the `Vector` contract, acted on by an action map.
+"""The treechop environment: many games at once behind the `Vector` contract, controlled through an action map.
 
-MineRL's actions are a dict of eight buttons and a camera. A policy gets them as one choice of a table (`discrete`, the
-14 actions that importers use too) or side by side (`multi_discrete`); whoever has dicts uses `MineRLTreechop`.
+MineRL's actions are a dict of eight buttons and a camera. Here they are one option of a table (`discrete`, the 14
+actions that importers use as well) or separate parts (`multi_discrete`). `MineRLTreechop` takes the original dicts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviours import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
-from slipstream.envs.treechop.rendering import ROOM
+from slipstream.envs.treechop.rendering import make_render_buffers
 from slipstream.envs.treechop.rewards import SCHEME, TERMS
 from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
@@ -27,17 +27,17 @@ from slipstream.settings import RewardSettings
 from slipstream.system.rng import check_seeds, first_games
 
 MAPS = {"discrete": "14", "multi_discrete": "full"}
-"""The action map of each of `env.actions`."""
+"""The action map for each value of `env.actions`."""
 SCALARS = ("compass/angle", "inventory/log")
-"""What is seen beside the picture if `env.options.scalars` says so, by the names and in the order of MineRL's data."""
+"""The observations beside the image if `env.options.scalars` is set, with the names and order of MineRL's data."""
 OPTIONS = ("scalars", "look")
 
 
 class Treechop(ArraySnapshot):
-    """`envs` games of gathering logs; see `layout` for what a state holds.
+    """`envs` games of gathering logs; see `layout` for the columns of the state.
 
-    The chance of a game comes from its own seed only: that of env i's first game follows from `seed` and `first + i`,
-    and each next one is one more. Pictures are written straight into the rows.
+    All randomness of a game follows from its seed. The seed of env i's first game follows from `seed` and `first + i`;
+    each next game's seed is one higher. Images are rendered directly into the rows.
     """
 
     KEPT = ("state", "clock", "cells", "tasks", "behaviour")
@@ -61,7 +61,7 @@ class Treechop(ArraySnapshot):
     ) -> None:
         check_game(envs, limit_seconds, action_repeat, random_starts)
         check_choice("variant", variant, (*TASKS, "mixed"))
-        self.actions, scalars = _told(actions, dict(options or {}))
+        self.actions, scalars = _read_options(actions, dict(options or {}))
         extra = dict(extra_terms or {})
         name = f"treechop:{variant}" if variant != TASKS[0] else "treechop"
         vectors = [ObsField(key, "vector", (1,)) for key in SCALARS if scalars]
@@ -82,13 +82,19 @@ class Treechop(ArraySnapshot):
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
         self.cells = np.zeros((envs, SIDE * SIDE), np.uint32)
         self.tasks = np.full(envs, -1)
-        """The task that each env was given; -1: one of its target's."""
+        """The assigned task of each env; -1: one of the target tasks."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
-        """What was counted in the present game."""
+        """The statistics of the running game."""
         self.payout = Payout(
-            SCHEME, rewards or RewardSettings(), env=name, envs=envs, teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds, gamma=gamma, extra=tuple(extra),
-        )  # fmt: skip
+            SCHEME,
+            rewards or RewardSettings(),
+            env=name,
+            envs=envs,
+            teams=self.spec.teams,
+            step_seconds=self.spec.step_seconds,
+            gamma=gamma,
+            extra=tuple(extra),
+        )
         self._terms = [compile_term(key, function) for key, function in extra.items()]
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
@@ -96,72 +102,78 @@ class Treechop(ArraySnapshot):
         self._seed, self._first, self._repeat = seed, first, action_repeat
         limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
         self.limit_steps = -(-limit_ticks // action_repeat)
-        """Steps after which a game is cut off."""
-        self._rules: tuple[Array, Array, Array, int, np.float32] = (
-            target_tasks(self.spec, first, envs), np.array(TREES), self.behaviour, limit_ticks,
-            np.float32(random_starts),
-        )  # fmt: skip
-        start = self.spec.obs.places["pov"][1]
-        self._sight: tuple[Array, Array, Array, int]
-        self._sight = np.zeros(4, np.float32), np.zeros((*ROOM, 2), np.int64), np.zeros(ROOM, np.float32), start
+        """Steps after which a game is truncated."""
+        self._games = batch.Games(self.state, self.clock, self.cells)
+        self._rules = batch.Rules(
+            target_tasks(self.spec, first, envs), np.array(TREES), limit_ticks, np.float32(random_starts)
+        )
+        self._buffers = make_render_buffers()
 
     def reset(self, out: Rows) -> None:
-        """Start every env anew, from the first game of its seed."""
+        """Reset every env to the first game of its seed."""
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
-        self._renew(np.arange(self.envs), games, out)
+        self._start_games(np.arange(self.envs), games, out)
         self.payout.reset()
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Begin the next game of the named envs at once, or the one of each seed."""
-        self._renew(np.array(indices, np.int64), np.array(check_seeds(indices, seeds), np.int64), out)
+        """Start the next game of the given envs, or the game of each seed."""
+        self._start_games(np.array(indices, np.int64), np.array(check_seeds(indices, seeds), np.int64), out)
 
     def seeds(self) -> Array:
-        """The seed of every game that is being played."""
+        """The seed of every running game."""
         return self.clock[:, GAME].copy()
 
     def assign(self, tasks: Array) -> None:
-        """Say which task each env has from its next game on."""
+        """Set the task of each env from its next game on."""
         self.tasks[:] = check_tasks(self.spec, tasks)
 
     def step(self, action: Array, out: Rows) -> None:
-        """Play one decision of every game, chosen by the action map."""
+        """Step every game with actions of the action map."""
         self.press(self.actions.decode(action), out)
 
     def press(self, given: Mapping[str, Any], out: Rows) -> None:
-        """Play one decision of every game, told as MineRL does: arrays [envs] of buttons, and the camera [envs, 2]."""
+        """Step every game with MineRL's actions: arrays [envs] of buttons, and the camera [envs, 2]."""
         for column, button in enumerate(BUTTONS):
             self._buttons[:, column] = given[button]
         self._camera[:] = given["camera"]
         payout = self.payout
         batch.advance(
-            self.state, self._before, self.clock, self.cells, self._buttons, self._camera, self._repeat,
-            self.behaviour, payout.values,
-        )  # fmt: skip
+            self._games, self._before, self._buttons, self._camera, self._repeat, self.behaviour, payout.values
+        )
         for column, term in enumerate(self._terms, len(TERMS)):
             value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
         batch.settle(
-            self.state, self.clock, self.cells, self.tasks, *self._rules, *self._sight,
-            self.spec.obs.vectors(out.obs), out.obs, self.spec.obs.vectors(out.final_obs), out.final_obs,
-            out.terminated, out.truncated, out.outcome, out.behaviour,
-        )  # fmt: skip
+            self._games,
+            self.tasks,
+            self._rules,
+            self.behaviour,
+            self._buffers,
+            self._obs_rows(out.obs),
+            self._obs_rows(out.final_obs),
+            out.terminated,
+            out.truncated,
+            out.outcome,
+            out.behaviour,
+        )
         payout.pay(self._acted, out.reward, out.terms)
         out.active[:] = 1
 
     def observe(self, obs: Array) -> None:
-        """Write the observations of the present state."""
-        batch.observe_all(self.state, self.clock, self.cells, *self._sight, self.spec.obs.vectors(obs), obs)
+        """Write the observations of the current state."""
+        batch.observe_all(self._games, self._buffers, self._obs_rows(obs))
 
-    def _renew(self, envs: Array, games: Array, out: Rows) -> None:
-        batch.renew(
-            envs, games, self.state, self.clock, self.cells, self.tasks, *self._rules, *self._sight,
-            self.spec.obs.vectors(out.obs), out.obs,
-        )  # fmt: skip
+    def _start_games(self, envs: Array, seeds: Array, out: Rows) -> None:
+        obs = self._obs_rows(out.obs)
+        batch.start_games(envs, seeds, self._games, self.tasks, self._rules, self.behaviour, self._buffers, obs)
         out.active[envs] = 1
 
+    def _obs_rows(self, rows: Array) -> batch.ObsRows:
+        return batch.ObsRows(rows, self.spec.obs.vectors(rows), self.spec.obs.places["pov"][1])
 
-def _told(actions: str, options: dict[str, Any]) -> tuple[ActionMap, bool]:
-    """The action map that the settings ask for, and whether numbers are shown beside the picture."""
+
+def _read_options(actions: str, options: dict[str, Any]) -> tuple[ActionMap, bool]:
+    """The action map, and whether scalars are part of the observation."""
     check_choice("env.actions", actions, tuple(MAPS))
     check_options("treechop", options, OPTIONS)
     look = options.pop("look", 15.0)
@@ -169,15 +181,25 @@ def _told(actions: str, options: dict[str, Any]) -> tuple[ActionMap, bool]:
         raise ConfigError(f"`env.options.look` = {look} is out of range.", "give degrees from 5 to 90.")
     scalars = options.pop("scalars", False)
     if not isinstance(scalars, bool):
-        raise ConfigError(f"`env.options.scalars` = {scalars} is neither true nor false.", "say which.")
+        raise ConfigError(f"`env.options.scalars` = {scalars} is not a boolean.", "give true or false.")
     return action_map(MAPS[actions], look=float(look)), scalars
 
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Treechop:
-    """Make games as the settings say."""
+    """Make games from the settings."""
     env = choice.env
     return Treechop(
-        envs, variant=variant, seed=seed, first=first, limit_seconds=env.match_seconds,
-        action_repeat=env.action_repeat or 1, actions=env.actions, random_starts=env.random_starts, target=env.target,
-        options=env.options, rewards=choice.rewards, gamma=choice.gamma, extra_terms=choice.terms,
-    )  # fmt: skip
+        envs,
+        variant=variant,
+        seed=seed,
+        first=first,
+        limit_seconds=env.match_seconds,
+        action_repeat=env.action_repeat or 1,
+        actions=env.actions,
+        random_starts=env.random_starts,
+        target=env.target,
+        options=env.options,
+        rewards=choice.rewards,
+        gamma=choice.gamma,
+        extra_terms=choice.terms,
+    )

@@ -1,7 +1,7 @@
 """Treechop's physics: one tick of a player who turns, walks, jumps and swings an axe.
 
-Speeds are Minecraft's: what is pressed adds to the speed of each tick, and the ground takes a good part of it away.
-Logs are solid. Leaves are not, but they are in the way of eyes and axe. A log that breaks is gathered at once.
+Speeds are Minecraft's: pressed buttons accelerate the player in every tick, and friction slows it down. Logs are solid.
+Leaves are not, but they block the view and the axe. A broken log is gathered at once.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from slipstream.envs.treechop.raycast import aim, bits_of, cosine, is_log, sine
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 PUSH, GLIDE = F(0.098), F(0.02)
-"""What a step adds to the speed, on the ground and in the air."""
+"""Acceleration per tick on the ground and in the air."""
 KEEP, DRIFT = F(0.546), F(0.91)
-"""What is left of the speed after a tick, on the ground and in the air."""
+"""The factor of the speed that remains after a tick, on the ground and in the air."""
 SPRINTING, SNEAKING = F(1.3), F(0.3)
 LEAP, FALL, DRAG = F(0.42), F(0.08), F(0.98)
 CLEAR = F(1e-4)
-"""Between a player and the log that stopped it."""
+"""The gap between a player and a log that stopped it."""
 STEEP = F(90.0)
 
 
 @inlined
 def turn(s: Array, pitch: Number, yaw: Number) -> None:
-    """Turn the head; a neck bends no further than straight up and down."""
+    """Turn the view; pitch is limited to straight up and straight down."""
     s[PITCH] = min(max(s[PITCH] + pitch, -STEEP), STEEP)
     turned = s[YAW] + yaw
     if turned >= F(180.0):
@@ -74,7 +74,7 @@ def turn(s: Array, pitch: Number, yaw: Number) -> None:
 
 @inlined
 def bits_between(low: Number, high: Number) -> int:
-    """Return the bits of the blocks that reach into these heights."""
+    """Return the bits of the blocks between two heights."""
     first = max(math.floor(low), 0)
     last = min(math.ceil(high), LEVELS)
     return ((1 << last) - 1) & ~((1 << first) - 1) if last > first else 0
@@ -82,7 +82,7 @@ def bits_between(low: Number, high: Number) -> int:
 
 @inlined
 def wood_around(cells: Array, x: Number, y: Number) -> int:
-    """Return the logs of all columns that a player here would touch."""
+    """Return the logs of all columns that a player at this position would touch."""
     found = 0
     for ix in range(math.floor(x - HALF), math.floor(x + HALF) + 1):
         for iy in range(math.floor(y - HALF), math.floor(y + HALF) + 1):
@@ -92,7 +92,7 @@ def wood_around(cells: Array, x: Number, y: Number) -> int:
 
 @inlined
 def slide(here: Number, speed: Number) -> Number:
-    """Return how far a step goes that a log stopped: to the edge of the block ahead."""
+    """Return the position at the edge of the block that stopped a movement."""
     if speed > ZERO:
         return F(math.floor(here + HALF + speed)) - HALF - CLEAR
     return F(math.floor(here - HALF + speed)) + ONE + HALF + CLEAR
@@ -100,7 +100,7 @@ def slide(here: Number, speed: Number) -> Number:
 
 @inlined
 def walk(s: Array, cells: Array) -> None:
-    """Move by the speed, along each axis as far as logs allow."""
+    """Move horizontally, along each axis as far as logs allow."""
     body = bits_between(s[Z] + CLEAR, s[Z] + TALL)
     old_x, old_y = s[X], s[Y]
     x = s[X] + s[VX]
@@ -124,7 +124,7 @@ def walk(s: Array, cells: Array) -> None:
 
 @inlined
 def wrapped(place: Number) -> Number:
-    """Return where a place is in the world."""
+    """Return a coordinate wrapped into the world."""
     if place >= F(SIDE):
         return place - F(SIDE)
     return max(place + F(SIDE), ZERO) if place < ZERO else place
@@ -132,7 +132,7 @@ def wrapped(place: Number) -> Number:
 
 @inlined
 def floor_under(s: Array, cells: Array) -> Number:
-    """Return the height on which the player would stand: the ground, or a log."""
+    """Return the height of the floor under the player: the ground, or a log."""
     wood = wood_around(cells, s[X], s[Y])
     level = min(math.floor(s[Z] + CLEAR), LEVELS)
     while level > 0 and not (wood >> (level - 1)) & 1:
@@ -142,7 +142,7 @@ def floor_under(s: Array, cells: Array) -> Number:
 
 @inlined
 def rise_or_fall(s: Array, cells: Array) -> None:
-    """Move up or down."""
+    """Move vertically."""
     floor = floor_under(s, cells)
     z = s[Z] + s[VZ]
     if s[VZ] > ZERO and wood_around(cells, s[X], s[Y]) & bits_between(s[Z] + CLEAR, z + TALL):
@@ -156,7 +156,7 @@ def rise_or_fall(s: Array, cells: Array) -> None:
 
 @inlined
 def move(s: Array, cells: Array, pressed: Array) -> None:
-    """Do as the buttons say."""
+    """Move according to the buttons."""
     grounded = s[VZ] == ZERO and s[Z] <= floor_under(s, cells)
     ahead = F(pressed[FORWARD]) - F(pressed[BACK])
     aside = F(pressed[RIGHT]) - F(pressed[LEFT])
@@ -181,7 +181,7 @@ def move(s: Array, cells: Array, pressed: Array) -> None:
 
 @inlined
 def swing(s: Array, clock: Array, cells: Array, attacks: bool) -> None:
-    """Wear down the block that is aimed at, and break it when it is worn; another block, or a rest, starts anew."""
+    """Attack the aimed block and break it after enough ticks; another block, or a pause, restarts the count."""
     block = aim(s, cells) if attacks else -1
     if block < 0:
         clock[AIM], clock[WORN] = -1, 0

@@ -1,6 +1,6 @@
-"""Rays through treechop's world: what is hit first, and where.
+"""Ray casting in treechop's world: the first block that a ray hits, and where.
 
-A ray goes from column to column, and over empty ground in leaps: every column knows how far the next is that has any
+A ray goes from column to column and skips empty space: every column stores the distance to the nearest column with
 blocks.
 """
 
@@ -33,22 +33,22 @@ from slipstream.envs.treechop.layout import (
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 SKY, GRASS = -2, -1
-"""What a ray meets if it meets no block."""
+"""The result of a ray that hits no block."""
 SIDE_X, SIDE_Y, BELOW, ABOVE = 0, 1, 2, 3
-"""The face that it hits: across x, across y, from below, from above."""
+"""The face that a ray hits: across x, across y, from below, from above."""
 FAR, TINY = F(1e9), F(1e-9)
 HALF_TURN = 3.141592653589793 / 180.0
 
 
 @inlined
 def bits_of(cells: Array, cell: int) -> int:
-    """Return all that is known of a cell, as a number that has a sign: one without would turn differences around."""
+    """Return a cell as a signed integer, because differences of unsigned integers would wrap around."""
     return int(np.int64(cells[cell]))
 
 
 @inlined
 def sine(degrees: Number) -> Number:
-    """Return the sine of an angle by Taylor's series: the same bits on every machine."""
+    """Return the sine of an angle by its Taylor series, which gives the same bits on every machine."""
     turned = degrees - 360.0 * math.floor((degrees + 180.0) / 360.0)
     if turned > 90.0:
         turned = 180.0 - turned
@@ -68,13 +68,13 @@ def cosine(degrees: Number) -> Number:
 
 @inlined
 def onward(old: int, new: int, up: bool) -> int:
-    """Return the new place, but never one behind the old: at a corner, rounding would send a ray round in circles."""
+    """Return the new cell, but never one behind the old: rounding at a corner could make a ray loop forever."""
     return max(old, new) if up else min(old, new)
 
 
 @inlined
 def first_block(blocks: int, z: Number, dz: Number, t: Number, out: Number, face: int) -> tuple[int, Number, int]:
-    """Return the first of a column's blocks between t and `out` on a ray, where it is hit and on which face; or -1."""
+    """Return the first block of a column between t and `out` on a ray, its distance and face; block -1 if none."""
     level, last = int(z + dz * t), int(z + dz * out)
     level, last = min(max(level, 0), LEVELS - 1), min(max(last, 0), LEVELS - 1)
     if (blocks >> level) & 1:
@@ -92,18 +92,27 @@ def first_block(blocks: int, z: Number, dz: Number, t: Number, out: Number, face
 
 @inlined
 def march(
-    cells: Array, x: Number, y: Number, z: Number, dx: Number, dy: Number, dz: Number, begin: Number, end: Number,
-    gap: int, kept: int,
-) -> tuple[Number, int, int]:  # fmt: skip
-    """Return how far the first block on a stretch of a ray is, which one and which face; `end` and -1 if there is none.
+    cells: Array,
+    x: Number,
+    y: Number,
+    z: Number,
+    dx: Number,
+    dy: Number,
+    dz: Number,
+    begin: Number,
+    end: Number,
+    gap: int,
+    kept: int,
+) -> tuple[Number, int, int]:
+    """Return the distance, block and face of the first hit on a segment of a ray; `end` and block -1 if there is none.
 
-    `gap` says which of the distances in a cell to go by, and `kept` which of its bits are looked at.
+    `gap` selects the distance field of a cell, and `kept` masks its block bits.
     """
     north, east = dx > ZERO, dy > ZERO
     inv_x = ONE / dx if abs(dx) > TINY else FAR
     inv_y = ONE / dy if abs(dy) > TINY else FAR
     ix, iy = math.floor(x + dx * begin), math.floor(y + dy * begin)
-    t, face = begin, SIDE_X if begin == ZERO else BELOW  # a stretch begins below the leaves
+    t, face = begin, SIDE_X if begin == ZERO else BELOW  # a later segment starts below the leaves
     while True:
         index = ((ix & WRAP) << BITS) | (iy & WRAP)
         cell = bits_of(cells, index)
@@ -137,10 +146,10 @@ def march(
 def cast(
     cells: Array, x: Number, y: Number, z: Number, dx: Number, dy: Number, dz: Number, limit: Number
 ) -> tuple[Number, int, int]:
-    """Return how far along (dx, dy, dz) a ray hits something, which block and which of its faces.
+    """Return the distance along (dx, dy, dz) at which a ray hits, the block, and the face.
 
-    Instead of a block there may be SKY or GRASS. Below the leaves there are only trunks, which stand far apart: there
-    a ray goes by the distances between these alone.
+    The block may be SKY or GRASS. Below the leaves there are only trunks, which are sparse, so rays use the distances
+    between trunks there.
     """
     end, behind = limit, SKY
     if dz < ZERO:
@@ -163,13 +172,13 @@ def cast(
 
 @inlined
 def is_log(cells: Array, block: int) -> bool:
-    """Return whether a block is a log, not leaves."""
+    """Return whether a block is a log (otherwise leaves)."""
     return (bits_of(cells, block // LEVELS) >> (WOOD + block % LEVELS)) & 1 == 1
 
 
 @compiled
 def aim(s: Array, cells: Array) -> int:
-    """Return the block that the player aims at within reach; below 0: none."""
+    """Return the block that the player aims at within reach; negative if there is none."""
     flat = cosine(s[PITCH])
     dx, dy, dz = flat * cosine(s[YAW]), flat * sine(s[YAW]), -sine(s[PITCH])
     return cast(cells, s[X], s[Y], s[Z] + EYE, dx, dy, dz, REACH)[1]

@@ -1,10 +1,12 @@
-"""What treechop's player sees: a picture by one ray per pixel, written straight into the row of an observation.
+"""Render the view of treechop's player by ray casting, directly into the row of an observation.
 
-Bark, leaves, grass and sky are told apart by their hue, which neither light nor distance changes. The block that is
-aimed at within reach is lit, as a hint that the axe would hit it, and cracks as it wears.
+Bark, leaves, grass and sky differ in hue, which neither light nor distance changes. The aimed block within reach is
+highlighted, and cracks appear on it while it is attacked.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,32 +47,48 @@ from slipstream.envs.treechop.raycast import (
 from slipstream.system.numba_compile import Number, compiled, inlined
 
 HALF_SIDE = PIXELS // 2
-ROOM = HALF_SIDE + 1, HALF_SIDE + 1
-"""Rows and columns of the pixels that have a ray of their own, with those just outside."""
+SAMPLES = HALF_SIDE + 1, HALF_SIDE + 1
+"""Rows and columns of the pixels that are ray cast, including those just outside the image."""
 UNKNOWN = -3
-"""What a pixel shows if its neighbours do not tell."""
+"""The block of a pixel that cannot be inferred from its neighbours."""
 SHIFT = F(64.0)
 OPENING = F(0.7002075)
-"""The tangent of half of the angle of view, 70 degrees."""
+"""The tangent of half of the field of view of 70 degrees."""
 COLOURS = np.array(
     [[132, 170, 238], [104, 158, 66], [118, 80, 44], [40, 92, 30], [206, 168, 122], [92, 150, 80]], np.int32
 )
-"""Sky, grass, bark, leaves, and the last two when they are lit."""
+"""Sky, grass, bark, leaves, and highlighted bark and leaves."""
 PALETTE = np.array(
     [[sum(int(c) * light // 255 << 8 * k for k, c in enumerate(colour)) for light in range(256)] for colour in COLOURS],
     np.int32,
 )
-"""Red, green and blue in the bytes of a number, of every tone in every light."""
+"""Packed RGB of every colour at every light level."""
 LIT = 2
-"""From a kind to its lit one."""
+"""The index offset from a colour to its highlighted version."""
 LIGHT = np.array([205, 168, 128, 255], np.int32)
-"""Of each face, in 256 parts."""
+"""The light of each face, in 1/256."""
 GRAIN = 16
-"""Texels of a block's side."""
+"""Texels per side of a block."""
+
+
+class RenderBuffers(NamedTuple):
+    """Buffers of `render`, shared by all games."""
+
+    look: Array
+    """The view direction: cosine and sine of yaw and pitch [4]."""
+    samples: Array
+    """The block and the face that each ray hits [rows, columns, 2]."""
+    distances: Array
+    """The distance of each hit [rows, columns]."""
+
+
+def make_render_buffers() -> RenderBuffers:
+    """Allocate the buffers of `render`."""
+    return RenderBuffers(np.zeros(4, F), np.zeros((*SAMPLES, 2), np.int64), np.zeros(SAMPLES, F))
 
 
 def _noise() -> Array:
-    """Texels: shares of light in 256 parts, the same for ever; bark has stripes, the others spots."""
+    """Fixed textures as light factors in 1/256; bark has stripes, the others spots."""
     rng = np.random.Generator(np.random.PCG64(20))
     spots = rng.integers(196, 256, (GRAIN, GRAIN))
     stripes = np.repeat(rng.integers(176, 256, (1, GRAIN)), GRAIN, axis=0) + rng.integers(-12, 1, (GRAIN, GRAIN))
@@ -83,17 +101,27 @@ CRACKS = np.random.Generator(np.random.PCG64(21)).integers(0, LOG_TICKS + 2, (GR
 
 
 @inlined
-def light_up(
-    cells: Array, s: Array, dx: Number, dy: Number, dz: Number, t: Number, block: int, face: int, aimed: int, worn: int,
-    picture: Array, at: int,
-) -> None:  # fmt: skip
-    """Write a pixel whose ray meets a block, grass or the sky."""
+def shade_pixel(
+    cells: Array,
+    s: Array,
+    dx: Number,
+    dy: Number,
+    dz: Number,
+    t: Number,
+    block: int,
+    face: int,
+    aimed: int,
+    worn: int,
+    image: Array,
+    at: int,
+) -> None:
+    """Write a pixel whose ray hits a block, grass or the sky."""
     tone, light = 0, 255
     if block != SKY:
         across, along = s[X] + dx * t, s[Y] + dy * t
         if face < BELOW:
             across, along = (along if face == SIDE_X else across), s[Z] + EYE + dz * t
-        # Shifted so that a fraction below 0, which int would round up, does not occur
+        # Shifted to be positive, because int() rounds negative numbers up.
         u, v = int((across + SHIFT) * F(GRAIN)) & (GRAIN - 1), int((along + SHIFT) * F(GRAIN)) & (GRAIN - 1)
         tone = 1 if block == GRASS else 2 if is_log(cells, block) else 3
         light = LIGHT[face] * NOISE[tone, v, u] >> 8
@@ -103,14 +131,14 @@ def light_up(
             if CRACKS[v, u] < worn:
                 light = light * 5 >> 3
     colour = PALETTE[tone, light & 255]
-    picture[at] = colour & 255
-    picture[at + 1] = (colour >> 8) & 255
-    picture[at + 2] = colour >> 16
+    image[at] = colour & 255
+    image[at + 1] = (colour >> 8) & 255
+    image[at + 2] = colour >> 16
 
 
 @inlined
 def extend(s: Array, dx: Number, dy: Number, dz: Number, block: int, face: int) -> Number:
-    """Return how far a ray goes until the plane of a face that its neighbours meet."""
+    """Return the distance along a ray to the plane of a face that a neighbouring ray hits."""
     if block == GRASS:
         return -(s[Z] + EYE) / dz if dz < ZERO else FAR
     if face == SIDE_X:
@@ -123,7 +151,7 @@ def extend(s: Array, dx: Number, dy: Number, dz: Number, block: int, face: int) 
 
 @inlined
 def along_axis(here: Number, d: Number, cell: int) -> Number:
-    """Return how far a ray goes until the near side of a cell, in whichever copy of the world it is nearest."""
+    """Return the distance along a ray to the near side of a cell, in the nearest copy of the wrapped world."""
     gap = F(cell) + (ZERO if d > ZERO else ONE) - here
     if gap * d < ZERO:
         gap += F(SIDE) if d > ZERO else -F(SIDE)
@@ -131,8 +159,8 @@ def along_axis(here: Number, d: Number, cell: int) -> Number:
 
 
 @inlined
-def meets(s: Array, dx: Number, dy: Number, dz: Number, t: Number, block: int, face: int) -> bool:
-    """Return whether a ray that comes to the plane of a face comes to the face."""
+def hits_face(s: Array, dx: Number, dy: Number, dz: Number, t: Number, block: int, face: int) -> bool:
+    """Return whether a ray hits a face, given its distance to the plane of the face."""
     cell = block // LEVELS
     north = (int(s[X] + dx * t + SHIFT) & WRAP) == cell >> BITS or face == SIDE_X
     east = (int(s[Y] + dy * t + SHIFT) & WRAP) == (cell & WRAP) or face == SIDE_Y
@@ -140,10 +168,10 @@ def meets(s: Array, dx: Number, dy: Number, dz: Number, t: Number, block: int, f
 
 
 @inlined
-def guess(
+def infer_hit(
     s: Array, samples: Array, above: int, left: int, dx: Number, dy: Number, dz: Number
 ) -> tuple[Number, int, int]:
-    """Return which of the faces that the four rays around a pixel meet its own would meet first; UNKNOWN if none."""
+    """Return the first hit of a pixel's ray among the faces that the four rays around it hit; UNKNOWN if none."""
     nearest, best, side, back = FAR, UNKNOWN, ABOVE, UNKNOWN
     for k in range(4):
         block, face = samples[above + (k >> 1), left + (k & 1), 0], samples[above + (k >> 1), left + (k & 1), 1]
@@ -151,7 +179,7 @@ def guess(
             back = max(back, block)
             continue
         t = extend(s, dx, dy, dz, block, face)
-        if t < nearest and meets(s, dx, dy, dz, t, block, face):
+        if t < nearest and hits_face(s, dx, dy, dz, t, block, face):
             nearest, best, side = t, block, face
     if best != UNKNOWN or back == UNKNOWN:
         return nearest, best, side
@@ -160,8 +188,9 @@ def guess(
 
 
 @compiled
-def sample(s: Array, cells: Array, look: Array, samples: Array, ways: Array) -> None:
-    """Send a ray through every second pixel of every second row."""
+def cast_samples(s: Array, cells: Array, buffers: RenderBuffers) -> None:
+    """Cast a ray through every second pixel of every second row."""
+    look, samples, distances = buffers.look, buffers.samples, buffers.distances
     step = F(2.0) * OPENING / F(PIXELS)
     for row in range(HALF_SIDE + 1):
         up = OPENING - (F(2 * row) + F(0.5)) * step
@@ -170,21 +199,22 @@ def sample(s: Array, cells: Array, look: Array, samples: Array, ways: Array) -> 
             right = (F(2 * column) + F(0.5)) * step - OPENING
             dx, dy = ahead * look[0] - right * look[1], ahead * look[1] + right * look[0]
             t, block, face = cast(cells, s[X], s[Y], s[Z] + EYE, dx, dy, dz, RANGE)
-            samples[row, column, 0], samples[row, column, 1], ways[row, column] = block, face, t
+            samples[row, column, 0], samples[row, column, 1], distances[row, column] = block, face, t
 
 
 @compiled
-def paint(s: Array, clock: Array, cells: Array, look: Array, samples: Array, ways: Array, picture: Array) -> None:
-    """Write the picture, [PIXELS * PIXELS * 3] bytes from the top left on.
+def render(s: Array, clock: Array, cells: Array, buffers: RenderBuffers, image: Array) -> None:
+    """Write the image [PIXELS * PIXELS * 3], starting at the top left.
 
-    One pixel in four has a ray of its own, and the others go by what the four around them meet: the same face, or the
-    nearest that they meet themselves. `look` [4] is room for the direction, `samples` and `ways` for what rays meet.
+    One pixel in four is ray cast. The others are inferred from the four rays around them: the common face, or the
+    nearest of their faces.
     """
+    look, samples, distances = buffers.look, buffers.samples, buffers.distances
     look[0], look[1], look[2], look[3] = cosine(s[YAW]), sine(s[YAW]), cosine(s[PITCH]), sine(s[PITCH])
     aimed = aim(s, cells)
     worn = clock[WORN] if clock[AIM] == aimed else 0
     step = F(2.0) * OPENING / F(PIXELS)
-    sample(s, cells, look, samples, ways)
+    cast_samples(s, cells, buffers)
     for above in range(HALF_SIDE):
         for left in range(HALF_SIDE):
             block, face = samples[above, left, 0], samples[above, left, 1]
@@ -197,11 +227,11 @@ def paint(s: Array, clock: Array, cells: Array, look: Array, samples: Array, way
                 up, right = OPENING - (F(row) + F(0.5)) * step, (F(column) + F(0.5)) * step - OPENING
                 ahead, dz = look[2] + up * look[3], up * look[2] - look[3]
                 dx, dy = ahead * look[0] - right * look[1], ahead * look[1] + right * look[0]
-                t = ways[above, left]
+                t = distances[above, left]
                 if k > 0 and alike and block != SKY:
                     t = extend(s, dx, dy, dz, block, face)
                 elif k > 0 and not alike:
-                    t, block, face = guess(s, samples, above, left, dx, dy, dz)
+                    t, block, face = infer_hit(s, samples, above, left, dx, dy, dz)
                     if block == UNKNOWN:
                         t, block, face = cast(cells, s[X], s[Y], s[Z] + EYE, dx, dy, dz, RANGE)
-                light_up(cells, s, dx, dy, dz, t, block, face, aimed, worn, picture, 3 * (row * PIXELS + column))
+                shade_pixel(cells, s, dx, dy, dz, t, block, face, aimed, worn, image, 3 * (row * PIXELS + column))

@@ -1,6 +1,6 @@
-"""Treechop's reward terms: one for each log, as MineRL pays it, and some that are off unless you give them a weight.
+"""Treechop's reward terms: 1 per log, as in MineRL, and optional terms with a default weight of 0.
 
-A term is `term(before, after, clock) -> float`: state rows before and after a decision, and the clock after it.
+A term is `term(before, after, clock) -> float`: state rows before and after a step, and the clock after it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from slipstream.system.numba_compile import inlined
 TERMS = ("log", "chop", "leaf", "time")
 T_LOG, T_CHOP, T_LEAF, T_TIME = range(4)
 WEIGHTS: dict[str, dict[str, float]] = {"sparse": {"log": 1.0}, "dense": {"log": 1.0}}
-"""Default weights of each `rewards.mode`; a term that is not named has weight 0."""
+"""Default weights of each `rewards.mode`; terms that are not listed have weight 0."""
 SCHEME = Scheme(TERMS, WEIGHTS, groups={"sparse": ("log",), "work": ("chop", "leaf"), "penalties": ("time",)})
 
 
 @inlined
 def value_terms(clock: Array, values: Array) -> None:
-    """Write the values: logs gathered, seconds in which the axe hit a block, leaves cut, and minus the seconds."""
+    """Write the values: logs gathered, seconds of hitting a block, leaves cut, and minus the elapsed seconds."""
     values[T_LOG] = F(clock[GOT])
     values[T_CHOP] = F(clock[HIT]) / F(TICK_HZ)
     values[T_LEAF] = F(clock[CUT])

@@ -1,9 +1,8 @@
-"""Treechop's lumberjack, who acts on the picture alone: finds bark, turns to it, walks there and holds the axe to it.
+"""Treechop's lumberjack, a scripted player that uses the image alone: find bark, turn to it, walk there and attack.
 
-It looks for the widest stretch of bark in a row of pixels, which belongs to the nearest tree. What it sees tells all
-that it needs: a block within reach is lit, and one that is 1 metre wide and so many pixels is that far away. It
-remembers nothing, so whoever sees the same pictures can learn to do the same, or to do better: it stops for every turn,
-knows no shorter way, and gives leaves that hide the last log no thought.
+It searches for the widest run of bark in a row of pixels, which belongs to the nearest tree. A block within reach is
+highlighted, and the width of a trunk in pixels gives its distance. The player has no memory, so a policy without memory
+can imitate it, or do better: it stops for every turn, does not plan a path, and ignores logs hidden by leaves.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from slipstream.system.numba_compile import compiled, inlined
 SCRIPTED = ("lumberjack",)
 MIDDLE = PIXELS // 2
 STRAIGHT, STRIDE = 7, 12
-"""Pixels off the middle that are straight ahead, and those that a look of 15 degrees moves the picture. The former is
-more than half of the latter: who turned once and sees the same a little differently does not turn back."""
+"""The largest offset in pixels that counts as straight ahead, and the pixels that a turn of 15 degrees moves the image.
+The former is more than half of the latter, so a turn is never followed by a turn back."""
 NEAR, CLOSE, FAVOUR = 12.0, 24.0, 3.0
-"""Degrees that a trunk is wide when it is within reach, about, and when it is near enough, at 2.3 metres; and what a
-tree ahead has before the others."""
+"""The width of a trunk in degrees when it is about within reach, and when it is close enough (2.3 metres); and the
+bonus in degrees of a tree straight ahead."""
 ANGLES = np.degrees(np.arctan((np.arange(PIXELS + 1) - MIDDLE) / MIDDLE * OPENING))
-"""How far to the right the left edge of each column is."""
+"""The angle of the left edge of each pixel column, positive to the right."""
 LOOK = F(15.0)
 FEW, MANY = PIXELS * PIXELS // 5, PIXELS * PIXELS * 4 // 5
-"""Pixels of grass: with fewer one looks at the sky, with more at one's feet."""
+"""Grass pixels: fewer mean that the player looks at the sky, more that it looks at the ground."""
 NUMBERS = 4 * len(SCALARS)
-"""Bytes before the picture, where numbers stand beside it."""
+"""Bytes before the image if scalars are enabled."""
 NO, BARK, LIT_BARK, LIT_LEAF, GRASS = 0, 1, 2, 3, 4
 
 
 @inlined
-def kind_of(picture: Array, row: int, column: int) -> int:
-    """Return what a pixel shows, by its hue."""
+def kind_of(image: Array, row: int, column: int) -> int:
+    """Classify a pixel by its hue."""
     at = 3 * (row * PIXELS + column)
-    r, g, b = int(picture[at]), int(picture[at + 1]), int(picture[at + 2])
+    r, g, b = int(image[at]), int(image[at + 1]), int(image[at + 2])
     if 100 * r > 112 * g:
         return LIT_BARK if 100 * b > 50 * r else BARK
     if b > g:
@@ -51,25 +50,24 @@ def kind_of(picture: Array, row: int, column: int) -> int:
 
 
 @inlined
-def is_bark(picture: Array, row: int, column: int) -> bool:
+def is_bark(image: Array, row: int, column: int) -> bool:
     """Return whether a pixel shows a trunk."""
-    kind = kind_of(picture, row, column)
+    kind = kind_of(image, row, column)
     return kind in (BARK, LIT_BARK)
 
 
 @inlined
-def find(picture: Array) -> tuple[int, int, int, float]:
-    """Return the row, the first and the last column of the bark to turn to, and its width; 0 wide if there is none.
+def find(image: Array) -> tuple[int, int, int, float]:
+    """Return the row, the first and last column and the width of the bark to turn to; the width is 0 if there is none.
 
-    Of what is near, that which needs the least turning: so turning towards it never makes another the better one, and
-    nobody looks from one to the other for ever. Else the widest, in degrees and not in pixels, since what is at the
-    edge of a picture looks wider.
+    Among near trunks, the one that needs the smallest turn is chosen, so that turning never changes the choice.
+    Otherwise the widest one is chosen, in degrees, because objects at the edge of the image appear wider in pixels.
     """
     best, row_found, first, last, width = -1e9, MIDDLE, MIDDLE, MIDDLE, 0.0
     for row in range(0, PIXELS, 2):
         begin = -1
         for column in range(PIXELS + 1):
-            here = column < PIXELS and is_bark(picture, row, column)
+            here = column < PIXELS and is_bark(image, row, column)
             if here and begin < 0:
                 begin = column
             elif not here and begin >= 0:
@@ -86,33 +84,33 @@ def find(picture: Array) -> tuple[int, int, int, float]:
 
 @inlined
 def off_middle(first: int, last: int) -> int:
-    """Return how many pixels right of the middle a stretch begins, below 0: left of it ends, and 0 if it is there."""
+    """Return the offset in pixels of a run from the middle: positive to the right, 0 if the run covers the middle."""
     return first - MIDDLE if first > MIDDLE else (last - MIDDLE if last < MIDDLE else 0)
 
 
 @inlined
-def thickness(picture: Array, row: int, column: int, way: int) -> int:
-    """Return how many pixels on from here, upwards (-1) or downwards (1), there is bark."""
+def thickness(image: Array, row: int, column: int, way: int) -> int:
+    """Return the number of bark pixels from here upwards (-1) or downwards (1)."""
     long = 0
-    while 0 <= row + way * long < PIXELS and is_bark(picture, row + way * long, column):
+    while 0 <= row + way * long < PIXELS and is_bark(image, row + way * long, column):
         long += 1
     return long
 
 
 @inlined
-def count_grass(picture: Array) -> int:
-    """Return how many pixels show grass, about."""
+def count_grass(image: Array) -> int:
+    """Return the approximate number of grass pixels."""
     grass = 0
     for row in range(PIXELS):
         for column in range(0, PIXELS, 4):
-            grass += 4 if kind_of(picture, row, column) == GRASS else 0
+            grass += 4 if kind_of(image, row, column) == GRASS else 0
     return grass
 
 
 @inlined
-def search(picture: Array, camera: Array) -> None:
-    """Look around, level."""
-    grass = count_grass(picture)
+def search(image: Array, camera: Array) -> None:
+    """Level the view, then turn right."""
+    grass = count_grass(image)
     if grass < FEW:
         camera[0] = LOOK
     elif grass > MANY:
@@ -122,26 +120,26 @@ def search(picture: Array, camera: Array) -> None:
 
 
 @inlined
-def decide(picture: Array, pressed: Array, camera: Array) -> None:
-    """Say what to press and where to look."""
+def decide(image: Array, pressed: Array, camera: Array) -> None:
+    """Write the buttons and the camera turn for one image."""
     for k in range(BUTTON_COUNT):
         pressed[k] = 0
     camera[0] = camera[1] = F(0.0)
-    ahead = kind_of(picture, MIDDLE, MIDDLE)
-    row, first, last, wide = find(picture)
+    ahead = kind_of(image, MIDDLE, MIDDLE)
+    row, first, last, wide = find(image)
     if ahead == LIT_BARK:
         pressed[ATTACK] = 1
         pressed[FORWARD] = 1 if wide < CLOSE else 0
         return
     if wide == 0.0:
-        search(picture, camera)
+        search(image, camera)
         return
     right, below = off_middle(first, last), row - MIDDLE
     way = 1 if below > 0 else -1
-    # Worth a look: what is far off, and what is so large that a look cannot miss it
+    # Turn if the bark is far from the middle, or so large that a turn cannot overshoot it.
     aside = abs(right) > STRAIGHT or (right > 0 and last - MIDDLE >= STRIDE) or (right < 0 and MIDDLE - first >= STRIDE)
     high = abs(below) > STRAIGHT or (
-        abs(below) > 1 and abs(below) + thickness(picture, row, min(max(MIDDLE, first), last), way) > STRIDE
+        abs(below) > 1 and abs(below) + thickness(image, row, min(max(MIDDLE, first), last), way) > STRIDE
     )
     if aside and (abs(right) >= abs(below) or not high):
         camera[1] = LOOK if right > 0 else -LOOK
@@ -156,7 +154,7 @@ def decide(picture: Array, pressed: Array, camera: Array) -> None:
 
 @compiled
 def decide_rows(obs: Array, buttons: Array, camera: Array) -> None:
-    """Decide for every row; the picture is behind the numbers, if there are any."""
+    """Decide for every row; the image follows the scalars, if there are any."""
     start = NUMBERS if obs.shape[1] > 3 * PIXELS * PIXELS else 0
     for row in range(obs.shape[0]):
         decide(obs[row, start:], buttons[row], camera[row])

@@ -1,4 +1,4 @@
-"""Treechop's worlds: trees at places drawn by chance, and how far it is from everywhere to the next."""
+"""Treechop's worlds: trees at random positions, and the distance from every cell to the nearest tree."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from slipstream.system.numba_compile import Number, compiled, inlined
 from slipstream.system.rng import game_key, next_game
 
 APART, TRIES = 3, 30
-"""Steps between trees, and between the player and the first; after so many tries a tree may stand anywhere else."""
+"""The smallest distance between trees, and from the player; after this many tries the distance is ignored."""
 MIDDLE = SIDE // 2
 FARTHEST = SIDE
 
 
 @inlined
 def cell_at(x: int, y: int) -> int:
-    """Return the number of a cell, wherever in the endless world it is asked for."""
+    """Return the index of a cell; coordinates wrap around."""
     return ((x & WRAP) << BITS) | (y & WRAP)
 
 
 @inlined
 def plant(cells: Array, x: int, y: int, tall: int) -> None:
-    """Put a tree into the world: a trunk, leaves around its topmost log, and a cross of them above."""
+    """Add a tree: a trunk, leaves around its topmost log, and a cross of leaves above."""
     here = cell_at(x, y)
     cells[here] = bits_of(cells, here) | ((1 << tall) - 1) << WOOD
     for dx in range(-1, 2):
@@ -59,7 +59,7 @@ def plant(cells: Array, x: int, y: int, tall: int) -> None:
 
 @inlined
 def crowded(cells: Array, x: int, y: int) -> bool:
-    """Return whether a trunk, or the player's place in the middle, is near."""
+    """Return whether a trunk, or the player's start in the middle, is near."""
     if max(abs(x - MIDDLE), abs(y - MIDDLE)) < APART:
         return True
     for dx in range(1 - APART, APART):
@@ -71,7 +71,7 @@ def crowded(cells: Array, x: int, y: int) -> bool:
 
 @compiled
 def measure(cells: Array, kept: int, gap: int) -> None:
-    """Write the distance to the next cell with any of these bits, as a king walks, until nothing changes any more."""
+    """Write the Chebyshev distance to the nearest cell with any of these bits, by relaxation until nothing changes."""
     for cell in range(SIDE * SIDE):
         own = bits_of(cells, cell) & ~(255 << gap)
         cells[cell] = own if own & kept else own | FARTHEST << gap
@@ -93,7 +93,7 @@ def measure(cells: Array, kept: int, gap: int) -> None:
 
 @compiled
 def grow(clock: Array, cells: Array, trees: int) -> None:
-    """Make a new world with so many trees."""
+    """Generate a new world with this many trees."""
     for cell in range(SIDE * SIDE):
         cells[cell] = 0
     for _ in range(trees):
@@ -107,7 +107,7 @@ def grow(clock: Array, cells: Array, trees: int) -> None:
             if tries > TRIES and not near and not (bits_of(cells, cell_at(x, y)) >> WOOD) & 255:
                 break
         plant(cells, x, y, SHORTEST + int(draw(clock) * F(TALLER)))
-    for cell in range(SIDE * SIDE):  # where trees touch, a trunk goes before another's leaves
+    for cell in range(SIDE * SIDE):  # where trees touch, trunks replace leaves
         own = bits_of(cells, cell)
         cells[cell] = own & ~(((own >> WOOD) & 255) << GREEN)
     measure(cells, (255 << WOOD) | (255 << GREEN), GAP)
@@ -118,7 +118,7 @@ def grow(clock: Array, cells: Array, trees: int) -> None:
 def new_game(
     s: Array, clock: Array, cells: Array, game: int, trees: int, sums: Array, limit_ticks: int, random_starts: Number
 ) -> None:
-    """Begin the game of this seed, or, where it is below 0, the env's next one: in the middle of a new world."""
+    """Start the game of a seed, or (below 0) the env's next one, in the middle of a new world."""
     own = game if game >= 0 else next_game(clock[GAME])
     for k in range(sums.shape[0]):
         sums[k] = ZERO

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import Array
-from slipstream.demos.exporters.arrays import export_npz
+from slipstream.demos.exporters.npz import export_npz
 from slipstream.demos.format import TERMINATED, TRUNCATED
-from slipstream.demos.importers.flat_tables import BLOCK, Table
+from slipstream.demos.importers.flat_tables import BLOCK, TransitionTable
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError
 from slipstream.stages.import_export import import_demos, import_trajectories
@@ -112,10 +112,13 @@ def test_an_expert_file_of_stable_baselines(tmp_path: Path) -> None:
     file = save_npz(
         tmp_path,
         {
-            "actions": random.integers(0, 4, (ROWS, 1)), "obs": random.normal(size=(ROWS, 4)), "rewards": np.ones(ROWS),
-            "episode_returns": np.array(LENGTHS, float), "episode_starts": np.isin(np.arange(ROWS), [0, *STOPS[:-1]]),
+            "actions": random.integers(0, 4, (ROWS, 1)),
+            "obs": random.normal(size=(ROWS, 4)),
+            "rewards": np.ones(ROWS),
+            "episode_returns": np.array(LENGTHS, float),
+            "episode_starts": np.isin(np.arange(ROWS), [0, *STOPS[:-1]]),
         },
-    )  # fmt: skip
+    )
     demos = brought(file, tmp_path / "out")
     assert demos.schema.action.kind == "discrete" and demos.schema.action.sizes == (4,)
     assert len(demos) == 3
@@ -135,7 +138,7 @@ def imitation(seed: int = 0) -> dict[str, Array]:
 
 
 def test_trajectories_of_imitation(tmp_path: Path) -> None:
-    """Episodes have T + 1 observations each; pickled infos are not even looked at."""
+    """Episodes have T + 1 observations each; pickled infos are never read."""
     told = imitation()
     demos = brought(save_npz(tmp_path, told), tmp_path / "out")
     assert demos.episodes["steps"].tolist() == list(LENGTHS)
@@ -147,7 +150,7 @@ def test_trajectories_of_imitation(tmp_path: Path) -> None:
 
 
 def test_pickled_observations_are_refused(tmp_path: Path) -> None:
-    """What is needed and pickled is an error that names it and says how to save it again."""
+    """A pickled array that is needed raises an error with its name and a hint."""
     file = save_npz(tmp_path, imitation() | {"obs": np.array([[1.0]] * (ROWS + 3) + [None], object)})
     with pytest.raises(DemoError, match=r"`obs` in .* holds pickled Python objects") as caught:
         import_demos("npz", str(file), tmp_path / "out")
@@ -157,12 +160,12 @@ def test_pickled_observations_are_refused(tmp_path: Path) -> None:
 
 
 def test_choices_and_bounds_are_those_of_the_data_or_given(tmp_path: Path) -> None:
-    """Whole numbers are choices up to the largest seen, real ones lie between the extremes seen, unless told."""
+    """Sizes and bounds of actions are inferred from the data unless they are given."""
     parts = np.stack([np.arange(ROWS) % 3, np.arange(ROWS) % 5], axis=1)
     file = save_npz(tmp_path, flat(actions=parts))
     assert brought(file, tmp_path / "a").schema.action.sizes == (3, 5)
     assert brought(file, tmp_path / "b", sizes=(4, 6)).schema.action.sizes == (4, 6)
-    with pytest.raises(ConfigError, match="Actions have 2 parts, --sizes is for 3"):
+    with pytest.raises(ConfigError, match="Actions have 2 parts, but --sizes has 3"):
         import_demos("npz", str(file), tmp_path / "c", sizes=(1, 2, 3))
     told = flat()
     told["actions"][:, 1] = 0.25
@@ -174,7 +177,7 @@ def test_choices_and_bounds_are_those_of_the_data_or_given(tmp_path: Path) -> No
     file = save_npz(tmp_path, flat(actions=parts == 0))
     assert brought(file, tmp_path / "f").schema.action.binary == (True, True)
     file = save_npz(tmp_path, flat(actions=parts - 1))
-    with pytest.raises(DemoError, match="A choice of -1 is negative"):
+    with pytest.raises(DemoError, match="action -1 is negative"):
         import_demos("npz", str(file), tmp_path / "g")
 
 
@@ -207,20 +210,20 @@ def test_groups_of_observations_and_images(tmp_path: Path, save: Save) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        ({"observations": None}, "has no observations: none of its arrays is called obs, observations"),
-        ({"actions": None}, "has no actions: none of its arrays is called acts, actions"),
-        ({"terminals": None, "timeouts": None}, "Nothing in .* says where episodes end"),
+        ({"observations": None}, "has no observations: none of its arrays is named obs, observations"),
+        ({"actions": None}, "has no actions: none of its arrays is named acts, actions"),
+        ({"terminals": None, "timeouts": None}, "does not mark where episodes end"),
         ({"observations": np.zeros((ROWS + 1, 4))}, "`obs` of .* has 16 rows, not 15"),
         ({"rewards": np.zeros(4)}, "has 4 rewards for 15 steps"),
         ({"terminals": np.zeros(9)}, "`terminals` of .* has 9 rows, not 15"),
         ({"observations": np.array(["x"] * ROWS)}, "The observations are <U1, not numbers"),
         ({"actions": np.array(["x"] * ROWS)}, "There are no actions, or they are not numbers"),
-        ({"actions": np.full(ROWS, np.nan)}, "There are NaN or infinite numbers among the actions"),
+        ({"actions": np.full(ROWS, np.nan)}, "There are NaN or infinite values among the actions"),
         ({"indices": np.array([9, 4])}, "`obs` of .* has 15 rows, not 18"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path: Path, spoil: dict[str, Any], why: str) -> None:
-    """What is missing or does not match is said before anything is written."""
+    """Missing or mismatched arrays raise an error before anything is written."""
     file = save_npz(tmp_path, flat(**spoil))
     with pytest.raises(DemoError, match=why):
         import_demos("npz", str(file), tmp_path / "out")
@@ -228,7 +231,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path, spoil: dict[str, Any], why: 
 
 
 def test_a_damaged_hdf5_file(tmp_path: Path) -> None:
-    """A file that is none is an error about that file."""
+    """A file that is not HDF5 raises an error that names the file."""
     (tmp_path / "x.hdf5").write_bytes(b"nothing")
     with pytest.raises(DemoError, match=r"x\.hdf5 cannot be read"):
         import_demos("auto", str(tmp_path / "x.hdf5"), tmp_path / "out")
@@ -240,9 +243,8 @@ def test_a_single_step_without_an_end_is_no_episode(tmp_path: Path) -> None:
     file = save_npz(tmp_path, flat(terminals=None, timeouts=None, episode_starts=starts))
     facts = import_demos("npz", str(file), tmp_path / "out", allow=0.5)
     assert facts["episodes"] == 2
-    assert facts["skipped"] == [
-        {"episode": "episode 1", "why": "has no whole step: what came after its only observation is not in the data"}
-    ]
+    (skipped,) = facts["skipped"]
+    assert skipped["episode"] == "episode 1" and "has no complete step" in skipped["why"]
 
 
 def test_no_more_is_read_than_an_episode_needs(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_no_more_is_read_than_an_episode_needs(tmp_path: Path) -> None:
     rows = 3 * BLOCK
     ends = np.arange(rows) % 100 == 99
     members = {"obs": Watched(np.zeros((rows, 2))), "acts": Watched(np.zeros(rows)), "dones": ends}
-    table = Table(members, "memory")
+    table = TransitionTable(members, Path("memory"))
     for span in table.spans[:5]:
         table.observations(span)
     assert len(table.spans) == rows // 100 + 1 and max(asked) == 100
@@ -315,5 +317,5 @@ def test_what_is_exported_is_imported_again(tmp_path: Path, kind: str) -> None:
     again = brought(tmp_path / "again.npz", tmp_path / "two", env="e")
     assert again.checksum == demos.checksum
     np.testing.assert_array_equal(again.episodes["ended"], demos.episodes["ended"])
-    with pytest.raises(DemoError, match=r"again\.npz is already there"):
+    with pytest.raises(DemoError, match=r"again\.npz already exists"):
         export_npz(demos, tmp_path / "again")
