@@ -21,6 +21,9 @@ ADDED = {
 }  # fmt: skip
 """What was applied before these switches were there: runs of that time have kept nothing about them."""
 
+RENAMED = {"checkpointing": "activation_checkpointing"}
+"""Switches of version 0.1.0 that have a new name."""
+
 
 @dataclass(frozen=True)
 class Switch:
@@ -109,7 +112,7 @@ class Facts:
 def make_plan(wanted: PlanSettings, facts: Facts, before: Mapping[str, Any] | None = None) -> Plan:
     """Decide every switch; `before` holds the applied plan of a run that is resumed, which then stands."""
     if before is not None:
-        kept = ADDED | dict(before)
+        kept = ADDED | {RENAMED.get(name, name): value for name, value in before.items()}
         if "cuda" in (kept["device"], kept["inference"]) and not facts.gpu:
             return _without_gpu(wanted, facts, kept)
         return Plan(**{name: Switch(getattr(wanted, name), value, "as the run began") for name, value in kept.items()})
