@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipstream.cli.app import Verbs, main, print_result
+from slipstream.cli.app import VerbGroup, json_option, main, print_result
 
 if TYPE_CHECKING:
     from slipstream.demos.reader import Demos
 
 
-@main.group(cls=Verbs)
+@main.group(cls=VerbGroup)
 def demos() -> None:
     """Look at recorded demos, check, split, merge, import and export them."""
 
 
 folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
 
 
 @demos.command()
 @folder
-@as_json
+@json_option
 def info(folder: Path, as_json: bool) -> None:
     """What DIR holds, and who recorded it."""
     from slipstream.stages.demos import describe, episode_rows
@@ -38,7 +37,7 @@ def info(folder: Path, as_json: bool) -> None:
 @click.option("--allow", type=click.FloatRange(0, 1), metavar="SHARE", help="The share that may be bad [0.01].")
 @click.option("--keep", is_flag=True, help="Report bad episodes without putting them into quarantine.")
 @click.option("--null", metavar="N", help="The option that does nothing, one for each part: 0 or 1,0,2.")
-@as_json
+@json_option
 def check(folder: Path, allow: float | None, keep: bool, null: str | None, as_json: bool) -> None:
     """Find bad episodes in DIR and put them into quarantine.
 
@@ -66,7 +65,7 @@ def check(folder: Path, allow: float | None, keep: bool, null: str | None, as_js
 @click.option("--out", "outs", nargs=2, required=True, metavar="TRAIN HELD_OUT", help="The two new folders.",
               type=click.Path(path_type=Path))  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Which games those are.")
-@as_json
+@json_option
 def split(folder: Path, share: float, outs: tuple[Path, Path], seed: int, as_json: bool) -> None:
     """Split DIR by games into two new folders.
 
@@ -83,7 +82,7 @@ def split(folder: Path, share: float, outs: tuple[Path, Path], seed: int, as_jso
 @demos.command()
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, metavar="DIR", help="The new folder.", type=click.Path(path_type=Path))
-@as_json
+@json_option
 def merge(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Copy the good episodes of all DIRs into a new one."""
     from slipstream.demos.edit import merge as do
@@ -96,7 +95,7 @@ def merge(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @folder
 @click.option("--episode", default="0", show_default=True, metavar="N", help="Its number, or its name: SHARD/PLACE.")
 @click.option("--out", metavar="FILE", help="The picture [DIR-N.png].", type=click.Path(path_type=Path))
-@as_json
+@json_option
 def view(folder: Path, episode: str, out: Path | None, as_json: bool) -> None:
     """Draw one episode of DIR as a PNG.
 

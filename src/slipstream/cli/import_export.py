@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from slipstream.cli.app import Bar, print_result
+from slipstream.cli.app import Bar, json_option, print_result
 from slipstream.cli.demos import demos
 
 T = TypeVar("T")
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
 SHOWN = 10
 """Episodes that were left out, or notes, that are printed."""
 
@@ -75,7 +74,7 @@ def _numbers(words: str, kind: Callable[[str], T], example: str) -> list[T]:
 @click.option("--workers", type=click.IntRange(1), help="Episodes read at once [one per usable core].")
 @click.option("--allow", type=click.FloatRange(0, 1), default=0.01, show_default=True, metavar="SHARE",
               help="The share of episodes that may be unreadable.")  # fmt: skip
-@as_json
+@json_option
 def bring(
     form: str, source: str, out: Path, max_samples: int | None, workers: int | None, allow: float, as_json: bool,
     **options: Any,
@@ -97,7 +96,7 @@ def bring(
 @click.argument("form", metavar="FORMAT")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--out", required=True, metavar="TARGET", type=click.Path(path_type=Path), help="A new file or folder.")
-@as_json
+@json_option
 def send(form: str, folder: Path, out: Path, as_json: bool) -> None:
     """Export the good episodes of DIR: FORMAT is minari, npz or minerl.
 
