@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing but itself, made from the run directory alone."""
+"""The HTML report: one self-contained page, made from the run directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PNG = base64.b64decode(
 
 
 def directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> RunDir:
-    """A run directory with just what a report reads."""
+    """A run directory with the files that a report reads."""
     run = RunDir.create(path)
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, value in files.items():
@@ -39,7 +39,7 @@ def directory(path: Path, rows: list[dict[str, Any]], **files: Any) -> RunDir:
 
 
 def compete(run: RunDir) -> None:
-    """Play a league by chance, from known strengths, and rate it."""
+    """Draw the results of a league from known strengths, and rate it."""
     strengths = {
         "main@10000000": 1712,
         "main@6000000": 1655,
@@ -51,8 +51,8 @@ def compete(run: RunDir) -> None:
     games = []
     for mode in ("1v1", "3v3"):
         for one, other in itertools.combinations(strengths, 2):
-            rng = 1 / (1 + 10 ** ((strengths[other] - strengths[one]) / 400))
-            for n, won in enumerate(random.random(200) < rng):
+            probability = 1 / (1 + 10 ** ((strengths[other] - strengths[one]) / 400))
+            for n, won in enumerate(random.random(200) < probability):
                 outcome = (1 if won else -1) * (-1 if n % 2 else 1)
                 agents = (other, one) if n % 2 else (one, other)
                 games.append(game_line("rating", "soccer", mode, "greedy", agents, outcome, seed=n // 2))
@@ -63,7 +63,7 @@ def compete(run: RunDir) -> None:
 
 
 def whole(path: Path) -> RunDir:
-    """A run directory with all that a report can show."""
+    """A run directory with everything that a report can show."""
     names = ("1v1 vs scripted:chaser", "1v1 vs scripted:rule", "2v2", "3v3 vs scripted:rule", "3v3")
     rows = []
     for n in range(200):
@@ -121,8 +121,8 @@ def tree(run: RunDir) -> ElementTree.Element:
     return ElementTree.fromstring(text.removeprefix("<!doctype html>\n"))
 
 
-def said(element: ElementTree.Element | None) -> str:
-    """All words in an element."""
+def text_of(element: ElementTree.Element | None) -> str:
+    """All text in an element."""
     assert element is not None
     return " ".join(part.strip() for part in element.itertext() if part.strip())
 
@@ -138,8 +138,8 @@ def test_the_page_of_a_real_run(trained: Run) -> None:
     facts = report(run)
     assert facts.keys() == {"run", "steps", "report", "evaluation", "sections"}
     page = Path(facts["report"]).read_text()
-    assert page.count("<svg") >= 3 and facts["sections"][-1] == "Made by"
-    assert "1,024" in said(tree(run).find("body/header"))
+    assert page.count("<svg") >= 3 and facts["sections"][-1] == "Provenance"
+    assert "1,024" in text_of(tree(run).find("body/header"))
     assert not any(word in page for word in ("http:", "https:", "//", "<script", "src=", "<link", "@import", "url("))
 
 
@@ -163,7 +163,7 @@ def test_the_headline(tmp_path: Path) -> None:
     """Rating and place of the run's best copy, then how often it wins."""
     run = whole(tmp_path / "league")
     report(run)
-    header = said(tree(run).find("body/header"))
+    header = text_of(tree(run).find("body/header"))
     first = json.loads((run.path / "ladder.json").read_text())["tables"][0]["players"][0]
     rated = f"Rated {first['rating']:.0f} [{first['low']:.0f}, {first['high']:.0f}] in 1v1 greedy: number 1 of 5."
     assert first["agent"] == "main@10000000" and rated in header
@@ -178,12 +178,12 @@ def test_ladder_and_payoff(tmp_path: Path) -> None:
     ladder, told = section(run, "Ladder"), json.loads((run.path / "ladder.json").read_text())["tables"][0]
     order = [player["agent"] for player in told["players"]]
     assert [text.text for text in ladder.iter("text") if text.text in order][:5] == order
-    words = said(ladder)
+    words = text_of(ladder)
     for player in told["players"][:3]:
         assert f"{player['rating']:.0f} [{player['low']:.0f}, {player['high']:.0f}]" in words
     assert "1500 fixed" in words and told["circles"]["sentence"] in words
     assert len(list(ladder.iter("circle"))) >= 10 and "Ratings over time" in words
-    titles = [one.text or "" for one in section(run, "Who beats whom").iter("title")]
+    titles = [one.text or "" for one in section(run, "Payoff matrix").iter("title")]
     score = told["payoff"]["score"][0][1]
     assert f"main@10000000 against {told['payoff']['agents'][1]}: score {score:.3f} in 200 games" in titles
 
@@ -196,7 +196,7 @@ def test_many_players_are_cut(tmp_path: Path) -> None:
     table = {"players": players, "payoff": {"agents": agents, "score": grid, "games": [[0] * 20 for _ in range(20)]}}
     run = directory(tmp_path / "r", [], ladder={"tables": [table]})
     report(run)
-    payoff = said(section(run, "Who beats whom"))
+    payoff = text_of(section(run, "Payoff matrix"))
     assert "(the first 12 of 20)" in payoff and "p19" in payoff and "p7" not in payoff
 
 
@@ -204,7 +204,7 @@ def test_events_are_listed_and_marked(tmp_path: Path) -> None:
     """What the run decided stands in a table and on the curves; a torn line is left out."""
     run = whole(tmp_path / "league")
     report(run)
-    assert "6,000,000 promotion copy 6 is the best: SPRT PASS after 412 games" in said(section(run, "What happened"))
+    assert "6,000,000 promotion copy 6 is the best: SPRT PASS after 412 games" in text_of(section(run, "Events"))
     titles = [one.text or "" for one in section(run, "Curves").iter("title")]
     assert any(title.startswith("7.5M steps, alarm: shaped return rises") for title in titles)
     assert not any("notice" in title for title in titles)
@@ -214,7 +214,7 @@ def test_behaviours_are_compared(tmp_path: Path) -> None:
     """The agent and its opponents stand side by side, with intervals."""
     run = whole(tmp_path / "league")
     report(run)
-    behaviour = said(section(run, "Behaviour"))
+    behaviour = text_of(section(run, "Behaviour"))
     assert "league@best scripted:chaser scripted:rule" in behaviour
     assert "goals 2.5 [2.3, 2.7] 0.6 [0.5, 0.7]" in behaviour
 
@@ -228,7 +228,7 @@ def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
     )
     tape(EnvChoice("soccer"), played, run.replays / "best-3-0.replay", kind="best")
     report(run)
-    words = said(section(run, "Replays"))
+    words = text_of(section(run, "Replays"))
     assert "best-3-0.replay scripted:rule - scripted:chaser, " in words and "game 1.replay 2kB, damaged" in words
 
 
@@ -238,8 +238,8 @@ def test_reward_shares(tmp_path: Path) -> None:
             for n in range(1, 21)]  # fmt: skip
     run = directory(tmp_path / "r", rows)
     report(run)
-    words = said(section(run, "Rewards"))
-    assert "goal +75.0 %" in words and "cost -25.0 %" in words and "cancels out): win." in words
+    words = text_of(section(run, "Rewards"))
+    assert "goal +75.0 %" in words and "cost -25.0 %" in words and "cancel out): win." in words
     terms = {
         "goal": {"return_share": 0.6, "advantage_share": 0.5, "per_game": 3.0},
         "cost": {"return_share": 0.4, "advantage_share": 0.5, "per_game": -2.0},
@@ -248,7 +248,7 @@ def test_reward_shares(tmp_path: Path) -> None:
     curves = {"unit": "seconds", "at": [0, 60], "terms": sums}
     (run.path / "rewards.json").write_text(json.dumps({"terms": terms, "curves": curves}))
     report(run)
-    words = said(section(run, "Rewards"))
+    words = text_of(section(run, "Rewards"))
     assert "Share of the return goal +60.0 % cost -40.0 %" in words and "Share of the advantage" in words
     assert "Reward so far in a game" in words and "60 seconds" in words and "last quarter" not in words
 
@@ -290,7 +290,7 @@ def test_a_run_without_metrics(tmp_path: Path) -> None:
     run = directory(tmp_path / "r", [])
     facts = report(run)
     assert facts["steps"] == 0 and facts["sections"] == []
-    assert "0 steps" in said(tree(run).find("body/header")) and "<svg" not in run.report.read_text()
+    assert "0 steps" in text_of(tree(run).find("body/header")) and "<svg" not in run.report.read_text()
 
 
 @pytest.mark.parametrize("name", ["evaluation", "ladder"])
@@ -305,7 +305,7 @@ def test_results_against_opponents(tmp_path: Path) -> None:
     """Counts and the win rate with its interval stand in a table, opponent by opponent."""
     run = whole(tmp_path / "league")
     report(run)
-    assert "scripted:rule 400 340 20 40 85.0 % [81.0, 88.0]" in said(section(run, "Result"))
+    assert "scripted:rule 400 340 20 40 85.0 % [81.0, 88.0]" in text_of(section(run, "Result"))
 
 
 def test_results_of_games_of_one_side(tmp_path: Path) -> None:
@@ -315,6 +315,6 @@ def test_results_of_games_of_one_side(tmp_path: Path) -> None:
                     "length_gain_high": -7.0}  # fmt: skip
     run = directory(tmp_path / "r", [{"steps": 1}], evaluation=one | {"opponents": {}, "beside": beside})
     report(run)
-    words = said(section(run, "Result"))
+    words = text_of(section(run, "Result"))
     assert "this agent 64 12.5 [12.000, 13.000] scripted:expert 64 10" in words
-    assert "Difference in length over the same starts: -8 [-9.000, -7.000]." in words
+    assert "-8 [-9.000, -7.000]." in words
