@@ -133,7 +133,7 @@ def section(run: RunDir, name: str) -> ElementTree.Element:
 
 
 def test_the_page_of_a_real_run(trained: Run) -> None:
-    """Curves, the machine and the command are on the page, and nothing is fetched from elsewhere."""
+    """Curves, machine and command are on the page, and the page loads nothing."""
     run = RunDir.open(trained.path)
     facts = report(run)
     assert facts.keys() == {"run", "steps", "report", "evaluation", "sections"}
@@ -144,7 +144,7 @@ def test_the_page_of_a_real_run(trained: Run) -> None:
 
 
 def test_the_page_of_a_run_with_everything(tmp_path: Path) -> None:
-    """Every section is there, in order, well-formed, and all that is referred to lies in the page or beside it."""
+    """Every section is there in order, and all links point into the page or to files of the run."""
     run = whole(tmp_path / "league")
     assert report(run)["sections"] == [title for title, _ in SECTIONS]
     page = tree(run)
@@ -160,7 +160,7 @@ def test_the_page_of_a_run_with_everything(tmp_path: Path) -> None:
 
 
 def test_the_headline(tmp_path: Path) -> None:
-    """Rating and place of the run's best copy, then how often it wins."""
+    """The headline has rating and rank of the best copy, then the win rates."""
     run = whole(tmp_path / "league")
     report(run)
     header = text_of(tree(run).find("body/header"))
@@ -172,7 +172,7 @@ def test_the_headline(tmp_path: Path) -> None:
 
 
 def test_ladder_and_payoff(tmp_path: Path) -> None:
-    """Players stand by rating with intervals and Nash shares; the map has score and games in every cell."""
+    """Players are ordered by rating with intervals and Nash shares; the matrix has score and games in every cell."""
     run = whole(tmp_path / "league")
     report(run)
     ladder, told = section(run, "Ladder"), json.loads((run.path / "ladder.json").read_text())["tables"][0]
@@ -189,7 +189,7 @@ def test_ladder_and_payoff(tmp_path: Path) -> None:
 
 
 def test_many_players_are_cut(tmp_path: Path) -> None:
-    """A payoff map has the best dozen, and says so; pairs that never met are blank."""
+    """A payoff matrix has the best twelve players with a note; pairs without games are blank."""
     agents = [f"p{n}" for n in range(20)]
     players = [{"agent": a, "rating": 1500.0 + n, "low": None, "high": None, "games": 0} for n, a in enumerate(agents)]
     grid = [[None] * 20 for _ in range(20)]
@@ -201,7 +201,7 @@ def test_many_players_are_cut(tmp_path: Path) -> None:
 
 
 def test_events_are_listed_and_marked(tmp_path: Path) -> None:
-    """What the run decided stands in a table and on the curves; a torn line is left out."""
+    """Events are in a table and on the curves; an incomplete line is skipped."""
     run = whole(tmp_path / "league")
     report(run)
     assert "6,000,000 promotion copy 6 is the best: SPRT PASS after 412 games" in text_of(section(run, "Events"))
@@ -211,7 +211,7 @@ def test_events_are_listed_and_marked(tmp_path: Path) -> None:
 
 
 def test_behaviours_are_compared(tmp_path: Path) -> None:
-    """The agent and its opponents stand side by side, with intervals."""
+    """Behaviour statistics of the agent and its opponents are compared with intervals."""
     run = whole(tmp_path / "league")
     report(run)
     behaviour = text_of(section(run, "Behaviour"))
@@ -220,7 +220,7 @@ def test_behaviours_are_compared(tmp_path: Path) -> None:
 
 
 def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
-    """A replay says who played and how it ended; a damaged one says that."""
+    """A replay is listed with players and score; a damaged one is marked."""
     run = whole(tmp_path / "league")
     rule = "scripted:rule"
     (played,) = play_scheduled(
@@ -233,7 +233,7 @@ def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
 
 
 def test_reward_shares(tmp_path: Path) -> None:
-    """Without a report on rewards, what was paid late in training is shared out; signs are kept."""
+    """Without a reward report, the shares come from the end of training, with signs."""
     rows = [{"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0, "reward/win": 0.0}
             for n in range(1, 21)]  # fmt: skip
     run = directory(tmp_path / "r", rows)
@@ -254,7 +254,7 @@ def test_reward_shares(tmp_path: Path) -> None:
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    """What others wrote cannot become markup, wherever it stands."""
+    """Text from files is escaped everywhere."""
     bad = "<script>alert('1')</script>\""
     rows = [{"steps": n, "episode/return_mean": float(n), f"behaviour/{bad}": 1.0, f"curriculum/share/{bad}": 1.0,
              f"reward/{bad}": 1.0} for n in (1, 2)]  # fmt: skip
@@ -276,7 +276,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_gaps_and_flat_lines_are_drawn(tmp_path: Path) -> None:
-    """Missing values are left out, a constant curve has a height, and one point is no curve."""
+    """Missing values are skipped, a constant curve has a height, and a single point is not a curve."""
     rows = [{"steps": n, "episode/return_mean": 5.0 if n % 2 else None, "ppo/entropy": 1.0 if n == 1 else None}
             for n in range(1, 8)]  # fmt: skip
     run = directory(tmp_path / "r", rows)
@@ -286,7 +286,7 @@ def test_gaps_and_flat_lines_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_run_without_metrics(tmp_path: Path) -> None:
-    """A run that logged nothing has a page without curves."""
+    """A run without metrics has a page without curves."""
     run = directory(tmp_path / "r", [])
     facts = report(run)
     assert facts["steps"] == 0 and facts["sections"] == []
@@ -295,21 +295,21 @@ def test_a_run_without_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["evaluation", "ladder"])
 def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
-    """A damaged file is said, not skipped."""
+    """A damaged file is an error."""
     run = directory(tmp_path / "r", [{"steps": 1}], **{name: "{"})
     with pytest.raises(CheckpointError, match=rf"{name}\.json is not valid JSON"):
         report(run)
 
 
 def test_results_against_opponents(tmp_path: Path) -> None:
-    """Counts and the win rate with its interval stand in a table, opponent by opponent."""
+    """Counts and the win rate with its interval are in a table, one row per opponent."""
     run = whole(tmp_path / "league")
     report(run)
     assert "scripted:rule 400 340 20 40 85.0 % [81.0, 88.0]" in text_of(section(run, "Result"))
 
 
 def test_results_of_games_of_one_side(tmp_path: Path) -> None:
-    """Mean returns of the agent and of who played beside it, and what lies between them."""
+    """The mean returns of the agent and the compared agent are shown, and their difference."""
     one = {"mean_return": 12.5, "mean_return_low": 12.0, "mean_return_high": 13.0, "games": 64}
     beside = one | {"agent": "scripted:expert", "mean_return": 10.0, "length_gain": -8.0, "length_gain_low": -9.0,
                     "length_gain_high": -7.0}  # fmt: skip

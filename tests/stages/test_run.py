@@ -36,7 +36,7 @@ def run_pipeline(
 
 
 def test_the_whole_pipeline(tmp_path: Path) -> None:
-    """Every stage starts from the result of the one before, the shares of time sum to 1, and a second run does nothing."""
+    """Every stage starts from the result of the one before, and finished stages are not repeated."""
     facts, notices = run_pipeline(tmp_path / "run")
     assert facts["stages"] == ["tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report"]
     assert len(set(Demos.open(tmp_path / "run" / "demos").games)) == 8
