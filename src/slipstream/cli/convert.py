@@ -1,4 +1,4 @@
-"""The verb `convert`: pretrained weights of other projects."""
+"""The verb for other projects' weights: convert."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from slipstream.errors import CheckpointError
 @main.command()
 @click.argument("layout", metavar="LAYOUT")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The output folder.")
-@click.option("--minimum", type=float, default=1.0, show_default=True, help="Minimum share of matching keys.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder of the trunk that is written.")
+@click.option("--minimum", type=float, default=1.0, show_default=True, help="The share of keys that must match.")
 @shared
-def convert(layout: str, source: Path, out: Path, minimum: float, as_json: bool, modules: tuple[str, ...]) -> None:
-    """Convert weights of another project to a frozen network for `policy.trunk`.
+def convert(
+    layout: str, source: Path, out: Path, minimum: float, as_json: bool, modules: tuple[str, ...]
+) -> None:  # fmt: skip
+    """Make a frozen trunk of other projects' weights, for `policy.trunk`.
 
-    LAYOUT is `vpt`: FILE is the .weights file of a VPT policy, or the same weights as safetensors.
+    LAYOUT is `vpt`: FILE is the .weights of a VPT policy, or the same as safetensors.
     """
-    from slipstream.stages.convert import convert as stage
+    from slipstream.stages.convert import convert as do
 
     reports: list[dict[str, Any]] = []
     try:
-        facts = stage(layout, source, out, minimum, reports.append)
+        facts = do(layout, source, out, minimum, reports.append)
     except CheckpointError:
         if as_json and reports:
             print_result(reports[0], as_json, "")
         raise
-    print_result(facts, as_json, _convert_text(facts))
+    print_result(facts, as_json, _converted(facts))
 
 
-def _convert_text(facts: dict[str, Any]) -> str:
+def _converted(facts: dict[str, Any]) -> str:
     return "\n".join(
         [
             ", ".join(f"{count} {what}" for what, count in facts["counts"].items()),

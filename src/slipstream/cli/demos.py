@@ -1,4 +1,4 @@
-"""The verbs `demos info`, `check`, `split`, `merge` and `view`."""
+"""The verbs around recorded demos: info, check, split, merge, view."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipstream.cli.app import VerbGroup, json_option, main, print_result
+from slipstream.cli.app import Verbs, main, print_result
 
 if TYPE_CHECKING:
     from slipstream.demos.reader import Demos
 
 
-@main.group(cls=VerbGroup)
+@main.group(cls=Verbs)
 def demos() -> None:
-    """Inspect, check, split, merge, import and export recorded demos."""
+    """Look at recorded demos, check, split, merge, import and export them."""
 
 
 folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
 
 
 @demos.command()
 @folder
-@json_option
+@as_json
 def info(folder: Path, as_json: bool) -> None:
-    """Show the contents and the origin of DIR."""
+    """What DIR holds, and who recorded it."""
     from slipstream.stages.demos import describe, episode_rows
 
     facts = describe(folder)
@@ -34,16 +35,16 @@ def info(folder: Path, as_json: bool) -> None:
 
 @demos.command()
 @folder
-@click.option("--allow", type=click.FloatRange(0, 1), metavar="SHARE", help="Maximum share of bad episodes [0.01].")
-@click.option("--keep", is_flag=True, help="Report bad episodes without quarantining them.")
-@click.option("--null", metavar="N", help="The no-op of each part of an action: 0 or 1,0,2.")
-@json_option
+@click.option("--allow", type=click.FloatRange(0, 1), metavar="SHARE", help="The share that may be bad [0.01].")
+@click.option("--keep", is_flag=True, help="Report bad episodes without putting them into quarantine.")
+@click.option("--null", metavar="N", help="The option that does nothing, one for each part: 0 or 1,0,2.")
+@as_json
 def check(folder: Path, allow: float | None, keep: bool, null: str | None, as_json: bool) -> None:
-    """Find bad episodes in DIR and quarantine them.
+    """Find bad episodes in DIR and put them into quarantine.
 
-    An episode is bad if it is damaged, contains NaN or an action out of range, has constant observations, or is a copy
-    of another episode. More than 1 % of bad episodes (without copies) is an error; `--allow 0.05` raises the limit to
-    5 % and saves it. The report describes the good episodes: returns, lengths and the range of actions.
+    An episode is bad if it is damaged, has NaN, an action out of its range, observations that never change, or is a
+    copy of another. More than 1 % of bad episodes (copies aside) is an error; with `--allow 0.05` 5 % may be, from then
+    on. The report tells what the rest is like: returns, lengths, how far actions reach.
     """
     from slipstream.demos import quality
 
@@ -54,30 +55,23 @@ def check(folder: Path, allow: float | None, keep: bool, null: str | None, as_js
         quality.quarantine(report, allowed)
     lines = report.lines()
     if report.bad and not keep:
-        lines.append(f"they are listed in {folder / 'quarantine.json'} and ignored from now on")
+        lines.append(f"they are in {folder / 'quarantine.json'} and are left out from now on")
     print_result(report.facts() | {"limit": limit}, as_json, "\n".join(lines))
     quality.judge(report, limit)
 
 
 @demos.command()
 @folder
-@click.option("--share", type=float, default=0.1, show_default=True, help="Share of games that is held out.")
-@click.option(
-    "--out",
-    "outs",
-    nargs=2,
-    required=True,
-    metavar="TRAIN HELD_OUT",
-    help="The two new folders.",
-    type=click.Path(path_type=Path),
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="The random seed.")
-@json_option
+@click.option("--share", type=float, default=0.1, show_default=True, help="How much is held out.")
+@click.option("--out", "outs", nargs=2, required=True, metavar="TRAIN HELD_OUT", help="The two new folders.",
+              type=click.Path(path_type=Path))  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Which games those are.")
+@as_json
 def split(folder: Path, share: float, outs: tuple[Path, Path], seed: int, as_json: bool) -> None:
     """Split DIR by games into two new folders.
 
-    The first folder is for training, the second one is held out. Games are never divided, so that neither the steps of
-    an episode nor the two sides of a match are in both folders.
+    The first is to learn from, the second is the share that is held out. Whole games go to one side or the other, so
+    that neither steps of an episode nor the sides of a match leak.
     """
     from slipstream.demos.edit import split_to
 
@@ -89,7 +83,7 @@ def split(folder: Path, share: float, outs: tuple[Path, Path], seed: int, as_jso
 @demos.command()
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, metavar="DIR", help="The new folder.", type=click.Path(path_type=Path))
-@json_option
+@as_json
 def merge(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Copy the good episodes of all DIRs into a new one."""
     from slipstream.demos.edit import merge as do
@@ -100,13 +94,13 @@ def merge(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
 @demos.command()
 @folder
-@click.option("--episode", default="0", show_default=True, metavar="N", help="Its index, or its name: SHARD/PLACE.")
-@click.option("--out", metavar="FILE", help="The image [DIR-N.png].", type=click.Path(path_type=Path))
-@json_option
+@click.option("--episode", default="0", show_default=True, metavar="N", help="Its number, or its name: SHARD/PLACE.")
+@click.option("--out", metavar="FILE", help="The picture [DIR-N.png].", type=click.Path(path_type=Path))
+@as_json
 def view(folder: Path, episode: str, out: Path | None, as_json: bool) -> None:
     """Draw one episode of DIR as a PNG.
 
-    Episodes with image observations become a contact sheet, others plots of rewards, actions and observations.
+    It is a contact sheet where the episode is seen in images, and plots of rewards, actions and observations where not.
     """
     from slipstream.demos.charts import view as draw
     from slipstream.stages.demos import find
@@ -120,7 +114,7 @@ def view(folder: Path, episode: str, out: Path | None, as_json: bool) -> None:
 
 
 def _written(made: Demos) -> dict[str, Any]:
-    """The facts of a new folder."""
+    """What a new folder holds."""
     from slipstream.demos.quality import measure
 
     return {"path": str(made.path), "episodes": len(made), **measure(made)}
@@ -138,4 +132,4 @@ def _options(null: str | None) -> list[int] | None:
     try:
         return [int(word) for word in null.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{null!r} is not a list of numbers such as 1,0,2.", param_hint="--null") from None
+        raise click.BadParameter(f"{null!r} is no list of numbers such as 1,0,2.", param_hint="--null") from None

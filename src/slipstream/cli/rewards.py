@@ -9,7 +9,7 @@ import click
 
 from slipstream.cli.app import (
     Bar,
-    VerbGroup,
+    Verbs,
     config_option,
     exit_with,
     given,
@@ -24,7 +24,7 @@ from slipstream.cli.app import (
 ABLATION_STEPS = 1_000_000
 
 
-@main.group(cls=VerbGroup)
+@main.group(cls=Verbs)
 def rewards() -> None:
     """Analyse reward terms."""
 
