@@ -61,10 +61,29 @@ def test_impossible_values_are_refused(section: type[BaseModel], key: str, value
 def test_names_that_scripts_rely_on_are_there() -> None:
     """The keys that scripts use keep their names."""
     promised = {
-        "plan.envs", "plan.workers", "plan.lag", "plan.collector", "ppo.rollout", "ppo.minibatch", "ppo.epochs",
-        "ppo.learning_rate", "schedules", "algorithm", "policy.memory", "policy.hidden", "policy.activation",
+        "plan.envs",
+        "plan.workers",
+        "plan.lag",
+        "plan.collector",
+        "ppo.rollout",
+        "ppo.minibatch",
+        "ppo.epochs",
+        "ppo.learning_rate",
+        "schedules",
+        "algorithm",
+        "policy.memory",
+        "policy.hidden",
+        "policy.activation",
         "policy.shared",
-        "env.action_repeat", "env.match_seconds", "rewards.mode", "rewards.weights", "every.log", "every.checkpoint",
-        "every.evaluate", "every.system", "every.gradients", "every.profile",
-    }  # fmt: skip
+        "env.action_repeat",
+        "env.match_seconds",
+        "rewards.mode",
+        "rewards.weights",
+        "every.log",
+        "every.checkpoint",
+        "every.evaluate",
+        "every.system",
+        "every.gradients",
+        "every.profile",
+    }
     assert promised <= set(KEYS)

@@ -71,32 +71,68 @@ def whole(path: Path) -> RunDir:
         stage = min(4, int(5 * x))
         win = min(0.93, 0.3 + 0.7 * x) + 0.02 * math.sin(n)
         row = {
-            "steps": 50_000 * (n + 1), "episode/return_mean": 8 * x + 0.4 * math.sin(n / 3), "episode/win_rate": win,
-            "episode/return_low": 8 * x - 0.8, "episode/return_high": 8 * x + 0.9, "episode/win_rate_low": win - 0.07,
-            "episode/win_rate_high": min(1.0, win + 0.06), "ppo/entropy": 2.2 - 1.1 * x,
+            "steps": 50_000 * (n + 1),
+            "episode/return_mean": 8 * x + 0.4 * math.sin(n / 3),
+            "episode/win_rate": win,
+            "episode/return_low": 8 * x - 0.8,
+            "episode/return_high": 8 * x + 0.9,
+            "episode/win_rate_low": win - 0.07,
+            "episode/win_rate_high": min(1.0, win + 0.06),
+            "ppo/entropy": 2.2 - 1.1 * x,
             "curriculum/stage": stage + 1.0,
-            "time/env": 0.3 + 0.05 * x, "time/inference": 0.25, "time/learn": 0.35 - 0.05 * x, "time/other": 0.1,
-            "time/steps_per_second": 120_000 + 3000 * math.sin(n), "time/seconds": 6.0 * (n + 1),
-            "reward/goal": 0.002 + 0.006 * x, "reward/touch": 0.003, "reward/boost": -0.001 * x, "reward/ball": 0.002,
-            "behaviour/goals": 1 + 2 * x, "behaviour/touches": 30 - 10 * x, "behaviour/speed": 900 + 300 * x,
+            "time/env": 0.3 + 0.05 * x,
+            "time/inference": 0.25,
+            "time/learn": 0.35 - 0.05 * x,
+            "time/other": 0.1,
+            "time/steps_per_second": 120_000 + 3000 * math.sin(n),
+            "time/seconds": 6.0 * (n + 1),
+            "reward/goal": 0.002 + 0.006 * x,
+            "reward/touch": 0.003,
+            "reward/boost": -0.001 * x,
+            "reward/ball": 0.002,
+            "behaviour/goals": 1 + 2 * x,
+            "behaviour/touches": 30 - 10 * x,
+            "behaviour/speed": 900 + 300 * x,
             "behaviour/boost_used": 40 + 20 * x,
-        }  # fmt: skip
-        row |= {f"curriculum/share/{t}": (0.75 if k == stage else 0.25 / max(1, stage) if k < stage else 0.0)
-                for k, t in enumerate(names)}  # fmt: skip
+        }
+        row |= {
+            f"curriculum/share/{t}": (0.75 if k == stage else 0.25 / max(1, stage) if k < stage else 0.0)
+            for k, t in enumerate(names)
+        }
         row |= {f"curriculum/success/{t}": min(0.95, 0.3 + x - 0.15 * k) for k, t in enumerate(names) if k <= stage}
         if n % 20 == 19:
             row |= {"evaluate/win_rate": win - 0.02, "evaluate/win_rate_low": win - 0.07, "evaluate/games": 200}
             row["evaluate/win_rate_high"] = min(1.0, win + 0.03)
         rows.append(row)
-    one = {"games": 400, "wins": 340, "draws": 20, "losses": 40, "win_rate": 0.85, "win_rate_low": 0.81,
-           "win_rate_high": 0.88,
-           "opponent_behaviour": {"goals": [0.6, 0.5, 0.7], "touches": [25.0, 24.0, 26.0]}}  # fmt: skip
-    evaluation = {"agent": f"run:{path}@best", "behaviour": {"goals": [2.5, 2.3, 2.7], "touches": [20.1, 19.5, 20.9]},
-                  "opponents": {"scripted:chaser": one, "scripted:rule": one}}  # fmt: skip
+    one = {
+        "games": 400,
+        "wins": 340,
+        "draws": 20,
+        "losses": 40,
+        "win_rate": 0.85,
+        "win_rate_low": 0.81,
+        "win_rate_high": 0.88,
+        "opponent_behaviour": {"goals": [0.6, 0.5, 0.7], "touches": [25.0, 24.0, 26.0]},
+    }
+    evaluation = {
+        "agent": f"run:{path}@best",
+        "behaviour": {"goals": [2.5, 2.3, 2.7], "touches": [20.1, 19.5, 20.9]},
+        "opponents": {"scripted:chaser": one, "scripted:rule": one},
+    }
     story = {"seconds": {"record": 5.0, "clone": 16.0, "train": 260.0, "compete": 1200.0, "tournament": 24.0}}
-    run = directory(path, rows, evaluation=evaluation, story=story,
-                    provenance={"env": "soccer", "cpu": "a processor", "cores": 2, "argv": ["slipstream", "run"],
-                                "versions": {"numpy": "2.0", "torch": "2.5"}})  # fmt: skip
+    run = directory(
+        path,
+        rows,
+        evaluation=evaluation,
+        story=story,
+        provenance={
+            "env": "soccer",
+            "cpu": "a processor",
+            "cores": 2,
+            "argv": ["slipstream", "run"],
+            "versions": {"numpy": "2.0", "torch": "2.5"},
+        },
+    )
     compete(run)
     events = [
         {"steps": 2_000_000, "kind": "curriculum", "text": "stage 2 of 5: 1v1 (stage 1: success 0.71)"},
@@ -106,7 +142,7 @@ def whole(path: Path) -> RunDir:
         {"steps": 7_500_000, "kind": "alarm", "text": "shaped return rises while the win rate falls"},
         {"steps": 8_000_000, "kind": "retired", "text": "run:old@1 raised ValueError"},
         {"steps": 9_000_000, "kind": "notice", "text": "metrics could not be written for a while"},
-    ]  # fmt: skip
+    ]
     (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + '{"steps": 1')
     (path / "replays").mkdir()
     (path / "replays" / "game 1.replay").write_bytes(b"0" * 2000)
@@ -234,8 +270,10 @@ def test_replays_are_told_by_their_facts(tmp_path: Path) -> None:
 
 def test_reward_shares(tmp_path: Path) -> None:
     """Without a reward report, the shares come from the end of training, with signs."""
-    rows = [{"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0, "reward/win": 0.0}
-            for n in range(1, 21)]  # fmt: skip
+    rows = [
+        {"steps": n, "reward/goal": 3.0 if n > 15 else 99.0, "reward/cost": -1.0, "reward/win": 0.0}
+        for n in range(1, 21)
+    ]
     run = directory(tmp_path / "r", rows)
     report(run)
     words = text_of(section(run, "Rewards"))
@@ -256,15 +294,27 @@ def test_reward_shares(tmp_path: Path) -> None:
 def test_names_are_escaped(tmp_path: Path) -> None:
     """Text from files is escaped everywhere."""
     bad = "<script>alert('1')</script>\""
-    rows = [{"steps": n, "episode/return_mean": float(n), f"behaviour/{bad}": 1.0, f"curriculum/share/{bad}": 1.0,
-             f"reward/{bad}": 1.0} for n in (1, 2)]  # fmt: skip
+    rows = [
+        {
+            "steps": n,
+            "episode/return_mean": float(n),
+            f"behaviour/{bad}": 1.0,
+            f"curriculum/share/{bad}": 1.0,
+            f"reward/{bad}": 1.0,
+        }
+        for n in (1, 2)
+    ]
     player = {"agent": bad, "rating": 1500.0, "low": 1, "high": 2, "games": 3}
     payoff = {"agents": [bad, "b"], "score": [[None, 0.5], [0.5, None]], "games": [[0, 3], [3, 0]]}
     table = {"mode": bad, "play": bad, "players": [player], "payoff": payoff, "says": bad}
     run = directory(
-        tmp_path / "r", rows, provenance={"env": bad, "argv": [bad]}, ladder={"tables": [table]},
-        story={"seconds": {bad: 1.0}}, evaluation={"agent": bad, "behaviour": {bad: 1.0}, "opponents": {}},
-    )  # fmt: skip
+        tmp_path / "r",
+        rows,
+        provenance={"env": bad, "argv": [bad]},
+        ladder={"tables": [table]},
+        story={"seconds": {bad: 1.0}},
+        evaluation={"agent": bad, "behaviour": {bad: 1.0}, "opponents": {}},
+    )
     (run.path / "events.jsonl").write_text(json.dumps({"steps": 1, "kind": bad, "text": bad}) + "\n")
     (run.path / "replays").mkdir()
     (run.path / "replays" / "<b>.replay").write_bytes(b"")
@@ -277,8 +327,10 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 def test_gaps_and_flat_lines_are_drawn(tmp_path: Path) -> None:
     """Missing values are skipped, a constant curve has a height, and a single point is not a curve."""
-    rows = [{"steps": n, "episode/return_mean": 5.0 if n % 2 else None, "ppo/entropy": 1.0 if n == 1 else None}
-            for n in range(1, 8)]  # fmt: skip
+    rows = [
+        {"steps": n, "episode/return_mean": 5.0 if n % 2 else None, "ppo/entropy": 1.0 if n == 1 else None}
+        for n in range(1, 8)
+    ]
     run = directory(tmp_path / "r", rows)
     report(run)
     page = run.report.read_text()
@@ -311,8 +363,13 @@ def test_results_against_opponents(tmp_path: Path) -> None:
 def test_results_of_games_of_one_side(tmp_path: Path) -> None:
     """The mean returns of the agent and the compared agent are shown, and their difference."""
     one = {"mean_return": 12.5, "mean_return_low": 12.0, "mean_return_high": 13.0, "games": 64}
-    beside = one | {"agent": "scripted:expert", "mean_return": 10.0, "length_gain": -8.0, "length_gain_low": -9.0,
-                    "length_gain_high": -7.0}  # fmt: skip
+    beside = one | {
+        "agent": "scripted:expert",
+        "mean_return": 10.0,
+        "length_gain": -8.0,
+        "length_gain_low": -9.0,
+        "length_gain_high": -7.0,
+    }
     run = directory(tmp_path / "r", [{"steps": 1}], evaluation=one | {"opponents": {}, "beside": beside})
     report(run)
     words = text_of(section(run, "Result"))
