@@ -1,4 +1,4 @@
-"""The command line: results on stdout, progress on stderr, exit codes and keys that scripts rely on."""
+"""The command line: results on stdout, progress on stderr, exit codes, and the keys of the JSON output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,35 @@ from slipstream.runs.layout import RunDir
 
 Cli = Callable[..., Result]
 TRAINED = {
-    "run", "steps", "seconds", "start_seconds", "steps_per_second", "mean_return", "checkpoint", "stopped",
-    "evaluating", "evaluate_every",
-}  # fmt: skip
+    "run",
+    "steps",
+    "seconds",
+    "start_seconds",
+    "steps_per_second",
+    "mean_return",
+    "checkpoint",
+    "stopped",
+    "evaluating",
+    "evaluate_every",
+}
 RESULT = {
-    "games", "wins", "draws", "losses", "win_rate", "win_rate_low", "win_rate_high", "score", "score_low", "score_high",
-    "mean_return", "mean_return_low", "mean_return_high", "mean_length", "behaviour", "opponent_behaviour",
-}  # fmt: skip
+    "games",
+    "wins",
+    "draws",
+    "losses",
+    "win_rate",
+    "win_rate_low",
+    "win_rate_high",
+    "score",
+    "score_low",
+    "score_high",
+    "mean_return",
+    "mean_return_low",
+    "mean_return_high",
+    "mean_length",
+    "behaviour",
+    "opponent_behaviour",
+}
 EVALUATED = RESULT | {"agent", "env", "seed", "sampled", "opponents"}
 QUICK = ["--preset", "smoke", "--set", "every.evaluate=0"]
 
@@ -46,7 +68,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def facts(result: Result) -> dict[str, Any]:
-    """The one JSON object, which is all that stands on stdout."""
+    """The JSON object on stdout, which holds nothing else."""
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert len(lines) == 1, "stdout is for the result alone"
@@ -55,7 +77,7 @@ def facts(result: Result) -> dict[str, Any]:
 
 
 def error(result: Result, code: int) -> str:
-    """What is said when a command fails: on stderr, with its exit code, without a traceback."""
+    """The error message of a command on stderr, with its exit code and without a traceback."""
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
@@ -63,7 +85,7 @@ def error(result: Result, code: int) -> str:
 
 
 def test_train_json(cli: Cli, tmp_path: Path) -> None:
-    """`train --json` ends with one object with exactly the documented keys; progress goes to stderr."""
+    """`train --json` prints one object with exactly the documented keys; progress goes to stderr."""
     result = cli("train", "soccer", *QUICK, "--steps", 300, "--run", "r", "--seed", 3, "--json")
     found = facts(result)
     assert found.keys() == TRAINED
@@ -76,14 +98,14 @@ def test_train_json(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_train_for_a_person(cli: Cli) -> None:
-    """Without --json the result is a few lines, with the command that goes on; the run has a name of its own."""
+    """Without --json the result is a few lines with the command that resumes; the run directory gets a default name."""
     result = cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 256)
     assert result.exit_code == 0, result.output
     run = next(Path("runs").iterdir())
     lines = result.stdout.splitlines()
     assert lines[0].startswith("256 steps in ")
     assert lines[1].startswith("mean return of the last 100 episodes: ")
-    assert lines[-1] == f"go on: slipstream resume {run} --steps 512"
+    assert lines[-1].endswith(f"slipstream resume {run} --steps 512")
     assert run.name.startswith("gymnasium-cartpole-v1-")
 
 
@@ -91,23 +113,22 @@ def test_train_by_the_clock(cli: Cli) -> None:
     """`--minutes` replaces the preset's steps."""
     found = facts(cli("train", "gymnasium:CartPole-v1", *QUICK, "--minutes", 0.005, "--run", "r", "--json"))
     assert found["steps"] > 0
-    assert found["seconds"] > 0.25  # the last iteration is timed a little before it is seen to be the last
+    assert found["seconds"] > 0.25  # the last iteration is timed slightly before the check of the time limit
     assert found["seconds"] - found["start_seconds"] < 10
 
 
 def test_resume_json(cli: Cli) -> None:
-    """`resume --steps` is the total; a finished run says how to go further."""
+    """`resume --steps` is the new total; the error for a finished run suggests a larger one."""
     cli("train", "soccer", *QUICK, "--steps", 256, "--run", "r")
     found = facts(cli("resume", "r", "--steps", 512, "--json"))
     assert found.keys() == TRAINED
     assert found["steps"] == 512
-    assert error(cli("resume", "r", "--json"), 2) == (
-        "error: r is finished: it has 512 steps.\nhint: give a larger total: slipstream resume r --steps 1024\n"
-    )
+    text = error(cli("resume", "r", "--json"), 2)
+    assert "512 steps" in text and "slipstream resume r --steps 1024" in text
 
 
 def test_evaluate_json(cli: Cli, trained: Run) -> None:
-    """`evaluate --json` has exactly the documented keys, in all and against each opponent."""
+    """`evaluate --json` has exactly the documented keys, in total and for each opponent."""
     words = ["--env", "soccer", "--set", "env.match_seconds=3", "--games", 6]
     opponents = ["--opponent", "scripted:chaser", "--opponent", "random"]
     found = facts(cli("evaluate", f"run:{trained.path}", *words, *opponents, "--seed", 2, "--json"))
@@ -122,7 +143,7 @@ def test_evaluate_json(cli: Cli, trained: Run) -> None:
 
 
 def test_evaluate_without_sides(cli: Cli) -> None:
-    """A game of one side has returns and no rates."""
+    """A game with one side has returns and no win rates."""
     found = facts(cli("evaluate", "random", "--env", "gymnasium:CartPole-v1", "--games", 5, "--json"))
     assert found.keys() == EVALUATED
     assert found["win_rate"] is None and found["opponents"] == {}
@@ -130,7 +151,7 @@ def test_evaluate_without_sides(cli: Cli) -> None:
 
 
 def test_run_json_and_its_report(cli: Cli) -> None:
-    """`run` records, clones, trains, competes, plays and reports, each from disk; its object holds theirs."""
+    """`run` runs all stages, and its result holds the results of the stages."""
     result = cli("run", "soccer", "--preset", "smoke", "--steps", 512, "--run", "r", "--json")
     found = facts(result)
     stages = ["tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report"]
@@ -146,11 +167,11 @@ def test_run_json_and_its_report(cli: Cli) -> None:
     assert json.loads(Path("r/evaluation.json").read_text()).keys() == EVALUATED
     assert "scripted:rule" in page and "<svg" in page
     for outside in ("http:", "https:", "@import", "url("):
-        assert outside not in page, "the report needs nothing but itself"
+        assert outside not in page, "the report must not load anything"
 
 
 def test_run_skips_stages(cli: Cli) -> None:
-    """`--skip` leaves stages out; what they would have made must then be there."""
+    """`--skip` skips stages; their results must exist if later stages need them."""
     found = facts(
         cli("run", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--skip", "evaluate", "--json")
     )
@@ -159,17 +180,14 @@ def test_run_skips_stages(cli: Cli) -> None:
     words = ["--skip", "train", "--skip", "report", "--run", "r", "--set", "evaluation.final_games=3", "--json"]
     later = facts(cli("run", "gymnasium:CartPole-v1", *words))
     assert later["stages"] == ["evaluate"] and later["evaluate"]["games"] == 3
-    assert error(cli("run", "soccer", "--skip", "trian"), 2) == (
-        "error: There is no stage `trian`. Did you mean `train`?\n"
-        "hint: stages: tune, record, clone, train, compete, evaluate, tournament, report\n"
-    )
-    assert error(cli("run", "soccer", "--skip", "train"), 2) == (
-        "error: Without training there must be a run to go on from.\nhint: name it: --run DIR\n"
-    )
+    text = error(cli("run", "soccer", "--skip", "trian"), 2)
+    assert "`trian`. Did you mean `train`?" in text
+    assert "tune, record, clone, train, compete, evaluate, tournament, report" in text
+    assert "--run DIR" in error(cli("run", "soccer", "--skip", "train"), 2)
 
 
 def test_envs_json(cli: Cli) -> None:
-    """`envs` lists the built-in game with its variants and everything that Gymnasium has."""
+    """`envs` lists the built-in games with their variants and all environments of Gymnasium."""
     found = facts(cli("envs", "--json"))
     assert found.keys() == {"games", "gymnasium"}
     assert found["games"]["soccer"].keys() == {"summary", "variants"}
@@ -178,31 +196,50 @@ def test_envs_json(cli: Cli) -> None:
 
 
 def test_agents_json(cli: Cli) -> None:
-    """`agents` lists who can play an env: chance, scripts, and the runs found here."""
+    """`agents` lists the random agent, the scripted players, and the runs in ./runs."""
     assert facts(cli("agents", "soccer", "--json")) == {
-        "env": "soccer", "agents": ["random", "scripted:chaser", "scripted:keeper", "scripted:rule"],
-    }  # fmt: skip
+        "env": "soccer",
+        "agents": ["random", "scripted:chaser", "scripted:keeper", "scripted:rule"],
+    }
     cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 64, "--run", "runs/mine")
     assert facts(cli("agents", "gymnasium:CartPole-v1", "--json"))["agents"] == ["random", "run:runs/mine"]
 
 
 def test_doctor_json(cli: Cli) -> None:
-    """`doctor` tells what the machine has, with a check and a hint for each thing."""
+    """`doctor` reports the machine, with a check and a hint for each item."""
     found = facts(cli("doctor", "--json"))
     assert found.keys() == {
-        "platform", "python", "cpu", "cores", "cores_affinity", "cores_cgroup", "cores_all", "memory_gib",
-        "disk_free_gib", "fingerprint", "versions", "torch", "checks", "ok",
-    }  # fmt: skip
+        "platform",
+        "python",
+        "cpu",
+        "cores",
+        "cores_affinity",
+        "cores_cgroup",
+        "cores_all",
+        "memory_gib",
+        "disk_free_gib",
+        "fingerprint",
+        "versions",
+        "torch",
+        "checks",
+        "ok",
+    }
     assert {check["name"] for check in found["checks"]} == {
-        "python", "cores", "memory", "disk", "folder", "torch", "numba"
-    }  # fmt: skip
+        "python",
+        "cores",
+        "memory",
+        "disk",
+        "folder",
+        "torch",
+        "numba",
+    }
     assert all(check.keys() == {"name", "ok", "says", "hint"} for check in found["checks"])
     assert found["torch"]["works"] is True
     assert cli("doctor").stdout.startswith("ok   python")
 
 
 def test_show(cli: Cli) -> None:
-    """`--show` prints every setting with value and origin, and starts nothing."""
+    """`--show` prints every setting with its value and origin, and does not train."""
     lines = cli("train", "soccer", "--show", "--set", "ppo.epochs=9").stdout.splitlines()
     assert "ppo.epochs = 9  (flag)" in lines
     assert "plan.lag = unset  (default)" in lines
@@ -213,7 +250,7 @@ def test_show(cli: Cli) -> None:
 
 
 def test_dry_run(cli: Cli) -> None:
-    """`--dry-run` makes everything, says the plan with its reasons, and leaves nothing behind."""
+    """`--dry-run` builds everything, prints the plan with its reasons, and writes no files."""
     found = facts(cli("train", "soccer", *QUICK, "--dry-run", "--json"))
     assert found.keys() == {"env", "agents", "obs", "batch", "parameters", "gamma", "plan"}
     assert found["agents"] == 2 and found["batch"] == 4 * 2 * 16
@@ -224,17 +261,31 @@ def test_dry_run(cli: Cli) -> None:
 
 
 def test_smoke_does_everything(trained: Run) -> None:
-    """The smoke preset logs, evaluates, saves, samples the system, measures gradients and feeds TensorBoard."""
+    """The smoke preset writes metrics, evaluations, checkpoints, system statistics and TensorBoard files."""
     run = RunDir.open(trained.path)
     rows = trained.metrics()
     assert trained.facts["steps"] == 1024
     assert len(rows) >= 7
     keys = set().union(*rows)
     for name in (
-        "steps", "iteration", "lag", "loss/policy", "loss/value", "ppo/entropy", "ppo/kl", "ppo/clip_fraction",
-        "ppo/explained_variance", "ppo/learning_rate", "episode/return_mean", "reward/goal", "evaluate/win_rate",
-        "evaluate/opponent", "gradient/trunk.layers.0.weight/length", "system/cpu_percent", "time/steps_per_second",
-    ):  # fmt: skip
+        "steps",
+        "iteration",
+        "lag",
+        "loss/policy",
+        "loss/value",
+        "ppo/entropy",
+        "ppo/kl",
+        "ppo/clip_fraction",
+        "ppo/explained_variance",
+        "ppo/learning_rate",
+        "episode/return_mean",
+        "reward/goal",
+        "evaluate/win_rate",
+        "evaluate/opponent",
+        "gradient/trunk.layers.0.weight/length",
+        "system/cpu_percent",
+        "time/steps_per_second",
+    ):
         assert name in keys, name
     assert steps_of(run)[-1] == 1024
     assert (run.checkpoints / "best.json").is_file()
@@ -246,95 +297,77 @@ def test_smoke_does_everything(trained: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "text"),
+    ("words", "code", "parts"),
     [
         (
-            ["train", "soccer", "--set", "ppo.learnig_rate=1"], 2,
-            "error: Unknown setting `ppo.learnig_rate`. Did you mean `ppo.learning_rate`?\n"
-            "hint: `slipstream train ENV --show` lists all settings\n",
+            ["train", "soccer", "--set", "ppo.learnig_rate=1"],
+            2,
+            ["`ppo.learnig_rate`", "Did you mean `ppo.learning_rate`?", "slipstream train ENV --show"],
+        ),
+        (["train", "soccer", "--set", "ppo.value=1"], 2, ["`ppo.value` is now `ppo.value_coef`", "ppo.value_coef=1"]),
+        (["train", "soccer", "--set", "n_steps=1"], 2, ["`n_steps`", "`ppo.rollout`", "--set ppo.rollout="]),
+        (
+            ["train", "gymnasium:CartPole-v1", "--set", "plan.envs=64", "--set", "ppo.minibatch=3000"],
+            2,
+            ["64 envs x 128 steps = 8192", "`ppo.minibatch` = 3000", "2048"],
         ),
         (
-            ["train", "gymnasium:CartPole-v1", "--set", "plan.envs=64", "--set", "ppo.minibatch=3000"], 2,
-            "error: A rollout of 64 envs x 128 steps = 8192 samples does not divide by `ppo.minibatch` = 3000.\n"
-            "hint: use a divisor, e.g. 2048.\n",
+            ["train", "socker"],
+            3,
+            ["`socker`", "Did you mean `soccer`?", "gymnasium:socker", "slipstream envs"],
+        ),
+        (["train", "gymnasium:NoSuch-v0"], 3, ["`NoSuch-v0`", "--import MODULE", "slipstream envs"]),
+        (
+            ["train", "soccer", "--opponent", "scripted:rulle"],
+            2,
+            ["`scripted:rulle`", "Did you mean `rule`?", "chaser, keeper, rule"],
         ),
         (
-            ["train", "socker"], 3,
-            "error: There is no environment `socker`. Did you mean `soccer`?\n"
-            "hint: for a Gymnasium env write gymnasium:socker; `slipstream envs` lists what there is\n",
+            ["evaluate", "rule", "--env", "soccer", "--opponent", "random", "--games", "2"],
+            2,
+            ["`rule`", "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"],
         ),
+        (["evaluate", "random", "--env", "soccer", "--games", "2"], 2, ["`soccer`", "--opponent AGENT"]),
         (
-            ["train", "gymnasium:NoSuch-v0"], 3,
-            "error: Gymnasium has no environment `NoSuch-v0`.\n"
-            "hint: if your own module registers it, add --import MODULE; `slipstream envs` lists what there is\n",
+            ["evaluate", "random", "--env", "soccer", "--opponent", "random", "--games", "0"],
+            2,
+            ["0 games", "--games"],
         ),
+        (["train", "gymnasium:CartPole-v1", "--opponent", "random"], 2, ["`gymnasium:CartPole-v1`", "--opponent"]),
+        (["resume", "runs/none"], 5, ["runs/none", "slipstream train ENV --run runs/none", "`checkpoints`"]),
         (
-            ["train", "soccer", "--opponent", "scripted:rulle"], 2,
-            "error: `soccer` has no player `scripted:rulle`. Did you mean `rule`?\n"
-            "hint: use one of: chaser, keeper, rule\n",
+            ["evaluate", "run:none", "--env", "soccer", "--opponent", "random", "--games", "2"],
+            5,
+            ["none", "slipstream train ENV --run none", "`checkpoints`"],
         ),
-        (
-            ["evaluate", "rule", "--env", "soccer", "--opponent", "random", "--games", "2"], 2,
-            "error: `rule` does not name an agent.\n"
-            "hint: write random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS\n",
-        ),
-        (
-            ["evaluate", "random", "--env", "soccer", "--games", "2"], 2,
-            "error: `soccer` has two sides: it needs an opponent.\nhint: add --opponent AGENT\n",
-        ),
-        (
-            ["evaluate", "random", "--env", "soccer", "--opponent", "random", "--games", "0"], 2,
-            "error: 0 games cannot be played.\nhint: give --games a positive number\n",
-        ),
-        (
-            ["train", "gymnasium:CartPole-v1", "--opponent", "random"], 2,
-            "error: `gymnasium:CartPole-v1` has one side and takes no opponent.\n"
-            "hint: leave --opponent out\n",
-        ),
-        (
-            ["resume", "runs/none"], 5,
-            "error: No run at runs/none: no such folder.\nhint: start one with `slipstream train ENV --run runs/none`, "
-            "or name the folder that holds `checkpoints`\n",
-        ),
-        (
-            ["evaluate", "run:none", "--env", "soccer", "--opponent", "random", "--games", "2"], 5,
-            "error: No run at none: no such folder.\nhint: start one with `slipstream train ENV --run none`, "
-            "or name the folder that holds `checkpoints`\n",
-        ),
-        (
-            ["train", "soccer", "--import", "not_a_module"], 2,
-            "error: --import not_a_module: No module named 'not_a_module'\n"
-            "hint: name a module that Python finds from the current folder\n",
-        ),
-        (
-            ["train", "soccer", "--config", "none.yaml"], 2,
-            "error: There is no config file `none.yaml`.\nhint: give an existing YAML file to --config\n",
-        ),
+        (["train", "soccer", "--import", "not_a_module"], 2, ["--import not_a_module", "No module named"]),
+        (["train", "soccer", "--config", "none.yaml"], 2, ["`none.yaml`", "--config"]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
-def test_mistakes(words: list[str], code: int, text: str, cli: Cli) -> None:
-    """Each mistake is answered with what happened and what to do, and ends with its own code."""
-    assert error(cli(*words), code) == text
+    ids=lambda value: " ".join(value) if isinstance(value, list) and value[0] in main.commands else "",
+)
+def test_mistakes(words: list[str], code: int, parts: list[str], cli: Cli) -> None:
+    """The error for a mistake names the wrong value and a remedy, and has its own exit code."""
+    text = error(cli(*words), code)
+    assert text.startswith("error: ") and "\nhint: " in text
+    assert [part for part in parts if part not in text] == []
     assert not Path("runs").exists(), "nothing is started"
 
 
 def test_a_flag_that_does_not_exist(cli: Cli) -> None:
-    """A wrong flag is a wrong setting: exit code 2."""
+    """An unknown flag or verb exits with code 2."""
     assert cli("train", "soccer", "--stepz", "3").exit_code == 2
     assert cli("trane").exit_code == 2
 
 
 def test_a_run_is_not_started_twice_in_one_folder(cli: Cli) -> None:
-    """A folder that holds a run is refused, with both ways out."""
+    """Training into a directory that holds a run is an error that names `resume` and `--run`."""
     cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 64, "--run", "r")
-    assert error(cli("train", "gymnasium:CartPole-v1", *QUICK, "--run", "r"), 5) == (
-        "error: r already holds a run.\nhint: resume it with `slipstream resume r`, or choose another `--run DIR`\n"
-    )
+    text = error(cli("train", "gymnasium:CartPole-v1", *QUICK, "--run", "r"), 5)
+    assert "r already holds a run" in text and "slipstream resume r" in text and "--run DIR" in text
 
 
 def test_damaged_checkpoints(cli: Cli) -> None:
-    """A damaged newest one is passed over with a notice; when all are damaged, nothing is made up: exit code 5."""
+    """A damaged checkpoint is skipped with a notice; if all are damaged, the exit code is 5."""
     cli("train", "gymnasium:CartPole-v1", *QUICK, "--steps", 256, "--run", "r", "--set", "every.checkpoint=0")
     cli("resume", "r", "--steps", 512)
 
@@ -347,14 +380,14 @@ def test_damaged_checkpoints(cli: Cli) -> None:
     damage(512)
     result = cli("resume", "r", "--steps", 640, "--json")
     assert facts(result)["steps"] == 640
-    assert "Checkpoint 512 was skipped: " in result.stderr
-    assert "learner.safetensors is damaged: expected sha256" in result.stderr
+    assert "Checkpoint 512" in result.stderr
+    assert "learner.safetensors is damaged" in result.stderr and "sha256" in result.stderr
     assert steps_of(RunDir(Path("r"))) == [256, 512, 640]
     for steps in steps_of(RunDir(Path("r"))):
         damage(steps)
     text = error(cli("resume", "r", "--steps", 999), 5)
-    assert text.startswith("error: No checkpoint of r is valid. Checkpoint 640 was skipped: ")
-    assert text.endswith("hint: start again with `slipstream train ENV --run DIR`, in another folder\n")
+    assert text.startswith("error: ") and "Checkpoint 640" in text
+    assert "slipstream train ENV --run DIR" in text.rpartition("hint: ")[2]
     policy = Path("r") / "checkpoints" / f"{steps_of(RunDir(Path('r')))[-1]:012d}" / "policy.safetensors"
     policy.write_bytes(policy.read_bytes()[:-1])
     words = ["--env", "gymnasium:CartPole-v1", "--games", 1]
@@ -375,7 +408,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_users_module_is_imported_by_flag(tmp_path: Path) -> None:
-    """`--import my_module` brings the user's env to this process and to the workers, and `resume` needs it too."""
+    """`--import my_module` registers the user's env in this process and in the workers; `resume` needs the flag too."""
     (tmp_path / "my_module.py").write_text(MY_ENV)
     words = ["-m", "slipstream.cli", "train", "gymnasium:Mine-v0", *QUICK, "--set", "plan.collector=actors"]
     done = python(
@@ -385,7 +418,7 @@ def test_a_users_module_is_imported_by_flag(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["steps"] == 256
     without = python(tmp_path, "-m", "slipstream.cli", "resume", "r", "--steps", "512")
     assert without.returncode == 3
-    assert "Gymnasium has no environment `Mine-v0`." in without.stderr and "add --import MODULE" in without.stderr
+    assert "`Mine-v0`" in without.stderr and "--import MODULE" in without.stderr
     again = python(tmp_path, "-m", "slipstream.cli", "resume", "r", "--steps", "512", "--import", "my_module", "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["steps"] == 512
@@ -410,16 +443,12 @@ print(ss.resume("r", steps=512, env=Mine).facts["steps"])
 
 
 def test_a_plain_script_trains_its_own_env_with_actors(tmp_path: Path) -> None:
-    """No `__main__` guard is needed, a lambda over a class of the script will do, and the run says how to resume it."""
+    """A script needs no `__main__` guard and may pass a lambda; `resume` explains how to pass the env again."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = python(tmp_path, "script.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "256",
-        "The environment of r was given as a Python function and has no name.",
-        "hint: resume it in Python: slipstream.resume('r', env=lambda: Mine(...))",
-        "512",
-    ]
+    first, _, hint, last = done.stdout.splitlines()
+    assert (first, last) == ("256", "512") and "slipstream.resume('r', env=lambda: Mine(...))" in hint
 
 
 def test_help_is_quick_and_light(tmp_path: Path) -> None:
@@ -443,7 +472,7 @@ def test_help_is_quick_and_light(tmp_path: Path) -> None:
 
 
 def test_every_verb_has_the_shared_flags(cli: Cli) -> None:
-    """`--json` is everywhere, and `--import` wherever a verb makes an env."""
+    """Every verb has `--json`, and every verb that makes an env has `--import`."""
     for verb, command in main.commands.items():
         for words in [[verb, name] for name in command.commands] if isinstance(command, click.Group) else [[verb]]:
             text = cli(*words, "--help").stdout
@@ -452,18 +481,41 @@ def test_every_verb_has_the_shared_flags(cli: Cli) -> None:
 
 
 def test_version(cli: Cli) -> None:
-    """`--version` is that of the package."""
+    """`--version` prints the version of the package."""
     assert cli("--version").stdout.strip() == slipstream.__version__
 
 
 def test_the_public_names() -> None:
-    """What `slipstream` offers is fixed here: a change of this list is a change for users."""
+    """All public names can be imported; tests/test_public_surface.py lists those that must stay."""
     assert slipstream.__all__ == [
-            "CheckpointError", "ConfigError", "DemoError", "Demos", "EnvError", "MachineError", "Run", "Settings",
-            "SlipstreamError", "__version__", "batch_iter", "bench", "buffered_batch_iter", "clone", "compete",
-            "diagnose", "empty_rows", "evaluate", "import_trajectories", "load_agent", "make_vector", "record",
-            "resume", "sarsd_iter", "tournament", "train", "tune",
-    ]  # fmt: skip
+        "CheckpointError",
+        "ConfigError",
+        "DemoError",
+        "Demos",
+        "EnvError",
+        "MachineError",
+        "Run",
+        "Settings",
+        "SlipstreamError",
+        "__version__",
+        "batch_iter",
+        "bench",
+        "buffered_batch_iter",
+        "clone",
+        "compete",
+        "diagnose",
+        "empty_rows",
+        "evaluate",
+        "import_trajectories",
+        "load_agent",
+        "make_vector",
+        "record",
+        "resume",
+        "sarsd_iter",
+        "tournament",
+        "train",
+        "tune",
+    ]
     for name in slipstream.__all__:
         assert getattr(slipstream, name) is not None
     assert dir(slipstream) == slipstream.__all__

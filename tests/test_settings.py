@@ -1,4 +1,4 @@
-"""The settings page: described, read, frozen and closed."""
+"""Settings are described, used, immutable and closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sections() -> list[type[BaseModel]]:
 
 
 def test_every_field_has_a_description() -> None:
-    """Each setting says what it does; `--show` and the reference are made of it."""
+    """Each setting has a description, which the reference page shows."""
     for section in sections():
         for name, field in section.model_fields.items():
             if not isinstance(field.default, Section):
@@ -29,20 +29,20 @@ def test_every_field_has_a_description() -> None:
 
 
 def test_every_setting_is_read_somewhere() -> None:
-    """A setting that nothing reads would be a switch that changes nothing."""
+    """The code reads every setting."""
     text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "settings.py")
     unread = [key for key in KEYS if not re.search(rf"\.{key.rpartition('.')[2]}\b(?!\s*=[^=])", text)]
     assert not unread
 
 
 def test_settings_are_frozen() -> None:
-    """Nothing on the way can change a setting."""
+    """Settings cannot be assigned."""
     with pytest.raises(ValidationError, match="frozen"):
         Settings().ppo.epochs = 3  # type: ignore[misc]
 
 
 def test_unknown_keys_are_forbidden() -> None:
-    """A key that does not exist is an error, not ignored."""
+    """An unknown key is an error."""
     for section in sections():
         with pytest.raises(ValidationError, match="extra"):
             section.model_validate({"no_such_key": 1})
@@ -53,18 +53,37 @@ def test_unknown_keys_are_forbidden() -> None:
     [(PPOSettings, "epochs", 0), (PPOSettings, "gamma", 1.5), (PPOSettings, "clip", -0.1), (EverySettings, "log", -1)],
 )
 def test_impossible_values_are_refused(section: type[BaseModel], key: str, value: float) -> None:
-    """Values that cannot mean anything are refused where they are given."""
+    """Invalid values are validation errors."""
     with pytest.raises(ValidationError):
         section.model_validate({key: value})
 
 
 def test_names_that_scripts_rely_on_are_there() -> None:
-    """The keys that other people's scripts use keep their names."""
+    """The keys that scripts use keep their names."""
     promised = {
-        "plan.envs", "plan.workers", "plan.lag", "plan.collector", "ppo.rollout", "ppo.minibatch", "ppo.epochs",
-        "ppo.learning_rate", "schedules", "algorithm", "policy.memory", "policy.hidden", "policy.activation",
+        "plan.envs",
+        "plan.workers",
+        "plan.lag",
+        "plan.collector",
+        "ppo.rollout",
+        "ppo.minibatch",
+        "ppo.epochs",
+        "ppo.learning_rate",
+        "schedules",
+        "algorithm",
+        "policy.memory",
+        "policy.hidden",
+        "policy.activation",
         "policy.shared",
-        "env.action_repeat", "env.match_seconds", "rewards.mode", "rewards.weights", "every.log", "every.checkpoint",
-        "every.evaluate", "every.system", "every.gradients", "every.profile",
-    }  # fmt: skip
+        "env.action_repeat",
+        "env.match_seconds",
+        "rewards.mode",
+        "rewards.weights",
+        "every.log",
+        "every.checkpoint",
+        "every.evaluate",
+        "every.system",
+        "every.gradients",
+        "every.profile",
+    }
     assert promised <= set(KEYS)

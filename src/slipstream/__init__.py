@@ -1,6 +1,6 @@
-"""Slipstream trains game-playing agents: follow a demonstrator closely, then overtake it.
+"""Slipstream trains game-playing agents, from demonstrations to self-play.
 
-The public names; each is resolved when it is first used, so that importing this costs neither torch nor numba.
+The public names are imported on first use, so that `import slipstream` loads neither torch nor numba.
 """
 
 from __future__ import annotations

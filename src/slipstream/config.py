@@ -1,4 +1,4 @@
-"""YAML files and dotted overrides turned into settings, with the origin of every value."""
+"""Layers of settings from YAML files and dotted keys, merged and validated, with the origin of every value."""
 
 from __future__ import annotations
 
@@ -11,18 +11,55 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from slipstream.errors import ConfigError, did_you_mean
+from slipstream.other_names import explain
 from slipstream.settings import Settings
 
 PRESETS = Path(__file__).parent / "presets"
 Presets = str | Sequence[str] | None
-"""Presets by name, later ones on top."""
+"""Preset names; later presets override earlier ones."""
 OPEN_KEYS = ("env.options", "rewards.weights", "rewards.groups", "schedules")
-"""Settings that hold names of the env's own choosing."""
+"""Settings that are dictionaries with free keys."""
+RENAMED = {
+    "clone.batch": "clone.batch_size",
+    "clone.entropy": "clone.entropy_coef",
+    "clone.smallest_std": "clone.min_std",
+    "clone.value": "clone.value_coef",
+    "evaluation.gate": "evaluation.rollback_after",
+    "every.dormant": "every.dormant_units",
+    "plan.checkpointing": "plan.activation_checkpointing",
+    "ppo.contrast": "ppo.contrastive_coef",
+    "ppo.contrast_steps": "ppo.contrastive_steps",
+    "ppo.contrast_temperature": "ppo.contrastive_temperature",
+    "ppo.demo_weight": "ppo.demo_coef",
+    "ppo.entropy": "ppo.entropy_coef",
+    "ppo.hold_obs": "ppo.freeze_obs_stats_steps",
+    "ppo.order": "ppo.shuffle",
+    "ppo.reference_kl": "ppo.reference_kl_coef",
+    "ppo.teacher_weight": "ppo.teacher_coef",
+    "ppo.tuner_clip": "ppo.epochs_max_clip_fraction",
+    "ppo.tuner_kl": "ppo.epochs_target_kl",
+    "ppo.value": "ppo.value_coef",
+    "ppo.warm_variance": "ppo.value_warmup_explained_variance",
+    "rewards.half_life": "rewards.half_life_s",
+    "sac.batch": "sac.batch_size",
+    "sac.buffer": "sac.buffer_size",
+    "sac.critic_norm": "sac.critic_layer_norm",
+    "sac.first_temperature": "sac.initial_temperature",
+    "sac.warmup": "sac.learning_starts",
+}
+"""Keys of version 0.1.0 that have a new name."""
+REPLACED = {
+    "ppo.schedule": 'schedules.ppo.learning_rate="linear to 0 over 1000000"',
+    "ppo.schedule_steps": 'schedules.ppo.learning_rate="linear to 0 over {value}"',
+    "ppo.schedule_end": 'schedules.ppo.learning_rate="linear to {value} over 1000000"',
+    "ppo.scheduled": 'schedules.ppo.learning_rate="linear to 0 over 1000000"',
+}
+"""Keys before 0.1.0 that `schedules` replaces, with the assignment to write."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings from one place: dotted keys and the words that name the place."""
+    """Settings from one source: values by dotted key, and the name of the source."""
 
     origin: str
     values: dict[str, Any]
@@ -30,12 +67,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Resolved:
-    """Settings, and where each value came from."""
+    """Validated settings and the origin of each value."""
 
     settings: Settings
     origins: dict[str, str]
     untuned: Settings | None = None
-    """The settings without the tuned plan, where there is one."""
+    """The settings without the tuned plan; None if there is no tuned plan."""
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Key, value and origin of every setting, in the order of the settings page."""
@@ -43,7 +80,7 @@ class Resolved:
 
 
 def flatten(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Walk the settings as (dotted key, value)."""
+    """Iterate over the settings as (dotted key, value)."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, BaseModel):
@@ -56,12 +93,12 @@ KEYS = tuple(key for key, _ in flatten(Settings()))
 
 
 def presets() -> list[str]:
-    """Names that `--preset` takes."""
+    """The names of all presets."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
 def preset_layer(name: str) -> Layer:
-    """Read a preset that ships with the package."""
+    """Read one of the presets of the package."""
     if name not in presets():
         raise ConfigError(
             f"There is no preset `{name}`.{did_you_mean(name, presets())}", f"use one of: {', '.join(presets())}"
@@ -70,27 +107,36 @@ def preset_layer(name: str) -> Layer:
 
 
 def preset_layers(names: Presets) -> list[Layer]:
-    """Read presets to be laid over each other: a name, several, or several with commas between them."""
+    """Read presets in order; `names` is one name, several names, or names separated by commas."""
     given = [names] if isinstance(names, str) else list(names or ())
     return [preset_layer(name.strip()) for words in given for name in words.split(",") if name.strip()]
 
 
 def file_layer(path: Path) -> Layer:
-    """Read a user's YAML file, or the config.yaml of a run."""
+    """Read a YAML file of settings. In the config.yaml of a run, keys of earlier versions are renamed."""
     if not path.is_file():
         raise ConfigError(f"There is no config file `{path}`.", "give an existing YAML file to --config")
-    return Layer(path.name, _read_yaml(path))
+    values = _read_yaml(path)
+    return Layer(path.name, _renamed(values) if (path.parent / "provenance.json").is_file() else values)
+
+
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the keys of earlier versions replaced by the new ones, in `schedules` too."""
+    new = {RENAMED.get(key, key): value for key, value in values.items()}
+    if isinstance(scheduled := new.get("schedules"), Mapping):
+        new["schedules"] = {RENAMED.get(key, key): value for key, value in scheduled.items()}
+    return new
 
 
 def flag_layer(assignments: Mapping[str, Any] | list[str], origin: str = "flag") -> Layer:
-    """Read `key=value` words, or a mapping of dotted (or `__`) keys."""
+    """Read `key=value` strings, or a mapping with dotted keys (`__` also separates the parts of a key)."""
     if isinstance(assignments, Mapping):
         return Layer(origin, _flatten_tree({key.replace("__", "."): value for key, value in assignments.items()}))
     values: dict[str, Any] = {}
     for word in assignments:
         key, equals, text = word.partition("=")
         if not equals:
-            raise ConfigError(f"`{word}` is not of the form key=value.", "for instance --set ppo.learning_rate=1e-3")
+            raise ConfigError(f"`{word}` is not of the form key=value.", "for example: --set ppo.learning_rate=1e-3")
         try:
             values.update(_flatten_tree({key.strip(): yaml.safe_load(text)}))
         except yaml.YAMLError as error:
@@ -99,12 +145,12 @@ def flag_layer(assignments: Mapping[str, Any] | list[str], origin: str = "flag")
 
 
 def resolve(*layers: Layer) -> Resolved:
-    """Lay the layers over the defaults, later ones on top, and check every key and value."""
+    """Merge the layers over the defaults, later layers override earlier ones, and validate every key and value."""
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
         for key, value in layer.values.items():
-            known = _known(key, layer.origin)
+            known = _known(key, value, layer.origin)
             origins[known] = layer.origin
             if known in OPEN_KEYS and key != known:
                 merged[known] = {**merged.get(known, {}), key[len(known) + 1 :]: value}
@@ -119,7 +165,7 @@ def resolve(*layers: Layer) -> Resolved:
 
 
 def dump(resolved: Resolved, env: str) -> str:
-    """Write config.yaml: every value, and its origin as a comment; it can be read back by `file_layer`."""
+    """Return the text of config.yaml: every value with its origin as a comment; `file_layer` reads it."""
     lines = [f"# slipstream train {env}"]
     section = ""
     for key, value, origin in resolved.rows():
@@ -141,7 +187,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        hint = "mend the file; it holds names and numbers"
+        hint = "fix the file; it may hold names, numbers and lists only"
         raise ConfigError(f"`{path}` is not valid YAML: {error}", hint) from error
     if tree is None:
         return {}
@@ -163,16 +209,38 @@ def _flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _known(key: str, origin: str) -> str:
+def _known(key: str, value: Any, origin: str) -> str:
+    """The setting that a key belongs to: the key itself, or the dictionary that holds it."""
+    _check_not_renamed(key, value, origin)
     if key in KEYS:
+        if key == "schedules" and isinstance(value, Mapping):
+            for name, text in value.items():
+                _check_not_renamed(f"schedules.{name}", text, origin)
         return key
     for open_key in OPEN_KEYS:
         if key.startswith(f"{open_key}."):
             return open_key
-    where = "" if origin == "flag" else f" ({origin})"
-    raise ConfigError(
-        f"Unknown setting `{key}`{where}.{did_you_mean(key, KEYS)}", "`slipstream train ENV --show` lists all settings"
-    )
+    where, hint = _where(origin), "`slipstream train ENV --show` lists all settings"
+    if (explained := explain(key)) is not None:
+        sentence, example = explained
+        raise ConfigError(f"Unknown setting `{key}`{where}. {sentence}", example or hint)
+    raise ConfigError(f"Unknown setting `{key}`{where}.{did_you_mean(key, KEYS)}", hint)
+
+
+def _check_not_renamed(key: str, value: Any, origin: str) -> None:
+    prefix = "schedules." if key.startswith("schedules.") else ""
+    old = key.removeprefix(prefix)
+    if old in RENAMED:
+        new = prefix + RENAMED[old]
+        assigned = f"{new}={value}" if not prefix else f'{new}="{value}"'
+        raise ConfigError(f"Setting `{key}`{_where(origin)} is now `{new}`.", f"write {assigned}")
+    if old in REPLACED:
+        assigned = REPLACED[old].format(value=value)
+        raise ConfigError(f"Setting `{key}`{_where(origin)} is now `schedules.ppo.learning_rate`.", f"write {assigned}")
+
+
+def _where(origin: str) -> str:
+    return "" if origin == "flag" else f" ({origin})"
 
 
 def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,8 +258,7 @@ def _config_error(error: ValidationError, origins: Mapping[str, str]) -> ConfigE
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     known = next((k for k in KEYS if f"{key}.".startswith(f"{k}.")), key)
-    origin = origins.get(known, "default")
-    where = "" if origin == "flag" else f" ({origin})"
+    where = _where(origins.get(known, "default"))
     return ConfigError(
         f"Setting `{known}`{where} cannot be {first['input']!r}: {first['msg'].lower()}.",
         "`slipstream train ENV --show` lists all settings with their values",

@@ -32,6 +32,9 @@ DEFAULTS = {
 }
 """Values for switches that are missing in the checkpoint of an older run: it was trained with these."""
 
+RENAMED = {"checkpointing": "activation_checkpointing"}
+"""Switches of version 0.1.0 that have a new name."""
+
 
 @dataclass(frozen=True)
 class Switch:
@@ -120,7 +123,7 @@ class Facts:
 def make_plan(requested: PlanSettings, facts: Facts, before: Mapping[str, Any] | None = None) -> Plan:
     """Decide every switch. `before` is the applied plan of a run that is resumed, which keeps it."""
     if before is not None:
-        kept = DEFAULTS | dict(before)
+        kept = DEFAULTS | {RENAMED.get(name, name): value for name, value in before.items()}
         if "cuda" in (kept["device"], kept["inference"]) and not facts.gpu:
             return _without_gpu(requested, facts, kept)
         return Plan(

@@ -1,4 +1,4 @@
-"""Test doubles that ship: envs with a known optimum, that break or that are slow on demand, and a checker of yours."""
+"""Environments for tests (with a known optimum, failing or slow on demand), and a checker for your own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Slowness = Literal["loop", "reset", "items", "leak", "sleep"]
 
 
 class ToyEnv(gymnasium.Env[Any, Any]):
-    """Match the cue: the observation names the action that pays 1; all others pay 0.
+    """Match the cue: the observation encodes the action with reward 1; all other actions have reward 0.
 
-    The optimum is a return of `length` per episode. `actions` is "discrete", "multi_discrete" (two parts, each pays
-    half), "binary" (one switch for each number of the observation; each that is as it says pays its share),
-    "continuous" (pays 1 - |action - cue|) or "masked" (only the cue and its neighbour are allowed, and the neighbour
-    pays -1). `truncates` ends episodes by truncation instead of termination.
+    The optimal return is `length`. `actions` is "discrete", "multi_discrete" (two parts with half of the reward each),
+    "binary" (one bit per observation; the reward is the share of matching bits), "continuous" (reward
+    1 - |action - cue|) or "masked" (only the cue and its neighbour are valid, and the neighbour has reward -1).
+    `truncates` ends episodes by truncation instead of termination.
     """
 
     def __init__(self, actions: str = "discrete", length: int = 10, options: int = 4, truncates: bool = False) -> None:
@@ -48,7 +48,7 @@ class ToyEnv(gymnasium.Env[Any, Any]):
         return self._next(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay for the match and draw the next cue."""
+        """Return the reward of the action and draw the next cue."""
         if self._kind == "continuous":
             reward = 1.0 - abs(float(action[0]) - float(self._cue))
         elif self._kind == "multi_discrete":
@@ -79,7 +79,7 @@ class ToyEnv(gymnasium.Env[Any, Any]):
 
 
 class BrokenEnv(ToyEnv):
-    """A ToyEnv that fails at its n-th step: raises, gives NaN, never returns, or takes its process down."""
+    """A ToyEnv that fails at its n-th step: raises, returns NaN, hangs, or kills its process."""
 
     def __init__(self, fault: Fault = "none", at: int = 20, length: int = 10) -> None:
         super().__init__(length=length)
@@ -92,7 +92,7 @@ class BrokenEnv(ToyEnv):
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step, and break when the time has come."""
+        """Step, and fail at the given step."""
         self._steps += 1
         obs, reward, terminated, truncated, info = super().step(action)
         if self._steps == self._at:
@@ -110,11 +110,11 @@ class BrokenEnv(ToyEnv):
 
 
 class SlowEnv(ToyEnv):
-    """A ToyEnv with one bottleneck, so that tools can be tried on it.
+    """A ToyEnv with one bottleneck, for tests of the diagnosis.
 
-    `fault` is "loop" (a Python loop of `size` turns in every step), "reset" (a sleep of `size` ms in every reset),
-    "items" (`size` numbers taken one by one out of a tensor in every step), "leak" (`size` bytes that every step keeps
-    for ever) or "sleep" (`size` ms in every step).
+    `fault` is "loop" (a Python loop of `size` iterations in every step), "reset" (a sleep of `size` ms in every reset),
+    "items" (`size` calls of `Tensor.item` in every step), "leak" (`size` bytes leaked in every step) or "sleep" (a
+    sleep of `size` ms in every step).
     """
 
     def __init__(self, fault: Slowness, size: int = 500, length: int = 10) -> None:
@@ -129,13 +129,13 @@ class SlowEnv(ToyEnv):
             self._tensor = torch.zeros(size)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, after a sleep if that is the fault."""
+        """Reset, with a sleep for the fault "reset"."""
         if self._fault == "reset":
             time.sleep(self._size / 1e3)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step, and waste time or memory."""
+        """Step, with the bottleneck."""
         nearest = 1e9
         for point in self._track:
             distance = (point - 100.0) * (point - 100.0)
@@ -151,5 +151,5 @@ class SlowEnv(ToyEnv):
 
 
 def check_env(env: gymnasium.Env[Any, Any], steps: int = 200, seed: int = 0) -> list[str]:
-    """Play random steps and list everything that would hurt training, with hints; an empty list is good news."""
+    """Take random steps and list all problems that would affect training, with hints; empty if there are none."""
     return [str(problem) for problem in check(env, steps, seed).problems]

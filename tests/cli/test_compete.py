@@ -1,4 +1,4 @@
-"""The verb compete: its object, its words, going on with `resume`, and what it refuses."""
+"""The verb `compete`: JSON keys, text, `resume`, and errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
 
 
 def facts(result: Result) -> dict[str, Any]:
-    """The object of a verb that went well."""
+    """The JSON object of a successful command."""
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return found
 
 
 def test_a_league_and_its_resumption(cli: Callable[..., Result]) -> None:
-    """`compete --json` has the keys of training and the ladder; `resume` knows a league; words show the ladder."""
+    """`compete --json` has the keys of training and the ladder; `resume` resumes a league and prints its ladder."""
     found = facts(cli("compete", "soccer", *SMALL, "--steps", 400, "--run", "l", "--json"))
     assert found["steps"] >= 400 and found["run"] == "l"
     assert {table["play"] for table in found["ladder"]["tables"]} == {"greedy", "sampled"}
@@ -38,24 +38,21 @@ def test_a_league_and_its_resumption(cli: Callable[..., Result]) -> None:
     again = cli("resume", "l", "--steps", 800)
     assert again.exit_code == 0, again.output
     assert "scripted:rule is fixed at 1500" in again.stdout and "main@0" in again.stdout
-    assert "go on: slipstream resume l --steps" in again.stdout
+    assert "slipstream resume l --steps" in again.stdout
 
 
 def test_a_copy_starts_a_league(cli: Callable[..., Result]) -> None:
-    """`--start` takes any trained agent, a copy of another league too."""
+    """`--start` takes any trained agent, including a frozen copy of another league."""
     facts(cli("compete", "soccer", *SMALL, "--steps", 200, "--run", "l", "--json"))
     found = facts(cli("compete", "soccer", *SMALL, "--steps", 200, "--run", "m", "--start", "run:l/pool@0", "--json"))
     assert found["steps"] >= 200
 
 
-def test_what_is_refused(cli: Callable[..., Result]) -> None:
-    """A fixed opponent, and a game of one side, with what to do instead; nothing is left behind."""
+def test_compete_errors(cli: Callable[..., Result]) -> None:
+    """A fixed opponent and a game with one side are errors; no files are written."""
     versus = cli("compete", "soccer", *SMALL, "--opponent", "random", "--run", "l")
     assert versus.exit_code == 2
-    assert versus.stderr == (
-        "error: A league chooses its own opponents: `opponent` = random has no place in it.\n"
-        "hint: let it be an anchor: --set 'league.anchors=[random]'\n"
-    )
+    assert "`opponent` = random" in versus.stderr and "--set 'league.anchors=[random]'" in versus.stderr
     alone = cli("compete", "kart", *SMALL, "--run", "l")
     assert alone.exit_code == 2 and "`kart` has one side and takes no opponent." in alone.stderr
     assert not Path("l").exists()

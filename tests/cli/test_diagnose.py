@@ -18,17 +18,17 @@ SMALL = ["--preset", "smoke", "--seconds", "0.5", "--test", "inference"]
 
 
 def test_an_env_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verdict in words or JSON on stdout, what is being done on stderr, and a page in this folder."""
+    """`diagnose` prints the verdict on stdout and its progress on stderr, and writes a page."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["diagnose", "soccer", *SMALL, "--json"], catch_exceptions=False)
     facts = json.loads(done.stdout)
     assert done.exit_code == 0 and facts["page"] == "diagnosis.html" and (tmp_path / "diagnosis.html").is_file()
     assert facts["name"] == "soccer" and facts["env"] is None and facts["inference"]["rows"] == 8
-    assert "training as it would run" in done.stderr
+    assert done.stderr
 
 
 def test_a_run_is_diagnosed(trained: Run, tmp_path: Path) -> None:
-    """A run's own settings and its past, with flags over them; `run:DIR` and `--run DIR` are the same."""
+    """`run:DIR` and `--run DIR` use the settings and metrics of a run, with flags on top."""
     page = str(tmp_path / "page.html")
     for words in ([f"run:{trained.path}"], ["--run", str(trained.path)]):
         more = ["--seconds", "0.5", "--test", "gpu", "--set", "plan.envs=8", "--out", page, "--json"]
@@ -39,19 +39,19 @@ def test_a_run_is_diagnosed(trained: Run, tmp_path: Path) -> None:
 
 
 def test_rules_are_listed() -> None:
-    """--rules needs no env; each rule says when it holds and what to do."""
+    """`--rules` needs no env and prints the condition and the advice of each rule."""
     done = CliRunner().invoke(main, ["diagnose", "--rules", "--json"])
     assert [rule["name"] for rule in json.loads(done.stdout)["rules"]] == [rule.name for rule in RULES]
     text = CliRunner().invoke(main, ["diagnose", "--rules"]).stdout
-    assert "slow-reset (reset-bound)\n  when `reset` takes 20% of all time\n  then load and build once" in text
+    assert "slow-reset (reset-bound)\n  when " in text and "\n  then " in text
 
 
-def test_what_cannot_be_diagnosed(trained: Run, quick: Callable[..., Run]) -> None:
-    """Nothing named, a run of another env, and an env that has no name are errors with a hint."""
+def test_diagnose_errors(trained: Run, quick: Callable[..., Run]) -> None:
+    """No env and no run, a run of another env, and an env without a name are errors with a hint."""
     nothing = CliRunner().invoke(main, ["diagnose"])
-    assert nothing.exit_code == 2 and "Diagnose what?\nhint: name an ENV, or a run by --run DIR" in nothing.stderr
+    assert nothing.exit_code == 2 and "--run DIR" in nothing.stderr
     other = CliRunner().invoke(main, ["diagnose", "kart", "--run", str(trained.path)])
-    assert other.exit_code == 2 and "is a run of `soccer`, not of `kart`" in other.stderr
+    assert other.exit_code == 2 and "`soccer`" in other.stderr and "`kart`" in other.stderr
     nameless = quick(lambda: ToyEnv(), steps=64)
     done = CliRunner().invoke(main, ["diagnose", f"run:{nameless.path}"])
-    assert done.exit_code == 2 and "hint: diagnose it there: slipstream.diagnose(" in done.stderr
+    assert done.exit_code == 2 and "slipstream.diagnose(" in done.stderr

@@ -11,8 +11,8 @@ from slipstream.api import Run
 from slipstream.cli import main
 
 
-def test_a_report_is_made(trained: Run) -> None:
-    """The page is written, and its place and sections are told, for people and for programs."""
+def test_a_report_is_written(trained: Run) -> None:
+    """`report` writes the page and prints its path and sections, as text or JSON."""
     place = Path(trained.path) / "report.html"
     done = CliRunner().invoke(main, ["report", str(trained.path)])
     assert done.exit_code == 0 and done.stdout.startswith(f"{place}: curves, ")
@@ -21,14 +21,14 @@ def test_a_report_is_made(trained: Run) -> None:
 
 
 def test_a_tournament_has_a_report(tmp_path: Path) -> None:
-    """A folder with a ladder and nothing else will do."""
+    """A folder that holds only a ladder has a report."""
     players = [{"agent": "a", "rating": 1500.0}, {"agent": "b", "rating": 1400.0}]
     (tmp_path / "ladder.json").write_text(json.dumps({"tables": [{"players": players}]}))
     facts = json.loads(CliRunner().invoke(main, ["report", str(tmp_path), "--json"]).stdout)
     assert facts["sections"] == ["Ladder"] and (tmp_path / "report.html").is_file()
 
 
-def test_no_run_no_report(tmp_path: Path) -> None:
-    """A folder that holds no run is an error that says so."""
+def test_a_report_needs_a_run(tmp_path: Path) -> None:
+    """A folder without a run is an error with exit code 5."""
     done = CliRunner().invoke(main, ["report", str(tmp_path / "none")])
-    assert done.exit_code == 5 and "No run at" in done.stderr
+    assert done.exit_code == 5 and str(tmp_path / "none") in done.stderr

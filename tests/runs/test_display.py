@@ -1,4 +1,4 @@
-"""What a person sees while training."""
+"""The progress display of training."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_human_count(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), TIMES.items())
 def test_human_time(seconds: float | None, text: str) -> None:
-    """Times read as a clock; unknown or impossible ones as a dash or zero, never as a negative."""
+    """Times have the format of a clock; unknown times are a dash and negative times zero."""
     assert human_time(seconds) == text
 
 
 def test_plain_line() -> None:
-    """A pipe gets one line with what matters most."""
+    """A pipe gets one line with the main values."""
     assert plain_line(VIEW) == (
         "steps 1.23M/10M | 240k/s | eta 0:40 | return 3.21 [2.91, 3.52] | win 62% vs scripted:rule"
         " | kl 0.00412 | entropy 1.02 | ev 0.81 | saved 1.2M"
@@ -82,7 +82,7 @@ def test_plain_line() -> None:
 
 
 def test_plain_rows_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal there is a first and a last row, and one every five seconds between; messages always."""
+    """Without a terminal the first and the last line and one every five seconds are printed, and all messages."""
     clock = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     stream = io.StringIO()
@@ -102,7 +102,7 @@ def test_plain_rows_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_closed_stream_does_not_matter() -> None:
-    """A stream that goes away never ends the run."""
+    """A closed stream does not end the run."""
     stream = io.StringIO()
     display = Display("train", stream=stream)
     stream.close()
@@ -112,7 +112,7 @@ def test_closed_stream_does_not_matter() -> None:
 
 
 def test_wrong_view_does_not_matter() -> None:
-    """A view that cannot be drawn is said, and nothing is raised."""
+    """An error in drawing is shown and not raised."""
     stream = io.StringIO()
     with Display("train", stream=stream) as display:
         display.show({"steps": "many"})
@@ -143,14 +143,14 @@ def test_panel_fits_and_tells() -> None:
 
 @pytest.mark.parametrize("key", sorted(VIEW))
 def test_any_value_may_be_missing(key: str) -> None:
-    """Every value may be absent or None, in the panel and in the line."""
+    """Every value may be missing or None, in the panel and in the line."""
     for view in ({k: v for k, v in VIEW.items() if k != key}, {**VIEW, key: None}):
         assert {len(line) for line in rendered(view)} == {80}
         assert plain_line(view)
 
 
 def test_odd_values_do_not_break_the_panel() -> None:
-    """Long names, NaN, huge numbers and a narrow terminal keep the frame whole."""
+    """Long names, NaN, huge numbers and a narrow terminal do not break the frame."""
     odd = {**VIEW, "opponent": "run:" + "x" * 90, "kl": float("nan"), "losses": {"v" * 40: 1e30}, "mean_return": -1e9}
     odd |= {"run": "r" * 200, "steps": 2**40, "total_steps": 10, "eta_s": float("inf"), "message": "m" * 300}
     for width in (80, 60, 200):
@@ -159,7 +159,7 @@ def test_odd_values_do_not_break_the_panel() -> None:
 
 
 def test_show_is_cheap() -> None:
-    """Showing stores a reference and nothing else."""
+    """`show` only stores a reference."""
     display = Display("train", stream=io.StringIO())
     display.show(VIEW)
     began = time.perf_counter()
@@ -193,7 +193,7 @@ finally:
 
 
 def in_terminal(script: str, arg: str, keys: bytes) -> tuple[str, int]:
-    """Run a script in a pseudo-terminal, type the keys, return all that it drew and its exit status."""
+    """Run a script in a pseudo-terminal, type the keys, and return its output and exit status."""
     import pty
 
     pid, fd = pty.fork()
@@ -226,7 +226,7 @@ def in_terminal(script: str, arg: str, keys: bytes) -> tuple[str, int]:
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(("how", "status"), [("normal", 0), ("raise", 1)])
 def test_live_in_a_terminal(how: str, status: int) -> None:
-    """In a terminal the panel is drawn, keys arrive unechoed, and the terminal is given back, even after an error."""
+    """In a terminal the panel is drawn, keys are not echoed, and the terminal is restored, even after an error."""
     drawn, code = in_terminal(LIVE, how, b"xpcq")
     assert code == status, drawn
     assert "KEYS pcq RESTORED True" in drawn
@@ -251,7 +251,7 @@ print("RESTORED", termios.tcgetattr(0) == before, flush=True)
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_forgotten_display_restores_the_terminal() -> None:
-    """A process that exits without stopping the display still gives the terminal back."""
+    """A process that exits without stopping the display restores the terminal."""
     drawn, code = in_terminal(FORGOTTEN, "", b"")
     assert code == 0 and "RESTORED True" in drawn, drawn
 

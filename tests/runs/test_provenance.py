@@ -1,4 +1,4 @@
-"""What made this run: code, machine, versions, command."""
+"""Provenance: code, machine, versions, command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_collect_is_json() -> None:
 
 
 def test_collect_imports_nothing_heavy() -> None:
-    """Versions are looked up, not imported."""
+    """Versions are found without importing the packages."""
     script = (
         "import sys; from slipstream.runs import provenance; provenance.collect([])\n"
         "print([n for n in ('torch', 'numba', 'gymnasium') if n in sys.modules])"
@@ -31,7 +31,7 @@ def test_collect_imports_nothing_heavy() -> None:
 
 
 def test_git_only_of_our_own_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit is told for a source checkout, and not for a package installed inside another repository."""
+    """The commit is known for a source checkout, but not for a package installed inside another repository."""
     package = tmp_path / "src" / "slipstream"
     package.mkdir(parents=True)
     assert provenance.git_state(package) is None

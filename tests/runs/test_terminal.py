@@ -1,4 +1,4 @@
-"""A terminal as a screen: keys are read, frames become text."""
+"""The terminal: parsing of keys, and frames as text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from slipstream.runs.terminal import half_blocks, read_keys
 
 
 def test_keys_of_a_terminal() -> None:
-    """Arrows in both of their spellings, letters, space and digits, several at once; what is unknown is dropped."""
+    """Arrow keys in both encodings, letters, space and digits are parsed; unknown sequences are dropped."""
     assert read_keys("\x1b[A\x1bOD w1Q") == ["up", "left", "space", "up", "1", "q"]
     assert read_keys("\x1b[Zx") == ["x"]
 
 
 def test_frames_as_text() -> None:
-    """Each character is two pixels; the picture keeps its shape and fits."""
+    """Each character shows two pixels; the frame keeps its aspect ratio and fits."""
     frame = np.zeros((4, 4, 3), np.uint8)
     frame[0] = (255, 0, 0)
     frame[3] = (0, 0, 255)

@@ -1,4 +1,4 @@
-"""The train stage around the loop: what a run directory gets, keys, and what resume refuses."""
+"""The train stage: files of a run directory, keys of the display, and errors of resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slipstream.training.runner import _handle_keys
 
 
 class Keys:
-    """A display that is told which keys were pressed."""
+    """A display with given key presses."""
 
     def __init__(self, *keys: str | None) -> None:
         self.keys, self.said = list(keys), list[str]()
@@ -36,7 +36,7 @@ class Keys:
         return self.keys.pop(0) if self.keys else None
 
     def message(self, text: str) -> None:
-        """Keep what is said."""
+        """Store a message."""
         self.said.append(text)
 
 
@@ -46,7 +46,7 @@ class Keys:
      (["p", "q"], "quit", False)],
 )  # fmt: skip
 def test_keys(keys: list[str | None], stop: str, save: bool) -> None:
-    """c saves, q saves and ends, p waits for p or q, and others do nothing."""
+    """c saves, q saves and quits, p pauses until p or q, and other keys do nothing."""
     wishes, display = StopRequest(), Keys(*keys)
     _handle_keys(display, wishes)  # type: ignore[arg-type]
     assert (wishes.stop, wishes.save) == (stop, save)
@@ -55,7 +55,7 @@ def test_keys(keys: list[str | None], stop: str, save: bool) -> None:
 
 
 def test_training_works_in_a_thread(quick: Callable[..., Run]) -> None:
-    """Where signals cannot be heard, training runs without them."""
+    """Outside the main thread, training runs without signal handlers."""
     found: list[Run] = []
     thread = threading.Thread(target=lambda: found.append(quick(lambda: ToyEnv(), steps=64)))
     thread.start()
@@ -73,7 +73,7 @@ def test_the_best_is_by_evaluation(trained: Run) -> None:
 
 
 def test_a_run_knows_its_settings_and_env(trained: Run) -> None:
-    """config.yaml reads back to the very settings, and names the env."""
+    """config.yaml reads back to the same settings, and provenance.json names the env."""
     settings, env = read_config(RunDir.open(trained.path))
     assert env == "soccer"
     assert settings == configure("soccer", preset="smoke", flags={"every.profile": 512}).settings
@@ -82,26 +82,23 @@ def test_a_run_knows_its_settings_and_env(trained: Run) -> None:
 
 
 def test_configs_that_were_tampered_with(tmp_path: Path) -> None:
-    """A missing config.yaml, or a run that does not name its env, is refused with what to do; the exit code is 5."""
+    """A run without config.yaml or without the name of its env is an error with exit code 5."""
     run = RunDir.create(tmp_path / "r")
     run.checkpoints.mkdir()
     with pytest.raises(CheckpointError) as caught:
         read_config(run)
-    assert str(caught.value) == (f"{run.path} has no config.yaml.\nhint: it is not a run, or was cut off as it began")
+    assert f"{run.path} has no config.yaml" in caught.value.message and caught.value.hint
     run.config.write_text("seed: 1\n")
     for text in (None, "no JSON", "[]", "{}"):
         if text is not None:
             run.provenance.write_text(text)
         with pytest.raises(CheckpointError) as caught:
             read_config(run)
-        assert str(caught.value) == (
-            f"{run.provenance} does not name the environment of this run.\n"
-            'hint: it must hold "env": "NAME"; put it back'
-        )
+        assert str(run.provenance) in caught.value.message and '"env": "NAME"' in caught.value.hint
 
 
 def test_a_run_of_a_python_env_needs_it_again(quick: Callable[..., Run]) -> None:
-    """The hint is the very call that resumes it, and that call works."""
+    """The hint is the call that resumes the run, and this call works."""
     run = quick(lambda: ToyEnv(), steps=128)
     with pytest.raises(ConfigError) as caught:
         resume(run.path, steps=256)
@@ -110,37 +107,37 @@ def test_a_run_of_a_python_env_needs_it_again(quick: Callable[..., Run]) -> None
     assert resume(run.path, steps=256, env=lambda: ToyEnv()).facts["steps"] == 256
 
 
-def test_an_env_that_cannot_be_put_back_says_so(quick: Callable[..., Run], capsys: pytest.CaptureFixture[str]) -> None:
-    """A Gymnasium env starts new episodes on resume, and that is said, not hidden."""
+def test_an_env_that_cannot_be_restored_starts_new_episodes(
+    quick: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Gymnasium env starts new episodes on resume, with a notice."""
     run = quick("gymnasium:CartPole-v1", steps=128)
     resume(run.path, steps=192)
     assert "Environment state of `gymnasium:CartPole-v1` cannot be restored" in capsys.readouterr().err
 
 
 def test_an_env_must_be_a_name_or_a_function(quick: Callable[..., Run]) -> None:
-    """An env object itself is refused, with what to write instead."""
+    """An env object is an error whose hint shows the function to write."""
     env: Any = ToyEnv()
     with pytest.raises(ConfigError) as caught:
         quick(env)
-    assert str(caught.value) == (
-        "An environment is a name or a function that makes it, not a ToyEnv.\nhint: write ss.train(lambda: MyEnv())"
-    )
+    assert "ToyEnv" in caught.value.message and "ss.train(lambda: MyEnv())" in caught.value.hint
 
 
 def test_users_own_reward_terms(quick: Callable[..., Run]) -> None:
-    """A plain Python function of one env's state is compiled with the rest, weighted and logged by name."""
+    """A Python function of the state of one env is compiled, weighted and logged by name."""
 
     run = quick("soccer", steps=128, terms={"still": still}, rewards__weights={"still": 2.0})
     assert run.metrics()[-1]["reward/still"] == pytest.approx(2.0, rel=1e-3)
 
 
 def still(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
-    """A reward term of the user's."""
+    """A user-defined reward term."""
     return 1.0
 
 
 def test_a_run_needs_its_own_terms_again(quick: Callable[..., Run]) -> None:
-    """A run with a user's reward term refuses to go on without it, and goes on with it."""
+    """A run with a user-defined reward term resumes only with that term."""
     run = quick("soccer", steps=128, terms={"still": still})
     with pytest.raises(ConfigError) as caught:
         resume(run.path, steps=256)
@@ -150,16 +147,16 @@ def test_a_run_needs_its_own_terms_again(quick: Callable[..., Run]) -> None:
 
 
 def test_a_new_total_is_remembered(quick: Callable[..., Run]) -> None:
-    """`resume --steps` writes its total into config.yaml, so that the next resume knows it."""
+    """`resume --steps` writes the new total into config.yaml for the next resume."""
     run = quick(lambda: ToyEnv(), steps=64)
     resume(run.path, steps=128, env=lambda: ToyEnv())
     assert read_config(RunDir.open(run.path))[0].steps == 128
-    with pytest.raises(ConfigError, match="is finished: it has 128 steps"):
+    with pytest.raises(ConfigError, match="128 steps"):
         resume(run.path, env=lambda: ToyEnv())
 
 
 def test_a_trained_agent_brings_its_own_interface(quick: Callable[..., Run]) -> None:
-    """An agent trained with other actions is evaluated with them, without saying so again; a flag still wins."""
+    """An agent trained with another action space is evaluated with it; a flag overrides it."""
     run = quick("soccer", steps=128, env__actions="continuous")
     resolved = configure("soccer", agent=f"run:{run.path}")
     assert resolved.settings.env.actions == "continuous"
@@ -171,7 +168,7 @@ def test_a_trained_agent_brings_its_own_interface(quick: Callable[..., Run]) -> 
 def test_compiling_is_announced(
     monkeypatch: pytest.MonkeyPatch, quick: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first run of a version says why nothing seems to happen; later ones do not."""
+    """The first run of a version announces compilation; later runs do not."""
     monkeypatch.setattr(numba_compile, "COLD", True)
     quick(steps=64)
     assert "Compiling the kernels, once for this version" in capsys.readouterr().err
@@ -181,7 +178,7 @@ def test_compiling_is_announced(
 
 
 def test_what_breaks_an_update_is_not_saved(quick: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends in the midst of an update keeps its last whole checkpoint, and goes on from there exactly."""
+    """A run that fails during an update keeps its last checkpoint and resumes from it exactly."""
     whole = quick(name="whole", steps=512, every__checkpoint=256)
     update, calls = PPO.update, []
 
@@ -211,7 +208,7 @@ class Steps(ToyEnv):
     seen: ClassVar[list[str]] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As long as its task says."""
+        """Set the length of the episode by the task."""
         task = (options or {}).get("task", "none")
         Steps.seen.append(task)
         found = super().reset(seed=seed)
@@ -220,7 +217,7 @@ class Steps(ToyEnv):
 
 
 def test_a_curriculum_over_the_tasks_of_a_gymnasium_env(quick: Callable[..., Run]) -> None:
-    """An env says which tasks it has; the curriculum chooses, and evaluation plays the target alone."""
+    """The curriculum chooses among the tasks of an env, and evaluation uses the target tasks."""
     Steps.seen.clear()
     settings = {"curriculum__kind": "uniform", "every__evaluate": 400, "evaluation__games": 6, "steps": 800}
     run = quick(lambda: Steps(), plan__collector="local", **settings)
@@ -232,7 +229,7 @@ def test_a_curriculum_over_the_tasks_of_a_gymnasium_env(quick: Callable[..., Run
 
 
 def test_a_curriculum_of_karts_resumes_exactly(quick: Callable[..., Run]) -> None:
-    """Levels of difficulty are drawn, judged and resumed."""
+    """Levels of difficulty are sampled, evaluated and resumed."""
     wanted = {
         "curriculum__kind": "learnability", "env__match_seconds": 4.0, "every__log": 64, "every__checkpoint": 10**9
     }  # fmt: skip
@@ -248,7 +245,7 @@ def test_a_curriculum_of_karts_resumes_exactly(quick: Callable[..., Run]) -> Non
 
 
 def test_replays_are_kept_at_an_interval(quick: Callable[..., Run]) -> None:
-    """Games of the policy as it was are there to look at, and play again bit for bit."""
+    """Replays of evaluation games are written and can be played again bit for bit."""
     run = quick("soccer", steps=600, every__replay=256, env__match_seconds=2.0)
     kept = sorted((Path(run.path) / "replays").glob("*.replay"))
     assert {path.name.partition("-")[2].partition("-")[0] for path in kept} >= {"best", "worst"}

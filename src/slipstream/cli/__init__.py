@@ -1,39 +1,17 @@
-"""The command line: one subcommand per verb; reads argv, prints results, owns exit codes."""
+"""The command line: one subcommand per verb."""
 
-from slipstream.cli import (
-    bench,
-    check_env,
-    clone,
-    compete,
-    convert,
-    demos,
-    diagnose,
-    import_export,
-    record,
-    replay,
-    report,
-    rewards,
-    tournament,
-    train,
-    tune,
-)
+from slipstream.cli import convert, demos, import_export, info, performance, play, record, rewards, train
 from slipstream.cli.app import main
 
 __all__ = [
-    "bench",
-    "check_env",
-    "clone",
-    "compete",
     "convert",
     "demos",
-    "diagnose",
     "import_export",
+    "info",
     "main",
+    "performance",
+    "play",
     "record",
-    "replay",
-    "report",
     "rewards",
-    "tournament",
     "train",
-    "tune",
 ]

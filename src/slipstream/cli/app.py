@@ -1,10 +1,14 @@
-"""What the verbs share: the group with its exit codes, common flags, settings, printing and a progress bar."""
+"""The command group, its exit codes, and what the verbs share: common options, printing, a progress bar.
+
+Options are named like the keyword arguments of the Python function that a verb calls: `given` drops those that are not
+set and passes the rest on.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,101 +19,127 @@ from slipstream.errors import SlipstreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
-    "run", "record", "demos", "clone", "train", "compete", "resume", "evaluate", "tournament", "watch", "replay",
-    "rewards", "report", "diagnose", "tune", "bench", "envs", "check-env", "agents", "convert", "doctor",
-)  # fmt: skip
+    "run",
+    "record",
+    "demos",
+    "clone",
+    "train",
+    "compete",
+    "resume",
+    "evaluate",
+    "tournament",
+    "watch",
+    "replay",
+    "rewards",
+    "report",
+    "diagnose",
+    "tune",
+    "bench",
+    "envs",
+    "check-env",
+    "agents",
+    "convert",
+    "doctor",
+)
 
 
 class Verbs(click.Group):
-    """Turns our errors into messages and exit codes; keeps the verbs in the order of the story."""
+    """A group that prints Slipstream's errors, exits with their codes, and lists the verbs in a fixed order."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order of the story, any others behind them."""
+        """The verbs in the order of a project, others after them."""
         return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; an error of ours ends with its own exit code."""
+        """Run a verb; a Slipstream error ends the process with its exit code."""
         try:
             return super().invoke(ctx)
         except SlipstreamError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.code)
         except KeyboardInterrupt:
-            click.echo("stopped at once; the last checkpoint stands", err=True)
+            click.echo("stopped without saving; the last checkpoint is kept", err=True)
             ctx.exit(130)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(version)s")
 def main() -> None:
-    """Train game-playing agents: follow a demonstrator closely, then overtake it.
+    """Train game-playing agents, from demonstrations to self-play.
 
     ENV is `soccer`, `soccer:2v2`, `gymnasium:CartPole-v1`, ...
     AGENT is `random`, `scripted:NAME`, `run:DIR`, `run:DIR@best` or `run:DIR@STEPS`.
     """
 
 
-preset_option = click.option(
-    "--preset", multiple=True, metavar="NAME", help="Settings that ship with slipstream, e.g. smoke; may be repeated."
+def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, listed in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line of stdout.")
+shared = _all(
+    click.option(
+        "--import", "modules", multiple=True, metavar="MODULE", help="Import a Python module first; may be repeated."
+    ),
+    json_option,
 )
+"""The options of every verb."""
+preset_option = click.option(
+    "--preset", multiple=True, metavar="NAME", help="A preset of settings, for example smoke; may be repeated."
+)
+config_option = click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
+set_option = click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one setting; may be repeated."
+)
+env_set_option = click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one env setting; may be repeated."
+)
+seed_option = click.option("--seed", type=int, help="The random seed.")
+run_option = click.option("--run", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME].")
+no_tuned_option = click.option(
+    "--no-tuned", "tuned", flag_value=False, type=bool, default=True, help="Ignore the plan that `tune` saved."
+)
+start_option = click.option(
+    "--start", metavar="AGENT", help="Start from the policy of run:DIR, with a KL penalty that keeps it close."
+)
+sampled_option = click.option("--sampled", is_flag=True, help="Sample actions instead of taking the most likely one.")
+settable = _all(
+    seed_option,
+    click.option("--opponent", metavar="AGENT", help="The opponent [self-play]."),
+    preset_option,
+    config_option,
+    set_option,
+)
+"""The options that change settings."""
+configurable = _all(
+    click.option("--steps", type=int, help="Total number of steps."),
+    click.option("--minutes", type=float, help="Stop after this time instead."),
+    run_option,
+    settable,
+    no_tuned_option,
+)
+"""The options of a training run."""
 
 
-def shared(function: F) -> F:
-    """The flags that every verb has."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
-    words = "Import a module of yours first."
-    modules = click.option("--import", "modules", multiple=True, metavar="MODULE", help=words)
-    return modules(as_json(function))
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set, as keyword arguments."""
+    return {name: value for name, value in flags.items() if value is not None}
 
 
-def configurable(function: F) -> F:
-    """The flags of a run: how long, where, and what sets settings."""
-    for option in reversed(
-        (
-            click.option("--steps", type=int, help="Steps in all."),
-            click.option("--minutes", type=float, help="Stop after this much time instead."),
-            click.option("--run", "place", type=click.Path(path_type=Path), help="The run directory [runs/ENV-TIME]."),
-            settable,
-            click.option("--no-tuned", is_flag=True, help="Ignore the plan that `tune` found on this machine."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def settable(function: F) -> F:
-    """The flags that set settings."""
-    for option in reversed(
-        (
-            click.option("--seed", type=int, help="Everything random follows from it."),
-            click.option("--opponent", metavar="AGENT", help="Who plays the other side [self-play]."),
-            preset_option,
-            click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings."),
-            click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def resolve_settings(env: str, modules: tuple[str, ...], flags: dict[str, Any]) -> Any:
-    """The environment and the settings that the flags ask for."""
-    from slipstream.api import configure
-    from slipstream.config import flag_layer
-    from slipstream.envs.registry import import_modules
-    from slipstream.training.build import choose_env
-
-    import_modules(modules)
-    words = flag_layer(list(flags.pop("words", ()))).values
-    preset, config, agent = flags.pop("preset", None), flags.pop("config", None), flags.pop("agent", "")
-    tuned = not flags.pop("no_tuned", False)
-    chosen = words | {key: value for key, value in flags.items() if value is not None}
-    resolved = configure(env, preset=preset, config=config, agent=agent, flags=chosen, tuned=tuned)
-    return choose_env(env, resolved.settings, modules=modules), resolved
+def notice(line: str) -> None:
+    """Print a line on stderr."""
+    click.echo(line, err=True)
 
 
 def print_result(facts: dict[str, Any], as_json: bool, text: str) -> None:
-    """Results for a person, or one JSON object for a script."""
+    """Print the text, or with --json the facts as one JSON object."""
     if as_json:
         from slipstream.runs import layout
 
@@ -118,27 +148,17 @@ def print_result(facts: dict[str, Any], as_json: bool, text: str) -> None:
         click.echo(text)
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON and people see it."""
-    return list(value) if isinstance(value, tuple) else value
-
-
-def text(value: Any) -> str:
-    """A value in words."""
-    return "unset" if value is None else str(plain(value))
-
-
 def exit_with(facts: dict[str, Any]) -> None:
-    """A run that was stopped from outside ends with the code that says so."""
+    """Exit with the code of the signal that stopped a run, if one did."""
     from slipstream.runs.signals import STOPPED
 
     if facts.get("stopped") in STOPPED:
-        click.echo(f"stopped by {facts['stopped']} after saving", err=True)
+        notice(f"stopped by {facts['stopped']} after saving")
         sys.exit(STOPPED[facts["stopped"]])
 
 
 class Bar:
-    """A progress bar on stderr, where that is a terminal."""
+    """A progress bar on stderr if stderr is a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -153,7 +173,7 @@ class Bar:
             self._bar.stop()
 
     def show(self, done: int, total: int) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if not sys.stderr.isatty():
             return
         if self._bar is None:

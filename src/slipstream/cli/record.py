@@ -1,4 +1,4 @@
-"""The verb of recording: an agent's games, or your own, as demonstrations."""
+"""The verb `record`: demonstrations from the games of an agent or a person."""
 
 from __future__ import annotations
 
@@ -7,55 +7,47 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, exit_with, main, print_result, resolve_settings, shared
-from slipstream.errors import ConfigError
+from slipstream.cli.app import (
+    Bar,
+    env_set_option,
+    exit_with,
+    given,
+    main,
+    notice,
+    print_result,
+    sampled_option,
+    shared,
+)
 
 
 @main.command()
 @click.argument("agent")
-@click.option("--env", required=True, help="Where it plays.")
-@click.option("--episodes", type=int, required=True, help="Games to play; every recorded agent of one is an episode.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The demos folder; new ones are added.")
-@click.option("--workers", type=int, help="Processes that play [one per usable core].")
-@click.option("--opponent", metavar="AGENT", help="Who plays the other side, unrecorded [AGENT itself, recorded].")
-@click.option("--expert", metavar="AGENT", help="Write what this agent would have done where AGENT played.")
-@click.option("--seed", type=int, help="Everything random follows from it [the lowest that DIR has not seen].")
-@click.option("--sampled", is_flag=True, help="Draw actions instead of taking the likeliest.")
-@click.option("--fps", type=float, help="Steps per second when you play [the game's own pace].")
-@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of the env.")
+@click.option("--env", required=True, help="The environment.")
+@click.option(
+    "--episodes", type=int, required=True, help="Number of games; each recorded agent of a game is an episode."
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The demos folder; new demos are added.")
+@click.option("--workers", type=int, help="Worker processes [one per usable core].")
+@click.option("--opponent", metavar="AGENT", help="The opponent, which is not recorded [AGENT itself, recorded].")
+@click.option("--expert", metavar="AGENT", help="Record the actions of this agent in the states that AGENT visits.")
+@click.option("--seed", type=int, help="The random seed [the lowest one that the folder does not hold].")
+@sampled_option
+@click.option("--fps", type=float, help="Steps per second of a human player [the game's own].")
+@env_set_option
 @shared
-def record(
-    agent: str, env: str, episodes: int, out: Path, workers: int | None, opponent: str | None, expert: str | None,
-    seed: int | None, sampled: bool, fps: float | None, words: tuple[str, ...], as_json: bool,
-    modules: tuple[str, ...],
-) -> None:  # fmt: skip
-    """Record the games of AGENT as demonstrations; AGENT `human` is you, at the keyboard."""
-    from slipstream.stages.record import record as do
+def record(agent: str, env: str, episodes: int, out: Path, as_json: bool, **flags: Any) -> None:
+    """Record games of AGENT as demonstrations; AGENT `human` is played by keyboard."""
+    from slipstream import api
 
-    human = agent == "human"
-    if fps is not None and not human:
-        raise ConfigError("--fps is the pace of a person's game.", "leave it out, or record human")
-    choice, resolved = resolve_settings(env, modules, {"words": words, "agent": agent})
-    plan = resolved.settings.plan
-    envs = plan.envs if resolved.origins.get("plan.envs") == "flag" else None
-    common: dict[str, Any] = {"opponent": opponent, "expert": expert, "seed": seed, "sampled": sampled}
-    if human:
-        from slipstream.stages.human_player import HumanAgent
-
-        with HumanAgent(choice, fps) as player:
-            common |= {"player": player.sit, "stop_request": player.wishes}
-            facts = do(player.choice, agent, episodes, out, **common)
-    else:
-        common |= {"workers": workers, "envs": envs, "deadline_s": plan.deadline_s}
-        with Bar("games") as bar:
-            facts = do(choice, agent, episodes, out, on_progress=bar.show, **common)
+    with Bar("games") as bar:
+        facts = api.record(agent, env, episodes, out, on_progress=bar.show, **given(flags))
     for fault in facts["faults"]:
-        click.echo(fault, err=True)
-    print_result(facts, as_json, _recorded(facts))
+        notice(fault)
+    print_result(facts, as_json, _record_text(facts))
     exit_with(facts)
 
 
-def _recorded(facts: dict[str, Any]) -> str:
+def _record_text(facts: dict[str, Any]) -> str:
     count, rate = facts["workers"], facts["steps_per_second"]
     lines = [
         f"{facts['games']:,} games, {facts['episodes']:,} episodes, {facts['steps']:,} steps in "
@@ -70,5 +62,5 @@ def _recorded(facts: dict[str, Any]) -> str:
         lines[-1] += f"; won {facts['win_rate']:.1%} [{low:.1%}, {high:.1%}] against {facts['opponent']}"
     lines.append("time: " + ", ".join(f"{name} {share:.0%}" for name, share in facts["time"].items()))
     if facts["dropped"]:
-        lines.append(f"left out: {facts['dropped']:,} episodes with numbers that are not finite")
+        lines.append(f"dropped: {facts['dropped']:,} episodes with NaN or infinite values")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""What a person sees while training.
+"""The progress display of training, on stderr.
 
-A panel that is redrawn in place on a terminal, one line now and then anywhere else. `show` only stores the view; a
-thread draws it at most four times a second, and only when it changed. It goes to stderr; stdout is for data.
+On a terminal it is a panel that is redrawn in place; elsewhere it prints a line every few seconds. `show` only stores
+the view; a thread draws it at most four times per second if it changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def human_count(value: float) -> str:
 
 
 def human_time(seconds: float | None) -> str:
-    """3725 -> 1:02:05; a time that is not known is `-`."""
+    """3725 -> 1:02:05; an unknown time is `-`."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     minutes, second = divmod(max(round(seconds), 0), 60)
@@ -64,7 +64,7 @@ def human_time(seconds: float | None) -> str:
 
 
 def plain_line(view: View) -> str:
-    """The view in one line, for logs and pipes."""
+    """The view as one line, for logs and pipes."""
     parts = [
         _steps(view),
         _part(view, "steps_per_second", lambda v: f"{human_count(v)}/s"),
@@ -121,8 +121,8 @@ def _with_interval(view: View, key: str, text: Callable[[float], str]) -> str:
     return f"{text(view[key])} [{text(low).removesuffix('%')}, {text(high).removesuffix('%')}]"
 
 
-def _give_or_take(view: View, key: str, sign: str) -> str:
-    """A mean with half its interval, which is even on both sides."""
+def _plus_minus(view: View, key: str, sign: str) -> str:
+    """A mean with half the width of its symmetric interval."""
     low, high = view.get(f"{key}_low"), view.get(f"{key}_high")
     half = "" if low is None or high is None else f" {sign}{_number((high - low) / 2)}"
     return _number(view[key]) + half
@@ -133,7 +133,7 @@ Row = tuple[str, str]
 
 def _progress_rows(view: View, sign: str) -> list[Row]:
     rows = [
-        ("return", _part(view, "mean_return", lambda v: _give_or_take(view, "mean_return", sign))),
+        ("return", _part(view, "mean_return", lambda v: _plus_minus(view, "mean_return", sign))),
         ("length", _part(view, "mean_length", _number)),
         ("win rate", _part(view, "win_rate", lambda v: _with_interval(view, "win_rate", _percent))),
         ("against", _part(view, "opponent", str)),
@@ -168,16 +168,16 @@ def _footer(view: View) -> str:
 
 
 def _bar(text: Text, view: View, unicode: bool) -> None:
-    """The head of the panel: how far, how fast, how long."""
+    """The header of the panel: steps, speed and time."""
     total = view.get("total_steps")
     share = min((view.get("steps") or 0) / total, 1.0) if total else 0.0
     head = f"{_steps(view):<24}"
     text.append(head, "bold")
     if total:
-        room = INNER - len(head) - 5
-        done = round(room * share)
+        width = INNER - len(head) - 5
+        done = round(width * share)
         text.append(("━" if unicode else "#") * done, "cyan")
-        text.append(("─" if unicode else "-") * (room - done), "dim")
+        text.append(("─" if unicode else "-") * (width - done), "dim")
         text.append(f"{share:5.0%}")
     text.append("\n")
     clocks = [
@@ -189,7 +189,7 @@ def _bar(text: Text, view: View, unicode: bool) -> None:
 
 
 def _columns(text: Text, view: View, unicode: bool) -> None:
-    """Three lists side by side, set by hand: a table would be measured anew at every refresh."""
+    """Three columns of text; a rich table would be measured again at every refresh."""
     sign, block = ("±", "█") if unicode else ("+-", "#")
     columns = (_progress_rows(view, sign), _split_rows(view, block), _loss_rows(view))
     if not any(columns):
@@ -231,7 +231,7 @@ def panel(title: str, view: View, unicode: bool = True) -> Panel:
 
 
 def _safely(draw: Callable[[], T]) -> T | str:
-    """What `draw` makes; a value that it cannot draw is our bug, and not worth a run."""
+    """The result of `draw`; an error in drawing must not end the run."""
     try:
         return draw()
     except Exception as error:
@@ -239,7 +239,7 @@ def _safely(draw: Callable[[], T]) -> T | str:
 
 
 class Display:
-    """A panel on a terminal, plain lines elsewhere; nothing it does can end the run."""
+    """A panel on a terminal, plain lines elsewhere; its errors do not end the run."""
 
     def __init__(self, title: str, *, stream: TextIO | None = None, force_plain: bool = False) -> None:
         self.title = title
@@ -256,7 +256,7 @@ class Display:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Take the terminal, if there is one."""
+        """Start drawing and reading keys if there is a terminal."""
         if not self.live or self._live is not None:
             return
         self._live = Live(
@@ -274,7 +274,7 @@ class Display:
         self._thread.start()
 
     def show(self, view: View) -> None:
-        """What is true now; cheap, call it as often as you like."""
+        """Set the current view; cheap enough for every iteration."""
         self._view = view
         self._fresh = True
         now = time.monotonic()
@@ -283,7 +283,7 @@ class Display:
             self._print_view()
 
     def message(self, text: str) -> None:
-        """A line that stays, above the panel."""
+        """Print a permanent line above the panel."""
         with contextlib.suppress(OSError, ValueError):
             if self._live is not None:
                 self._console.print(Text(text))
@@ -291,11 +291,11 @@ class Display:
                 print(text, file=self.stream, flush=True)
 
     def poll_key(self) -> str | None:
-        """`p`, `c` or `q` if it was pressed since the last call; never waits."""
+        """The key `p`, `c` or `q` if it was pressed since the last call; does not block."""
         return self._keys.poll()
 
     def stop(self) -> None:
-        """Show the last view once more and give the terminal back."""
+        """Draw the last view and restore the terminal."""
         live, self._live = self._live, None
         try:
             if self._thread is not None:
@@ -335,12 +335,12 @@ class Display:
             self._fresh = False
             try:
                 live.refresh()
-            except (OSError, ValueError):  # the terminal went away
+            except (OSError, ValueError):  # the terminal was closed
                 return
 
 
 class _Keys:
-    """Single key presses, while this process has the terminal; restored at exit whatever happens."""
+    """Reads single key presses while this process is in the foreground; restores the terminal at exit."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -365,7 +365,7 @@ class _Keys:
     else:
 
         def open(self) -> None:
-            """Read keys unechoed and at once. A job in the background would be stopped by this, so it does not try."""
+            """Read keys unbuffered and without echo. A background job is skipped, because it would be stopped."""
             with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):
                 if not sys.stdin.isatty():
                     return
@@ -380,7 +380,7 @@ class _Keys:
 
         def close(self) -> None:
             saved, self._saved, self._open = self._saved, None, False
-            if saved is None or os.getpid() != self._pid:  # a forked worker has no say in it
+            if saved is None or os.getpid() != self._pid:  # a forked worker must not restore it
                 return
             atexit.unregister(self.close)
             with contextlib.suppress(OSError, termios.error):
@@ -393,7 +393,7 @@ class _Keys:
             with contextlib.suppress(OSError, ValueError):
                 while self._in_foreground() and select.select([self._fd], [], [], 0)[0]:
                     pressed = os.read(self._fd, 1)
-                    if not pressed:  # the terminal is gone
+                    if not pressed:  # the terminal was closed
                         self._open = False
                         return None
                     key = pressed.decode("latin-1").lower()

@@ -1,4 +1,4 @@
-"""Pages for people: one HTML file with its own style, well-formed, that fetches nothing from anywhere."""
+"""Self-contained HTML pages: one well-formed file with its own style that loads nothing."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(title: str, head: str, sections: Sequence[tuple[str, str]]) -> str:
-    """A whole page: what stands on top, and sections by title, those without a text left out."""
-    there = [(name, text) for name, text in sections if text]
-    links = "".join(f'<a href="#{_anchor(name)}">{html.escape(name)}</a> ' for name, _ in there)
-    body = "".join(f'<section id="{_anchor(n)}"><h2>{html.escape(n)}</h2>{text}</section>\n' for n, text in there)
+    """A page with a header and sections by title; empty sections are omitted."""
+    shown = [(name, text) for name, text in sections if text]
+    links = "".join(f'<a href="#{_anchor(name)}">{html.escape(name)}</a> ' for name, _ in shown)
+    body = "".join(f'<section id="{_anchor(n)}"><h2>{html.escape(n)}</h2>{text}</section>\n' for n, text in shown)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/>'
@@ -85,7 +85,7 @@ def page(title: str, head: str, sections: Sequence[tuple[str, str]]) -> str:
 
 
 def figure(caption: str, drawn: str, wide: bool = False) -> str:
-    """A drawing with its caption; nothing where nothing was drawn."""
+    """A figure with its caption; nothing for an empty drawing."""
     if not drawn:
         return ""
     inner = f'<div class="scroll">{drawn}</div>' if wide else drawn
@@ -93,14 +93,14 @@ def figure(caption: str, drawn: str, wide: bool = False) -> str:
 
 
 def grid(figures: Sequence[str], small: bool = False) -> str:
-    """Figures beside each other where there is room."""
-    there = "".join(figures)
+    """Figures in a responsive grid."""
+    joined = "".join(figures)
     kind = "grid small" if small else "grid"
-    return f'<div class="{kind}">{there}</div>' if there else ""
+    return f'<div class="{kind}">{joined}</div>' if joined else ""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
-    """A table of texts, the last `numbers` columns to the right; cells are escaped here."""
+    """A table of texts, with the last `numbers` columns right-aligned; cells are escaped."""
     if not rows:
         return ""
     first = max(len(row) for row in rows) - numbers
@@ -114,7 +114,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0)
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
-    """A few numbers to see first: (what, how much)."""
+    """Tiles with the main numbers, given as (label, value)."""
     shown = "".join(f'<div class="tile"><b>{html.escape(b)}</b><span>{html.escape(a)}</span></div>' for a, b in facts)
     return f'<div class="tiles">{shown}</div>' if shown else ""
 

@@ -1,4 +1,4 @@
-"""What made this run: code, machine, versions, command."""
+"""Provenance of a run (code, machine, versions, command), and the settings it was started with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = ("torch", "numpy", "numba", "gymnasium", "safetensors")
 
 
 def collect(command: list[str]) -> dict[str, Any]:
-    """Everything that one needs to know to make the run again; imports none of the packages it names."""
+    """The facts needed to reproduce a run; imports none of the packages it lists."""
     return {
         "slipstream": version("slipstream"),
         "git": git_state(),
@@ -40,12 +40,12 @@ def collect(command: list[str]) -> dict[str, Any]:
 
 
 def record_plan(run: RunDir, rows: Sequence[tuple[str, Any, Any, str]]) -> None:
-    """Put down what each of these switches was asked to be, what it is, and why; the others stay as they stand."""
-    told = json.loads(run.provenance.read_text(encoding="utf-8"))
-    told["plan"] = told.get("plan", {}) | {
-        name: {"requested": asked, "applied": applied, "why": why} for name, asked, applied, why in rows
+    """Write the requested and applied value of each switch, with the reason, into provenance.json."""
+    facts = json.loads(run.provenance.read_text(encoding="utf-8"))
+    facts["plan"] = facts.get("plan", {}) | {
+        name: {"requested": requested, "applied": applied, "why": why} for name, requested, applied, why in rows
     }
-    write_json(run.provenance, told)
+    write_json(run.provenance, facts)
 
 
 def version(package: str) -> str | None:
@@ -57,9 +57,9 @@ def version(package: str) -> str | None:
 
 
 def git_state(package: Path = Path(__file__).parents[1]) -> dict[str, Any] | None:
-    """Commit and whether files differ from it, if the package is used from its own git checkout; else None.
+    """Commit and dirty state if the package is used from its own git checkout, else None.
 
-    Only `<checkout>/src/slipstream` counts: an installed package may well lie inside somebody else's repository.
+    Only `<checkout>/src/slipstream` counts: an installed package may be inside the repository of another project.
     """
     root = package.parents[1]
     if package.parent.name != "src" or not (root / ".git").exists():
@@ -72,18 +72,18 @@ def git_state(package: Path = Path(__file__).parents[1]) -> dict[str, Any] | Non
 
 
 def stage_of(run: RunDir) -> str:
-    """The stage that made a run: `train`, or what its provenance says."""
+    """The stage that made a run, from its provenance; `train` by default."""
     try:
-        told = json.loads(run.provenance.read_text(encoding="utf-8"))
+        facts = json.loads(run.provenance.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "train"
-    return str(told.get("stage", "train")) if isinstance(told, dict) else "train"
+    return str(facts.get("stage", "train")) if isinstance(facts, dict) else "train"
 
 
 def read_config(run: RunDir, steps: int | None = None) -> tuple[Settings, str]:
     """The settings of a run (config.yaml) and the name of its environment (provenance.json)."""
     if not run.config.is_file():
-        raise CheckpointError(f"{run.path} has no config.yaml.", "it is not a run, or was cut off as it began")
+        raise CheckpointError(f"{run.path} has no config.yaml.", "it is not a run, or it was interrupted at its start")
     layers = [file_layer(run.config)]
     if steps is not None:
         layers.append(flag_layer({"steps": steps, "minutes": None}))
@@ -91,13 +91,13 @@ def read_config(run: RunDir, steps: int | None = None) -> tuple[Settings, str]:
         name = str(json.loads(run.provenance.read_text(encoding="utf-8"))["env"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{run.provenance} does not name the environment of this run.", 'it must hold "env": "NAME"; put it back'
+            f"{run.provenance} does not name the environment of this run.", 'it must hold "env": "NAME"'
         ) from error
     return resolve(*layers).settings, name
 
 
 def _output(command: list[str]) -> str | None:
-    """What a command prints, or None if it is missing, slow or fails."""
+    """The output of a command, or None if it is missing, slow or fails."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True, env=clean)

@@ -1,4 +1,4 @@
-"""What a run directory holds, read for people: metrics, evaluation, ladder, ratings, events, and what made it."""
+"""The contents of a run directory for reports: metrics, evaluation, ladder, ratings, events, provenance."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slipstream.runs.layout import RunDir, read_json
 from slipstream.runs.metrics import read
 
 KINDS = ("curriculum", "snapshot", "promotion", "retired", "alarm", "replay", "notice")
-"""Of events; the last two are not marked on curves."""
+"""Kinds of events; the last two are not marked on curves."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run directory holds that a report shows; what is not there is empty."""
+    """The contents of a run directory that a report shows; missing files are empty."""
 
     run: RunDir
     steps: int
@@ -35,11 +35,11 @@ class RunData:
 
     @property
     def marks(self) -> list[Mark]:
-        """The events, to be drawn on the curves."""
+        """The events that are marked on curves."""
         return [Mark(e["steps"], e["kind"], e["text"]) for e in self.events if e["kind"] not in KINDS[-2:]]
 
     def points(self, key: str) -> list[Point]:
-        """A metric over steps, with its interval where it has one."""
+        """A metric over steps, with its interval if it has one."""
         stem = key.removesuffix("_mean")
         return [
             (row["steps"], row[key], row.get(f"{stem}_low"), row.get(f"{stem}_high"))
@@ -48,13 +48,13 @@ class RunData:
         ]
 
     def named(self, prefix: str) -> list[Line]:
-        """Every metric under a prefix as a line, by the first appearance of its name."""
+        """Every metric with a prefix as a line, in the order of first appearance."""
         names = list(dict.fromkeys(key for row in self.rows for key in row if key.startswith(prefix)))
         return [Line(name.removeprefix(prefix), self.points(name)) for name in names]
 
 
 def read_run(run: RunDir) -> RunData:
-    """Read all that there is."""
+    """Read a run directory."""
     rows, path = read(run), run.path
     steps = max([*steps_of(run), *(row["steps"] for row in rows[-1:])], default=0)
     files = {
@@ -67,7 +67,7 @@ def read_run(run: RunDir) -> RunData:
 
 
 def _events(run: RunDir) -> list[dict[str, Any]]:
-    """The lines of events.jsonl, oldest first; torn ones are left out."""
+    """The lines of events.jsonl in order of steps; incomplete lines are skipped."""
     try:
         lines = run.events.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -75,13 +75,13 @@ def _events(run: RunDir) -> list[dict[str, Any]]:
     found = []
     for line in lines:
         try:
-            told = json.loads(line)
+            event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(told, dict) and isinstance(told.get("steps"), int):
-            kind = told.get("kind") if told.get("kind") in KINDS else "notice"
-            found.append({"steps": told["steps"], "kind": kind, "text": str(told.get("text", ""))})
-    return sorted(found, key=lambda event: int(event["steps"]))
+        if isinstance(event, dict) and isinstance(event.get("steps"), int):
+            kind = event.get("kind") if event.get("kind") in KINDS else "notice"
+            found.append({"steps": event["steps"], "kind": kind, "text": str(event.get("text", ""))})
+    return sorted(found, key=lambda one: int(one["steps"]))
 
 
 def _ratings(path: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""A terminal as a screen: pictures in coloured characters, and the keys that are pressed."""
+"""A terminal as a screen: frames as coloured characters, and key presses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from slipstream.contracts import Array
 from slipstream.errors import MachineError
 
 HOLD_S = 0.3
-"""How long a key counts as held: terminals tell of presses only, and repeat the last key alone."""
+"""How long a key counts as held: terminals report key presses only, and repeat only the last key."""
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 LETTERS = {" ": "space", "w": "up", "s": "down", "a": "left", "d": "right"}
 
 
 def read_keys(text: str) -> list[str]:
-    """The keys behind what a terminal sends."""
+    """Parse the characters that a terminal sends into key names."""
     keys, at = [], 0
     while at < len(text):
         if text[at] == "\x1b" and text[at + 1 : at + 2] in ("[", "O"):
@@ -34,7 +34,7 @@ def read_keys(text: str) -> list[str]:
 
 
 def half_blocks(frame: Array, columns: int, rows: int) -> list[str]:
-    """A frame as lines of coloured characters, each of which is two pixels, one above the other."""
+    """A frame as lines of coloured half blocks; each character shows two pixels, one above the other."""
     scale = min(columns / frame.shape[1], 2 * rows / frame.shape[0])
     width, height = max(1, int(frame.shape[1] * scale)), max(2, int(frame.shape[0] * scale) // 2 * 2)
     small = np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BOX))
@@ -50,17 +50,18 @@ def half_blocks(frame: Array, columns: int, rows: int) -> list[str]:
 
 
 def is_terminal() -> bool:
-    """Whether there is a terminal to draw in and to read keys from."""
+    """Whether stdin and stderr are a terminal."""
     return sys.platform != "win32" and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class Terminal:
-    """A terminal, drawn on stderr."""
+    """Draws frames on stderr and reads keys from stdin."""
 
     def __init__(self) -> None:
         if not is_terminal():
             raise MachineError(
-                "There is no terminal here to play in.", "run it in one, or install pygame where there is a display"
+                "A terminal is needed to play.",
+                "run the command in a terminal, or install pygame on a machine with a display",
             )
         import termios
         import tty
@@ -73,7 +74,7 @@ class Terminal:
         self._write("\x1b[?1049h\x1b[?25l\x1b[2J")
 
     def show(self, frame: Array | None, lines: list[str]) -> None:
-        """Draw from the top left corner on; only lines that changed are sent."""
+        """Draw a frame and lines of text; only changed lines are sent."""
         size = columns, rows = os.get_terminal_size(sys.stderr.fileno())
         if size != self._size:
             self._size, self._shown = size, []
@@ -85,12 +86,12 @@ class Terminal:
         self._shown = new
 
     def presses(self, seconds: float) -> list[str]:
-        """The keys that are pressed from now on, until the time is over or one of them is q."""
+        """The keys pressed within the given time, or until q."""
         limit, found = time.monotonic() + seconds, list[str]()
         while "q" not in found and select.select([self._fd], [], [], max(0.0, limit - time.monotonic()))[0]:
             try:
                 data = os.read(self._fd, 256).decode("latin-1") or "q"
-            except OSError:  # the terminal is gone
+            except OSError:  # the terminal was closed
                 data = "q"
             for key in read_keys(data):
                 found.append(key)
@@ -99,13 +100,13 @@ class Terminal:
         return found
 
     def wait(self, seconds: float) -> list[str]:
-        """The keys that are held when the time is over; each counts as held for a while."""
+        """The keys that are held after the given time."""
         limit = time.monotonic() + seconds
         self.presses(seconds)
         return [key for key, pressed in self._pressed.items() if limit - pressed < HOLD_S]
 
     def close(self) -> None:
-        """Put the terminal back."""
+        """Restore the terminal."""
         import termios
 
         self._write("\x1b[?25h\x1b[?1049l")

@@ -1,4 +1,4 @@
-"""The verbs: each turns settings into something on disk."""
+"""The verbs: each stage takes settings and leaves its results on disk."""
 
-STORY = ("tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report")
-"""What `run` does, in this order."""
+STAGES = ("tune", "record", "clone", "train", "compete", "evaluate", "tournament", "report")
+"""The stages of `run`, in order."""

@@ -1,4 +1,4 @@
-"""Examine this machine: cores, memory, disk, libraries, and what may be in the way of training."""
+"""Check this machine: cores, memory, disk and libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARIES = ("slipstream", "torch", "numpy", "numba", "gymnasium", "pydantic", "
 
 
 def examine_machine(folder: Path = Path()) -> dict[str, Any]:
-    """Facts about the machine, and checks that say what to do where something is wrong."""
+    """Facts about the machine, and checks with hints."""
     quota = machine.cgroup_cores()
     facts: dict[str, Any] = {
         "platform": platform.platform(),
@@ -57,7 +57,12 @@ def _checks(facts: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     writable = os.access(folder, os.W_OK)
     rows = [
         ("python", sys.version_info >= (3, 11), facts["python"], "install Python 3.11 or newer"),
-        ("cores", facts["cores"] >= 2, cores, "training works on one core, but collects and learns in turn"),
+        (
+            "cores",
+            facts["cores"] >= 2,
+            cores,
+            "training works on one core, but does not overlap collecting and learning",
+        ),
         ("memory", memory >= 2, f"{memory} GiB", "lower plan.envs and ppo.rollout"),
         ("disk", disk >= 1, f"{disk} GiB free here", "free some, or use --run on another disk"),
         ("folder", writable, "writable" if writable else "not writable", "change to a folder you may write to"),
@@ -72,6 +77,6 @@ def _numba() -> tuple[bool, str, str]:
 
     try:
         works = int(mix(1)) == int(mix.py_func(1))  # type: ignore[attr-defined]
-    except Exception as error:  # whatever the compiler raises here is what the user has to see
+    except Exception as error:  # any error of the compiler is reported
         return False, f"cannot compile: {error}", "reinstall numba; no compiler is needed"
     return works, f"{version('numba')} compiles", "reinstall numba"

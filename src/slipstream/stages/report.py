@@ -1,4 +1,4 @@
-"""Report on a run: one page of results, ladder, curves and facts, read from the run directory alone."""
+"""The HTML report of a run: results, ladder, curves and provenance, read from the run directory."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ WHERE = (("training", ""), ("evaluation", "evaluate/"))
 SPLIT = ("env", "inference", "learn", "other")
 SHOWN = ("time_utc", "cpu", "cores", "python", "slipstream", "versions", "git", "argv")
 MOST_BYTES = 8 * 2**20
-"""Of a picture that is put into the page."""
+"""Maximum size of an image that is embedded in the page."""
 MOST_PLAYERS = 12
-"""In a payoff map."""
+"""Maximum number of players in a payoff matrix."""
 MOST_EVENTS = 400
 PICTURES = {"best.gif": "image/gif", "best.png": "image/png"}
 
 
 def report(run: RunDir) -> dict[str, Any]:
-    """Write report.html and return the facts it shows."""
-    seen = read_run(run)
-    sections = [(title, make(seen)) for title, make in SECTIONS]
-    write_text(run.report, page(run.path.name, _head(seen), sections))
+    """Write report.html and return its main facts."""
+    data = read_run(run)
+    sections = [(title, make(data)) for title, make in SECTIONS]
+    write_text(run.report, page(run.path.name, _head(data), sections))
     return {
         "run": str(run.path),
-        "steps": seen.steps,
+        "steps": data.steps,
         "report": str(run.report),
-        "evaluation": seen.evaluation or None,
+        "evaluation": data.evaluation or None,
         "sections": [title for title, text in sections if text],
     }
 
 
-def _head(seen: RunData) -> str:
-    name = str(seen.origin.get("env", seen.run.path.name))
-    parts = [f"<h1>{html.escape(name)}</h1>", f'<p class="dim">{html.escape(str(seen.run.path))}</p>']
-    said = " ".join(sentence for sentence in (_rated(seen), _scored(seen)) if sentence)
-    if said:
-        parts.append(f'<p class="lead">{html.escape(said)}</p>')
-    last = seen.rows[-1] if seen.rows else {}
-    facts = [("steps", f"{seen.steps:,}")]
+def _head(data: RunData) -> str:
+    name = str(data.origin.get("env", data.run.path.name))
+    parts = [f"<h1>{html.escape(name)}</h1>", f'<p class="dim">{html.escape(str(data.run.path))}</p>']
+    text = " ".join(sentence for sentence in (_rated(data), _scored(data)) if sentence)
+    if text:
+        parts.append(f'<p class="lead">{html.escape(text)}</p>')
+    last = data.rows[-1] if data.rows else {}
+    facts = [("steps", f"{data.steps:,}")]
     if (seconds := number(last.get("time/seconds"))) is not None:
         facts.append(("training time", human_time(seconds)))
     if (speed := number(last.get("time/steps_per_second"))) is not None:
         facts.append(("steps per second", human_count(speed)))
-    stage = [row["curriculum/stage"] for row in seen.rows if row.get("curriculum/stage") is not None]
+    stage = [row["curriculum/stage"] for row in data.rows if row.get("curriculum/stage") is not None]
     if stage:
-        facts.append(("curriculum's stage", f"{stage[-1]:.0f}"))
-    if games := sum(int(_sum(table.get("payoff", {}).get("games", ())) / 2) for table in _tables(seen)):
+        facts.append(("curriculum stage", f"{stage[-1]:.0f}"))
+    if games := sum(int(_sum(table.get("payoff", {}).get("games", ())) / 2) for table in _tables(data)):
         facts.append(("games in the ladder", f"{games:,}"))
     return "".join(parts) + tiles(facts)
 
@@ -77,29 +77,29 @@ def _sum(rows: Sequence[Sequence[float | None]]) -> float:
     return math.fsum(value or 0.0 for row in rows for value in row)
 
 
-def _tables(seen: RunData) -> list[dict[str, Any]]:
-    return [table for table in seen.ladder.get("tables", ()) if table.get("players")]
+def _tables(data: RunData) -> list[dict[str, Any]]:
+    return [table for table in data.ladder.get("tables", ()) if table.get("players")]
 
 
-def _is_own(seen: RunData, agent: str) -> bool:
-    """Whether an agent is of this run: a copy in its own league, or named by its folder or that of its league."""
+def _is_own(data: RunData, agent: str) -> bool:
+    """Whether an agent belongs to this run: a copy in its league, or an agent of its folder or its league folder."""
     if agent.startswith("main@"):
         return True
-    place, own = Path(agent.removeprefix("run:").rpartition("@")[0] or agent[4:]), seen.run.path
+    place, own = Path(agent.removeprefix("run:").rpartition("@")[0] or agent[4:]), data.run.path
     return agent.startswith("run:") and (place.name == own.name or place.parts[-2:] == (own.name, "league"))
 
 
-def _ranked(told: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return sorted(told["players"], key=lambda player: -float(player["rating"]))
+def _ranked(standings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return sorted(standings["players"], key=lambda player: -float(player["rating"]))
 
 
-def _rated(seen: RunData) -> str:
-    """The headline of the ladder: the best of this run's agents in its first table."""
-    for told in _tables(seen):
-        ranked = _ranked(told)
+def _rated(data: RunData) -> str:
+    """The headline of the ladder: the best agent of this run in the first table."""
+    for standings in _tables(data):
+        ranked = _ranked(standings)
         for place, player in enumerate(ranked, 1):
-            if _is_own(seen, player["agent"]):
-                where = " ".join(str(told[key]) for key in ("mode", "play") if told.get(key))
+            if _is_own(data, player["agent"]):
+                where = " ".join(str(standings[key]) for key in ("mode", "play") if standings.get(key))
                 return (
                     f"Rated {player['rating']:.0f}{_range(player, '', 1.0, 0)} in {where or 'its games'}: "
                     f"number {place} of {len(ranked)}."
@@ -107,75 +107,76 @@ def _rated(seen: RunData) -> str:
     return ""
 
 
-def _scored(seen: RunData) -> str:
+def _scored(data: RunData) -> str:
     """The headline of the evaluation."""
-    told = seen.evaluation
-    if not told:
+    evaluation = data.evaluation
+    if not evaluation:
         return ""
-    if told.get("opponents"):
+    if evaluation.get("opponents"):
         parts = [
             f"{100 * one['win_rate']:.1f} %{_range(one, 'win_rate', 100, 1)} of {one['games']:,} games against {name}"
-            for name, one in told["opponents"].items()
+            for name, one in evaluation["opponents"].items()
         ]
         return f"Wins {', '.join(parts)}."
-    if told.get("mean_return") is None:
+    if evaluation.get("mean_return") is None:
         return ""
-    return f"Mean return {told['mean_return']:.4g}{_range(told, 'mean_return', 1, 3)} over {told['games']:,} episodes."
+    mean = f"{evaluation['mean_return']:.4g}{_range(evaluation, 'mean_return', 1, 3)}"
+    return f"Mean return {mean} over {evaluation['games']:,} episodes."
 
 
-def _range(told: Mapping[str, Any], key: str, scale: float, digits: int) -> str:
-    """` [low, high]` of a number, where it is known."""
-    low, high = (number(told.get(f"{key}_{end}" if key else end)) for end in ("low", "high"))
+def _range(facts: Mapping[str, Any], key: str, scale: float, digits: int) -> str:
+    """` [low, high]` of a number, or nothing if the interval is unknown."""
+    low, high = (number(facts.get(f"{key}_{end}" if key else end)) for end in ("low", "high"))
     return "" if low is None or high is None else f" [{low * scale:.{digits}f}, {high * scale:.{digits}f}]"
 
 
-def _result(seen: RunData) -> str:
-    told = seen.evaluation
+def _result(data: RunData) -> str:
+    evaluation = data.evaluation
     rows = []
-    for name, one in (told.get("opponents") or {}).items():
+    for name, one in (evaluation.get("opponents") or {}).items():
         rate = f"{100 * one['win_rate']:.1f} %{_range(one, 'win_rate', 100, 1)}"
         rows.append([name, *(f"{one[key]:,}" for key in ("games", "wins", "draws", "losses")), rate])
     if rows:
         return table(("against", "games", "won", "drawn", "lost", "win rate (95 %)"), rows, 5)
-    if told.get("mean_return") is None:
+    if evaluation.get("mean_return") is None:
         return ""
-    lines = [["this agent", f"{told['games']:,}", f"{told['mean_return']:.4g}{_range(told, 'mean_return', 1, 3)}"]]
-    beside = told.get("beside") or {}
+    mean = f"{evaluation['mean_return']:.4g}{_range(evaluation, 'mean_return', 1, 3)}"
+    lines = [["this agent", f"{evaluation['games']:,}", mean]]
+    beside = evaluation.get("beside") or {}
     if beside.get("mean_return") is not None:
         mean = f"{beside['mean_return']:.4g}{_range(beside, 'mean_return', 1, 3)}"
-        lines.append([str(beside.get("agent", "beside")), f"{beside.get('games', told['games']):,}", mean])
-    said = ""
+        lines.append([str(beside.get("agent", "beside")), f"{beside.get('games', evaluation['games']):,}", mean])
+    text = ""
     for what in ("return", "length"):
         if (gain := number(beside.get(f"{what}_gain"))) is not None:
-            said += (
-                f"<p>Difference in {what} over the same starts: {gain:+.3g}{_range(beside, f'{what}_gain', 1, 3)}.</p>"
-            )
-    return table(("agent", "episodes", "mean return (95 %)"), lines, 2) + said
+            difference = f"{gain:+.3g}{_range(beside, f'{what}_gain', 1, 3)}"
+            text += f"<p>Difference in {what} from the same initial states: {difference}.</p>"
+    return table(("agent", "episodes", "mean return (95 %)"), lines, 2) + text
 
 
-def _ladder(seen: RunData) -> str:
+def _ladder(data: RunData) -> str:
     parts = []
-    for told in _tables(seen):
-        players = [_player(seen, one) for one in _ranked(told)]
+    for standings in _tables(data):
+        players = [_player(data, one) for one in _ranked(standings)]
         heads = [("rating (95 %)", 140), ("games", 66), ("score", 66), ("stronger", 74), ("Nash", 60)]
-        fixed = {one["agent"]: float(one["rating"]) for one in told["players"]}.get(str(told.get("anchor")))
-        parts.append(figure(_title(told), figures.ladder(players, heads, fixed), wide=True))
-        circles, shown = told.get("circles") or {}, _short(told)
-        said = [told.get("note"), circles.get("sentence"), told.get("says")]
-        said += [
+        fixed = {one["agent"]: float(one["rating"]) for one in standings["players"]}.get(str(standings.get("anchor")))
+        parts.append(figure(_title(standings), figures.ladder(players, heads, fixed), wide=True))
+        circles, shown = standings.get("circles") or {}, _short(standings)
+        text = [standings.get("note"), circles.get("sentence"), standings.get("says")]
+        text += [
             " > ".join(shown.get(name, name) for name in [*cycle, cycle[0]]) for cycle in circles.get("cycles", ())[:5]
         ]
-        parts += [f"<p>{html.escape(str(sentence))}</p>" for sentence in said if sentence]
-    drawn = figures.lines(_rating_lines(seen), seen.marks)
+        parts += [f"<p>{html.escape(str(sentence))}</p>" for sentence in text if sentence]
+    drawn = figures.lines(_rating_lines(data), data.marks)
     parts.append(grid([figure("Ratings over time", drawn)]) if drawn else "")
     note = (
         '<p class="dim">Whiskers are 95 % intervals; the dashed line is the anchor, whose rating is fixed. '
-        "Stronger: the likelihood of being stronger than the next. Nash: share in the best mixture of all.</p>"
+        "Stronger: the probability of being stronger than the next player. Nash: share in the Nash equilibrium.</p>"
     )
     return "".join(parts) + note if any(parts) else ""
 
 
-def _player(seen: RunData, one: Mapping[str, Any]) -> Player:
+def _player(data: RunData, one: Mapping[str, Any]) -> Player:
     low, high, score, nash, los = (number(one.get(key)) for key in ("low", "high", "score", "nash", "los"))
     words = (
         f"{one['rating']:.0f}{_range(one, '', 1, 0) if low != high else ' fixed'}",
@@ -184,22 +185,22 @@ def _player(seen: RunData, one: Mapping[str, Any]) -> Player:
         "" if los is None else "> 99.9 %" if los > 0.999 else f"{100 * los:.1f} %",
         "-" if nash is None else f"{100 * nash:.0f} %",
     )
-    name, own = str(one.get("short") or one["agent"]), _is_own(seen, one["agent"])
+    name, own = str(one.get("short") or one["agent"]), _is_own(data, one["agent"])
     return Player(name, float(one["rating"]), low, high, words, own, one["agent"])
 
 
-def _title(told: Mapping[str, Any]) -> str:
-    return ", ".join(str(told[key]) for key in ("mode", "play") if told.get(key)) or "all games"
+def _title(standings: Mapping[str, Any]) -> str:
+    return ", ".join(str(standings[key]) for key in ("mode", "play") if standings.get(key)) or "all games"
 
 
-def _short(told: Mapping[str, Any]) -> dict[str, str]:
-    return {player["agent"]: str(player.get("short") or player["agent"]) for player in told["players"]}
+def _short(standings: Mapping[str, Any]) -> dict[str, str]:
+    return {player["agent"]: str(player.get("short") or player["agent"]) for player in standings["players"]}
 
 
-def _rating_lines(seen: RunData) -> list[Line]:
-    """Ratings of versions over steps, one line for each kind, mode and way of playing."""
+def _rating_lines(data: RunData) -> list[Line]:
+    """Ratings of snapshots over steps, one line for each kind of agent, mode and way of acting."""
     found: dict[str, list[Point]] = {}
-    for row in seen.ratings:
+    for row in data.ratings:
         steps, rating = number(row.get("steps")), number(row["rating"])
         if steps is not None and rating is not None:
             kind = figures.short((row.get("agent") or "").partition("@")[0])
@@ -208,15 +209,15 @@ def _rating_lines(seen: RunData) -> list[Line]:
     return [Line(name, sorted(points, key=lambda point: point[0])) for name, points in found.items()]
 
 
-def _payoff(seen: RunData) -> str:
+def _payoff(data: RunData) -> str:
     parts = []
-    for told in _tables(seen):
-        payoff = told.get("payoff") or {}
-        order = {player["agent"]: place for place, player in enumerate(_ranked(told))}
+    for standings in _tables(data):
+        payoff = standings.get("payoff") or {}
+        order = {player["agent"]: place for place, player in enumerate(_ranked(standings))}
         names = list(payoff.get("agents", ()))
         kept = sorted(range(len(names)), key=lambda n: order.get(names[n], len(order)))[:MOST_PLAYERS]
         score, games = ([[payoff[key][a][b] for b in kept] for a in kept] for key in ("score", "games"))
-        title, shown = _title(told), _short(told)
+        title, shown = _title(standings), _short(standings)
         if len(names) > len(kept):
             title += f" (the first {len(kept)} of {len(names)})"
         parts.append(
@@ -224,32 +225,32 @@ def _payoff(seen: RunData) -> str:
         )
     if not any(parts):
         return ""
-    said = "How much of the points the row takes from the column, with the number of games. Blue: it takes more."
-    return f'<p class="dim">{said}</p>{"".join(parts)}'
+    text = "Share of the points that the row scores against the column, with the number of games. Blue: more than half."
+    return f'<p class="dim">{text}</p>{"".join(parts)}'
 
 
-def _curves(seen: RunData) -> str:
+def _curves(data: RunData) -> str:
     drawn = [
-        figure(title, figures.lines([Line(key, seen.points(key))], seen.marks, unit)) for title, key, unit in CURVES
+        figure(title, figures.lines([Line(key, data.points(key))], data.marks, unit)) for title, key, unit in CURVES
     ]
-    kinds = list(dict.fromkeys(mark.kind for mark in seen.marks))
+    kinds = list(dict.fromkeys(mark.kind for mark in data.marks))
     key = "".join(f'<li><i class="swatch {kind}"></i>{kind}</li>' for kind in kinds)
     return grid(drawn) + (f'<ul class="key">{key}</ul>' if key and any(drawn) else "")
 
 
-def _curriculum(seen: RunData) -> str:
-    marks = [mark for mark in seen.marks if mark.kind == "curriculum"]
+def _curriculum(data: RunData) -> str:
+    marks = [mark for mark in data.marks if mark.kind == "curriculum"]
     drawn = [
-        figure("Stage", figures.lines([Line("stage", seen.points("curriculum/stage"))], marks, held=True)),
-        figure("Share of the games", figures.stacked(_aligned(seen, "curriculum/share/"), marks)),
-        figure("Success", figures.lines(seen.named("curriculum/success/")[: figures.COLOURS], marks, "%")),
+        figure("Stage", figures.lines([Line("stage", data.points("curriculum/stage"))], marks, held=True)),
+        figure("Share of the games", figures.stacked(_aligned(data, "curriculum/share/"), marks)),
+        figure("Success", figures.lines(data.named("curriculum/success/")[: figures.COLOURS], marks, "%")),
     ]
     return grid(drawn)
 
 
-def _aligned(seen: RunData, prefix: str) -> list[Line]:
-    """Every metric under a prefix at the same places, 0 where it is missing; the smallest of many as one line."""
-    rows = [row for row in seen.rows if any(key.startswith(prefix) for key in row)]
+def _aligned(data: RunData, prefix: str) -> list[Line]:
+    """Every metric with a prefix at the same steps, 0 where it is missing; the smallest of many are summed."""
+    rows = [row for row in data.rows if any(key.startswith(prefix) for key in row)]
     names = list(dict.fromkeys(key for row in rows for key in row if key.startswith(prefix)))
     lines = [
         Line(name.removeprefix(prefix), [(r["steps"], r.get(name) or 0.0, None, None) for r in rows]) for name in names
@@ -263,14 +264,14 @@ def _aligned(seen: RunData, prefix: str) -> list[Line]:
     return [line for line in lines if line in kept] + [Line("others", others)]
 
 
-def _rewards(seen: RunData) -> str:
-    """What the terms pay: from `rewards report` where that was made, and in training."""
-    terms, drawn = seen.rewards.get("terms") or {}, []
+def _rewards(data: RunData) -> str:
+    """The reward terms: from `rewards report` if it was run, and during training."""
+    terms, drawn = data.rewards.get("terms") or {}, []
     paid = {name: math.copysign(one["return_share"], one["per_game"]) for name, one in terms.items()}
     drawn.append(figure("Share of the return", _share_bars(paid)))
-    swings = {name: one["advantage_share"] for name, one in terms.items()}
-    drawn.append(figure("Share of the advantage", _share_bars(swings)))
-    curves = seen.rewards.get("curves") or {}
+    advantages = {name: one["advantage_share"] for name, one in terms.items()}
+    drawn.append(figure("Share of the advantage", _share_bars(advantages)))
+    curves = data.rewards.get("curves") or {}
     sums = [
         Line(name, list(zip(curves["at"], one["mean"], one["low"], one["high"], strict=True)))
         for name, one in (curves.get("terms") or {}).items()
@@ -279,18 +280,18 @@ def _rewards(seen: RunData) -> str:
     drawn.append(
         figure("Reward so far in a game", figures.lines(sums[: figures.COLOURS], along=curves.get("unit", "")))
     )
-    trained = seen.named("reward/")
+    trained = data.named("reward/")
     if not terms:
         late = {line.name: line.points[-max(1, len(line.points) // 4) :] for line in trained}
         means = {name: math.fsum(point[1] for point in points) / len(points) for name, points in late.items()}
         whole = math.fsum(abs(value) for value in means.values()) or 1.0
         shares = _share_bars({name: value / whole for name, value in means.items()})
-        drawn.append(figure("Share of what was paid, in the last quarter of the training", shares))
+        drawn.append(figure("Share of the reward in the last quarter of training", shares))
     live = [line for line in trained if any(point[1] for point in line.points)]
-    drawn.append(figure("In training, per step", figures.lines(live[: figures.COLOURS], seen.marks)))
-    still = [line.name for line in trained if line not in live]
-    said = "0 throughout (in self-play, what one side gains and the other loses cancels out): " + ", ".join(still)
-    return grid(drawn) + (f'<p class="dim">{html.escape(said)}.</p>' if still and any(drawn) else "")
+    drawn.append(figure("During training, per step", figures.lines(live[: figures.COLOURS], data.marks)))
+    zero = [line.name for line in trained if line not in live]
+    text = "Always 0 (in self-play, the rewards of the two sides may cancel out): " + ", ".join(zero)
+    return grid(drawn) + (f'<p class="dim">{html.escape(text)}.</p>' if zero and any(drawn) else "")
 
 
 def _share_bars(shares: Mapping[str, float]) -> str:
@@ -298,61 +299,61 @@ def _share_bars(shares: Mapping[str, float]) -> str:
     return figures.bars([(name, value, f"{100 * value:+.1f} %") for name, value in rows if value])
 
 
-def _behaviour(seen: RunData) -> str:
-    """Behaviours of the agents in the evaluation side by side, and of the learner over time."""
-    agents = _behaving(seen)
+def _behaviour(data: RunData) -> str:
+    """Behaviour statistics of the evaluated agents, and of the learner over time."""
+    agents = _behaving(data)
     names = list(dict.fromkeys(name for means in agents.values() for name in means))
     rows = [[name, *(_spread(means.get(name)) for means in agents.values())] for name in names]
     heads = ["per game and player", *(figures.short(agent) for agent in agents)]
-    over = list(dict.fromkeys(line.name for line in [*seen.named("behaviour/"), *seen.named("evaluate/behaviour/")]))
+    over = list(dict.fromkeys(line.name for line in [*data.named("behaviour/"), *data.named("evaluate/behaviour/")]))
     curves = []
     for name in over:
-        both = [Line(f"in {word}", seen.points(f"{prefix}behaviour/{name}")) for word, prefix in WHERE]
-        curves.append(figure(name, figures.lines(both, seen.marks, width=figures.NARROW)))
+        both = [Line(f"in {word}", data.points(f"{prefix}behaviour/{name}")) for word, prefix in WHERE]
+        curves.append(figure(name, figures.lines(both, data.marks, width=figures.NARROW)))
     compared = f'<div class="scroll">{table(heads, rows, len(agents))}</div>' if rows else ""
     return compared + (f"<h3>Over time</h3>{grid(curves, small=True)}" if any(curves) else "")
 
 
-def _behaving(seen: RunData) -> dict[str, Mapping[str, Any]]:
-    """The behaviours of every agent that the evaluation or the ladder tells of."""
-    told, found = seen.evaluation, dict[str, Mapping[str, Any]]()
-    if told.get("behaviour"):
-        found[str(told.get("agent", "this agent"))] = told["behaviour"]
-    for name, one in (told.get("opponents") or {}).items():
+def _behaving(data: RunData) -> dict[str, Mapping[str, Any]]:
+    """The behaviour statistics of every agent in the evaluation or the ladder."""
+    evaluation, found = data.evaluation, dict[str, Mapping[str, Any]]()
+    if evaluation.get("behaviour"):
+        found[str(evaluation.get("agent", "this agent"))] = evaluation["behaviour"]
+    for name, one in (evaluation.get("opponents") or {}).items():
         if one.get("opponent_behaviour"):
             found[name] = one["opponent_behaviour"]
-    beside = told.get("beside") or {}
+    beside = evaluation.get("beside") or {}
     if beside.get("behaviour"):
         found[str(beside.get("agent", "beside"))] = beside["behaviour"]
-    for source in (seen.ladder, *_tables(seen)):
+    for source in (data.ladder, *_tables(data)):
         for name, means in (source.get("behaviour") or {}).items():
             found.setdefault(name, means)
     return found
 
 
 def _spread(value: Any) -> str:
-    """A mean, with its interval where there is one: a number, or [mean, low, high]."""
+    """A mean with its interval, from a number or [mean, low, high]."""
     mean, low, high = (*value, None, None)[:3] if isinstance(value, Sequence) else (value, None, None)
     ends = "" if low is None or high is None else f" [{figures.number(low)}, {figures.number(high)}]"
     return figures.number(number(mean)) + ends
 
 
-def _replays(seen: RunData) -> str:
-    folder = seen.run.replays
+def _replays(data: RunData) -> str:
+    folder = data.run.replays
     if not folder.is_dir():
         return ""
     parts: list[str] = []
     for name, kind in PICTURES.items():
         picture = folder / name
         if not parts and picture.is_file() and picture.stat().st_size <= MOST_BYTES:
-            data = base64.b64encode(picture.read_bytes()).decode()
-            parts.append(f'<img alt="the best game" src="data:{kind};base64,{data}"/>')
+            encoded = base64.b64encode(picture.read_bytes()).decode()
+            parts.append(f'<img alt="the best game" src="data:{kind};base64,{encoded}"/>')
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     links = []
     for path in files:
-        place, said = path.relative_to(seen.run.path).as_posix(), html.escape(_game(path))
+        place, text = path.relative_to(data.run.path).as_posix(), html.escape(_game(path))
         links.append(
-            f'<li><a href="./{quote(place)}">{html.escape(path.name)}</a> <span class="dim">{said}</span></li>'
+            f'<li><a href="./{quote(place)}">{html.escape(path.name)}</a> <span class="dim">{text}</span></li>'
         )
     listed = f"<ul>{''.join(links)}</ul>" if links else ""
     if len(links) > 30:
@@ -361,7 +362,7 @@ def _replays(seen: RunData) -> str:
 
 
 def _game(path: Path) -> str:
-    """What a replay shows, in words; of other files only how large they are."""
+    """A description of a replay; only the size of other files."""
     size = f"{human_count(path.stat().st_size)}B"
     try:
         facts = Replay.open(path).facts if path.suffix == ".replay" else None
@@ -375,53 +376,53 @@ def _game(path: Path) -> str:
     return ", ".join(word for word in (" - ".join(names), score, facts.task, when, size) if word)
 
 
-def _time(seen: RunData) -> str:
-    told = [(name, number(value)) for name, value in (seen.story.get("seconds") or {}).items()]
-    stages = figures.strip([(name, value, human_time(value)) for name, value in told if value is not None])
-    wanted = seen.story.get("expected") or {}
-    pairs = [(name, number(wanted.get(name)), value) for name, value in told if value is not None]
-    told_before = [[name, human_time(one), human_time(value)] for name, one, value in pairs if one is not None]
-    stages += table(("stage", "expected", "took"), told_before) if told_before else ""
-    rows = [row for row in seen.rows if all(row.get(f"time/{name}") is not None for name in SPLIT)]
+def _time(data: RunData) -> str:
+    seconds = [(name, number(value)) for name, value in (data.story.get("seconds") or {}).items()]
+    stages = figures.strip([(name, value, human_time(value)) for name, value in seconds if value is not None])
+    expected = data.story.get("expected") or {}
+    pairs = [(name, number(expected.get(name)), value) for name, value in seconds if value is not None]
+    rows_expected = [[name, human_time(one), human_time(value)] for name, one, value in pairs if one is not None]
+    stages += table(("stage", "expected", "actual"), rows_expected) if rows_expected else ""
+    rows = [row for row in data.rows if all(row.get(f"time/{name}") is not None for name in SPLIT)]
     split = [Line(name, [(row["steps"], row[f"time/{name}"], None, None) for row in rows]) for name in SPLIT]
     drawn = [
-        figure("Where the time of training went", figures.stacked(split)),
-        figure("Steps per second", figures.lines([Line("", seen.points("time/steps_per_second"))], zero=True)),
+        figure("Time of training by part", figures.stacked(split)),
+        figure("Steps per second", figures.lines([Line("", data.points("time/steps_per_second"))], zero=True)),
     ]
-    return figure("The stages", stages) + grid(drawn)
+    return figure("Stages", stages) + grid(drawn)
 
 
-def _happened(seen: RunData) -> str:
-    """Decisions, snapshots, faults: what the run said of itself."""
-    events = seen.events[-MOST_EVENTS:]
+def _events(data: RunData) -> str:
+    """The events of the run: decisions, snapshots, faults."""
+    events = data.events[-MOST_EVENTS:]
     rows = [[f"{event['steps']:,}", event["kind"], event["text"]] for event in events]
     if not rows:
         return ""
-    listed = table(("steps", "what", ""), rows)
-    if len(seen.events) > len(events):
-        listed = f'<p class="dim">The last {len(events)} of {len(seen.events):,}.</p>{listed}'
+    listed = table(("steps", "kind", ""), rows)
+    if len(data.events) > len(events):
+        listed = f'<p class="dim">The last {len(events)} of {len(data.events):,}.</p>{listed}'
     return listed if len(rows) <= 30 else f"<details><summary>{len(rows)} events</summary>{listed}</details>"
 
 
-def _made(seen: RunData) -> str:
+def _provenance(data: RunData) -> str:
     def words(value: Any) -> str:
         if isinstance(value, Mapping):
             return ", ".join(f"{key} {one}" for key, one in value.items())
         return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    return table((), [[key, words(seen.origin[key])] for key in SHOWN if seen.origin.get(key) is not None])
+    return table((), [[key, words(data.origin[key])] for key in SHOWN if data.origin.get(key) is not None])
 
 
 SECTIONS: tuple[tuple[str, Callable[[RunData], str]], ...] = (
     ("Result", _result),
     ("Ladder", _ladder),
-    ("Who beats whom", _payoff),
+    ("Payoff matrix", _payoff),
     ("Curves", _curves),
     ("Curriculum", _curriculum),
     ("Rewards", _rewards),
     ("Behaviour", _behaviour),
     ("Replays", _replays),
     ("Time", _time),
-    ("What happened", _happened),
-    ("Made by", _made),
+    ("Events", _events),
+    ("Provenance", _provenance),
 )

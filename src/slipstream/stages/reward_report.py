@@ -1,4 +1,4 @@
-"""Report on rewards: what each term contributes, in demos or in games played, and which of them training needs."""
+"""Reports about rewards: the contribution of each term in demos or games, and ablations of single terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice, known, parse
-from slipstream.envs.rewards import Scheme, weighted_terms
+from slipstream.envs.rewards import Scheme, discount, weighted_terms
 from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.play.games import play
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors, spread
@@ -33,34 +33,64 @@ from slipstream.training.runner import begin, resume
 from slipstream.vector.make import make_vector
 
 SPARSE, DENSE = 0.02, 0.5
-"""A term that is not 0 in fewer steps than this share is sparse, in more than that dense, and regional between them."""
+"""A term is sparse if it is non-zero in less than this share of the steps, and dense above that share."""
 POINTS = 80
-"""Moments of a game that its curves are drawn at."""
+"""Points of a curve over a game."""
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
 """Okabe and Ito's colours, which the colour-blind can tell apart."""
 DASHES = ("-", "--", ":")
 NO_PICTURE = 'no picture without matplotlib: pip install "slipstream[view]"'
 FULL = "full"
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-def opponent_of(choice: EnvChoice, wanted: str | None) -> str | None:
-    """Whom an agent plays to be measured: the one wanted, or the game's reference; nobody where there is one side."""
+def opponent_of(choice: EnvChoice, requested: str | None) -> str | None:
+    """The opponent for measurements: the requested one, or the game's reference; None in a game with one side."""
     with contextlib.closing(make_vector(choice, 1)) as vector:
         if not vector.spec.competitive:
             return None
     game, _ = parse(choice.name)
-    found = wanted or (game.reference if game is not None else "")
+    found = requested or (game.reference if game is not None else "")
     if not found:
-        raise ConfigError(f"`{choice.name}` has two sides and no reference.", "set evaluation.opponent=AGENT")
+        raise ConfigError(f"`{choice.name}` has two sides and no reference opponent.", "set evaluation.opponent=AGENT")
     return found
+
+
+def report_demos(folder: Path, settings: Settings, games: int | None = None) -> dict[str, Any]:
+    """The reward report of recorded demos, or of their first `games` games."""
+    demos = Demos.open(folder)
+    agent = demos.shards[0].origin.get("agent") if demos.shards else None
+    discounts = _discounts(settings, demos.schema.step_seconds, demos.schema.env)
+    return {"source": str(folder), "agent": agent, "opponent": None} | reward_report(demos, games, *discounts)
+
+
+def report_games(
+    choice: EnvChoice, settings: Settings, agent: str, *, games: int = 100, on_progress: OnProgress | None = None
+) -> dict[str, Any]:
+    """The reward report of games that `agent` plays now against the reference opponent."""
+    opponent = opponent_of(choice, settings.evaluation.opponent)
+    with played(choice, agent, opponent, games, seed=settings.seed, on_progress=on_progress) as demos:
+        discounts = _discounts(settings, demos.schema.step_seconds, choice.name)
+        return {"source": agent, "agent": agent, "opponent": opponent} | reward_report(demos, None, *discounts)
+
+
+def _discounts(settings: Settings, step_seconds: float, env: str) -> tuple[float, float]:
+    """Gamma and lambda of training."""
+    section = settings.ppo if settings.algorithm == "ppo" else settings.sac
+    return discount(settings.rewards, step_seconds, section.gamma, env), getattr(section, "gae_lambda", 1.0)
 
 
 @contextlib.contextmanager
 def played(
-    choice: EnvChoice, agent: str, opponent: str | None, games: int, *, seed: int = 0, tell: Tell | None = None
+    choice: EnvChoice,
+    agent: str,
+    opponent: str | None,
+    games: int,
+    *,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[Demos]:
-    """Games played now, as demos that are gone afterwards; a trained agent plays as it trains, by chance."""
+    """Play games and yield them as temporary demos; trained agents sample their actions."""
     _check_games(games)
     with tempfile.TemporaryDirectory(prefix="slipstream-rewards-") as place:
         with contextlib.closing(make_vector(choice, 1, seed=seed)) as probe:
@@ -68,19 +98,19 @@ def played(
             schema = Schema.of(choice.name, spec, probe.snapshot() if spec.exact else None)
         folder = Path(place) / "demos"
         prepare(folder, schema)
-        order = RecordJob(choice, agent, opponent, games, spread(games, spec), seed, sampled=True)
+        job = RecordJob(choice, agent, opponent, games, spread(games, spec), seed, sampled=True)
         player = load_agent(agent, spec, choice, True)
         other = load_agent(opponent, spec, choice, True) if opponent else None
         shard = Shard(folder, "played", schema, {"agent": agent, "opponent": opponent})
-        recorder = Recorder(order, make_vectors(order, 0, order.envs, np.zeros(3, np.int64)), player, other, shard)
+        recorder = Recorder(job, make_vectors(job, 0, job.envs, np.zeros(3, np.int64)), player, other, shard)
 
-        def look() -> bool:
-            if tell is not None:
-                tell(recorder.games, games)
+        def report_progress() -> bool:
+            if on_progress is not None:
+                on_progress(recorder.games, games)
             return False
 
         try:
-            recorder.run(look)
+            recorder.run(report_progress)
         finally:
             recorder.close()
             shard.close()
@@ -89,13 +119,13 @@ def played(
 
 def _check_games(games: int) -> None:
     if games < 1:
-        raise ConfigError(f"{games} games tell nothing.", "give --games a positive number")
+        raise ConfigError(f"{games} games are too few.", "give --games a positive number")
 
 
 def reward_report(demos: Demos, games: int | None, gamma: float, gae_lambda: float) -> dict[str, Any]:
-    """What each term contributes to the first `games` games (see `measure`), and its sum in the course of a game.
+    """Measure each reward term in the first `games` games (see `measure`), with curves of its sum over a game.
 
-    Where an env has no terms its reward is the only one. Episodes are those of single agents.
+    An env without reward terms has one term, its reward. Every agent of a game is an episode.
     """
     if games is not None:
         _check_games(games)
@@ -135,17 +165,17 @@ def _scheme(env: str) -> Scheme | None:
 
 
 def measure(episodes: Sequence[Array], gamma: float, gae_lambda: float, seconds: float = 0.0) -> list[dict[str, Any]]:
-    """Facts about each term of episodes [steps, terms].
+    """Statistics of each term in episodes of shape [steps, terms].
 
-    Its mean per game and per second, least and greatest value, density (share of steps where it is not 0), share of
-    the return (of all that is paid or taken), and share of the advantage: the term's own discounted future, by gamma
-    and lambda, less its mean, in absolute size. Both shares add up to 1 over the terms.
+    Mean per game and per second, minimum, maximum, density (share of non-zero steps), share of the return (of the sum
+    of absolute rewards) and share of the advantage (mean absolute deviation of the term's own discounted return, with
+    gamma * lambda). Both shares sum to 1 over the terms.
     """
     steps = np.concatenate(episodes)
     sums = np.array([episode.sum(axis=0) for episode in episodes])
     sizes = np.abs(steps).sum(axis=0)
-    future = np.concatenate([ahead(episode, gamma * gae_lambda) for episode in episodes])
-    swings = np.abs(future - future.mean(axis=0)).mean(axis=0)
+    returns = np.concatenate([discounted_sums(episode, gamma * gae_lambda) for episode in episodes])
+    deviations = np.abs(returns - returns.mean(axis=0)).mean(axis=0)
     facts = []
     for k in range(steps.shape[1]):
         mean, low, high = mean_interval(sums[:, k].tolist())
@@ -157,13 +187,13 @@ def measure(episodes: Sequence[Array], gamma: float, gae_lambda: float, seconds:
             "off" if not density else "sparse" if density < SPARSE else "dense" if density > DENSE else "regional"
         )
         one["return_share"] = float(sizes[k] / max(sizes.sum(), 1e-12))
-        one["advantage_share"] = float(swings[k] / max(swings.sum(), 1e-12))
+        one["advantage_share"] = float(deviations[k] / max(deviations.sum(), 1e-12))
         facts.append(one)
     return facts
 
 
-def ahead(values: Array, rate: float) -> Array:
-    """The discounted sum from each step to the end of an episode [steps, terms]."""
+def discounted_sums(values: Array, rate: float) -> Array:
+    """The discounted sum from each step to the end of an episode, of shape [steps, terms]."""
     found, total = np.zeros_like(values), np.zeros(values.shape[1])
     for t in range(len(values) - 1, -1, -1):
         total = values[t] + rate * total
@@ -172,7 +202,7 @@ def ahead(values: Array, rate: float) -> Array:
 
 
 def _curves(episodes: Sequence[Array], names: Sequence[str], seconds: float) -> dict[str, Any]:
-    """What each term has summed up to by moments of a game, with 95 % intervals; a game that is over keeps its sum."""
+    """The cumulative reward of each term over a game, with 95 % intervals; a finished game keeps its sum."""
     longest = max(len(episode) for episode in episodes)
     moments = np.unique(np.linspace(0, longest, POINTS + 1).astype(int))
     sums = np.zeros((len(episodes), len(moments), len(names)))
@@ -239,34 +269,41 @@ def draw_report(figure: Any, facts: Mapping[str, Any]) -> None:
 
 
 def choose_terms(choice: EnvChoice, wanted: Sequence[str]) -> list[str]:
-    """The terms that an ablation drops, one at a time: those named, or all that have a weight and decide no game."""
+    """The terms that an ablation removes one at a time: the named ones, or all with a weight that shape the reward."""
     scheme = _scheme(choice.name)
     if scheme is None:
-        raise ConfigError(f"`{choice.name}` has no reward terms to drop.", "soccer and kart have some")
+        raise ConfigError(f"`{choice.name}` has no reward terms.", "use a built-in game, such as soccer or kart")
     weights = weighted_terms(scheme, choice.rewards, tuple(choice.terms))
     live = [name for name, weight in weights.items() if weight]
     for name in wanted:
         if name not in live:
-            why = "has weight 0" if name in weights else "is not there"
+            why = "has weight 0" if name in weights else "does not exist"
             raise ConfigError(f"Reward term `{name}` {why}.{did_you_mean(name, live)}", f"terms: {', '.join(live)}.")
     chosen = list(wanted) or [name for name in live if name not in scheme.weights["sparse"]]
     if not chosen:
-        raise ConfigError("No reward term with a weight is left to drop.", "name some: --terms a,b")
+        raise ConfigError("There is no reward term to remove.", "name some: --terms a,b")
     return chosen
 
 
 def ablate(
-    choice: EnvChoice, resolved: Resolved, place: Path, terms: Sequence[str], *, seeds: int, games: int,
-    say: Callable[[str], None], tell: Tell | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Train with all terms and without each, from the same seeds, and compare how well they play.
+    choice: EnvChoice,
+    resolved: Resolved,
+    place: Path,
+    terms: Sequence[str],
+    *,
+    seeds: int = 3,
+    games: int = 400,
+    on_notice: Callable[[str], None] = lambda line: None,
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Train with all terms and without each of them, from the same seeds, and compare how well the agents play.
 
-    Never by the return that is shaped: by games won against the reference, or, where there is one side, by what
-    `rewards.mode: sparse` pays. What is finished in the folder `place` is not done again.
+    The measure is the win rate against the reference opponent, or, in a game with one side, the sparse return; never
+    the shaped return. Finished runs in the folder `place` are not repeated.
     """
     _check_games(games)
     if seeds < 1:
-        raise ConfigError(f"{seeds} seeds cannot be run.", "give --seeds a positive number")
+        raise ConfigError(f"{seeds} seeds are too few.", "give --seeds a positive number")
     settings = resolved.settings
     dropped = choose_terms(choice, terms)
     opponent = opponent_of(choice, settings.evaluation.opponent)
@@ -276,9 +313,9 @@ def ablate(
     values: dict[str, list[float]] = {variant: [] for variant in variants}
     for number in range(seeds * len(variants)):
         seed, variant = settings.seed + number // len(variants), variants[number % len(variants)]
-        if tell is not None:
-            tell(number, seeds * len(variants))
-        say(f"{number + 1} of {seeds * len(variants)}: {variant.replace('-', ' ', 1)}, seed {seed}")
+        if on_progress is not None:
+            on_progress(number, seeds * len(variants))
+        on_notice(f"{number + 1} of {seeds * len(variants)}: {variant.replace('-', ' ', 1)}, seed {seed}")
         weights = settings.rewards.weights | ({variant.partition("-")[2]: 0.0} if variant != FULL else {})
         rewards = settings.rewards.model_copy(update={"weights": weights})
         update = {"rewards": rewards, "seed": seed, "every": settings.every.model_copy(update={"evaluate": 0})}
@@ -294,14 +331,14 @@ def ablate(
 
 
 def verdict(full: Sequence[float], without: Sequence[float]) -> dict[str, Any]:
-    """What a term is good for: the mean over seeds of what all terms reach beyond all but it, by Student's t."""
+    """The effect of a term: the mean over seeds of the gain that all terms have over all but this one (Student's t)."""
     gain, low, high = mean_interval([a - b for a, b in zip(full, without, strict=True)])
     word = "helps" if low > 0 else "hurts" if high < 0 else "no difference"
     return {"verdict": word, "gain": gain, "gain_low": low, "gain_high": high, "without": list(without)}
 
 
 def _check_place(place: Path, plan: Mapping[str, Any]) -> None:
-    """See that a folder is new or holds the same ablation, and write down there what it is."""
+    """Check that a folder is new or holds the same ablation, and write the plan of the ablation into it."""
     before = read_json(place / "plan.json") or {}
     for key, value in plan.items():
         if before and before.get(key) != value:
@@ -315,14 +352,14 @@ def _check_place(place: Path, plan: Mapping[str, Any]) -> None:
 
 
 def _result(choice: EnvChoice, resolved: Resolved, folder: Path, games: int, opponent: str | None) -> tuple[float, str]:
-    """What one run of an ablation reaches, trained as far as it is not; and what stopped it, if anything did."""
+    """Train or resume one run of an ablation; return its score, and the signal that stopped it, if any."""
     settings, run = resolved.settings, RunDir(folder)
     done = read_json(folder / "result.json")
     if done is not None:
         return float(done["value"]), ""
     reached = max(steps_of(run), default=0) if run.holds_run else 0
     if not reached:
-        shutil.rmtree(folder, ignore_errors=True)  # cut off before its first checkpoint
+        shutil.rmtree(folder, ignore_errors=True)  # interrupted before its first checkpoint
         stopped = begin(choice, resolved, folder).stopped
     elif reached < (settings.steps or 0):
         stopped = resume(folder, modules=choice.modules, terms=dict(choice.terms)).stopped
@@ -336,13 +373,17 @@ def _result(choice: EnvChoice, resolved: Resolved, folder: Path, games: int, opp
 
 
 def _value(choice: EnvChoice, agent: str, settings: Settings, games: int, opponent: str | None) -> float:
-    """The win rate of an agent, or its mean return in a game of one side, as the sparse rewards have it."""
+    """The win rate of an agent, or its mean sparse return in a game with one side."""
     plain = replace(choice, rewards=RewardSettings(mode="sparse"), terms={})
     versus = (lambda spec, where: load_agent(opponent, spec, where)) if opponent else None
     result = play(
-        plain, lambda spec, where: load_agent(agent, spec, where), versus, games, seed=settings.seed + 1_000_003,
+        plain,
+        lambda spec, where: load_agent(agent, spec, where),
+        versus,
+        games,
+        seed=settings.seed + 1_000_003,
         envs=settings.evaluation.envs,
-    ).summary()  # fmt: skip
+    ).summary()
     return float(result["win_rate"] if opponent else result["mean_return"])
 
 

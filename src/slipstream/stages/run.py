@@ -1,8 +1,8 @@
-"""The whole story of a game, stage after stage: tune, record, clone, train, compete, evaluate, tournament, report.
+"""Run the whole pipeline of a game: tune, record, clone, train, compete, evaluate, tournament, report.
 
-Stages meet on disk: demos in DIR/demos, the clone in DIR/clone, the training in DIR itself, the league in DIR/league.
-What is done stands in DIR/story.json, so that the same command goes on where it was stopped. Tuning tries only what
-leaves every bit of the result as it is: the same seed tells the same story, tuned or not.
+Stages exchange data on disk only: the demos are in DIR/demos, the clone in DIR/clone, the training run in DIR itself,
+the league in DIR/league. DIR/story.json lists the finished stages, so that the same command resumes an interrupted
+pipeline. Tuning tries only changes that keep results identical: a seed gives the same result with and without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
 from slipstream.runs.replays import Replay
 from slipstream.settings import Settings
-from slipstream.stages import STORY
+from slipstream.stages import STAGES
 from slipstream.stages import clone as cloning
 from slipstream.stages import compete as competing
 from slipstream.stages import train as training
@@ -35,22 +35,32 @@ from slipstream.stages.replay import FilmOptions, save_png
 from slipstream.stages.report import report
 from slipstream.stages.tournament import tournament
 
-Tell = Callable[[str], None]
-Show = Callable[[int, int], None]
+Configure = Callable[[dict[str, Any]], Resolved]
+OnNotice = Callable[[str], None]
+OnProgress = Callable[[int, int], None]
 WORTH_TUNING_S = 60.0
-"""Training that takes less than this is done before tuning would have paid."""
+"""Tuning is skipped for trainings shorter than this."""
+TUNED_FACTS = ("settings", "steps_per_second", "gain", "exact")
+FOLDERS = {"record": "demos", "clone": "clone", "train": "checkpoints", "compete": "league"}
+"""The folder of the run directory that each stage writes into."""
+REPEATED = ("evaluate", "tournament", "report")
+"""Stages that run again when a finished pipeline is started again."""
 
 
-class Story:
-    """One game from its expert to a report, in one folder."""
+class Pipeline:
+    """All stages of one game in one run directory."""
 
     def __init__(
-        self, choice: EnvChoice, configure: Callable[[dict[str, Any]], Resolved], place: Path, skip: Collection[str],
-        tell: Tell, show: Show | None,
-    ) -> None:  # fmt: skip
-        self.choice, self.place, self.tell = choice, place, tell
-        self._configure = configure
-        self._show = show or (lambda done, total: None)
+        self,
+        choice: EnvChoice,
+        configure: Configure,
+        place: Path,
+        skip: Collection[str],
+        on_notice: OnNotice,
+        on_progress: OnProgress,
+    ) -> None:
+        self.choice, self.place = choice, place
+        self._configure, self._on_notice, self._on_progress = configure, on_notice, on_progress
         self._file = place / "story.json"
         game, _ = parse(choice.name)
         self._game = game
@@ -62,35 +72,35 @@ class Story:
         absent += [] if game is not None and game.reference else ["compete", "tournament"]
         trains = "train" not in skip and not RunDir(place).holds_run
         absent += [] if trains and not choice.name.startswith("python:") else ["tune"]
-        self.stages = [name for name in STORY if name not in skip and name not in absent]
-        before = self._before()
+        self.stages = [name for name in STAGES if name not in skip and name not in absent]
+        before = self._read_state()
         if not before and RunDir(place).holds_run and "train" in self.stages:
             raise ConfigError(
-                f"{place} holds a run that `run` did not begin.",
-                f"go on with it by `slipstream resume {place}`, skip what is done with --skip, or choose another --run",
+                f"{place} holds a run that `slipstream run` did not start.",
+                f"resume it: slipstream resume {place}, skip finished stages with --skip, or choose another --run",
             )
-        self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STORY if n in before}
+        self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STAGES if n in before}
         self._seconds: dict[str, float] = before.get("seconds", {})
         self._expected: dict[str, float] = before.get("expected", {})
         self._costs = plan_cache.stage_costs(choice.name, self._untuned)
 
-    def _before(self) -> dict[str, Any]:
-        """What an earlier start has finished."""
+    def _read_state(self) -> dict[str, Any]:
+        """The results of the stages that are finished."""
         try:
-            told = json.loads(self._file.read_text(encoding="utf-8"))
+            state = json.loads(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return told if isinstance(told, dict) else {}
+        return state if isinstance(state, dict) else {}
 
     def run(self) -> dict[str, Any]:
-        """Do every stage that is not done."""
+        """Run every stage that is not finished."""
         for name in self.stages:
-            if name in self.facts and name not in ("evaluate", "tournament", "report") and not self._wants_more(name):
-                self.tell(f"{name}: done before")
+            if name in self.facts and name not in REPEATED and not self._needs_more_steps(name):
+                self._on_notice(f"{name}: finished already")
                 continue
-            fresh = not self._begun(name)
+            fresh = not self._started(name)
             expected = self._expect(name, fresh)
-            self.tell(name if expected is None else f"{name}: about {expected:,.1f} s expected")
+            self._on_notice(name if expected is None else f"{name}: expected to take {expected:,.1f} s")
             began = time.perf_counter()
             self.facts[name] = getattr(self, f"_{name}")()
             if isinstance(self.facts[name], dict) and self.facts[name].get("stopped"):
@@ -107,22 +117,26 @@ class Story:
         }
         return self.facts
 
-    def _begun(self, name: str) -> bool:
-        """Whether an earlier start has done a part of a stage, so that the rest says nothing about the whole."""
-        places = {"record": "demos", "clone": "clone", "train": "checkpoints", "compete": "league"}
-        return name in places and (self.place / places[name]).exists()
+    def _started(self, name: str) -> bool:
+        """Whether a stage was interrupted: the time of the remaining part does not measure the whole stage."""
+        return name in FOLDERS and (self.place / FOLDERS[name]).exists()
 
     def _work(self, name: str) -> float:
-        """How much a stage has to do, in whatever its time grows with; 0 where that is not known."""
+        """The amount of work of a stage, in the unit that its time is proportional to; 0 if it is unknown."""
         s, games = self._settings, float(self._settings.evaluation.final_games)
-        return {
-            "record": float(s.record.games), "clone": float(s.record.games * s.clone.epochs),
-            "train": float(s.steps or 0), "compete": float(s.league.steps), "evaluate": games, "tournament": games,
+        amounts = {
+            "record": float(s.record.games),
+            "clone": float(s.record.games * s.clone.epochs),
+            "train": float(s.steps or 0),
+            "compete": float(s.league.steps),
+            "evaluate": games,
+            "tournament": games,
             "report": 1.0,
-        }.get(name, 0.0)  # fmt: skip
+        }
+        return amounts.get(name, 0.0)
 
     def _expect(self, name: str, fresh: bool) -> float | None:
-        """Seconds that a stage should take: by the last story on this machine, or by the rate that tuning measured."""
+        """The expected seconds of a stage, from the last pipeline on this machine or from the tuned speed."""
         self._expected.pop(name, None)
         if not fresh:
             return None
@@ -136,52 +150,52 @@ class Story:
         return self._expected.get(name)
 
     def _tune(self) -> dict[str, Any]:
-        """Find a faster plan, if there is none yet and training takes long enough to pay for it."""
+        """Find a faster plan, unless one is saved or training is too short for tuning to pay off."""
         found = plan_cache.load(self.choice.name, self._untuned)
         if found is not None:
-            self.tell("tuned before on this machine")
-            return {key: found.get(key) for key in ("settings", "steps_per_second", "gain", "exact")}
+            self._on_notice("a tuned plan is saved on this machine")
+            return {key: found.get(key) for key in TUNED_FACTS}
         trial = run_trial(self.choice, self._untuned, seconds=0.3, warm_iterations=1)
         seconds = (self._work("train") + self._work("compete") * ("compete" in self.stages)) / trial.rate
         seconds = max(seconds, 60 * (self._settings.minutes or 0))
         if seconds < WORTH_TUNING_S:
-            self.tell(f"not worth it: training takes about {seconds:,.1f} s")
+            self._on_notice(f"tuning is skipped: training takes about {seconds:,.1f} s")
             return {"settings": {}, "steps_per_second": trial.rate, "gain": 1.0, "exact": True}
-        tuned = tune(self.choice, self._configure({}), exact=True, tell=self.tell)
-        return {key: tuned.facts()[key] for key in ("settings", "steps_per_second", "gain", "exact")}
+        tuned = tune(self.choice, self._configure({}), exact=True, tell=self._on_notice)
+        return {key: tuned.facts()[key] for key in TUNED_FACTS}
 
-    def _wants_more(self, name: str) -> bool:
-        """Whether more steps are asked for than a training that is done has taken."""
+    def _needs_more_steps(self, name: str) -> bool:
+        """Whether more steps are requested than the finished training has done."""
         return name == "train" and (self._settings.steps or 0) > self.facts["train"]["steps"]
 
     def _record(self) -> dict[str, Any]:
-        """Record what is missing of the games."""
-        out, wanted = self.place / "demos", self._settings.record.games
-        have = len(set(Demos.open(out).games)) if (out / "demos.json").exists() else 0
-        if have >= wanted:
-            return {"out": str(out), "games": have}
-        return record(self.choice, self.expert, wanted - have, out, on_progress=self._show)
+        """Record the games that are missing."""
+        out, requested = self.place / "demos", self._settings.record.games
+        recorded = len(set(Demos.open(out).games)) if (out / "demos.json").exists() else 0
+        if recorded >= requested:
+            return {"out": str(out), "games": recorded}
+        return record(self.choice, self.expert, requested - recorded, out, on_progress=self._on_progress)
 
     def _clone(self) -> dict[str, Any]:
-        """Clone the demos, or go on with it."""
+        """Clone the demos, or resume the clone."""
         demos, run = self.place / "demos", self.place / "clone"
         if RunDir(run).holds_run:
-            return cloning.resume(run, read_config(RunDir(run))[0], self.tell, self._show).facts()
+            return cloning.resume(run, read_config(RunDir(run))[0], self._on_notice, self._on_progress).facts()
         resolved = self._configure({"clone.demos": str(demos)})
-        return cloning.clone(resolved, demos, run, self.tell, self._show).facts()
+        return cloning.clone(resolved, demos, run, self._on_notice, self._on_progress).facts()
 
     def _train(self) -> dict[str, Any]:
-        """Train, from the clone if there is one, or go on with it."""
+        """Train, from the clone if there is one, or resume the training."""
         if RunDir(self.place).holds_run:
-            had = read_config(RunDir(self.place))[0].steps or 0
-            more = self._settings.steps if (self._settings.steps or 0) > had else None
-            return training.resume(self.place, more, modules=self.choice.modules).facts()
+            before = read_config(RunDir(self.place))[0].steps or 0
+            steps = self._settings.steps if (self._settings.steps or 0) > before else None
+            return training.resume(self.place, steps, modules=self.choice.modules).facts()
         cloned = "clone" in self.facts
         resolved = self._configure({"start": f"run:{self.place / 'clone'}"} if cloned else {})
         return training.train(self.choice, resolved, self.place).facts()
 
     def _compete(self) -> dict[str, Any]:
-        """Go on from the training in a league, or go on with that."""
+        """Train the agent further in a league, or resume the league."""
         place = self.place / "league"
         if RunDir(place).holds_run:
             return competing.resume(place, modules=self.choice.modules)
@@ -190,38 +204,49 @@ class Story:
         return {name: value for name, value in facts.items() if name != "ladder"}
 
     def _trained(self) -> str:
-        """The agent that training left."""
+        """The agent of the training stage."""
         return f"run:{self.place}" + ("@best" if read_best(RunDir.open(self.place)) else "")
 
     def _agent(self) -> str:
-        """The agent that the story is about: the league's best, or what training left."""
+        """The final agent: the best of the league, or the agent of the training stage."""
         league = self.place / "league"
         if "compete" not in self.facts:
             return self._trained()
         return f"run:{league}" + ("@best" if read_best(RunDir.open(league)) else "")
 
     def _evaluate(self) -> dict[str, Any]:
-        """Play the final games, and beside the expert where there is nobody to play against."""
+        """Evaluate the final agent against the opponents, or beside the expert in a game with one side."""
         folder, wanted = RunDir.open(self.place), self._settings.evaluation
         opponents = [wanted.opponent] if wanted.opponent else list(self._game.opponents if self._game else ())
         result = evaluate(
-            self.choice, self._agent(), opponents, wanted.final_games, seed=self._settings.seed + 1_000_003,
-            envs=wanted.envs, on_progress=self._show, beside=None if opponents or not self.expert else self.expert,
-        )  # fmt: skip
+            self.choice,
+            self._agent(),
+            opponents,
+            wanted.final_games,
+            seed=self._settings.seed + 1_000_003,
+            envs=wanted.envs,
+            on_progress=self._on_progress,
+            beside=None if opponents or not self.expert else self.expert,
+        )
         write_json(folder.path / "evaluation.json", result)
         return result
 
     def _tournament(self) -> dict[str, Any]:
-        """Let everything that the story made play each other and the scripted players."""
+        """Play a tournament between the agents of all stages and the scripted players."""
         assert self._game is not None
         agents = [self._agent(), *([self._trained()] if "compete" in self.facts else [])]
         agents += [f"run:{self.place / 'clone'}"] if "clone" in self.facts else []
         agents += [f"scripted:{name}" for name in self._game.players]
         games = max(2, self._settings.evaluation.final_games // 4 * 2)
         result = tournament(
-            self.choice, agents, games, seed=self._settings.seed + 2_000_003, run=self.place,
-            on_progress=self._show, on_notice=self.tell,
-        )  # fmt: skip
+            self.choice,
+            agents,
+            games,
+            seed=self._settings.seed + 2_000_003,
+            run=self.place,
+            on_progress=self._on_progress,
+            on_notice=self._on_notice,
+        )
         best = [Path(path) for path in result["replays"] if "best" in Path(path).name]
         if best:
             save_png(Replay.open(best[0]), self.place / "replays" / "best.png", FilmOptions())
@@ -232,17 +257,23 @@ class Story:
 
 
 def run(
-    choice: EnvChoice, configure: Callable[[dict[str, Any]], Resolved], place: Path | None, skip: Collection[str],
-    tell: Tell, on_progress: Show | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Do every stage that is not skipped, each from what the one before left on disk.
+    choice: EnvChoice,
+    configure: Configure,
+    *,
+    run: str | Path | None = None,
+    skip: Collection[str] = (),
+    on_notice: OnNotice = lambda line: None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> dict[str, Any]:
+    """Run every stage that is neither skipped nor finished; return the results by stage.
 
-    `configure` gives the settings with some more laid over them: those of the stages before.
+    `configure` resolves the settings with more values on top, which come from earlier stages.
     """
     for name in skip:
-        if name not in STORY:
-            near = did_you_mean(name, STORY)
-            raise ConfigError(f"There is no stage `{name}`.{near}", f"stages: {', '.join(STORY)}")
-    if place is None and "train" in skip:
-        raise ConfigError("Without training there must be a run to go on from.", "name it: --run DIR")
-    return Story(choice, configure, place or default_path(choice.name), skip, tell, on_progress).run()
+        if name not in STAGES:
+            near = did_you_mean(name, STAGES)
+            raise ConfigError(f"There is no stage `{name}`.{near}", f"stages: {', '.join(STAGES)}")
+    if run is None and "train" in skip:
+        raise ConfigError("Without the train stage, an existing run is needed.", "name it: --run DIR")
+    place = Path(run) if run else default_path(choice.name)
+    return Pipeline(choice, configure, place, skip, on_notice, on_progress).run()

@@ -1,4 +1,4 @@
-"""Train an agent, or go on training one: settings in, checkpoints out."""
+"""Train an agent, or resume a training run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ def train(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> Tra
 
 
 def resume(
-    run: Path, steps: int | None = None, modules: tuple[str, ...] = (), factory: Callable[[], Any] | None = None,
+    run: Path,
+    steps: int | None = None,
+    modules: tuple[str, ...] = (),
+    factory: Callable[[], Any] | None = None,
     terms: dict[str, Any] | None = None,
-) -> TrainingResult:  # fmt: skip
-    """Go on with a run from its newest valid checkpoint; `steps` is the total."""
+) -> TrainingResult:
+    """Resume a run from its newest valid checkpoint; `steps` is the new total."""
     return runner.resume(run, steps, modules, factory, terms)

@@ -1,0 +1,116 @@
+"""The verbs that show what exists: envs, agents, check-env, doctor, report."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slipstream.cli.app import given, main, notice, print_result, settable, shared
+from slipstream.errors import EnvError, SlipstreamError
+
+
+@main.command()
+@shared
+def envs(as_json: bool, modules: tuple[str, ...]) -> None:
+    """List the available environments."""
+    import gymnasium
+
+    from slipstream.envs.registry import games, import_modules
+
+    import_modules(modules)
+    native = {name: {"summary": game.summary, "variants": list(game.variants)} for name, game in games().items()}
+    others = sorted(f"gymnasium:{name}" for name in gymnasium.registry)
+    lines = []
+    for name, game in games().items():
+        lines.append(f"{name:<28}{game.summary} ({', '.join(f'{name}:{variant}' for variant in game.variants)})")
+    lines += ["", f"{len(others)} Gymnasium environments:", *_columns(others)]
+    print_result({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
+
+
+def _columns(words: list[str], width: int = 96) -> list[str]:
+    cell = max(map(len, words), default=0) + 2
+    per = max(1, width // cell)
+    return ["  " + "".join(word.ljust(cell) for word in words[i : i + per]).rstrip() for i in range(0, len(words), per)]
+
+
+@main.command()
+@click.argument("env")
+@shared
+def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
+    """List the agents that can play ENV: scripted players, and the runs in ./runs."""
+    from slipstream.agents.specs import scripted_players
+    from slipstream.envs.registry import import_modules
+    from slipstream.runs.layout import RunDir
+    from slipstream.runs.provenance import read_config
+
+    import_modules(modules)
+    found = ["random", *(f"scripted:{name}" for name in scripted_players(env))]
+    for config in sorted(Path("runs").glob("*/config.yaml")):
+        try:
+            if read_config(RunDir(config.parent))[1] == env:
+                found.append(f"run:{config.parent}")
+        except SlipstreamError as error:
+            notice(f"{config.parent}: {error.message}")
+    print_result({"env": env, "agents": found}, as_json, "\n".join(found))
+
+
+@main.command("check-env")
+@click.argument("env")
+@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Number of random steps.")
+@settable
+@shared
+def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
+    """Take random steps in a Gymnasium ENV and list all problems that would affect training, with hints.
+
+    The exit code is 3 if there is a problem.
+    """
+    from slipstream.envs.adapters.env_checker import check
+    from slipstream.envs.registry import parse
+    from slipstream.stages.prepare import prepare
+    from slipstream.vector.make import make_one
+
+    choice, resolved, _ = prepare(env, given(flags))
+    if parse(env)[0] is not None:
+        raise EnvError(f"`{env}` is a built-in game, which has its own tests.", "name one as gymnasium:ID")
+    options = {"disable_env_checker": True} | choice.env.options
+    made = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
+    try:
+        report = check(made, steps, resolved.settings.seed)
+    finally:
+        made.close()
+    lines = [f"problem: {problem.what}\n   hint: {problem.hint}" for problem in report.problems]
+    lines += [f" remark: {remark.what}\n   hint: {remark.hint}" for remark in report.remarks]
+    counts = f"{report.steps} steps, {report.episodes} episodes, {report.steps_per_second:,.0f} steps/s"
+    problems = len(report.problems)
+    verdict = f"{problems} problem{'s' * (problems > 1)}" if problems else "ready for training"
+    print_result({"env": env} | asdict(report), as_json, "\n".join([*lines, f"{env}: {verdict} ({counts})"]))
+    if report.problems:
+        sys.exit(EnvError.code)
+
+
+@main.command()
+@shared
+def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
+    """Check this machine: cores, memory, disk and libraries."""
+    from slipstream.stages.doctor import examine_machine
+
+    facts = examine_machine()
+    lines = [f"{'ok  ' if check['ok'] else 'FAIL'} {check['name']:<10} {check['says']}" for check in facts["checks"]]
+    lines += [f"     hint: {check['hint']}" for check in facts["checks"] if not check["ok"]]
+    print_result(facts, as_json, "\n".join(lines))
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@shared
+def report(run: Path, as_json: bool, modules: tuple[str, ...]) -> None:
+    """Write the report.html of RUN, a run or a tournament, again; the page is one file that works offline."""
+    from slipstream.runs.layout import RunDir
+    from slipstream.stages.report import report as write_report
+
+    facts = write_report(RunDir(run) if (run / "ladder.json").is_file() else RunDir.open(run))
+    print_result(facts, as_json, f"{facts['report']}: {', '.join(facts['sections']).lower()}")
