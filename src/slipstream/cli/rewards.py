@@ -37,7 +37,7 @@ def report(
     A run's own policy plays the game's reference opponent. Shares of the return are of all that is paid or taken;
     shares of the advantage are of what pushes the policy one way or the other.
     """
-    from slipstream.stages.reward_report import NO_PICTURE, draw_report, keep
+    from slipstream.stages.reward_report import draw_report, keep
 
     if source and (Path(source) / "demos.json").exists():
         if agent or env:
@@ -48,8 +48,8 @@ def report(
     else:
         facts, place = _of_games(source, env, agent, 100 if games is None else games, words, modules)
     picture = keep(facts, out or place, draw_report, "rewards")
-    facts = {key: value for key, value in facts.items() if key != "curves"} | {"picture": picture and str(picture)}
-    print_result(facts, as_json, "\n".join([*_report_lines(facts), str(picture or NO_PICTURE)]))
+    facts = {key: value for key, value in facts.items() if key != "curves"} | {"picture": str(picture)}
+    print_result(facts, as_json, "\n".join([*_report_lines(facts), str(picture)]))
 
 
 def _of_demos(folder: Path, games: int | None, words: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def ablate(
     All kinds of run have the same seeds and are measured in games, never by the rewards that differ. The same command
     goes on where it was stopped.
     """
-    from slipstream.stages.reward_report import NO_PICTURE, draw_ablation, keep
+    from slipstream.stages.reward_report import draw_ablation, keep
     from slipstream.stages.reward_report import ablate as do
 
     choice, resolved = resolve_settings(env, modules, flags)
@@ -171,7 +171,7 @@ def ablate(
         return
     picture = keep(facts, folder, draw_ablation, "ablation")
     facts["picture"] = picture and str(picture)
-    print_result(facts, as_json, "\n".join([*_ablation_lines(facts), str(picture or NO_PICTURE)]))
+    print_result(facts, as_json, "\n".join([*_ablation_lines(facts), str(picture)]))
 
 
 def _ablation_lines(facts: dict[str, Any]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.demos.charts import Panel, plot
 from slipstream.perf.timed_run import TimedRun
+from slipstream.runs.figures import Line, Panel, plot
 
 Facts = Mapping[str, Any]
 POINTS = 60
@@ -133,39 +133,33 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown)
 
 
-def draw(path: Path, facts: Facts, sides: Sequence[tuple[str, Sequence[TimedRun]]]) -> None:
-    """Rates round by round, and scores over the time trained."""
-    letters = ("A", "B")[-len(sides) :]
-    labels = [f"{letter} {text}" for letter, (text, _) in zip(letters, sides, strict=True)]
-    rounds = np.arange(1, max(len(heats) for _, heats in sides) + 1)
-    rates = {
-        label: [heat.rate for heat in heats] + [None] * (len(rounds) - len(heats))
-        for label, (_, heats) in zip(labels, sides, strict=True)
-    }
-    panels = [Panel("steps per second", rounds, rates, style="bars", across="round")]
+def draw(path: Path, facts: Facts, variants: Sequence[tuple[str, Sequence[TimedRun]]]) -> None:
+    """Write the rates of each round and the scores over training time to a PNG file."""
+    letters = ("A", "B")[-len(variants) :]
+    labelled = [(f"{letter} {text}", runs) for letter, (text, runs) in zip(letters, variants, strict=True)]
+    rates = [Line.of(label, range(1, len(runs) + 1), [run.rate for run in runs]) for label, runs in labelled]
+    panels = [Panel("steps per second", rates, style="bars", along="round")]
     seconds = np.linspace(0, facts["seconds"], POINTS)
-    scores = {label: _curve(heats, seconds) for label, (_, heats) in zip(labels, sides, strict=True)}
-    told = {label: found for label, found in scores.items() if found is not None}
-    if told:
-        middles = {label: found[1] for label, found in told.items()}
-        bands = {label: (found[0], found[2]) for label, found in told.items()}
-        panels.append(Panel("mean return of the last episodes", seconds, middles, bands, across="seconds"))
+    curves = [(label, _curve(runs, seconds)) for label, runs in labelled]
+    lines = [Line.of(label, seconds, *curve) for label, curve in curves if curve is not None]
+    if lines:
+        panels.append(Panel("mean return of the last episodes", lines, along="seconds"))
     plot(path, panels, f"{facts['env']}: {facts.get('verdict', 'measured alone')}")
 
 
-def _curve(heats: Sequence[TimedRun], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Least, median and greatest score over the rounds at each moment; a score holds until the next."""
+def _curve(runs: Sequence[TimedRun], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Median, minimum and maximum score over the rounds at each time. A score holds until the next."""
     rows = []
-    for heat in heats:
-        if heat.curve:
-            at, score = np.array(heat.curve).T
+    for run in runs:
+        if run.curve:
+            at, score = np.array(run.curve).T
             place = np.searchsorted(at, seconds, side="right") - 1
             rows.append(np.where(place >= 0, score[np.maximum(place, 0)], np.nan))
     if not rows:
         return None
     stacked = np.array(rows)
-    whole = np.isfinite(stacked).all(axis=0)
-    low, middle, high = (np.full(len(seconds), np.nan) for _ in range(3))
-    low[whole], high[whole] = stacked[:, whole].min(0), stacked[:, whole].max(0)
-    middle[whole] = np.median(stacked[:, whole], axis=0)
-    return low, middle, high
+    complete = np.isfinite(stacked).all(axis=0)
+    middle, low, high = (np.full(len(seconds), np.nan) for _ in range(3))
+    middle[complete] = np.median(stacked[:, complete], axis=0)
+    low[complete], high[complete] = stacked[:, complete].min(0), stacked[:, complete].max(0)
+    return middle, low, high
