@@ -124,17 +124,17 @@ def test_a_plan_is_kept_for_envs_with_a_name(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:
-    """`benchmarks/tune.py --quick` measures a grid, tunes, compares, and leaves a record."""
+    """`benchmarks/tune.py --quick` measures a grid, tunes, compares, and writes a result."""
     script = Path(__file__).parents[2] / "benchmarks" / "tune.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "record")], capture_output=True, text=True,
+        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "tune.json")], capture_output=True, text=True,
         timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "record" / "summary.json").read_text())
+    result = json.loads((tmp_path / "tune.json").read_text())
+    summary = result["summary"]
     assert summary["points"] == 4 and summary["ratio"]["rounds"] >= 1 and summary["batch"] == 128
-    rows = [json.loads(line) for line in (tmp_path / "record" / "raw.jsonl").read_text().splitlines()]
-    assert [row["work"] for row in rows] == ["default", *["grid"] * 4, "tune", "final"]
+    assert [row["work"] for row in result["rows"]] == ["default", *["grid"] * 4, "tune", "final"]
 
 
 @pytest.mark.usefixtures("hopeful")

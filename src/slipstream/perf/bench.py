@@ -1,4 +1,4 @@
-"""Bench: two sides really trained, one after the other, round by round, and a verdict that has earned its words."""
+"""Bench: two variants really trained, one after the other, round by round, and a verdict that has earned its words."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Measured:
-    """A side and all that its runs showed."""
+    """A variant and all that its runs showed."""
 
     text: str
-    portrait: RunDescription
-    heats: tuple[TimedRun, ...]
+    description: RunDescription
+    runs: tuple[TimedRun, ...]
     when: str = ""
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds it, the curves aside."""
-        rates = median_of([heat.rate for heat in self.heats])
-        scores = [heat.score for heat in self.heats if heat.score is not None]
-        memory = [heat.memory_mib for heat in self.heats if heat.memory_mib is not None]
+        rates = median_of([run.rate for run in self.runs])
+        scores = [run.score for run in self.runs if run.score is not None]
+        memory = [run.memory_mib for run in self.runs if run.memory_mib is not None]
         return {
             "side": self.text,
-            "commit": self.portrait.commit,
+            "commit": self.description.commit,
             "steps_per_second": rates.facts(),
             "score": median_of(scores).facts() if scores else None,
-            "start_s": median_of([heat.start_s for heat in self.heats]).median,
-            "warm_s": median_of([heat.warm_s for heat in self.heats]).median,
-            "cold_s": self.portrait.cold_s,
+            "start_s": median_of([run.start_s for run in self.runs]).median,
+            "warm_s": median_of([run.warm_s for run in self.runs]).median,
+            "cold_s": self.description.cold_s,
             "memory_mib": max(memory, default=None),
-            "split": dict(self.heats[-1].split),
-            "batch": self.portrait.batch,
-            "weights": self.portrait.weights,
-            "updates_per_step": self.portrait.updates,
-            "plan": self.portrait.plan,
+            "split": dict(self.runs[-1].split),
+            "batch": self.description.batch,
+            "weights": self.description.weights,
+            "updates_per_step": self.description.updates,
+            "plan": self.description.plan,
         }
 
 
-def turns(rounds: int, sides: int) -> Iterator[tuple[int, int]]:
-    """Round by round, from 1, and side by side, from 0, whose turn it is; who goes first changes every round."""
+def turns(rounds: int, variants: int) -> Iterator[tuple[int, int]]:
+    """Round by round, from 1, and variant by variant, from 0, whose turn it is; who goes first changes every round."""
     for turn in range(1, rounds + 1):
-        for number in range(sides) if turn % 2 else reversed(range(sides)):
+        for number in range(variants) if turn % 2 else reversed(range(variants)):
             yield turn, number
 
 
@@ -79,15 +79,15 @@ class Bench:
         self._raw = out / "runs.jsonl"
         write_text(self._raw, "")
 
-    def measure(self, sides: Sequence[Variant], rounds: int) -> list[Measured]:
-        """Train every side once untimed, then all of them in each round; who goes first changes from round to round."""
-        names = ascii_uppercase[: len(sides)] if len(sides) > 1 else "B"
-        done: list[list[TimedRun]] = [[] for _ in sides]
+    def measure(self, variants: Sequence[Variant], rounds: int) -> list[Measured]:
+        """Train every variant once untimed, then all of them in each round; who goes first changes from round to round."""
+        names = ascii_uppercase[: len(variants)] if len(variants) > 1 else "B"
+        done: list[list[TimedRun]] = [[] for _ in variants]
         turn = 0
         try:
-            portraits = [self._probe(name, side) for name, side in zip(names, sides, strict=True)]
-            for turn, number in turns(rounds, len(sides)):
-                one = timed_run(sides[number], portraits[number], self.work, self.work.seed + turn)
+            descriptions = [self._probe(name, variant) for name, variant in zip(names, variants, strict=True)]
+            for turn, number in turns(rounds, len(variants)):
+                one = timed_run(variants[number], descriptions[number], self.work, self.work.seed + turn)
                 done[number].append(one)
                 self._keep(names[number], turn, rounds, one)
         except SlipstreamError as error:
@@ -96,18 +96,18 @@ class Bench:
             error.message = f"{where} of the comparison failed. {error.message}{kept}"
             raise
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        together = zip(sides, portraits, done, strict=True)
-        return [Measured(side.label, portrait, tuple(heats), now) for side, portrait, heats in together]
+        together = zip(variants, descriptions, done, strict=True)
+        return [Measured(variant.label, description, tuple(runs), now) for variant, description, runs in together]
 
-    def _probe(self, name: str, side: Variant) -> RunDescription:
-        if side.commit:
-            self._say(f"{name}: commit {side.commit[:12]}; its first run compiles, which may take a minute or two")
-        portrait = probe(side, self.work)
+    def _probe(self, name: str, variant: Variant) -> RunDescription:
+        if variant.commit:
+            self._say(f"{name}: commit {variant.commit[:12]}; its first run compiles, which may take a minute or two")
+        description = probe(variant, self.work)
         self._say(
-            f"{name} ({side.label}): first run: {portrait.cold_s:.1f} s for making its parts, compiling and the first "
-            f"iteration; batch {portrait.batch:,.0f}, {portrait.weights:,} numbers in the policy"
+            f"{name} ({variant.label}): first run: {description.cold_s:.1f} s for making its parts, compiling and the first "
+            f"iteration; batch {description.batch:,.0f}, {description.weights:,} numbers in the policy"
         )
-        return portrait
+        return description
 
     def _keep(self, name: str, turn: int, rounds: int, one: TimedRun) -> None:
         with open(self._raw, "a", encoding="utf-8") as file:
@@ -117,16 +117,16 @@ class Bench:
 
 
 def bench(
-    sides: Sequence[str], *, env: str | None = None, seconds: float | None = None, rounds: int | None = None,
+    variants: Sequence[str], *, env: str | None = None, seconds: float | None = None, rounds: int | None = None,
     games: int | None = None, shared: Sequence[str] = (), seed: int = 0, modules: Sequence[str] = (),
     against: Path | None = None, save: Path | None = None, gate: float | None = None, out: Path,
     any_machine: bool = False, say: Say = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compare two sides, or one with a saved baseline, or measure one alone to save it; returns all that was found.
+    """Compare two variants, or one with a saved baseline, or measure one alone to save it; returns all that was found.
 
     What a comparison with a baseline leaves open is taken from it: env, seconds, rounds, games and settings of both.
     """
-    texts = list(sides)
+    texts = list(variants)
     if len(texts) == 2 and texts[0].endswith(".json"):
         against, texts = Path(texts[0]), texts[1:]
     _check(texts, against, save, gate)
@@ -153,7 +153,7 @@ def bench(
             notes.append(f"A was measured on another machine: {before['machine']['cpu']}")
     if len(measured) == 2:
         one, two = measured
-        facts |= compare(one.portrait, two.portrait, one.heats, two.heats, paired=before is None, gate=gate)
+        facts |= compare(one.description, two.description, one.runs, two.runs, paired=before is None, gate=gate)
         if facts["busy"] > BUSY:
             notes.append(f"others used {facts['busy']:.0%} of the machine before the runs: a quiet one says more")
     facts |= {name: one.facts() for name, one in zip(("a", "b")[-len(measured) :], measured, strict=True)}
@@ -173,16 +173,16 @@ def pass_gate(facts: Mapping[str, Any]) -> None:
         )
 
 
-def _check(sides: Sequence[str], against: Path | None, save: Path | None, gate: float | None) -> None:
+def _check(variants: Sequence[str], against: Path | None, save: Path | None, gate: float | None) -> None:
     """Something must be compared or saved."""
-    if len(sides) == 2 and against:
-        raise ConfigError("Two sides and a baseline are three.", "leave out A, which is the baseline")
-    if len(sides) == 1 and not (against or save):
-        raise ConfigError("One side alone cannot be compared.", "name a second one, --against FILE or --save FILE")
-    if any(side.endswith(".json") for side in sides):
+    if len(variants) == 2 and against:
+        raise ConfigError("Two variants and a baseline are three.", "leave out A, which is the baseline")
+    if len(variants) == 1 and not (against or save):
+        raise ConfigError("One variant alone cannot be compared.", "name a second one, --against FILE or --save FILE")
+    if any(variant.endswith(".json") for variant in variants):
         raise ConfigError("A saved baseline can only be A, what is compared with.", "slipstream bench FILE.json B")
-    if gate is not None and not (against or len(sides) == 2):
-        raise ConfigError("--gate needs something to compare with.", "name two sides, or --against FILE")
+    if gate is not None and not (against or len(variants) == 2):
+        raise ConfigError("--gate needs something to compare with.", "name two variants, or --against FILE")
 
 
 def _told(work: Work, rounds: int, shared: Sequence[str], measured: Sequence[Measured]) -> dict[str, Any]:
@@ -209,18 +209,18 @@ def _write(out: Path, facts: dict[str, Any], measured: Sequence[Measured]) -> No
     """The comparison for programs, for people, and as a picture."""
     facts["out"] = str(out)
     write_json(out / "bench.json", facts)
-    draw(out / "bench.png", facts, [(one.text, one.heats) for one in measured])
+    draw(out / "bench.png", facts, [(one.text, one.runs) for one in measured])
     write_text(out / "bench.md", page(facts) + "\n")
 
 
 def write_baseline(path: Path, facts: Mapping[str, Any], measured: Measured) -> Path:
-    """Keep what a side showed, with the machine, the commit and the settings that it was measured with."""
+    """Keep what a variant showed, with the machine, the commit and the settings that it was measured with."""
     path = path.with_suffix(path.suffix or ".json")
     kept = {
         "kind": BASELINE, "version": 1,
         "work": {key: facts[key] for key in ("env", "seconds", "rounds", "games", "shared")},
         "machine": facts["machine"], "git": facts["git"], "side": measured.text, "time_utc": measured.when,
-        "portrait": measured.portrait.facts(), "heats": [heat.facts() for heat in measured.heats],
+        "portrait": measured.description.facts(), "heats": [run.facts() for run in measured.runs],
     }  # fmt: skip
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,10 +239,10 @@ def read_baseline(path: Path) -> dict[str, Any]:
     try:
         if told["kind"] != BASELINE or told["version"] != 1:
             raise KeyError("kind")
-        portrait = RunDescription(**told["portrait"])
-        curves = [tuple(tuple(point) for point in heat["curve"]) for heat in told["heats"]]
-        heats = tuple(TimedRun(**heat | {"curve": curve}) for heat, curve in zip(told["heats"], curves, strict=True))
-        return told | {"measured": Measured(told["side"], portrait, heats, told["time_utc"])}
+        description = RunDescription(**told["portrait"])
+        curves = [tuple(tuple(point) for point in run["curve"]) for run in told["heats"]]
+        runs = tuple(TimedRun(**run | {"curve": curve}) for run, curve in zip(told["heats"], curves, strict=True))
+        return told | {"measured": Measured(told["side"], description, runs, told["time_utc"])}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a baseline of this version.", "measure it anew with --save") from error
 

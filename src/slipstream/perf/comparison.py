@@ -156,7 +156,7 @@ def compare(
     gate: float | None,
 ) -> dict[str, Any]:
     """All that can be said about B against A."""
-    speed = ratio([heat.rate for heat in before], [heat.rate for heat in after], paired)
+    speed = ratio([run.rate for run in before], [run.rate for run in after], paired)
     verdict = judge(speed, ("faster", "slower"), 1.0, EQUAL)
     apart = differences(a, b)
     alike = not any(difference.matters for difference in apart)
@@ -173,7 +173,7 @@ def compare(
         "like_for_like": alike,
         "bought_with": price,
         "differences": [difference.facts() for difference in apart],
-        "busy": median([heat.busy for heat in (*before, *after)]),
+        "busy": median([run.busy for run in (*before, *after)]),
         "paired": paired,
     }
     if gate is not None:

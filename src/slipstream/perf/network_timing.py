@@ -132,7 +132,13 @@ def _learning(
     if settings.algorithm == "sac":
         from slipstream.algorithms.sac import SAC
 
-        small = {"warmup": 0, "actor_warmup": 0, "buffer": 16_384, "updates_per_step": 1.0 / rows, "demos": None}
+        small = {
+            "learning_starts": 0,
+            "actor_warmup": 0,
+            "buffer_size": 16_384,
+            "updates_per_step": 1.0 / rows,
+            "demos": None,
+        }
         settings = settings.model_copy(update={"sac": settings.sac.model_copy(update=small)})
         learner = SAC(settings, design, params_and_stats, rows, plan.threads.applied, plan.learner.applied)
     else:

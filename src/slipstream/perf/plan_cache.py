@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 ORIGIN = "tuned"
 VARIED = ("default", "preset ", ORIGIN)
 """How the origins of settings begin that nobody asked for in person."""
-LEARNING = {"ppo": ("rollout", "minibatch", "epochs", "order", "optimiser", "contrast", "epochs_max"),
-            "sac": ("rollout", "batch", "updates_per_step", "critics", "buffer")}  # fmt: skip
+LEARNING = {"ppo": ("rollout", "minibatch", "epochs", "shuffle", "optimiser", "contrastive_coef", "epochs_max"),
+            "sac": ("rollout", "batch_size", "updates_per_step", "critics", "buffer_size")}  # fmt: skip
 """Settings of learning that speed depends on."""
 TUNABLE = {f"plan.{name}" for name in PlanSettings.model_fields} | {"ppo.rollout", "sac.rollout", "ppo.minibatch"}
 

@@ -1,4 +1,4 @@
-"""One timed training: a side in a process of its own, and what its rows say about speed and score."""
+"""One timed training: a variant in a process of its own, and what its rows say about speed and score."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from slipstream.runs.metrics import read
 
 Row = Mapping[str, Any]
 PROBE_S = 1.0
-"""Training time of the first, untimed run of a side, which compiles and says how large its iterations are."""
+"""Training time of the first, untimed run of a variant, which compiles and says how large its iterations are."""
 ROWS = 50
-"""About how many rows a timed run writes, whichever side it is."""
+"""About how many rows a timed run writes, whichever variant it is."""
 WARM_LOG = 100
-"""Steps between rows of a side that begins without updates: how fast it was then says nothing about later."""
+"""Steps between rows of a variant that begins without updates: how fast it was then says nothing about later."""
 START_LIMIT_S = 900.0
 """What start-up and compiling may take."""
 STRETCHES = (1, 3, 9)
@@ -80,7 +80,7 @@ class TimedRun:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a side is, as its first run showed it."""
+    """What a variant is, as its first run showed it."""
 
     settings: dict[str, Any]
     """Every setting by its dotted key, in the words of its own code."""
@@ -105,12 +105,12 @@ class RunDescription:
         return asdict(self)
 
 
-def probe(side: Variant, work: Work, limit_s: float = START_LIMIT_S) -> RunDescription:
-    """Train for a moment: compile everything, and see what the side is."""
-    tuned = knows(side, "--no-tuned")
+def probe(variant: Variant, work: Work, limit_s: float = START_LIMIT_S) -> RunDescription:
+    """Train for a moment: compile everything, and see what the variant is."""
+    tuned = knows(variant, "--no-tuned")
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         run = RunDir(Path(folder) / "run")
-        facts = _train(side, work, run, PROBE_S, 1, work.seed, tuned, limit_s)
+        facts = _train(variant, work, run, PROBE_S, 1, work.seed, tuned, limit_s)
         rows = read(run)
         settings = _flat(yaml.safe_load(run.config.read_text(encoding="utf-8")) or {})
         state = Path(facts["checkpoint"])
@@ -122,30 +122,30 @@ def probe(side: Variant, work: Work, limit_s: float = START_LIMIT_S) -> RunDescr
             weights=_weights(state / "policy.safetensors"), batch=batch, updates=_updates(settings, rows[-1], batch),
             cold_s=facts["start_seconds"], warm_s=timing.warm_s,
             rate=timing.rate or batch / max(rows[-1]["time/seconds"], 1e-9), tuned=tuned,
-            commit=side.commit or str((told.get("git") or {}).get("commit", "")),
+            commit=variant.commit or str((told.get("git") or {}).get("commit", "")),
         )  # fmt: skip
 
 
 def timed_run(
-    side: Variant, portrait: RunDescription, work: Work, seed: int, limit_s: float = START_LIMIT_S
+    variant: Variant, description: RunDescription, work: Work, seed: int, limit_s: float = START_LIMIT_S
 ) -> TimedRun:
     """Train for the seconds of the work, after a warm-up as long as the last one, and read off speed and score."""
-    load, busy = look_around()
-    warm_steps = _warm_steps(portrait.settings)
-    log = WARM_LOG if warm_steps else max(1, int(portrait.rate * work.seconds / ROWS))
+    load, busy = measure_load()
+    warm_steps = _warm_steps(description.settings)
+    log = WARM_LOG if warm_steps else max(1, int(description.rate * work.seconds / ROWS))
     for stretch in STRETCHES:
         with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
             run = RunDir(Path(folder) / "run")
-            seconds = portrait.warm_s + stretch * work.seconds
-            facts = _train(side, work, run, seconds, log, seed, portrait.tuned, limit_s)
+            seconds = description.warm_s + stretch * work.seconds
+            facts = _train(variant, work, run, seconds, log, seed, description.tuned, limit_s)
             rows = read(run)
             timing = clock(rows, facts, warm_steps)
             if timing.rate:
-                games = _evaluated(side, work, run, seed, limit_s) if work.games else None
+                games = _evaluated(variant, work, run, seed, limit_s) if work.games else None
                 break
     else:
         raise ConfigError(
-            f"{side.label}: even {seconds:.3g} s were too short for two iterations of {portrait.batch:,.0f} steps.",
+            f"{variant.label}: even {seconds:.3g} s were too short for two iterations of {description.batch:,.0f} steps.",
             f"give --seconds at least {2 * seconds:.0f}, or make iterations smaller",
         )
     curve = tuple((at - timing.warm_s, score) for at, score in _scores(rows) if at - timing.warm_s <= work.seconds)
@@ -159,7 +159,7 @@ def timed_run(
     )  # fmt: skip
 
 
-def look_around() -> tuple[float, float]:
+def measure_load() -> tuple[float, float]:
     """The load average, and how much of the machine is used at this moment."""
     return os.getloadavg()[0], psutil.cpu_percent(LOOK_S) / 100
 
@@ -203,39 +203,39 @@ def _scores(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 
 def _train(
-    side: Variant, work: Work, run: RunDir, seconds: float, log: int, seed: int, tuned: bool, limit_s: float
+    variant: Variant, work: Work, run: RunDir, seconds: float, log: int, seed: int, tuned: bool, limit_s: float
 ) -> dict[str, Any]:
     """Train in a process of its own; its closing facts."""
     verb = ["train", work.env, "--run", str(run.path), "--minutes", repr(seconds / 60), "--seed", str(seed), "--json"]
     verb += ["--no-tuned"] if tuned else []
-    words = command(side, verb, work.modules)
+    words = command(variant, verb, work.modules)
     words += ["--set", f"every.log={log}", "--set", f"every.system={10 * log}"]
-    return _facts(side, _call(side, words, limit_s + 4 * seconds))
+    return _facts(variant, _call(variant, words, limit_s + 4 * seconds))
 
 
-def _evaluated(side: Variant, work: Work, run: RunDir, seed: int, limit_s: float) -> float | None:
+def _evaluated(variant: Variant, work: Work, run: RunDir, seed: int, limit_s: float) -> float | None:
     """The result of games after the run: score against the game's reference opponent, or the mean return."""
     from slipstream.envs.registry import parse
 
     game, _ = parse(work.env)
     against = ["--opponent", game.reference] if game is not None and game.reference else []
     verb = ["evaluate", f"run:{run.path}", "--env", work.env, "--games", str(work.games), "--seed", str(seed), "--json"]
-    bare = Variant(side.text, commit=side.commit)
-    facts = _facts(side, _call(side, command(bare, [*verb, *against], work.modules), limit_s))
+    bare = Variant(variant.text, commit=variant.commit)
+    facts = _facts(variant, _call(variant, command(bare, [*verb, *against], work.modules), limit_s))
     found = facts["score"] if against else facts["mean_return"]
     return None if found is None else float(found)
 
 
-def _call(side: Variant, words: Sequence[str], limit_s: float) -> str:
-    """Run a command of a side to its end and return what it printed; an error has its own exit code and words."""
+def _call(variant: Variant, words: Sequence[str], limit_s: float) -> str:
+    """Run a command of a variant to its end and return what it printed; an error has its own exit code and words."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=child_environment(side))
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=child_environment(variant))
         try:
             printed, _ = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise MachineError(
-                f"{side.label} did not end within {time.monotonic() - began:.0f} s.",
+                f"{variant.label} did not end within {time.monotonic() - began:.0f} s.",
                 "train it by hand to see why: slipstream train",
             ) from None
         finally:
@@ -253,17 +253,17 @@ def _call(side: Variant, words: Sequence[str], limit_s: float) -> str:
     told = "\n".join(lines[error:] if error is not None else lines[-TOLD_LINES:]).removeprefix("error: ")
     kind = CODES.get(child.returncode, SlipstreamError)
     told, _, hint = told.partition("\nhint: ")
-    raise kind(f"{side.label} failed (exit code {child.returncode}): {told}", hint)
+    raise kind(f"{variant.label} failed (exit code {child.returncode}): {told}", hint)
 
 
-def _facts(side: Variant, printed: str) -> dict[str, Any]:
+def _facts(variant: Variant, printed: str) -> dict[str, Any]:
     """The JSON object that a command ends with."""
     try:
         facts = json.loads(printed.splitlines()[-1])
     except (IndexError, ValueError):
         facts = None
     if not isinstance(facts, dict):
-        raise ConfigError(f"{side.label} printed no JSON object.", "commits older than `--json` cannot be compared")
+        raise ConfigError(f"{variant.label} printed no JSON object.", "commits older than `--json` cannot be compared")
     return facts
 
 
@@ -285,8 +285,8 @@ def _weights(path: Path) -> int:
     with safetensors.safe_open(str(path), "numpy") as file:
         for name in file.keys():  # noqa: SIM118 (it is no dict)
             size = 1
-            for side in file.get_slice(name).get_shape():
-                size *= side
+            for length in file.get_slice(name).get_shape():
+                size *= length
             total += size
     return total
 

@@ -41,38 +41,38 @@ class Variant:
 
 
 def parse_variant(text: str, shared: Sequence[str] = ()) -> Variant:
-    """Read words between commas: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both sides.
+    """Read words between commas: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both variants.
 
     Settings of this code are checked here, before anything is trained; those of a commit by that commit.
     """
-    side = Variant(text)
+    variant = Variant(text)
     for word in _split(text):
         head, equals, _ = word.partition("=")
         if word.startswith(COMMIT):
-            side = _once(side, commit=full_commit(word.removeprefix(COMMIT)))
+            variant = _once(variant, commit=full_commit(word.removeprefix(COMMIT)))
         elif equals and "/" not in head:
-            side = replace(side, words=(*side.words, word))
+            variant = replace(variant, words=(*variant.words, word))
         elif word.endswith((".yaml", ".yml")):
-            side = _once(side, config=_existing(Path(word)))
+            variant = _once(variant, config=_existing(Path(word)))
         elif word.startswith(PRESET) or word in presets():
-            side = replace(side, presets=(*side.presets, word.removeprefix(PRESET)))
+            variant = replace(variant, presets=(*variant.presets, word.removeprefix(PRESET)))
         else:
             raise ConfigError(
                 f"`{word}` is neither KEY=VALUE, a preset, a YAML file nor a commit.{did_you_mean(word, presets())}",
                 f"presets are {', '.join(presets())}; write commit:REV for a commit and NAME.json for a saved baseline",
             )
-    side = replace(side, words=(*shared, *side.words))
-    if not side.commit:
-        resolve(*(preset_layer(name) for name in side.presets), flag_layer(list(side.words)))
-    return side
+    variant = replace(variant, words=(*shared, *variant.words))
+    if not variant.commit:
+        resolve(*(preset_layer(name) for name in variant.presets), flag_layer(list(variant.words)))
+    return variant
 
 
-def _once(side: Variant, **more: Path | str) -> Variant:
-    """The side with one thing more; two files or commits would hide each other."""
+def _once(variant: Variant, **more: Path | str) -> Variant:
+    """The variant with one thing more; two files or commits would hide each other."""
     for name, value in more.items():
-        if before := getattr(side, name):
-            raise ConfigError(f"`{side.text}` names two of a kind: {before} and {value}.", "keep one of them")
-    return replace(side, **more)  # type: ignore[arg-type]
+        if before := getattr(variant, name):
+            raise ConfigError(f"`{variant.text}` names two of a kind: {before} and {value}.", "keep one of them")
+    return replace(variant, **more)  # type: ignore[arg-type]
 
 
 def _existing(path: Path) -> Path:
@@ -93,33 +93,33 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def command(side: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
-    """The command line of a verb with this side's settings."""
+def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
+    """The command line of a verb with this variant's settings."""
     words = [sys.executable, "-m", "slipstream.cli", *verb]
-    for preset in side.presets:
+    for preset in variant.presets:
         words += ["--preset", preset]
-    if side.config:
-        words += ["--config", str(side.config)]
-    for word in side.words:
+    if variant.config:
+        words += ["--config", str(variant.config)]
+    for word in variant.words:
         words += ["--set", word]
     for module in modules:
         words += ["--import", module]
     return words
 
 
-def knows(side: Variant, flag: str) -> bool:
-    """Whether the command line of a side's own code has a flag; commits of before lack newer ones."""
-    files = [*(_source(side) / "slipstream").glob("cli.py"), *(_source(side) / "slipstream" / "cli").glob("*.py")]
+def knows(variant: Variant, flag: str) -> bool:
+    """Whether the command line of a variant's own code has a flag; commits of before lack newer ones."""
+    files = [*(_source(variant) / "slipstream").glob("cli.py"), *(_source(variant) / "slipstream" / "cli").glob("*.py")]
     return any(f'{flag}"' in file.read_text(encoding="utf-8") for file in files)
 
 
-def _source(side: Variant) -> Path:
-    return sources(side.commit) if side.commit else PACKAGE.parent
+def _source(variant: Variant) -> Path:
+    return sources(variant.commit) if variant.commit else PACKAGE.parent
 
 
-def child_environment(side: Variant) -> dict[str, str]:
+def child_environment(variant: Variant) -> dict[str, str]:
     """The variables of its process: its own sources come first."""
-    paths = [str(_source(side)), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(_source(variant)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -408,6 +408,8 @@ class _Plane:
     high: float
     size: Size = PAGE_SIZE
     along: str = "steps"
+    wide: bool = False
+    """Whether there is space for bars beside the first and the last place."""
 
     @classmethod
     def around(
@@ -421,7 +423,7 @@ class _Plane:
         first, last = (min(places), max(places)) if places else (0.0, 1.0)
         if wide and places:
             first, last = first - 0.6, last + 0.6
-        return cls(first, last, floor, ceiling, size, along)
+        return cls(first, last, floor, ceiling, size, along, wide)
 
     def x(self, place: float) -> float:
         """Pixels from the left."""
@@ -447,12 +449,13 @@ class _Plane:
             yield _text(size.left - 7, y + 4, label, "end", "dim")
         if self.low < 0 < self.high:
             yield Shape("line", "axis", [(size.left, self.y(0)), (size.width - size.right, self.y(0))])
-        whole = float(self.first).is_integer() and float(self.last).is_integer()
+        whole = self.wide or (float(self.first).is_integer() and float(self.last).is_integer())
         places = [p for p in ticks(self.first, self.last, size.width // 110) if not whole or float(p).is_integer()]
         for place, label in zip(places, tick_labels(places), strict=True):
             if self.x(place) < size.width - size.right - 60:
                 yield _text(self.x(place), size.height - 6, label, "middle", "dim")
-        yield _text(size.width - size.right, size.height - 6, f"{number(self.last)} {self.along}", "end", "dim")
+        end = self.along if self.wide else f"{number(self.last)} {self.along}"
+        yield _text(size.width - size.right, size.height - 6, end, "end", "dim")
 
     def marks(self, marks: Sequence[Mark]) -> Iterator[Group]:
         """Thin vertical lines at events."""
