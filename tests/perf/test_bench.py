@@ -23,9 +23,16 @@ from slipstream.perf.timed_run import RunDescription, TimedRun, Work, clock, pro
 from slipstream.perf.variants import parse_variant
 
 SETTINGS = {
-    "algorithm": "ppo", "ppo.minibatch": 256, "ppo.epochs": 4, "policy.hidden": [64, 64], "env.action_repeat": None,
-    "every.evaluate": 0, "every.log": 10, "plan.workers": None, "evaluation.games": 100,
-}  # fmt: skip
+    "algorithm": "ppo",
+    "ppo.minibatch": 256,
+    "ppo.epochs": 4,
+    "policy.hidden": [64, 64],
+    "env.action_repeat": None,
+    "every.evaluate": 0,
+    "every.log": 10,
+    "plan.workers": None,
+    "evaluation.games": 100,
+}
 PORTRAIT = RunDescription(SETTINGS, {"workers": 2, "lag": 0}, 5_000, 1024.0, 4 / 256, 2.0, 0.5, 1000.0)
 TOYS = """
 import time
@@ -49,8 +56,13 @@ gymnasium.register("Toy-v0", Toy)
 """
 SLOWED = "env.options.delay_s=0.005"
 TINY = (
-    "plan.envs=2", "plan.collector=local", "ppo.rollout=16", "ppo.minibatch=32", "policy.hidden=[8]", "ppo.epochs=1",
-)  # fmt: skip
+    "plan.envs=2",
+    "plan.collector=local",
+    "ppo.rollout=16",
+    "ppo.minibatch=32",
+    "policy.hidden=[8]",
+    "ppo.epochs=1",
+)
 
 
 def runs(*rates: float, scores: tuple[float | None, ...] = ()) -> list[TimedRun]:
@@ -341,9 +353,13 @@ def test_baselines(planted: tuple[Path, Result]) -> None:
 
 def test_a_broken_side_is_named_and_nothing_is_lost(toys: Path) -> None:
     """A variant that fails after its first run ends the comparison with the env's error; measured runs are kept."""
-    (toys / "toys.py").write_text(TOYS.replace('at=20', 'at=20, only=""').replace(
-        'self._delay_s, self._broken', 'import os\n        at = at if os.path.exists(only or "none") else 10**9\n'
-        '        self._delay_s, self._broken'))  # fmt: skip
+    (toys / "toys.py").write_text(
+        TOYS.replace("at=20", 'at=20, only=""').replace(
+            "self._delay_s, self._broken",
+            'import os\n        at = at if os.path.exists(only or "none") else 10**9\n'
+            "        self._delay_s, self._broken",
+        )
+    )
     flag = toys / "flag"
 
     def say(line: str) -> None:
@@ -353,9 +369,15 @@ def test_a_broken_side_is_named_and_nothing_is_lost(toys: Path) -> None:
     broken = f"env.options.fault=raise,env.options.only={flag}"
     with pytest.raises(EnvError, match="broken on purpose") as found:
         bench(
-            ["", broken], env="gymnasium:Toy-v0", seconds=0.2, rounds=5, shared=TINY, modules=("toys",),
-            out=toys / "kept", say=say,
-        )  # fmt: skip
+            ["", broken],
+            env="gymnasium:Toy-v0",
+            seconds=0.2,
+            rounds=5,
+            shared=TINY,
+            modules=("toys",),
+            out=toys / "kept",
+            say=say,
+        )
     said = str(found.value)
     assert said.startswith("Round 1 of 5 of the comparison failed.")
     assert (
@@ -387,9 +409,7 @@ def test_what_cannot_be_compared(toys: Path, words: list[str], said: str) -> Non
 @pytest.mark.speed
 def test_identical_sides_show_no_difference(toys: Path) -> None:
     """The same settings twice, really trained in nine rounds."""
-    facts = bench(
-        ["", ""], env="gymnasium:CartPole-v1", seconds=1.0, rounds=9, shared=TINY, out=toys / "same"
-    )  # fmt: skip
+    facts = bench(["", ""], env="gymnasium:CartPole-v1", seconds=1.0, rounds=9, shared=TINY, out=toys / "same")
     assert facts["verdict"] == "no difference" and facts["like_for_like"]
 
 

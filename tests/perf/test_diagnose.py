@@ -69,10 +69,12 @@ def test_dear_activations_are_named() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"ppo__rollout": 1, "ppo__minibatch": 1, "ppo__normalise_advantage": False},
-     {"algorithm": "sac", "sac__updates_per_step": 16, "sac__learning_starts": 16, "sac__batch_size": 16}],
+    [
+        {"ppo__rollout": 1, "ppo__minibatch": 1, "ppo__normalise_advantage": False},
+        {"algorithm": "sac", "sac__updates_per_step": 16, "sac__learning_starts": 16, "sac__batch_size": 16},
+    ],
     ids=["ppo", "sac"],
-)  # fmt: skip
+)
 def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
     """Gradient steps for every single step: wasted-updates, whichever algorithm takes them."""
     found = diagnose(lambda: ToyEnv(), test=ALONE, seconds=2, **SMALL | settings)
@@ -135,9 +137,19 @@ def test_shares_follow_what_workers_did() -> None:
     """4 s of collecting, of which workers stepped 1 s and inferred 3 s for every one, and 5 s of learning, of 10."""
     spans = {"collect": 4.0, "learn": 5.0, "rest": 1.0, "env": 1.0, "inference": 3.0}
     trial = Trial(
-        plan=None, steps=1, seconds=10.0, iterations=1, build_s=0, warm_s=0, spans=spans, updates=1, samples=1,
-        memory_mib=0, gpu_mib=0, rates=(1.0,),
-    )  # type: ignore[arg-type]  # fmt: skip
+        plan=None,
+        steps=1,
+        seconds=10.0,
+        iterations=1,
+        build_s=0,
+        warm_s=0,
+        spans=spans,
+        updates=1,
+        samples=1,
+        memory_mib=0,
+        gpu_mib=0,
+        rates=(1.0,),
+    )  # type: ignore[arg-type]
     assert shares_of(trial) == Shares(env=0.1, inference=pytest.approx(0.3), learn=0.5, rest=pytest.approx(0.1))
 
 
@@ -162,10 +174,15 @@ def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mib", "filled", "expected"),
-    [(lambda s: 500 + 10 * s, 0, 100 * 2**20), (lambda s: 500 + 10 * s, 100 * 2**20, 0.0), (lambda s: 500.0, 0, 0.0),
-     (lambda s: 500 + min(s, 3.0) * 40, 0, 0.0), (lambda s: 500 + 0.5 * s, 0, 0.0)],
+    [
+        (lambda s: 500 + 10 * s, 0, 100 * 2**20),
+        (lambda s: 500 + 10 * s, 100 * 2**20, 0.0),
+        (lambda s: 500.0, 0, 0.0),
+        (lambda s: 500 + min(s, 3.0) * 40, 0, 0.0),
+        (lambda s: 500 + 0.5 * s, 0, 0.0),
+    ],
     ids=["leak", "a buffer that fills", "steady", "settling", "hardly"],
-)  # fmt: skip
+)
 def test_growth_of_memory(mib: Callable[[float], float], filled: int, expected: float) -> None:
     """10 MiB a second for 10 s are 100 MiB over the steps; what fills a buffer, settles or hardly moves is none."""
     memory = [(n / 10, mib(n / 10)) for n in range(101)]

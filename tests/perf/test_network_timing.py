@@ -31,7 +31,7 @@ def test_acting_is_measured(kind: str, make_policy: Callable[..., tuple[Design, 
     ("flags", "engine"),
     [({}, "fused"), ({"plan__learner": "torch"}, "torch"), ({"policy__memory": "gru", "policy__sequence": 8}, "fused")],
     ids=["fused", "torch", "memory"],
-)  # fmt: skip
+)
 def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
     """Each engine learns from made-up samples; torch by choice is compared with the fused kernel."""
     base = {"plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": (16,)}

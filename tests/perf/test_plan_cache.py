@@ -49,10 +49,16 @@ def test_a_plan_is_a_layer_between_preset_and_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"plan.envs": 128}, {"ppo.rollout": 128}, {"ppo.minibatch": 1024}, {"policy.hidden": [64]}, {"plan.lag": 1},
-        {"algorithm": "sac"}, {"env.actions": "continuous"}, {"opponent": "random"},
+        {"plan.envs": 128},
+        {"ppo.rollout": 128},
+        {"ppo.minibatch": 1024},
+        {"policy.hidden": [64]},
+        {"plan.lag": 1},
+        {"algorithm": "sac"},
+        {"env.actions": "continuous"},
+        {"opponent": "random"},
     ],
-)  # fmt: skip
+)
 def test_another_kind_of_training_has_no_part_in_it(flags: dict[str, Any]) -> None:
     """Another batch, network, game or wish for the plan: the plan was not tuned for that."""
     keep(FOUND)

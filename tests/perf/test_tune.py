@@ -127,9 +127,11 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     """`benchmarks/tune.py --quick` measures a grid, tunes, compares, and writes a result."""
     script = Path(__file__).parents[2] / "benchmarks" / "tune.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "tune.json")], capture_output=True, text=True,
+        [sys.executable, str(script), "--quick", "--out", str(tmp_path / "tune.json")],
+        capture_output=True,
+        text=True,
         timeout=300,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "tune.json").read_text())
     summary = result["summary"]
