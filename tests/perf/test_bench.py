@@ -282,7 +282,7 @@ def test_commits_run_by_their_own_sources(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match="There is no commit `nowhere`"):
         parse_variant("commit:nowhere")
     monkeypatch.setattr(parsing, "PACKAGE", tmp_path / "site-packages" / "slipstream")
-    with pytest.raises(ConfigError, match="only where slipstream runs from its own git checkout"):
+    with pytest.raises(ConfigError, match="git checkout"):
         parse_variant("commit:HEAD")
 
 
@@ -311,6 +311,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Re
         yield folder, call("", SLOWED, "--gate", "10", "--out", "found", "--save", "kept", "--json")
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_planted_slow_down_is_recognised(planted: tuple[Path, Result]) -> None:
     """An env that sleeps some milliseconds a step is slower; the gate ends with code 7, and all files are there."""
     toys, result = planted
@@ -329,6 +330,7 @@ def test_a_planted_slow_down_is_recognised(planted: tuple[Path, Result]) -> None
     assert Image.open(toys / "found" / "bench.png").size[0] == 1000
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_baselines(planted: tuple[Path, Result]) -> None:
     """A variant is saved and compared with later; work of another kind, or another machine, is refused."""
     toys = planted[0]
@@ -337,7 +339,7 @@ def test_baselines(planted: tuple[Path, Result]) -> None:
     assert (facts["env"], facts["seconds"], facts["shared"]) == ("gymnasium:Toy-v0", 0.2, list(TINY))
     assert facts["a"]["side"] == SLOWED and facts["speed"]["median"] > 1.5
     assert facts["verdict"] == "no difference", "one round proves nothing"
-    assert any("not trained in the same minutes" in note for note in facts["notes"])
+    assert any("baseline of" in note for note in facts["notes"])
     with pytest.raises(ConfigError, match=r"The baseline was measured with seconds 0\.2, not 3"):
         bench([str(toys / "kept.json"), ""], seconds=3, out=toys / "three", **common)
     told = json.loads((toys / "kept.json").read_text())
@@ -380,9 +382,7 @@ def test_a_broken_side_is_named_and_nothing_is_lost(toys: Path) -> None:
         )
     said = str(found.value)
     assert said.startswith("Round 1 of 5 of the comparison failed.")
-    assert (
-        "env.options.fault=raise" in said and "exit code 3" in said and f"is in {toys / 'kept' / 'runs.jsonl'}" in said
-    )
+    assert "env.options.fault=raise" in said and "exit code 3" in said and f"{toys / 'kept' / 'runs.jsonl'}" in said
     (kept,) = (toys / "kept" / "runs.jsonl").read_text().splitlines()
     assert json.loads(kept)["side"] == "A"
 
@@ -391,11 +391,11 @@ def test_a_broken_side_is_named_and_nothing_is_lost(toys: Path) -> None:
     ("words", "said"),
     [
         (["", "", ""], "3 variants cannot be compared"),
-        ([""], "One variant alone cannot be compared"),
-        (["", "", "--repeats", "3"], "3 repeats are too few to tell a difference from chance"),
-        (["", "", "--against", "x.json"], "Two variants and a baseline are three"),
+        ([""], "One variant"),
+        (["", "", "--repeats", "3"], "3 repeats are too few"),
+        (["", "", "--against", "x.json"], "Two variants and a baseline"),
         (["", "x.json"], "A saved baseline can only be A"),
-        (["", "--save", "x.json", "--gate", "5"], "--gate needs something to compare with"),
+        (["", "--save", "x.json", "--gate", "5"], "--gate needs"),
         (["", "--against", "x.json"], "There is no baseline x.json"),
         (["", "ppo.epoch=2"], "Did you mean `ppo.epochs`?"),
     ],

@@ -25,6 +25,7 @@ ALONE = "gpu"
 """The test that measures nothing but training where there is no GPU."""
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_python_loop_in_step_is_named_with_its_line() -> None:
     """500 turns of Python in every step: env-bound, and that loop is to be vectorised before processes are added."""
     found = diagnose(lambda: SlowEnv("loop", 500), test="env", seconds=1.5, **SMALL)
@@ -35,6 +36,7 @@ def test_a_python_loop_in_step_is_named_with_its_line() -> None:
     assert first.gain > 1.5
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_sleep_in_reset_is_named() -> None:
     """5 ms in every reset of episodes of ten steps: reset-bound."""
     found = diagnose(lambda: SlowEnv("reset", 5), test="env", seconds=1.5, **SMALL)
@@ -43,6 +45,7 @@ def test_a_sleep_in_reset_is_named() -> None:
     assert found.found.env.reset.p50_us > 5_000 and found.found.env.reset_share > 0.9
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_numbers_out_of_tensors_are_named() -> None:
     """200 calls of .item() in every step: sync-bound, with their number."""
     found = diagnose(lambda: SlowEnv("items", 200), test="env", seconds=1.5, **SMALL)
@@ -50,6 +53,7 @@ def test_numbers_out_of_tensors_are_named() -> None:
     assert found.found.env is not None and found.found.env.syncs == 200
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_leak_is_named_with_its_line() -> None:
     """4,000 bytes that every step keeps: a leak, with the line that keeps them."""
     found = diagnose(lambda: SlowEnv("leak", 4000), test="env", seconds=1.5, **SMALL)
@@ -58,6 +62,7 @@ def test_a_leak_is_named_with_its_line() -> None:
     assert found.found.env is not None and 3900 < found.found.env.leak_bytes < 4400
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_dear_activations_are_named() -> None:
     """Four layers of tanh in large minibatches on the torch learner: activation-bound."""
     deep = {"plan__learner": "torch", "plan__threads": 1, "policy__hidden": (64,) * 4, "ppo__epochs": 16}
@@ -75,6 +80,7 @@ def test_dear_activations_are_named() -> None:
     ],
     ids=["ppo", "sac"],
 )
+@pytest.mark.usefixtures("quiet_machine")
 def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
     """Gradient steps for every single step: wasted-updates, whichever algorithm takes them."""
     found = diagnose(lambda: ToyEnv(), test=ALONE, seconds=2, **SMALL | settings)
@@ -82,6 +88,7 @@ def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
     assert found.found.train.updates_per_step >= 4
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_buffer_that_is_never_cleared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner that learns from all steps ever seen after every few: wasted updates, not a slow env."""
     learn, seen = PPO.update, list[Any]()
@@ -100,6 +107,7 @@ def test_a_buffer_that_is_never_cleared_is_named(monkeypatch: pytest.MonkeyPatch
     assert found.found.train.update_to_data > 20 and found.found.train.rates[-1] < found.found.train.rates[0]
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_more_workers_than_cores_are_named() -> None:
     """Twice as many busy workers as cores: oversubscribed, compared with one for each core."""
     many = 2 * machine.cores()
@@ -110,6 +118,7 @@ def test_more_workers_than_cores_are_named() -> None:
     assert found.found.train.fewer_rate > 0 and f"plan__workers={machine.cores()}" in found.advice[0].command
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_sound_training_is_measured_whole() -> None:
     """With all tests every part is there, its shares add up, and nothing is found to be a leak."""
     found = diagnose(lambda: ToyEnv(), seconds=2, **SMALL)
@@ -168,7 +177,7 @@ def test_the_past_of_a_run(tmp_path: Path) -> None:
 
 def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
     """There is nothing to tell about a run that has not logged."""
-    with pytest.raises(ConfigError, match="has no metrics to look at yet"):
+    with pytest.raises(ConfigError, match="has no metrics"):
         past_of(RunDir(tmp_path))
 
 

@@ -101,7 +101,7 @@ def test_files_that_were_tampered_with_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         configure("soccer")
     assert str(caught.value) == (
-        f"The tuned plan {path} holds `ppo.learning_rate`, which tuning never sets.\n"
+        f"The tuned plan {path} has `ppo.learning_rate`, which tuning never sets.\n"
         "hint: remove it, or tune again: slipstream tune soccer"
     )
     keep({"plan.envs": "many"})
@@ -111,7 +111,7 @@ def test_files_that_were_tampered_with_are_refused() -> None:
     with pytest.raises(ConfigError, match="is not valid JSON"):
         configure("soccer")
     path.write_text(json.dumps({"settings": 3}))
-    with pytest.raises(ConfigError, match="holds `settings`"):
+    with pytest.raises(ConfigError, match="`settings`"):
         configure("soccer")
     assert configure("soccer", tuned=False).settings.plan.envs == 512
 

@@ -17,7 +17,7 @@ from slipstream.perf.measurements import (
     InferenceFindings,
     LearnFindings,
     Limits,
-    Part,
+    MemoryPart,
     PastFindings,
     Shares,
     Times,
@@ -84,7 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slow-learner": {"train__shares": LEARNING},
     "no-overlap": {"train__shares": Shares(0.4, 0.1, 0.5, 0.0)},
     "slowing-down": {"train__rates": tuple(10_000.0 - 400 * n + 10 * (n % 2) for n in range(12))},
-    "memory-short": {"memory": (Part("train", "in all", 7000.0),)},
+    "memory-short": {"memory": (MemoryPart("train", "in all", 7000.0),)},
 }
 
 

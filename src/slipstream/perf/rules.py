@@ -268,8 +268,8 @@ RULES = (
         symptom=("slow although the env is fast; the rate falls with every setting that adds updates"),
         when=(
             f"learning takes 40% of the time, and PPO takes more than {PPO_UPDATES:g} gradient steps per step or "
-            f"uses each step more than {PPO_REUSE:g} times (SAC: more than {SAC_UPDATES:g} gradient steps per step, 20 with "
-            f"{SAC_ENSEMBLE} critics)"
+            f"uses each step more than {PPO_REUSE:g} times (SAC: more than {SAC_UPDATES:g} gradient steps per step, 20 "
+            f"with {SAC_ENSEMBLE} critics)"
         ),
         holds=lambda f: f.train.shares.learn >= 0.4 and wasted_times(f) > 1.0,
         measured=(
@@ -384,8 +384,8 @@ RULES = (
         verdict="env-bound",
         symptom="a Gymnasium env with your own wrappers is slow",
         when=(
-            "Gymnasium's checking wrappers are inside of yours, where they cannot be removed, and the env takes half of "
-            "the time"
+            "Gymnasium's checking wrappers are inside of yours, where they cannot be removed, and the env takes half "
+            "of the time"
         ),
         holds=lambda f: f.train.shares.env >= HALF and of_env(f, "checkers") > 0,
         measured=lambda f: f"{of_env(f, 'checkers'):.0f} checking wrappers run at every step",

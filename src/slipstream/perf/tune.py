@@ -303,7 +303,7 @@ class Tuner:
         return conclude("kept", "", ratio)
 
     def _time_candidate(self, changes: Changes) -> tuple[TrialRun, Ratio, float]:
-        """Build a training with some changes and time it against the best so far; the training, the ratio and its memory."""
+        """Build a training with some changes and time it against the best so far; training, ratio and memory."""
         before = system_metrics.memory_mib()
         settings = apply_changes(self.base, changes)
         candidate = self._open(settings)
