@@ -1,67 +1,87 @@
-"""Board games by self-play: how an agent that has only played itself does against one that looks a move ahead.
+"""Board games: train by self-play, then play against an opponent that searches one move ahead.
 
     .venv/bin/python benchmarks/boards.py [--game connect_four] [--minutes 27] [--games 2000] [--seed 0] [--quick]
 
-`slipstream train pettingzoo:GAME --preset boards`, from random weights and on all cores; then so many games of the best
-copy against `scripted:lookahead`, which wins where it can, else stops a win, else plays anything. The clock runs from
-the start of the command, imports and compiling included. --quick is a look at the script.
+`slipstream train pettingzoo:GAME --preset boards` trains from random weights on all cores. Then the best checkpoint
+plays against `scripted:lookahead`, which wins if it can, else blocks a win, else plays at random. The time includes
+imports and compiling.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from record import Record, call, dated, pairs
+from harness import Result, call, make_parser, read_lines, set_flags, verdict
 
-GOAL, LIMIT_S = 0.80, 1800.0
+BAR, LIMIT_S = 0.80, 1800.0
 OPPONENT = "scripted:lookahead"
 
 
 def main() -> None:
-    """Train, play, and say whether the bar is held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, evaluate, and report the verdict on the bar."""
+    parser = make_parser(__doc__)
     parser.add_argument("--game", default="connect_four")
     parser.add_argument("--minutes", type=float, default=27.0, help="of training")
     parser.add_argument("--games", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="a look at the script")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.quick:
         options.minutes, options.games = 1.0, 20
     env = f"pettingzoo:{options.game}"
-    record = Record(options.out or dated(f"boards-{options.game}"))
-    record.begin()
+    result = Result(f"boards-{options.game}", options)
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         run = Path(folder) / "run"
-        record.load()
+        result.gate()
         trained, train_s = call(
-            "train", env, "--preset", "boards", "--minutes", str(options.minutes), "--seed", str(options.seed), "--run",
-            str(run), *pairs(("every.evaluate=100000",) if options.quick else ()),
-        )  # fmt: skip
-        way = [
+            "train",
+            env,
+            "--preset",
+            "boards",
+            "--minutes",
+            str(options.minutes),
+            "--seed",
+            str(options.seed),
+            "--run",
+            str(run),
+            *set_flags(("every.evaluate=100000",) if options.quick else ()),
+        )
+        curve = [
             {key: row[key] for key in ("steps", "time/seconds", "evaluate/score", "evaluate/win_rate_low")}
-            for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            for row in read_lines(run / "metrics.jsonl")
             if "evaluate/games" in row
         ]
-        record.add({"work": env, "contestant": "training", "seconds": train_s, "steps": trained["steps"], "way": way})
-        record.load()
-        told, played_s = call(
-            "evaluate", f"run:{run}@best", "--env", env, "--opponent", OPPONENT, "--games", str(options.games),
-            "--seed", str(1_000_000 + options.seed),
-        )  # fmt: skip
-        record.add({"work": env, "contestant": OPPONENT, "seconds": played_s, **told})
-    met = told["win_rate_low"] >= GOAL and train_s <= LIMIT_S
-    summary: dict[str, Any] = {"train_s": train_s, "steps": trained["steps"], "met": met, "way": way, "played": told}
+        result.add(
+            {"work": env, "contestant": "training", "seconds": train_s, "steps": trained["steps"], "curve": curve}
+        )
+        result.gate()
+        played, played_s = call(
+            "evaluate",
+            f"run:{run}@best",
+            "--env",
+            env,
+            "--opponent",
+            OPPONENT,
+            "--games",
+            str(options.games),
+            "--seed",
+            str(1_000_000 + options.seed),
+        )
+        result.add({"work": env, "contestant": OPPONENT, "seconds": played_s, **played})
+    met = played["win_rate_low"] >= BAR and train_s <= LIMIT_S
+    summary: dict[str, Any] = {
+        "train_s": train_s,
+        "steps": trained["steps"],
+        "met": met,
+        "curve": curve,
+        "played": played,
+    }
     text = f"""# {env}: self-play from random weights, then {options.games:,} games against {OPPONENT}
 
-{trained["steps"]:,} steps in {train_s:,.0f} s. Win rate {told["win_rate"]:.3f}, at least {told["win_rate_low"]:.3f}
-(95 %; bar {GOAL:.2f} in {LIMIT_S / 60:.0f} minutes): {"held" if met else "MISSED"}."""
-    record.close(summary, text)
+{trained["steps"]:,} steps in {train_s:,.0f} s. Win rate {played["win_rate"]:.3f}, at least {played["win_rate_low"]:.3f}
+(95 %; bar {BAR:.2f} in {LIMIT_S / 60:.0f} minutes): {verdict(met)}."""
+    result.close(summary, text)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How near training comes to what this machine could do: each part measured alone on one core, then all of it.
+"""Training compared with the ceiling of this machine: every part alone on one core, then all together.
 
     .venv/bin/python benchmarks/ceiling.py [--cases cartpole-1,cartpole-4,halfcheetah,soccer] [--rounds 5] [--quick]
 
-The ceiling is cores / (t_env + t_inference + epochs x t_update). Each time is that of the fastest known way, alone on
-one core: a bare loop over environments without wrappers (for soccer, its compiled batch; training steps them one by
-one too, also where Gymnasium has a vector env of them, which is another ceiling); the policy acting for all rows of
-the case at once, by the fused kernel, by lean torch (inference mode, one thread) and by torch.compile where there is
-a C++ compiler; gradient steps of the case's minibatch by the same three. A round measures the parts, then trains at
-lag 0 and lag 1 on all cores; shares are taken within a round. Every raw time stands in the record.
+The ceiling is cores / (t_env + t_inference + epochs x t_update). Each time is that of the fastest implementation, alone
+on one core: a bare loop over environments without wrappers (for soccer, its compiled batch; training steps them one by
+one too, even if Gymnasium has a vector environment, which is another ceiling); inference for all rows of the case with
+the fused kernel, with plain torch (inference mode, one thread) and with torch.compile if there is a C++ compiler; and
+gradient steps on the case's minibatch with the same three. A round measures the parts, then trains at lag 0 and lag 1
+on all cores; shares are taken within a round. The rows hold all times.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,20 +27,18 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from case import Case
-from contest import (
+from contestants import (
     LAGS,
     PROBE_ITERATIONS,
     START_LIMIT_S,
-    adopt_orphans,
     case_of,
-    end_children,
+    child_cleanup,
     launch,
     slipstream_program,
     slipstream_settings,
 )
-from stats import spread, table, told
 
-from record import Record, dated, pairs
+from harness import Result, interleave, make_parser, set_flags, split_names, spread, spread_cells, table, verdict
 
 SHARE = 0.60
 SOCCER_RATE = 250_000.0
@@ -49,18 +46,18 @@ SOCCER_RATE = 250_000.0
 SOCCER = Case("soccer", envs=512, rollout=64, minibatch=4096, epochs=1, hidden=(128, 128), activation="relu")
 CASES = ("cartpole-1", "cartpole-4", "halfcheetah", "soccer")
 PARTS = ("env", "inference", "update")
-WAYS = ("fused", "torch", "compiled")
+IMPLEMENTATIONS = ("fused", "torch", "compiled")
 SLOWEST_S = 600.0
-"""What measuring the parts of a case may take, compiling included."""
+"""Time limit of measuring the parts of a case, including compiling."""
 
 
 def find(name: str) -> Case:
-    """The case of a name; soccer is told by agent-steps, with two rows for every env."""
+    """The case of a name. Soccer counts agent-steps, with two rows per env."""
     return SOCCER if name == "soccer" else case_of(name)
 
 
 def flags_of(case: Case, lag: int) -> list[str]:
-    """A case as `key=value` words; soccer keeps the settings of its preset, the policy's shape said again."""
+    """A case as `key=value` settings; soccer keeps the settings of its preset."""
     if case is not SOCCER:
         return [*slipstream_settings(case, lag)[1::2], "plan.native=false"]  # one by one, as the bare loop steps them
     hidden = json.dumps(list(case.hidden), separators=(",", ":"))
@@ -70,12 +67,12 @@ def flags_of(case: Case, lag: int) -> list[str]:
 
 
 def name_of(case: Case) -> str:
-    """The case's environment as slipstream is told it."""
+    """The name of the case's environment for slipstream."""
     return case.env if case is SOCCER else f"gymnasium:{case.env}"
 
 
 def times(work: Callable[[], object], count: int, seconds: float, repeats: int = 5) -> list[float]:
-    """Microseconds per thing of a work that does `count` of them: one number for each of some stretches of time."""
+    """Microseconds per unit of a function that does `count` units: one number per repeat."""
     work()
     found = []
     for _ in range(repeats):
@@ -88,7 +85,7 @@ def times(work: Callable[[], object], count: int, seconds: float, repeats: int =
 
 
 def time_env(case: Case, seconds: float) -> dict[str, list[float]]:
-    """A bare loop: actions made beforehand, wrappers off, resets where episodes end, observations thrown away."""
+    """A bare loop with precomputed actions, without wrappers; observations are discarded."""
     if case is SOCCER:
         return {"batch": _time_soccer(case, seconds)}
     import gymnasium
@@ -98,7 +95,7 @@ def time_env(case: Case, seconds: float) -> dict[str, list[float]]:
     random, steps = np.random.default_rng(0), 200
     script: list[list[Any]] = []
     seen = [env.reset(seed=index)[0] for index, env in enumerate(envs)]
-    for _ in range(steps):  # CartPole is balanced, as it soon is in training: an episode's end costs a reset
+    for _ in range(steps):  # CartPole is balanced, as it soon is in training, so that no reset is timed
         balanced: list[Any] = [int(3 * obs[2] + obs[3] > 0) for obs in seen] if case.env == "CartPole-v1" else []
         choices = balanced or [random.uniform(-1, 1, env.action_space.shape).astype(np.float32) for env in envs]
         seen = [env.step(choice)[0] for env, choice in zip(envs, choices, strict=True)]
@@ -112,7 +109,7 @@ def time_env(case: Case, seconds: float) -> dict[str, list[float]]:
             for move, choice in zip(moves, choices, strict=True):
                 _, _, terminated, truncated, _ = move(choice)
                 if terminated or truncated:
-                    raise SystemExit("an episode ended that was to go on")
+                    raise SystemExit("an episode ended early")
 
     return {"bare loop": times(loop, steps * case.envs, seconds)}
 
@@ -135,13 +132,13 @@ def _time_soccer(case: Case, seconds: float) -> list[float]:
     return times(loop, len(actions) * len(out.obs), seconds)
 
 
-def time_policy(case: Case, seconds: float, way: str) -> dict[str, list[float]]:
-    """Acting for all rows of the case, and gradient steps, by one way; what is compiled is warmed up before."""
+def time_policy(case: Case, seconds: float, implementation: str) -> dict[str, list[float]]:
+    """Inference for all rows of the case and gradient steps with one implementation, after a warm-up."""
     from slipstream.api import configure
     from slipstream.training.build import build, choose_env
 
     learner = {"fused": ["plan.learner=fused"], "torch": ["plan.learner=torch"]}
-    flags = learner.get(way, ["plan.learner=torch", "plan.compile=true"])
+    flags = learner.get(implementation, ["plan.learner=torch", "plan.compile=true"])
     env, alone = name_of(case), ["plan.collector=local", "plan.threads=1"]
     settings = configure(env, flags=[*flags_of(case, 0), *alone, *flags]).settings
     parts = build(choose_env(env, settings), settings)
@@ -166,22 +163,24 @@ def time_policy(case: Case, seconds: float, way: str) -> dict[str, list[float]]:
                 parts.learner.update(rollout, 0)
                 updates += 1
             found.append(inside[0] / updates / samples * 1e6)
-        if way == "compiled" and not parts.learner.engine.compiled:
+        if implementation == "compiled" and not parts.learner.engine.compiled:
             return {}
-        return {"update": found, "inference": _time_acting(parts, rollout, seconds, way)}
+        return {"update": found, "inference": _time_acting(parts, rollout, seconds, implementation)}
     finally:
         parts.close()
 
 
-def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[float]:
-    """Microseconds per row of choosing actions for all rows of one step."""
+def _time_acting(parts: Any, rollout: Any, seconds: float, implementation: str) -> list[float]:
+    """Microseconds per row of inference for all rows of one step."""
     import numpy as np
 
     from slipstream.policies.fused_actor import make_actor
     from slipstream.system.rng import make_streams
 
-    if way != "fused":
-        return times(_lean(parts.design, rollout.obs[0], way == "compiled"), rollout.reward.shape[1], seconds)
+    if implementation != "fused":
+        return times(
+            _plain_torch(parts.design, rollout.obs[0], implementation == "compiled"), rollout.reward.shape[1], seconds
+        )
     rows, acting = np.arange(rollout.reward.shape[1]), make_actor(parts.design)
     acting.load(parts.learner.params_and_stats)
     streams, states = make_streams(0, "act", 0, len(rows)), np.zeros((len(rows), parts.design.state_size), np.float32)
@@ -194,8 +193,8 @@ def _time_acting(parts: Any, rollout: Any, seconds: float, way: str) -> list[flo
     return times(act, len(rows), seconds)
 
 
-def _lean(design: Any, obs: Any, compiled: bool) -> Callable[[], object]:
-    """Acting as lean as torch allows: no distributions, no gradients, one thread, a sample by one argmax."""
+def _plain_torch(design: Any, obs: Any, compiled: bool) -> Callable[[], object]:
+    """Inference with little torch: no distributions, no gradients, one thread, sampling by one argmax."""
     import itertools
 
     import torch
@@ -203,25 +202,25 @@ def _lean(design: Any, obs: Any, compiled: bool) -> Callable[[], object]:
 
     torch.set_num_threads(1)
     policy, discrete = design.policy, design.action.kind != "continuous"
-    bend = {"tanh": nn.Tanh, "relu": nn.ReLU}[policy.activation]
+    activation = {"tanh": nn.Tanh, "relu": nn.ReLU}[policy.activation]
     sizes = [(a, b) for a, b in itertools.pairwise((obs.shape[1], *policy.hidden))]
 
     def body() -> nn.Sequential:
-        return nn.Sequential(*(part for a, b in sizes for part in (nn.Linear(a, b), bend())))
+        return nn.Sequential(*(part for a, b in sizes for part in (nn.Linear(a, b), activation())))
 
-    acts, judges = body(), nn.Identity() if policy.shared else body()
-    choose, judge = nn.Linear(sizes[-1][1], design.outputs), nn.Linear(sizes[-1][1], 1)
+    actor, critic = body(), nn.Identity() if policy.shared else body()
+    logits_head, value_head = nn.Linear(sizes[-1][1], design.outputs), nn.Linear(sizes[-1][1], 1)
     log_std, seen = torch.zeros(design.outputs), torch.from_numpy(obs.copy())
 
     def act(given: Any) -> tuple[Any, Any, Any]:
-        hidden = acts(given)
-        told, value = choose(hidden), judge(hidden if policy.shared else judges(given))
+        hidden = actor(given)
+        logits, value = logits_head(hidden), value_head(hidden if policy.shared else critic(given))
         if discrete:
-            log_prob = torch.log_softmax(told, 1)
+            log_prob = torch.log_softmax(logits, 1)
             action = (log_prob.exp() / torch.empty_like(log_prob).exponential_()).argmax(1, keepdim=True)
             return action, log_prob.gather(1, action), value
-        noise = torch.randn_like(told)
-        return told + noise * log_std.exp(), -(0.5 * noise * noise + log_std + 0.9189385).sum(1), value
+        noise = torch.randn_like(logits)
+        return logits + noise * log_std.exp(), -(0.5 * noise * noise + log_std + 0.9189385).sum(1), value
 
     chosen = torch.compile(act) if compiled else act
 
@@ -233,66 +232,65 @@ def _lean(design: Any, obs: Any, compiled: bool) -> Callable[[], object]:
 
 
 def measure_alone(name: str, seconds: float) -> None:
-    """Print the raw times of a case's parts, by way, as one JSON object; this process has one core and one thread."""
+    """Print the times of a case's parts by implementation as one JSON object, on one core with one thread."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     case = find(name)
     found: dict[str, dict[str, list[float]]] = {"env": time_env(case, seconds), "inference": {}, "update": {}}
-    for way in WAYS if shutil.which("g++") else WAYS[:2]:
-        for part, raw in time_policy(case, seconds, way).items():
-            found[part][way] = raw
+    for implementation in IMPLEMENTATIONS if shutil.which("g++") else IMPLEMENTATIONS[:2]:
+        for part, raw in time_policy(case, seconds, implementation).items():
+            found[part][implementation] = raw
     print(json.dumps({"times_us": found}))
 
 
 def alone(name: str, seconds: float) -> dict[str, Any]:
-    """The parts of a case, each by its fastest way: microseconds, the ways, and all raw times."""
+    """The parts of a case with their fastest implementation: microseconds, implementations and all times."""
     command = [sys.executable, __file__, "--alone", name, "--seconds", str(seconds)]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     done = launch(command, SLOWEST_S, threads)
     if done.failure:
         return {"failed": done.failure}
     raw = done.row["times_us"]
-    best = {part: min(raw[part], key=lambda way: median(raw[part][way])) for part in PARTS}
+    best = {part: min(raw[part], key=lambda name: median(raw[part][name])) for part in PARTS}
     return {"fastest": {part: median(raw[part][best[part]]) for part in PARTS}, "ways": best, "times_us": raw}
 
 
 def train(name: str, lag: int, steps: int, seed: int, extra: list[str]) -> dict[str, Any]:
-    """Train a case for so many steps on all cores."""
+    """Train a case for a number of steps on all cores."""
     case = find(name)
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         command = [*slipstream_program(), "train", name_of(case), "--steps", str(steps), "--seed", str(seed)]
-        command += ["--run", f"{folder}/run", "--json", "--no-tuned", *pairs([*flags_of(case, lag), *extra])]
+        command += ["--run", f"{folder}/run", "--json", "--no-tuned", *set_flags([*flags_of(case, lag), *extra])]
         done = launch(command, START_LIMIT_S + SLOWEST_S)
     return {"failed": done.failure} if done.failure else {key: done.row[key] for key in ("steps", "steps_per_second")}
 
 
-def play(options: argparse.Namespace, record: Record) -> None:
-    """Round after round: the parts alone, then training; the share of the ceiling that each training reached."""
+def measure(options: argparse.Namespace, result: Result) -> None:
+    """In every round, measure the parts alone, then train; compute the share of the ceiling."""
     from slipstream.system.machine import cores
 
     rates: dict[tuple[str, int], float] = {}
-    for turn in range(options.rounds):
-        for name in options.cases:
-            case, rows = find(name), 2 if name == "soccer" else 1
-            record.load()
-            parts = alone(name, options.seconds / 5)
-            record.add({"work": name, "contestant": "alone", "round": turn, **parts})
-            for lag in LAGS:
-                if (name, lag) not in rates:
-                    probe = train(name, lag, PROBE_ITERATIONS * case.batch * rows, turn, options.set)
-                    rates[name, lag] = probe.get("steps_per_second") or 1000.0
-                record.load()
-                wanted = max(2, round(rates[name, lag] * options.seconds / (case.batch * rows))) * case.batch * rows
-                row = train(name, lag, wanted, turn, options.set)
-                if "failed" not in parts and "failed" not in row:
-                    us = parts["fastest"]
-                    row["ceiling"] = cores() * 1e6 / (us["env"] + us["inference"] + case.epochs * us["update"])
-                    row["share"] = row["steps_per_second"] / row["ceiling"]
-                record.add({"work": name, "contestant": f"lag{lag}", "round": turn, **row})
-    record.close(*_summary(options.cases, record.rows))
+    for turn, name in interleave(options.rounds, options.cases):
+        case, rows = find(name), 2 if name == "soccer" else 1
+        result.gate()
+        parts = alone(name, options.seconds / 5)
+        result.add({"work": name, "contestant": "alone", "round": turn, **parts})
+        for lag in LAGS:
+            if (name, lag) not in rates:
+                probe = train(name, lag, PROBE_ITERATIONS * case.batch * rows, turn, options.set)
+                rates[name, lag] = probe.get("steps_per_second") or 1000.0
+            result.gate()
+            steps = max(2, round(rates[name, lag] * options.seconds / (case.batch * rows))) * case.batch * rows
+            row = train(name, lag, steps, turn, options.set)
+            if "failed" not in parts and "failed" not in row:
+                us = parts["fastest"]
+                row["ceiling"] = cores() * 1e6 / (us["env"] + us["inference"] + case.epochs * us["update"])
+                row["share"] = row["steps_per_second"] / row["ceiling"]
+            result.add({"work": name, "contestant": f"lag{lag}", "round": turn, **row})
+    result.close(*_summary(options.cases, result.rows))
 
 
 def _summary(cases: list[str], rows: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
-    """Shares and times by case, for programs and for people."""
+    """Shares and times by case, and the report."""
     summary: dict[str, Any] = {}
     parts, shares = [], []
     for name in cases:
@@ -302,60 +300,44 @@ def _summary(cases: list[str], rows: list[dict[str, Any]]) -> tuple[dict[str, An
         for part in PARTS if measured else ():
             one = spread([row["fastest"][part] for row in measured])
             found["us"][part] = one | {"way": measured[0]["ways"][part]}
-            parts.append([name, part, measured[0]["ways"][part], *told(one, 3)])
+            parts.append([name, part, measured[0]["ways"][part], *spread_cells(one, 3)])
         for lag in LAGS:
             runs = [row for row in mine if row["contestant"] == f"lag{lag}" and "share" in row]
             rate, share = spread([row["steps_per_second"] for row in runs]), spread([row["share"] for row in runs])
             found["lags"][f"lag{lag}"] = {"rate": rate, "share": share}
-            ceiling = told(spread([row["ceiling"] for row in runs]), 0)[0]
+            ceiling = spread_cells(spread([row["ceiling"] for row in runs]), 0)[0]
             met = "-" if not runs else "yes" if share["median"] >= SHARE else "no"
-            shares.append([name, lag, ceiling, *told(rate, 0)[::2], *told(share, 3)[::2], met])
+            shares.append([name, lag, ceiling, *spread_cells(rate, 0)[::2], *spread_cells(share, 3)[::2], met])
         summary[name] = found
     failed = sorted({f"- {row['work']} {row['contestant']}: {row['failed']}" for row in rows if "failed" in row})
-    text = ["# Training beside the ceiling of this machine", f"Goal: {SHARE:.0%} of it."]
+    text = ["# Training compared with the ceiling of this machine", f"Bar: {SHARE:.0%} of the ceiling."]
     if any(row.get("share", 0.0) > 1.0 for row in rows):
-        text.append("A share above 1 says that the machine was busier while the parts were measured: measure again.")
+        text.append("A share above 1 means that the machine was busy while the parts were measured: measure again.")
     header = ("case", "lag", "ceiling steps/s", "steps/s", "95 %", "share", "95 %", "met")
     text += [table(header, shares), "## Parts alone on one core, microseconds (per step, row and sample)"]
-    text += [table(("case", "part", "fastest way", "median", "min..max", "95 %"), parts), *failed]
+    text += [table(("case", "part", "fastest", "median", "min..max", "95 %"), parts), *failed]
     if "soccer" in summary and (best := summary["soccer"]["lags"]["lag0"]["rate"]).get("median"):
-        met = "met" if best["median"] >= SOCCER_RATE else "not met"
-        text.append(f"Soccer 1v1 at lag 0: {best['median']:,.0f} agent-steps/s (goal {SOCCER_RATE:,.0f}: {met}).")
+        met = verdict(best["median"] >= SOCCER_RATE)
+        text.append(f"Soccer 1v1 at lag 0: {best['median']:,.0f} agent-steps/s (bar {SOCCER_RATE:,.0f}: {met}).")
     return summary, "\n\n".join(text)
 
 
-@contextmanager
-def tidy() -> Iterator[None]:
-    """Leave no process behind."""
-    adopt_orphans()
-    try:
-        yield
-    finally:
-        end_children()
-
-
 def main() -> None:
-    """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES), help=f"of {','.join(CASES)}")
-    parser.add_argument("--rounds", type=int, help="default: 5")
-    parser.add_argument("--seconds", type=float, help="of each training run; a part alone takes a fifth (default: 15)")
-    parser.add_argument("--quick", action="store_true", help="one round of 2 s, to see that all of it runs")
+    """Measure and write the result."""
+    parser = make_parser(__doc__, rounds=5, seconds=15.0)
+    parser.add_argument("--cases", type=split_names, default=list(CASES), help=f"of {','.join(CASES)}")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further slipstream settings")
-    parser.add_argument("--out", type=Path, help="the record's folder (default: benchmarks/records/DATE-ceiling)")
     parser.add_argument("--alone", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.rounds = options.rounds or (1 if options.quick else 5)
-    options.seconds = options.seconds or (2.0 if options.quick else 15.0)
+    if options.quick:
+        options.rounds, options.seconds = 1, 2.0
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"unknown cases {sorted(unknown)}; choose from {list(CASES)}")
     if options.alone:
         measure_alone(options.alone, options.seconds)
         return
-    record = Record(options.out or dated("ceiling"))
-    with tidy():
-        record.begin()
-        play(options, record)
+    with child_cleanup():
+        measure(options, Result("ceiling", options))
 
 
 if __name__ == "__main__":

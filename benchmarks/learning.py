@@ -1,12 +1,12 @@
-"""Learning at equal steps beside Stable-Baselines3, with its published settings on both sides, over several seeds.
+"""Learning at equal steps compared with Stable-Baselines3, with its published hyperparameters, over several seeds.
 
-    .venv/bin/python benchmarks/learning.py                                all lessons, one run at a time
+    .venv/bin/python benchmarks/learning.py                                all tasks, one run at a time
     .venv/bin/python benchmarks/learning.py --cases pendulum --jobs 8      eight runs at once, a core each
     .venv/bin/python benchmarks/learning.py --one sb3 pendulum 3           one run; its row as JSON on stdout
-    .venv/bin/python benchmarks/learning.py --merge rows.jsonl more.jsonl  a record of rows made elsewhere
+    .venv/bin/python benchmarks/learning.py --merge rows.jsonl more.jsonl  a result of rows made elsewhere
 
-A run trains for a lesson's steps and then plays greedy games with fresh seeds on a fresh environment: their mean return
-is its score. The mean return of the last 100 training episodes is told too. A side that fails is a row that says why.
+A run trains for a task's steps and then plays greedy games with new seeds in a new environment: their mean return is
+the score. Rows also have the mean return of the last 100 training episodes. A run that fails is a row with the reason.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from case import Case
-from contest import (
+from contestants import (
     SCRIPTS,
     START_LIMIT_S,
     VENVS,
-    adopt_orphans,
-    end_children,
+    child_cleanup,
     install,
     interpreter,
     last_error,
@@ -45,41 +44,40 @@ from contest import (
     slipstream_version,
     version_of,
 )
-from lessons import LESSONS, OURS, Lesson, settings_of
-from stats import difference, mean_interval, table
+from learning_tasks import OURS, TASKS, Task, settings_of
 
-from record import Record, commit, dated, pairs
+from harness import Result, commit, difference, make_parser, mean_interval, set_flags, split_names, table
 from slipstream.system.machine import cores, cpu_model
 
 MEASURES = {"score": "greedy games", "mean_return": "last 100 training episodes"}
-FRESH_SEED = 10_000  # added to a run's seed for the games after it
+EVALUATION_SEED = 10_000  # added to a run's seed for the games after it
 Key = tuple[str, str, int]
 
 
 def learn(key: Key, options: argparse.Namespace) -> dict[str, Any]:
-    """One run, alone on its cores: its row, whether it went well or not."""
-    side, name, seed = key
-    lesson = LESSONS[name]
-    about = {"work": name, "contestant": side, "peer": OURS if side == OURS else "sb3", "seed": seed}
+    """One run; its row."""
+    contestant, name, seed = key
+    task = TASKS[name]
+    about = {"work": name, "contestant": contestant, "peer": OURS if contestant == OURS else "sb3", "seed": seed}
     about |= {"load_before": [round(value, 2) for value in os.getloadavg()], "commit": commit()}
     about |= {"machine": {"cpu": cpu_model(), "cores": cores(), "python": platform.python_version()}}
-    row = (_slipstream if side == OURS else _sb3)(side, name, lesson, seed, options)
-    return {**about, "told_steps": lesson.whole(options.steps), **row}
+    row = (_slipstream if contestant == OURS else _sb3)(contestant, name, task, seed, options)
+    return {**about, "planned_steps": task.whole(options.steps), **row}
 
 
-def _slipstream(side: str, name: str, lesson: Lesson, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train by the command line, then evaluate the run."""
-    steps, env = lesson.whole(options.steps), lesson.work.env
-    limit_s = START_LIMIT_S + steps / lesson.slowest
-    path = search_path(*([SCRIPTS] if lesson.module else []))
-    modules = ["--import", lesson.module] if lesson.module else []
-    extra = [*pairs([*settings_of(lesson.work, steps), *options.set]), *modules]
+def _slipstream(contestant: str, name: str, task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Train with the command line, then evaluate the run."""
+    steps, env = task.whole(options.steps), task.work.env
+    limit_s = START_LIMIT_S + steps / task.slowest
+    path = search_path(*([SCRIPTS] if task.module else []))
+    modules = ["--import", task.module] if task.module else []
+    extra = [*set_flags([*settings_of(task.work, steps), *options.set]), *modules]
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         run = Path(folder) / "run"
         trained = launch(slipstream_command(env, run, steps, seed, extra), limit_s, path)
         if trained.failure:
             return {"failed": trained.failure}
-        games = ["--games", str(options.games), "--seed", str(FRESH_SEED + seed), "--json", *modules]
+        games = ["--games", str(options.games), "--seed", str(EVALUATION_SEED + seed), "--json", *modules]
         command = [*slipstream_program(), "evaluate", f"run:{run}", "--env", f"gymnasium:{env}", *games]
         played = launch(command, limit_s, path)
     if played.failure:
@@ -87,9 +85,9 @@ def _slipstream(side: str, name: str, lesson: Lesson, seed: int, options: argpar
     return {
         "version": slipstream_version(),
         "versions": {name: version_of(name) for name in ("torch", "gymnasium", "numpy", "numba")},
-        "algorithm": "PPO" if isinstance(lesson.work, Case) else "SAC",
+        "algorithm": "PPO" if isinstance(task.work, Case) else "SAC",
         "env": env,
-        **lesson.work.shape(),
+        **task.work.shape(),
         **{key: trained.row.get(key) for key in ("steps", "seconds", "start_seconds", "mean_return")},
         "score": played.row.get("mean_return"),
         "games": played.row.get("games"),
@@ -97,46 +95,47 @@ def _slipstream(side: str, name: str, lesson: Lesson, seed: int, options: argpar
     }
 
 
-def _sb3(side: str, name: str, lesson: Lesson, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train and play in the peer's own interpreter."""
+def _sb3(contestant: str, name: str, task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Train and evaluate with the peer's own interpreter."""
     broken = None if options.python else install("sb3")
     if broken:
         return {"failed": broken}
     python = options.python or str(VENVS / "sb3" / "bin" / "python")
-    steps = lesson.whole(options.steps)
-    command = [python, str(SCRIPTS / "sb3_learning.py"), name, "--side", side, "--seed", str(seed)]
-    command += ["--steps", str(steps), "--games", str(options.games), "--games-seed", str(FRESH_SEED + seed)]
+    steps = task.whole(options.steps)
+    command = [python, str(SCRIPTS / "sb3_learning.py"), name, "--contestant", contestant, "--seed", str(seed)]
+    command += ["--steps", str(steps), "--games", str(options.games), "--games-seed", str(EVALUATION_SEED + seed)]
     command += ["--threads", str(options.threads)]
-    done = launch(command, 2 * START_LIMIT_S + steps / lesson.slowest, search_path())
+    done = launch(command, 2 * START_LIMIT_S + steps / task.slowest, search_path())
     return {"failed": done.failure} if done.failure else {**done.row, "wall_seconds": round(done.wall_seconds, 2)}
 
 
 def keys(options: argparse.Namespace) -> list[Key]:
-    """All runs asked for, seed by seed, so that both sides of a seed come close together in time."""
+    """All runs by seed, so that the contestants of a seed run close together in time."""
     found = []
     for place in range(max(len(_seeds(options, name)) for name in options.cases)):
         for name in options.cases:
             for seed in _seeds(options, name)[place : place + 1]:
-                found += [(side, name, seed) for side in LESSONS[name].sides if _chosen(side, options.sides)]
+                chosen = [one for one in TASKS[name].contestants if _chosen(one, options.contestants)]
+                found += [(one, name, seed) for one in chosen]
     return found
 
 
 def _seeds(options: argparse.Namespace, name: str) -> list[int]:
-    return options.seeds or list(range(LESSONS[name].seeds))
+    return options.seeds or list(range(TASKS[name].seeds))
 
 
-def _chosen(side: str, wanted: Sequence[str]) -> bool:
-    """Whether a side was asked for, by its name or by its peer's."""
-    return not wanted or side in wanted or side.partition("-")[0] in wanted
+def _chosen(contestant: str, names: Sequence[str]) -> bool:
+    """Whether a contestant is in the list, by its name or by the name of its peer."""
+    return not names or contestant in names or contestant.partition("-")[0] in names
 
 
 def each(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The rows of all runs as they end; `--jobs` at once, each a process of its own on a core of its own."""
+    """The rows of all runs as they finish; `--jobs` in parallel, each in its own process on its own core."""
     free: queue.Queue[int] = queue.Queue()
     for core in sorted(os.sched_getaffinity(0))[: options.jobs]:
         free.put(core)
-    if any(side != OURS for side, _, _ in keys(options)) and not options.python:
-        install("sb3")  # once, before many need it; why it failed stands in every row
+    if any(contestant != OURS for contestant, _, _ in keys(options)) and not options.python:
+        install("sb3")  # once, before the runs; if it fails, every row has the reason
 
     def start(key: Key) -> dict[str, Any]:
         core = free.get()
@@ -154,10 +153,10 @@ def each(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _apart(key: Key, core: int | None, options: argparse.Namespace) -> dict[str, Any]:
-    """One run in a process of its own, pinned where a core is named."""
+    """One run in its own process, pinned to a core if there is one."""
     command = [] if core is None else ["taskset", "-c", str(core)]
     command += [sys.executable, str(Path(__file__).resolve()), "--one", key[0], key[1], str(key[2])]
-    command += ["--games", str(options.games), "--threads", str(options.threads), *pairs(options.set)]
+    command += ["--games", str(options.games), "--threads", str(options.threads), *set_flags(options.set)]
     command += ["--steps", str(options.steps)] if options.steps else []
     command += ["--python", options.python] if options.python else []
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
@@ -170,34 +169,34 @@ def _apart(key: Key, core: int | None, options: argparse.Namespace) -> dict[str,
 
 
 def merged(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of several files, one for each side, lesson and seed: the last that did not fail."""
+    """The rows of several files, one per contestant, task and seed: the last that did not fail."""
     found: dict[Key, dict[str, Any]] = {}
     for line in (line for file in files for line in file.read_text().splitlines() if line.strip()):
         row = json.loads(line)
         key = (row["contestant"], row["work"], row["seed"])
         if key not in found or "failed" not in row or "failed" in found[key]:
             found[key] = row
-    order = list(LESSONS)
+    order = list(TASKS)
     return sorted(found.values(), key=lambda row: (order.index(row["work"]), row["seed"], row["contestant"] != OURS))
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Per lesson: each side's means over seeds, and slipstream's difference from each peer, with 95 % intervals."""
+    """Per task: each contestant's means over seeds, and slipstream's difference to each peer, with 95 % intervals."""
     summary: dict[str, Any] = {}
-    for name in [name for name in LESSONS if any(row["work"] == name for row in rows)]:
+    for name in [name for name in TASKS if any(row["work"] == name for row in rows)]:
         mine = [row for row in rows if row["work"] == name]
         steps = {row["steps"] for row in mine if "failed" not in row}
         if len(steps) > 1:
             raise SystemExit(f"{name}: runs of {sorted(steps)} steps are not equal. hint: merge those of one length")
-        sides: dict[str, Any] = {}
-        for side in [side for side in LESSONS[name].sides if any(row["contestant"] == side for row in mine)]:
-            theirs = [row for row in mine if row["contestant"] == side]
+        means: dict[str, Any] = {}
+        for one in [one for one in TASKS[name].contestants if any(row["contestant"] == one for row in mine)]:
+            theirs = [row for row in mine if row["contestant"] == one]
             good = [row for row in theirs if "failed" not in row]
-            sides[side] = {key: _mean([row.get(key) for row in good]) for key in MEASURES}
-            sides[side]["seconds"] = median(row["seconds"] for row in good) if good else None
-            sides[side]["failed"] = sorted({row["failed"] for row in theirs if "failed" in row})
-        gaps = {peer: _gaps(mine, peer) for peer in LESSONS[name].peers if peer in sides and OURS in sides}
-        summary[name] = {"steps": next(iter(steps), None), "sides": sides, "slipstream_minus": gaps}
+            means[one] = {key: _mean([row.get(key) for row in good]) for key in MEASURES}
+            means[one]["seconds"] = median(row["seconds"] for row in good) if good else None
+            means[one]["failed"] = sorted({row["failed"] for row in theirs if "failed" in row})
+        gaps = {peer: _gaps(mine, peer) for peer in TASKS[name].peers if peer in means and OURS in means}
+        summary[name] = {"steps": next(iter(steps), None), "contestants": means, "slipstream_minus": gaps}
     return summary
 
 
@@ -207,15 +206,14 @@ def _mean(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _gaps(rows: Sequence[dict[str, Any]], peer: str) -> dict[str, Any]:
-    """Slipstream's mean minus a peer's, by measure, and what that says."""
+    """Slipstream's mean minus a peer's, by measure, with a verdict."""
     gaps: dict[str, Any] = {}
     for key in MEASURES:
         theirs, ours = (
-            [row[key] for row in rows if row["contestant"] == side and row.get(key) is not None]
-            for side in (peer, OURS)
+            [row[key] for row in rows if row["contestant"] == one and row.get(key) is not None] for one in (peer, OURS)
         )
         if not theirs or not ours:
-            gaps[key] = {"verdict": "no runs of one side"}
+            gaps[key] = {"verdict": "no runs of one contestant"}
             continue
         gap = difference(theirs, ours)
         verdict = "better" if gap["low"] > 0 else "worse" if gap["high"] < 0 else "not worse"
@@ -224,50 +222,45 @@ def _gaps(rows: Sequence[dict[str, Any]], peer: str) -> dict[str, Any]:
 
 
 def page(summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """The summary for people."""
-    parts = ["# Learning at equal steps beside Stable-Baselines3, the same published settings on both sides"]
+    """The report."""
+    parts = ["# Learning at equal steps compared with Stable-Baselines3, with its published hyperparameters"]
     parts.append(f"Means over seeds with 95 % t intervals; the score is the mean return of {MEASURES['score']}.")
     for name, one in summary.items():
-        lesson = LESSONS[name]
-        kind = "PPO" if isinstance(lesson.work, Case) else "SAC"
+        task = TASKS[name]
+        kind = "PPO" if isinstance(task.work, Case) else "SAC"
         steps = f"{one['steps']:,} steps" if one["steps"] else "no run finished"
-        parts.append(f"## {name}: {lesson.work.env}, {kind}, {steps}")
-        if lesson.differs:
-            parts.append(f"Note: {lesson.differs}.")
-        header = ("side", "seeds", *MEASURES.values(), "median seconds")
+        parts.append(f"## {name}: {task.work.env}, {kind}, {steps}")
+        if task.differs:
+            parts.append(f"Note: {task.differs}.")
+        header = ("contestant", "seeds", *MEASURES.values(), "median seconds")
         lines = [
-            [side, facts["score"]["n"], *(_told(facts[key], "mean") for key in MEASURES), _shown(facts["seconds"])]
-            for side, facts in one["sides"].items()
+            [who, facts["score"]["n"], *(_cell(facts[key], "mean") for key in MEASURES), _number(facts["seconds"])]
+            for who, facts in one["contestants"].items()
         ]
         for peer, gaps in one["slipstream_minus"].items():
-            told = [f"{_told(gaps[key], 'difference')}: **{gaps[key]['verdict']}**" for key in MEASURES]
-            lines.append([f"slipstream - {peer}", "", *told, ""])
+            cells = [f"{_cell(gaps[key], 'difference')}: **{gaps[key]['verdict']}**" for key in MEASURES]
+            lines.append([f"slipstream - {peer}", "", *cells, ""])
         parts.append(table(header, lines))
-        parts += [f"- {side} failed: {why}" for side, facts in one["sides"].items() for why in facts["failed"]]
+        parts += [f"- {who} failed: {why}" for who, facts in one["contestants"].items() for why in facts["failed"]]
     machines = {json.dumps(row["machine"], sort_keys=True): row["machine"] for row in rows if "machine" in row}
-    told = [f"{one['cpu']} ({one['cores']} cores for a run, Python {one['python']})" for one in machines.values()]
+    shown = [f"{one['cpu']} ({one['cores']} cores per run, Python {one['python']})" for one in machines.values()]
     commits = sorted({row["commit"] for row in rows if "commit" in row})
-    parts.append(f"Runs were made on {'; '.join(told)}, at {', '.join(commits)}.")
+    parts.append(f"Machines: {'; '.join(shown)}; commits: {', '.join(commits)}.")
     return "\n\n".join(parts)
 
 
-def _told(values: dict[str, Any], key: str) -> str:
-    return f"{_shown(values[key])} ({_shown(values['low'])}..{_shown(values['high'])})" if key in values else "-"
+def _cell(values: dict[str, Any], key: str) -> str:
+    return f"{_number(values[key])} ({_number(values['low'])}..{_number(values['high'])})" if key in values else "-"
 
 
-def _shown(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:,.2f}"
 
 
-def names(text: str) -> list[str]:
-    """The names in a list with commas."""
-    return [name for name in text.split(",") if name]
-
-
 def numbers(text: str) -> list[int]:
-    """The numbers in a list with commas, in which `0-4` stands for all from 0 to 4."""
+    """The numbers in a comma-separated list; `0-4` means 0 to 4."""
     found: list[int] = []
-    for part in names(text):
+    for part in split_names(text):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found
@@ -275,51 +268,47 @@ def numbers(text: str) -> list[int]:
 
 def parse() -> argparse.Namespace:
     """The options, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--one", nargs=3, metavar=("SIDE", "CASE", "SEED"), help="one run alone, told on stdout")
-    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="make a record of rows that --one told")
-    parser.add_argument("--sides", type=names, default=[], help="of slipstream,sb3,sb3-recurrent,sb3-masked")
-    parser.add_argument("--cases", type=names, default=list(LESSONS), help=f"of {','.join(LESSONS)}")
-    parser.add_argument("--seeds", type=numbers, help="e.g. 0-4 or 0,1,7 (default: from 0, as many as the lesson says)")
+    parser = make_parser(__doc__, quick=False)
+    parser.add_argument("--one", nargs=3, metavar=("CONTESTANT", "TASK", "SEED"), help="one run; print its row")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="make a result of rows printed by --one")
+    parser.add_argument(
+        "--contestants", type=split_names, default=[], help="of slipstream,sb3,sb3-recurrent,sb3-masked"
+    )
+    parser.add_argument("--cases", type=split_names, default=list(TASKS), help=f"of {','.join(TASKS)}")
+    parser.add_argument("--seeds", type=numbers, help="e.g. 0-4 or 0,1,7 (default: from 0, as many as the task has)")
     parser.add_argument("--steps", type=int, help="steps of every run, e.g. the published 1000000 of acrobot")
     parser.add_argument("--games", type=int, default=20, help="greedy games after training")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, each pinned to a core of its own")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, each pinned to its own core")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of Stable-Baselines3")
     parser.add_argument("--python", type=interpreter, help="one that imports stable_baselines3 (default: .venvs/sb3)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further slipstream settings")
-    parser.add_argument("--out", type=Path, help="the record's folder (default: benchmarks/records/DATE-learning)")
     options = parser.parse_args()
     cases = [options.one[1]] if options.one else options.cases
-    unknown = set(cases) - set(LESSONS)
+    unknown = set(cases) - set(TASKS)
     if unknown:
-        parser.error(f"unknown cases {sorted(unknown)}; choose from {list(LESSONS)}")
-    known = {side for name in cases for side in LESSONS[name].sides}
-    wrong = set([options.one[0]] if options.one else options.sides) - known
+        parser.error(f"unknown cases {sorted(unknown)}; choose from {list(TASKS)}")
+    known = {one for name in cases for one in TASKS[name].contestants}
+    wrong = set([options.one[0]] if options.one else options.contestants) - known
     if wrong - ({"sb3"} if not options.one else set()):
-        parser.error(f"unknown sides {sorted(wrong)}; choose from {sorted(known)}")
+        parser.error(f"unknown contestants {sorted(wrong)}; choose from {sorted(known)}")
     usable = len(os.sched_getaffinity(0))
     if not 1 <= options.jobs <= usable:
-        parser.error(f"--jobs {options.jobs}: this machine has {usable} cores for them")
+        parser.error(f"--jobs {options.jobs}: this machine has {usable} cores")
     return options
 
 
 def main() -> None:
-    """Run what was asked for and leave nothing running."""
+    """Run everything, or one run, or merge rows."""
     options = parse()
-    adopt_orphans()
-    try:
+    with child_cleanup():
         if options.one:
             print(json.dumps(learn((options.one[0], options.one[1], int(options.one[2])), options)), flush=True)
             return
-        record = Record(options.out or dated("learning"))
-        record.begin()
+        result = Result("learning", options)
         for row in merged(options.merge) if options.merge else each(options):
-            record.loads.append(row.pop("load_before", []))
-            record.add(row)
-        summary = summarise(record.rows)
-        record.close(summary, page(summary, record.rows))
-    finally:
-        end_children()
+            result.add(row)
+        summary = summarise(result.rows)
+        result.close(summary, page(summary, result.rows))
 
 
 if __name__ == "__main__":

@@ -206,6 +206,10 @@ def inferring(quick: bool) -> dict[str, Rate]:
 
 
 WORKS: dict[str, Callable[[bool], dict[str, Rate]]] = {
-    "loading": loading, "caching": caching, "seeing": seeing, "decoding": decoding, "resolving": resolving,
+    "loading": loading,
+    "caching": caching,
+    "seeing": seeing,
+    "decoding": decoding,
+    "resolving": resolving,
     "inferring": inferring,
-}  # fmt: skip
+}

@@ -1,9 +1,9 @@
-"""Learning from images on disk: the demos, one run phase by phase, and looks at memory and at the system's cache.
+"""Cloning from images on disk: the demos, one run by phase, and monitors of memory and of the page cache.
 
     .venv/bin/python benchmarks/pixels.py DEMOS [--phases inspect,learn,validate,ahead] [--windows 2] [--samples N]
 
-Prints one JSON object; `cloning.py --part pixels` runs it. A phase after `ahead` would find its windows in memory yet,
-since the thread that reads ahead waits to hand them over when an epoch is left in its midst; so that one is the last.
+Prints one JSON object; `cloning.py --part pixels` runs it. `ahead` is the last phase: the thread that reads ahead keeps
+its windows in memory when an epoch is stopped in the middle.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ POLL_S = 0.05
 
 
 def new_shard(folder: Path, schema: Schema) -> Shard:
-    """Somewhere to write episodes of made-up demos to."""
+    """A shard for episodes of synthetic demos."""
     prepare(folder, schema)
-    return Shard(folder, recording_name(), schema, {"agent": "made up"})
+    return Shard(folder, recording_name(), schema, {"agent": "synthetic"})
 
 
 def write_pixels(folder: Path, gigabytes: float) -> None:
-    """Demos of noise with a bright square, and the quarter in which it is as the action."""
+    """Demos of noise with a bright square; the action is the quadrant of the square."""
     random = np.random.default_rng(0)
     noise = random.integers(0, 160, (NOISE, SIDE, SIDE, 3), np.uint8)
     schema = Schema("squares", ObsSpec((ObsField("", "image", (SIDE, SIDE, 3)),)), ActionSpec("discrete", (4,)))
@@ -68,24 +68,24 @@ def write_pixels(folder: Path, gigabytes: float) -> None:
     shard.close()
 
 
-class Enough(Exception):
-    """Leaves an epoch in its midst."""
+class StopEpoch(Exception):
+    """Stops an epoch in the middle."""
 
 
 def timed_windows(cloner: Cloner, windows: int, samples: int) -> dict[str, Any]:
-    """Learn, and time what comes after the first window: so many more, or epochs of so many samples together."""
+    """Train, and time a number of windows or samples after the first window."""
     marks: list[tuple[int, float, float]] = []
     before = 0
 
-    def look(done: int, total: int) -> None:
+    def on_window(done: int, total: int) -> None:
         marks.append((before + done, time.perf_counter(), cloner.train.seconds["read"]))
         learned = marks[-1][0] - marks[0][0]
         if len(marks) > windows and learned >= samples:
-            raise Enough
+            raise StopEpoch
 
-    with suppress(Enough):
+    with suppress(StopEpoch):
         for number in range(cloner.now.epochs):
-            cloner.epoch(number, look)
+            cloner.epoch(number, on_window)
             before += cloner.train.demos.steps
     (first, began, read), (last, ended, read_at_end) = marks[0], marks[-1]
     return {
@@ -97,15 +97,18 @@ def timed_windows(cloner: Cloner, windows: int, samples: int) -> dict[str, Any]:
 
 
 def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
-    """What `slipstream clone` learns with."""
+    """The cloner of `slipstream clone`."""
     flags = {f"policy.{key}": value for key, value in NETWORK.items()} | {"clone.epochs": 1000}
     flags |= {"clone.window_mib": window_mib} if window_mib else {}
     settings, demos = configure("", flags=flags).settings, Demos.open(folder)
     design = Design(demos.schema.obs, demos.schema.action, settings.policy)
     facts = Facts(
-        cores=cores(), native=True, minibatch=settings.clone.batch_size, weights=design.weights.size,
+        cores=cores(),
+        native=True,
+        minibatch=settings.clone.batch_size,
+        weights=design.weights.size,
         needs_torch=needs_torch(settings, design),
-    )  # fmt: skip
+    )
     plan = make_plan(settings.plan, facts)
     params_and_stats, (train, held_out) = (
         design.initial_params_and_stats(settings.seed),
@@ -119,7 +122,7 @@ def make_cloner(folder: Path, window_mib: int | None) -> Cloner:
 
 
 def learn(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What `slipstream clone` does, phase by phase, without learning from everything."""
+    """Run `slipstream clone` by phase, on a part of the demos."""
     row, spans, cloner = dict[str, Any](), dict[str, list[float]](), None
     for name in [name for name in PHASES if name in options.phases or name == "make"]:
         began = time.monotonic()
@@ -137,15 +140,15 @@ def learn(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {**row, "phases": spans}
 
 
-class Watch:
-    """Looks at the anonymous memory of all processes below this one while it is entered."""
+class MemoryMonitor:
+    """Samples the anonymous memory of all child processes while it is entered."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, int]] = []
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> MemoryMonitor:
         self._thread.start()
         return self
 
@@ -153,16 +156,16 @@ class Watch:
         self._end.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        mine, children, looks = psutil.Process(), [], 0
+    def _sample(self) -> None:
+        mine, children, samples = psutil.Process(), [], 0
         while not self._end.wait(POLL_S):
-            if looks % 10 == 0:  # the list of processes is dear, and these start hardly any
+            if samples % 10 == 0:  # listing processes is slow
                 children = mine.children(recursive=True)
-            looks += 1
+            samples += 1
             self.seen.append((time.monotonic(), sum(anonymous(child.pid) for child in children)))
 
     def peak(self, span: Sequence[float] = (0.0, float("inf"))) -> int:
-        """The most bytes within a span of time."""
+        """Peak bytes within a span of time."""
         return max((size for when, size in self.seen if span[0] <= when <= span[1]), default=0)
 
 
@@ -175,15 +178,15 @@ def anonymous(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
 
 
-def forget(folder: Path) -> None:
-    """Ask the system to drop the files from its cache."""
+def drop_cache(folder: Path) -> None:
+    """Drop the files from the page cache."""
     for file in folder.rglob("*.bin"):
         with open(file, "rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def recall(folder: Path) -> None:
-    """Read the files once, so that the system has them in its cache."""
+def fill_cache(folder: Path) -> None:
+    """Read the files once, so that they are in the page cache."""
     block = bytearray(16 << 20)
     for file in folder.rglob("*.bin"):
         with open(file, "rb", buffering=0) as opened:
@@ -192,7 +195,7 @@ def recall(folder: Path) -> None:
 
 
 def cached_share(folder: Path) -> float:
-    """The share of the files' pages that are in the system's cache."""
+    """The share of the files that is in the page cache."""
     library, there, pages = ctypes.CDLL(None, use_errno=True), 0, 0
     for file in folder.rglob("*.bin"):
         size = file.stat().st_size
@@ -208,13 +211,13 @@ def cached_share(folder: Path) -> float:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the phases and print their row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("demos", type=Path)
     parser.add_argument("--phases", type=lambda text: text.split(","), default=["learn"])
-    parser.add_argument("--windows", type=int, default=2, help="that are timed, after one that is not")
-    parser.add_argument("--samples", type=int, default=0, help="that are timed at least")
-    parser.add_argument("--window-mib", type=int, help="another clone.window_mib than the default")
+    parser.add_argument("--windows", type=int, default=2, help="timed windows")
+    parser.add_argument("--samples", type=int, default=0, help="timed samples at least")
+    parser.add_argument("--window-mib", type=int, help="clone.window_mib (default: its own)")
     options = parser.parse_args()
     print(json.dumps(learn(options.demos, options)), flush=True)
 

@@ -1,34 +1,34 @@
-"""How fast games are recorded, to disk: built-in soccer, and a slow Python env, with one worker and with one per core.
+"""Speed of recording to disk: built-in soccer and a slow Python env, with one worker and with several.
 
-    .venv/bin/python benchmarks/recording.py [--rounds 5] [--games 2000] [--workers 2] [--disk DIR] [--out DIR]
+    .venv/bin/python benchmarks/recording.py [--rounds 5] [--games 2000] [--workers 2] [--disk DIR]
 
-Runs `slipstream record` as a user does and notes the steps per second that it tells: from the first step until every
-episode is written and synced, start-up aside. The slow env is Python that computes for about 200 microseconds a step
-and never sleeps. Rounds are interleaved, so that what else the machine does hits all alike.
+Runs `slipstream record` and reads its steps per second, from the first step until every episode is written and synced,
+without start-up. The slow env computes in Python for about 200 microseconds per step.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from record import Record, dated
+from harness import Result, interleave, make_parser, table
 
 SOCCER_BAR = 500_000
-"""Steps per second of soccer on two cores."""
+"""Bar of soccer on two cores, steps per second."""
 LINEAR_BAR = 0.85
-"""Share of the ideal speed-up that a slow env must reach."""
+"""Bar of the slow env: share of the ideal speed-up."""
 SLOW = """
 import time
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
 
 
 def work(rounds):
@@ -69,7 +69,7 @@ gymnasium.register("Slow-v0", Slow)
 
 
 def play(folder: Path, work: str, agent: str, env: str, games: int, workers: int, *words: str) -> dict[str, Any]:
-    """One recording; raises if the program fails."""
+    """One recording; its row."""
     with tempfile.TemporaryDirectory(prefix="recording-", dir=folder) as out:
         command = [sys.executable, "-m", "slipstream.cli", "record", agent, "--env", env, "--episodes", str(games)]
         command += ["--workers", str(workers), "--out", f"{out}/demos", "--seed", "0", "--json", *words]
@@ -80,37 +80,33 @@ def play(folder: Path, work: str, agent: str, env: str, games: int, workers: int
 
 
 def main() -> None:
-    """Run all rounds and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--games", type=int, default=2000, help="soccer games of a recording; of the slow env a tenth")
-    parser.add_argument("--workers", type=int, default=2, help="how many, against one")
-    parser.add_argument("--disk", type=Path, help="a folder on the disk to write to [the temporary one]")
-    parser.add_argument("--out", type=Path)
+    """Run all rounds and write the result."""
+    parser = make_parser(__doc__, rounds=5, quick=False)
+    parser.add_argument("--games", type=int, default=2000, help="soccer games of a recording; the slow env has a tenth")
+    parser.add_argument("--workers", type=int, default=2, help="number of workers compared with one")
+    parser.add_argument("--disk", type=Path, help="folder for the demos (default: the temporary folder)")
     options = parser.parse_args()
-    record = Record(options.out or dated("recording"))
-    record.begin()
+    result = Result("recording", options)
     slow_games = max(options.workers, options.games // 10)
     with tempfile.TemporaryDirectory(prefix="slipstream-", dir=options.disk) as name:
         folder = Path(name)
         (folder / "slow_env.py").write_text(SLOW)
-        told = "import slow_env; print(slow_env.calibrated())"
-        rounds = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True, cwd=folder)
+        code = "import slow_env; print(slow_env.calibrated())"
+        rounds = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
         slow = ["--import", "slow_env", "--set", f"env.options.rounds={rounds.stdout.strip()}"]
-        for number in range(options.rounds):
-            for workers in (1, options.workers) if number % 2 == 0 else (options.workers, 1):
-                record.load()
-                row = play(folder, "soccer", "scripted:rule", "soccer", options.games, workers)
-                record.add({**row, "round": number})
-                record.load()
-                row = play(folder, "slow", "random", "gymnasium:Slow-v0", slow_games, workers, *slow)
-                record.add({**row, "round": number})
-    summary = summarise(record.rows, options.workers)
-    record.close(summary, text_of(summary))
+        for turn, (work, workers) in interleave(options.rounds, product(("soccer", "slow"), (1, options.workers))):
+            result.gate()
+            if work == "soccer":
+                row = play(folder, work, "scripted:rule", "soccer", options.games, workers)
+            else:
+                row = play(folder, work, "random", "gymnasium:Slow-v0", slow_games, workers, *slow)
+            result.add({**row, "round": turn})
+    summary = summarise(result.rows, options.workers)
+    result.close(summary, text_of(summary))
 
 
 def summarise(rows: list[dict[str, Any]], workers: int) -> dict[str, Any]:
-    """Medians of both works with one and with several workers, and whether the bars are met."""
+    """Medians with one and with several workers, and the verdict."""
     rates = {
         f"{work} {count}": [r["steps_per_second"] for r in rows if (r["work"], r["workers"]) == (work, count)]
         for work in ("soccer", "slow")
@@ -124,16 +120,17 @@ def summarise(rows: list[dict[str, Any]], workers: int) -> dict[str, Any]:
 
 
 def text_of(summary: dict[str, Any]) -> str:
-    """The summary for people."""
-    lines = ["# Recording", "", "| work | workers | steps/s (median) | lowest | highest |", "|---|---|---|---|---|"]
+    """The report."""
+    lines = []
     for name, median in summary["medians"].items():
         work, count = name.split()
         low, high = summary["spans"][name]
-        lines.append(f"| {work} | {count} | {median:,.0f} | {low:,.0f} | {high:,.0f} |")
+        lines.append([work, count, *(f"{value:,.0f}" for value in (median, low, high))])
     gains = ", ".join(f"{work} {gain:.2f}x" for work, gain in summary["gains"].items())
-    lines += ["", f"{summary['workers']} workers against one: {gains}."]
+    header = ("work", "workers", "steps/s (median)", "lowest", "highest")
+    parts = ["# Recording", table(header, lines), f"{summary['workers']} workers compared with one: {gains}."]
     bars = f"soccer {SOCCER_BAR:,} steps/s with {summary['workers']} workers, slow {LINEAR_BAR:.0%} of the ideal gain"
-    return "\n".join([*lines, f"Bars ({bars}) met: **{'yes' if summary['passed'] else 'no'}**"])
+    return "\n\n".join([*parts, f"Bars ({bars}) met: **{'yes' if summary['passed'] else 'no'}**"])
 
 
 if __name__ == "__main__":

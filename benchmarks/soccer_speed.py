@@ -1,18 +1,16 @@
-"""Soccer alone: agent-steps per second on one core, and how strong the scripted players are.
+"""Soccer alone: agent-steps per second on one core, and the strength of the scripted players.
 
-    python benchmarks/soccer_speed.py [--games 1000] [--repeats 7] [--out DIR]
+    python benchmarks/soccer_speed.py [--games 1000] [--repeats 7]
 
-Writes a record. A rate is the median of the repeats with the lowest and highest beside it; compiling
-and warming up are not in it. `score` is (wins + draws / 2) / games with sides swapped from game to game.
+A rate is the median of the repeats with the lowest and the highest, without compiling and warm-up. `score` is
+(wins + draws / 2) / games with sides swapped after every game.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -35,7 +33,7 @@ PAIRS = [
 
 
 def rate(function: Callable[[], object], work: int, repeats: int, seconds: float = 0.4) -> dict[str, float]:
-    """Return how much work is done per second."""
+    """Units of work per second."""
     function()
     start = time.perf_counter()
     function()
@@ -50,7 +48,7 @@ def rate(function: Callable[[], object], work: int, repeats: int, seconds: float
 
 
 def stepping(envs: int, team_size: int, repeats: int) -> dict[str, float]:
-    """Return agent-steps per second with random actions made beforehand."""
+    """Agent-steps per second with precomputed random actions."""
     game = Soccer(envs, team_size=team_size)
     out = empty_rows(game.spec, envs)
     game.reset(out)
@@ -65,7 +63,7 @@ def stepping(envs: int, team_size: int, repeats: int) -> dict[str, float]:
 
 
 def acting(name: str, repeats: int) -> dict[str, float]:
-    """Return decisions per second of a scripted player on varied observations."""
+    """Decisions per second of a scripted player on random states."""
     game = Soccer(1024, random_starts=1.0)
     out = empty_rows(game.spec, 1024)
     game.reset(out)
@@ -74,14 +72,14 @@ def acting(name: str, repeats: int) -> dict[str, float]:
 
 
 def match(first: str, second: str, games: int, seed: int = 0, team_size: int = 1) -> dict[str, float]:
-    """Play whole games between two players, sides alternating; returns score, wins and draws."""
+    """Play games between two players with alternating sides; score, wins and draws."""
     names = [name if name == "random" else f"scripted:{name}" for name in (first, second)]
     result = evaluate(EnvChoice(f"soccer:{team_size}v{team_size}"), names[0], names[1:], games, seed=seed)
     return {key: result[key] for key in ("score", "wins", "draws")}
 
 
 def goals(name: str, games: int, seed: int = 0) -> float:
-    """Goals per match of a player against itself, both sides together."""
+    """Goals per match of a player against itself, of both teams."""
     game = Soccer(games, seed=seed)
     out = empty_rows(game.spec, games)
     game.reset(out)
@@ -97,7 +95,7 @@ def goals(name: str, games: int, seed: int = 0) -> float:
 
 
 def unguarded(name: str, starts: int, seconds: float = 10.0, seed: int = 0) -> float:
-    """Return the share of random starts from which a player scores in time while the other car stands in a corner."""
+    """The share of random starts from which a player scores in time against a car that stays in a corner."""
     game = Soccer(starts, random_starts=1.0, seed=seed)
     out = empty_rows(game.spec, starts)
     game.reset(out)
@@ -118,33 +116,31 @@ def unguarded(name: str, starts: int, seconds: float = 10.0, seed: int = 0) -> f
 
 
 def main() -> None:
-    """Measure, print, and write the record."""
-    from record import Record, dated
+    """Measure and write the result."""
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    from harness import Result, make_parser, table
+
+    parser = make_parser(__doc__, quick=False)
     parser.add_argument("--games", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="the record's folder (default: benchmarks/records/DATE-soccer)")
     given = parser.parse_args()
-    record = Record(given.out or dated("soccer"))
-    record.begin()
-    record.load()
+    result = Result("soccer", given)
+    result.gate()
     for envs, team in ((1024, 1), (64, 1), (1024, 2), (1024, 3)):
         rates = stepping(envs, team, given.repeats)
-        record.add({"work": "stepping", "contestant": f"{team}v{team} x {envs}", **rates})
+        result.add({"work": "stepping", "contestant": f"{team}v{team} x {envs}", **rates})
     for name in scripted.SCRIPTED:
-        record.add({"work": "deciding", "contestant": name, **acting(name, given.repeats)})
+        result.add({"work": "deciding", "contestant": name, **acting(name, given.repeats)})
     for one, other in PAIRS:
         games = {"games": given.games, **match(one, other, given.games)}
-        record.add({"work": "strength", "contestant": f"{one} : {other}", **games})
+        result.add({"work": "strength", "contestant": f"{one} : {other}", **games})
     for name in scripted.SCRIPTED:
         row = {"games": given.games, "score": unguarded(name, given.games)}
-        record.add({"work": "unguarded goal within 10 s", "contestant": name, **row})
-    record.add({"work": "goals per match", "contestant": "rule : rule", "score": goals("rule", given.games)})
+        result.add({"work": "unguarded goal within 10 s", "contestant": name, **row})
+    result.add({"work": "goals per match", "contestant": "rule : rule", "score": goals("rule", given.games)})
     keys = ("median", "low", "high", "score")
-    cells = [[row["work"], row["contestant"], *(_cell(row.get(key)) for key in keys)] for row in record.rows]
-    lines = ["| " + " | ".join(line) + " |" for line in (["what", "of", *keys], ["---"] * 6, *cells)]
-    record.close({"rows": record.rows}, "# Soccer alone, on one core\n\n" + "\n".join(lines))
+    cells = [[row["work"], row["contestant"], *(_cell(row.get(key)) for key in keys)] for row in result.rows]
+    result.close({}, "# Soccer alone, on one core\n\n" + table(("what", "of", *keys), cells))
 
 
 def _cell(value: float | None) -> str:

@@ -1,11 +1,10 @@
-"""`ss.make_vector` beside Gymnasium's and Stable-Baselines3's vectors, stepping with random actions, all in one run.
+"""`ss.make_vector` compared with the vector environments of Gymnasium and Stable-Baselines3, with random actions.
 
     .venv/bin/python benchmarks/vectors.py [--cases cartpole,acrobot,...] [--rounds 7] [--seconds 1] [--quick]
 
-For every environment all contestants are made once; a round lets each step for so long in turn, and ratios to the
-fastest of the four others are taken within a round. Only steps of episodes count: where the others reset in a step of
-their own, that step is none. Slipstream's place in both APIs is measured; the bar is on the better of them for a
-trainer that may choose, 2x on CartPole with 64 environments and 1x elsewhere.
+All contestants of an environment are created once and run in interleaved rounds; ratios to the fastest of the four
+others are taken within a round. Only steps of episodes count: a step that only resets is none. Slipstream is measured
+with both APIs; the bar is for the better one: 2x on CartPole with 64 environments and 1x elsewhere.
 """
 
 from __future__ import annotations
@@ -28,18 +27,28 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
-from contest import VENVS, install_games
-from stats import spread, table, told
+from contestants import VENVS, install_games
 
 import slipstream as ss
-from record import Progress, Record, dated
+from harness import (
+    Result,
+    make_parser,
+    rates_of,
+    ratios,
+    run_rounds,
+    split_names,
+    spread,
+    spread_cells,
+    table,
+    verdict,
+)
 from slipstream.testing import SlowEnv
 
 OURS, OURS_SB3 = "slipstream", "slipstream, as SB3's"
 
 
-class Seen(gymnasium.Env[Any, Any]):
-    """A dict of what little a game shows, as quick as Python allows; episodes of 50 steps."""
+class DictEnv(gymnasium.Env[Any, Any]):
+    """A fast environment with a dict observation; episodes of 50 steps."""
 
     observation_space = spaces.Dict(
         {"place": spaces.Box(-1, 1, (8,), np.float32), "held": spaces.Discrete(6), "near": spaces.MultiBinary(4)}
@@ -51,32 +60,32 @@ class Seen(gymnasium.Env[Any, Any]):
         self._shown = {"place": np.zeros(8, np.float32), "held": 2, "near": np.ones(4, np.int8)}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin."""
+        """Start an episode."""
         super().reset(seed=seed)
         self._left = 50
         return self._shown, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Go on."""
+        """Step once."""
         self._left -= 1
         return self._shown, 1.0, self._left == 0, False, {}
 
 
 @dataclass(frozen=True)
 class Case:
-    """An environment, how many of it, and how much faster than the fastest other it should be."""
+    """An environment, the number of its copies, and the bar of the ratio to the fastest other."""
 
     env: str | Callable[[], Any]
     envs: int
-    goal: float = 1.0
+    bar: float = 1.0
 
     def make(self) -> Any:
-        """One of it, as people make it."""
+        """One environment."""
         return gymnasium.make(self.env) if isinstance(self.env, str) else self.env()
 
 
 def grid() -> Any:
-    """MiniGrid's empty room, seen as a vector; its packages are those of the other benchmarks."""
+    """MiniGrid's empty room with a flat observation; its packages are those of the other benchmarks."""
     if str(VENVS / "games") not in sys.path:
         sys.path.append(str(VENVS / "games"))
     from grids import make
@@ -85,7 +94,7 @@ def grid() -> Any:
 
 
 def pong() -> Any:
-    """One game of ALE's by itself, frames in colours."""
+    """One ALE game with colour frames."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -93,31 +102,31 @@ def pong() -> Any:
 
 
 def slow() -> Any:
-    """An env whose every step is half a millisecond or so of Python."""
+    """An environment whose step takes about half a millisecond of Python."""
     return SlowEnv("loop", 10_000, length=50)
 
 
 CASES = {
-    "cartpole": Case("CartPole-v1", 64, goal=2.0),
+    "cartpole": Case("CartPole-v1", 64, bar=2.0),
     "acrobot": Case("Acrobot-v1", 64),
     "pendulum": Case("Pendulum-v1", 64),
     "halfcheetah": Case("HalfCheetah-v5", 16),
     "minigrid": Case(grid, 16),
     "pong": Case(pong, 8),
-    "dict": Case(Seen, 64),
+    "dict": Case(DictEnv, 64),
     "slow": Case(slow, 8),
 }
 
 
 class Contestant:
-    """A vector that is stepped with the same actions again and again."""
+    """A vector environment that is stepped with the same actions repeatedly."""
 
     def __init__(self, env: Any, actions: list[Any], places: int) -> None:
         self.env, self._actions, self._places = env, actions, places
         self._at, self._over = 0, np.zeros(places, bool)
 
     def step(self) -> int:
-        """Step once; how many steps of episodes that was."""
+        """Step once; the number of steps of episodes."""
         raise NotImplementedError
 
     def rate(self, seconds: float) -> float:
@@ -134,8 +143,8 @@ class Contestant:
         return self._actions[self._at]
 
 
-class Gymnastic(Contestant):
-    """One of Gymnasium's API, ours included."""
+class GymnasiumContestant(Contestant):
+    """A vector environment with Gymnasium's API."""
 
     def __init__(self, env: Any, actions: list[Any], places: int) -> None:
         super().__init__(env, actions, places)
@@ -143,15 +152,15 @@ class Gymnastic(Contestant):
         env.reset(seed=0)
 
     def step(self) -> int:
-        """Step once; a step that only resets is none."""
+        """Step once; a step that only resets does not count."""
         _, _, terminated, truncated, _ = self.env.step(self.action())
         count = self._places - int(self._over.sum()) if self._late else self._places
         self._over = terminated | truncated
         return count
 
 
-class Stable(Contestant):
-    """One of Stable-Baselines3's API, ours included."""
+class SB3Contestant(Contestant):
+    """A vector environment with Stable-Baselines3's API."""
 
     def __init__(self, env: Any, actions: list[Any], places: int) -> None:
         super().__init__(env, actions, places)
@@ -164,22 +173,22 @@ class Stable(Contestant):
 
 
 def contestants(case: Case) -> dict[str, Callable[[list[Any]], Contestant]]:
-    """How each is made, given the actions."""
+    """Functions that create each contestant from its actions."""
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     name = f"gymnasium:{case.env}" if isinstance(case.env, str) else case.env
     makers, n = [case.make] * case.envs, case.envs
     return {
-        OURS: lambda actions: Gymnastic(ss.make_vector(name, envs=n), actions, n),
-        OURS_SB3: lambda actions: Stable(ss.make_vector(name, envs=n, api="sb3"), actions, n),
-        "SyncVectorEnv": lambda actions: Gymnastic(SyncVectorEnv(makers), actions, n),
-        "AsyncVectorEnv": lambda actions: Gymnastic(AsyncVectorEnv(makers), actions, n),
-        "DummyVecEnv": lambda actions: Stable(DummyVecEnv(makers), actions, n),
-        "SubprocVecEnv": lambda actions: Stable(SubprocVecEnv(makers, start_method="fork"), actions, n),
+        OURS: lambda actions: GymnasiumContestant(ss.make_vector(name, envs=n), actions, n),
+        OURS_SB3: lambda actions: SB3Contestant(ss.make_vector(name, envs=n, api="sb3"), actions, n),
+        "SyncVectorEnv": lambda actions: GymnasiumContestant(SyncVectorEnv(makers), actions, n),
+        "AsyncVectorEnv": lambda actions: GymnasiumContestant(AsyncVectorEnv(makers), actions, n),
+        "DummyVecEnv": lambda actions: SB3Contestant(DummyVecEnv(makers), actions, n),
+        "SubprocVecEnv": lambda actions: SB3Contestant(SubprocVecEnv(makers, start_method="fork"), actions, n),
     }
 
 
-def run_case(name: str, options: argparse.Namespace, record: Record, progress: Progress) -> None:
+def run_case(name: str, options: argparse.Namespace, result: Result) -> None:
     """All rounds of one environment."""
     case = CASES[name]
     space = case.make().action_space
@@ -191,70 +200,62 @@ def run_case(name: str, options: argparse.Namespace, record: Record, progress: P
             began = time.perf_counter()
             field[who] = make(actions)
             stack.callback(field[who].env.close)
-            progress.say(f"{name}: {who} made in {time.perf_counter() - began:.1f} s")
-        for turn in range(options.rounds):
-            for who, one in field.items():
-                record.load()
-                rate = one.rate(options.seconds)
-                record.add({"work": name, "contestant": who, "round": turn, "steps_per_second": round(rate)})
+            result.say(f"{name}: {who} made in {time.perf_counter() - began:.1f} s")
+
+        def measured(one: Contestant) -> Callable[[int], dict[str, Any]]:
+            return lambda _: {"steps_per_second": round(one.rate(options.seconds))}
+
+        run_rounds(result, name, {who: measured(one) for who, one in field.items()}, options.rounds)
 
 
-def summarise(rows: list[dict[str, Any]], goal: float) -> dict[str, Any]:
-    """Spreads of the rates, and of the ratios to the fastest of the four others within each round."""
-    rates: dict[str, dict[int, float]] = {}
-    for row in rows:
-        rates.setdefault(row["contestant"], {})[row["round"]] = row["steps_per_second"]
+def summarise(rows: list[dict[str, Any]], bar: float) -> dict[str, Any]:
+    """Rates, and ratios to the fastest of the four others within a round."""
+    rates = rates_of(rows)
     others = {who: median(found.values()) for who, found in rates.items() if who not in (OURS, OURS_SB3)}
     fastest = max(others, key=lambda who: others[who])
-    ratios = {
-        who: spread([rate / rates[fastest][turn] for turn, rate in rates[who].items()]) for who in (OURS, OURS_SB3)
-    }
-    held = max(ratios[who]["median"] for who in ratios) >= goal
+    found = {who: spread(ratios(rates, who, fastest)) for who in (OURS, OURS_SB3)}
+    met = max(one["median"] for one in found.values()) >= bar
     return {
-        "rates": {who: spread(list(found.values())) for who, found in rates.items()}, "fastest": fastest,
-        "ratios": ratios, "goal": goal, "met": held,
-    }  # fmt: skip
+        "rates": {who: spread(list(by_round.values())) for who, by_round in rates.items()},
+        "fastest": fastest,
+        "ratios": found,
+        "bar": bar,
+        "met": met,
+    }
 
 
 def page(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+    """The report."""
     parts = ["# Steps of episodes per second, random actions"]
     for name, found in summary.items():
         parts.append(f"## {name}, {CASES[name].envs} environments")
-        lines = [[who, *told(rates, 0)] for who, rates in found["rates"].items()]
+        lines = [[who, *spread_cells(rates, 0)] for who, rates in found["rates"].items()]
         parts.append(table(("vector", "median", "min..max", "95 %"), lines))
         for who, ratio in found["ratios"].items():
-            middle, extent, interval = told(ratio, 2)
+            middle, extent, interval = spread_cells(ratio, 2)
             parts.append(f"{who} / {found['fastest']}: **{middle}x** (95 % {interval}, {extent})")
-        parts.append(f"goal {found['goal']:g}x {'met' if found['met'] else 'NOT met'}")
+        parts.append(f"bar {found['bar']:g}x {verdict(found['met'])}")
     return "\n\n".join(parts)
 
 
 def main() -> None:
-    """Run the cases that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help=f"of {','.join(CASES)}")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--out", type=Path, default=None, help="where the record goes")
-    parser.add_argument("--quick", action="store_true", help="two short rounds, to see that all of it runs")
+    """Run all cases and write the result."""
+    parser = make_parser(__doc__, rounds=7, seconds=1.0)
+    parser.add_argument("--cases", type=split_names, default=list(CASES), help=f"of {','.join(CASES)}")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 2, 0.2
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    chosen = [name for name in options.cases.split(",") if name]
+    chosen = options.cases
     if unknown := [name for name in chosen if name not in CASES]:
         parser.error(f"unknown cases {unknown}; choose from {list(CASES)}")
     if "minigrid" in chosen and (failed := install_games()):
         raise SystemExit(failed)
-    record, progress = Record(options.out or dated("vectors")), Progress(1e9)
-    record.begin()
+    result = Result("vectors", options)
     for name in chosen:
-        run_case(name, options, record, progress)
-    summary = {
-        name: summarise([row for row in record.rows if row["work"] == name], CASES[name].goal) for name in chosen
-    }
-    record.close(summary, page(summary))
+        run_case(name, options, result)
+    summary = {name: summarise([row for row in result.rows if row["work"] == name], CASES[name].bar) for name in chosen}
+    result.close(summary, page(summary))
 
 
 if __name__ == "__main__":

@@ -101,9 +101,20 @@ CASES = {
     "cartpole": Case("CartPole-v1", envs=64, rollout=64, minibatch=1024, epochs=1),
     "halfcheetah": Case("HalfCheetah-v5", envs=8, rollout=256, minibatch=64, epochs=10),
     "minigrid": Case("FlatGrid-v0", envs=16, rollout=128, minibatch=256, epochs=4, module="grids", slow=True),
-    "pong": Case("PongNoFrameskip-v4", envs=8, rollout=128, minibatch=256, epochs=4, hidden=(), activation="relu",
-                 learning_rate=2.5e-4, clip=0.1, entropy=0.01, frames=True),
-}  # fmt: skip
+    "pong": Case(
+        "PongNoFrameskip-v4",
+        envs=8,
+        rollout=128,
+        minibatch=256,
+        epochs=4,
+        hidden=(),
+        activation="relu",
+        learning_rate=2.5e-4,
+        clip=0.1,
+        entropy=0.01,
+        frames=True,
+    ),
+}
 
 
 # for libraries held to a gymnasium without the case's version: the same model and the same step

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from case import CASES, Bout, Case, Enough, arguments, begin, make_named
-from lessons import LESSONS
+from learning_tasks import LESSONS
 
 PUBLISHED = LESSONS["cartpole"].work
 PUBLISHED_STEPS = LESSONS["cartpole"].steps  # the length of the published schedules: past it the learning rate is 0

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from case import Bout, Enough, Replay, arguments, begin
-from lessons import DRILLS, SETTLED
+from learning_tasks import SETTLED, SPEED_TASKS
 from sb3 import train
 from sb3_learning import model_of
 
@@ -35,7 +35,7 @@ def replay(bout: Bout, model: Any) -> None:
 
 def main() -> None:
     """Read the options, train, print."""
-    bout = begin("sb3", "sb3-contrib", arguments(("plain", "separate"), threads=1, cases=DRILLS).parse_args())
+    bout = begin("sb3", "sb3-contrib", arguments(("plain", "separate"), threads=1, cases=SPEED_TASKS).parse_args())
     import torch
     from stable_baselines3.common.env_util import make_vec_env
 

@@ -1,4 +1,4 @@
-"""One lesson learned by Stable-Baselines3 or sb3-contrib, then played greedily on a fresh environment."""
+"""One task learned by Stable-Baselines3 or sb3-contrib, then played greedily on a fresh environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 from case import Case, Replay, claim_stdout
-from lessons import LESSONS, Lesson
+from learning_tasks import TASKS, Task
 
 
 def model_of(side: str, work: Case | Replay, envs: Any, seed: int) -> Any:
@@ -61,22 +61,22 @@ def model_of(side: str, work: Case | Replay, envs: Any, seed: int) -> Any:
     return PPO("MlpPolicy", envs, **options)
 
 
-def environments(side: str, lesson: Lesson, count: int, seed: int) -> Any:
-    """So many environments of a lesson as this side can use them; Stable-Baselines3's monitor sees plain returns."""
+def environments(side: str, task: Task, count: int, seed: int) -> Any:
+    """So many environments of a task as this side can use them; Stable-Baselines3's monitor sees plain returns."""
     from stable_baselines3.common.env_util import make_vec_env
 
-    module = importlib.import_module(lesson.module) if lesson.module else None
+    module = importlib.import_module(task.module) if task.module else None
     wrapper = module.Forgiving if module is not None and side == "sb3-recurrent" else None
     # a name instead of a function would ask for pictures
-    return make_vec_env(partial(gymnasium.make, lesson.work.env), count, seed, wrapper_class=wrapper)
+    return make_vec_env(partial(gymnasium.make, task.work.env), count, seed, wrapper_class=wrapper)
 
 
-def play(model: Any, side: str, lesson: Lesson, episodes: int, seed: int) -> list[float]:
+def play(model: Any, side: str, task: Task, episodes: int, seed: int) -> list[float]:
     """The returns of greedy episodes on a fresh environment, with the statistics of training held still."""
     import numpy as np
     from stable_baselines3.common.vec_env import VecNormalize
 
-    envs = environments(side, lesson, 1, seed)
+    envs = environments(side, task, 1, seed)
     trained = model.get_vec_normalize_env()
     if trained is not None:
         envs = VecNormalize(envs, training=False, norm_reward=False)
@@ -94,10 +94,10 @@ def play(model: Any, side: str, lesson: Lesson, episodes: int, seed: int) -> lis
 def main() -> None:
     """Read the options, train, play, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lesson", choices=list(LESSONS))
-    parser.add_argument("--side", default="sb3")
+    parser.add_argument("task", choices=list(TASKS))
+    parser.add_argument("--contestant", default="sb3")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, help="steps in all (default: the lesson's)")
+    parser.add_argument("--steps", type=int, help="steps in all (default: the task's)")
     parser.add_argument("--games", type=int, default=20, help="episodes played after training")
     parser.add_argument("--games-seed", type=int, default=10_000, help="their seed")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
@@ -108,9 +108,9 @@ def main() -> None:
     from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(options.threads)
-    lesson, side = LESSONS[options.lesson], options.side
-    work, steps = lesson.work, lesson.whole(options.steps)
-    envs = environments(side, lesson, work.envs, options.seed)
+    task, side = TASKS[options.task], options.contestant
+    work, steps = task.work, task.whole(options.steps)
+    envs = environments(side, task, work.envs, options.seed)
     if isinstance(work, Case) and work.normalise:
         envs = VecNormalize(envs, gamma=work.gamma)
     model = model_of(side, work, envs, options.seed)
@@ -118,7 +118,7 @@ def main() -> None:
     model.learn(steps, progress_bar=False)
     seconds = time.perf_counter() - began
     last = [float(episode["r"]) for episode in model.ep_info_buffer]
-    returns = play(model, side, lesson, options.games, options.games_seed)
+    returns = play(model, side, task, options.games, options.games_seed)
     row = {
         "version": version("stable-baselines3" if side == "sb3" else "sb3-contrib"),
         "versions": {name: version(name) for name in ("torch", "gymnasium", "numpy", "stable-baselines3")},

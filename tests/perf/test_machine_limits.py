@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slipstream.perf.machine_limits import best_of, measure_limits
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_limits_are_measured() -> None:
     """This machine multiplies, copies and runs lines, each in some time."""
     limits = measure_limits(0.05)

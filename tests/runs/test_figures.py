@@ -1,24 +1,37 @@
-"""Figures: round numbers, names that fit, and drawings that lie where they should."""
+"""Charts: round ticks, short names, and shapes at the right place in SVG and in PNG."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from PIL import Image, ImageColor
 
+from slipstream.contracts import Array
+from slipstream.errors import MachineError
+from slipstream.runs import figures
 from slipstream.runs.figures import (
     HITS,
+    PALETTE,
+    PANEL,
     POINTS,
     Line,
     Mark,
+    Panel,
     Player,
+    Style,
     bars,
     heat,
     ladder,
     lines,
     number,
+    plot,
     short,
     stacked,
+    tick_labels,
     ticks,
 )
 from slipstream.runs.figures import strip as stripe
@@ -50,8 +63,13 @@ def test_ticks_are_round_and_inside() -> None:
 def test_numbers_and_names_are_short() -> None:
     """Thousands stay whole, millions get a letter; of a path the last part is left."""
     assert [number(x) for x in (0.0, 0.12345, 1500.4, 2_500_000.0, float("nan"), None)] == [
-        "0", "0.123", "1500", "2.5M", "-", "-"
-    ]  # fmt: skip
+        "0",
+        "0.123",
+        "1500",
+        "2.5M",
+        "-",
+        "-",
+    ]
     assert short("run:runs/soccer/deep@1000") == "deep@1000" and short("scripted:rule") == "scripted:rule"
     assert short("a" * 20 + "b" * 20, 10) == "aaaa…bbbbb"
 
@@ -67,7 +85,8 @@ def test_a_line_goes_from_edge_to_edge() -> None:
     picture = drawn(lines([line(10_000)], [Mark(5000, "alarm", "oh"), Mark(20_000, "alarm", "outside")]))
     (path,) = picture.iter("polyline")
     points = coordinates(path.attrib["points"])
-    assert len(points) == POINTS and points == sorted(points) and points[0][1] > points[-1][1]
+    across, up = zip(*points, strict=True)
+    assert len(points) == POINTS and list(across) == sorted(across) and list(up) == sorted(up, reverse=True)
     assert points[0][0] == 46 and points[-1][0] == 448
     hits = [one for one in picture.iter("g") if one.get("class") == "hit"]
     assert len(hits) == HITS and hits[-1].findtext("title") == "9999 steps\n20k"
@@ -113,8 +132,141 @@ def test_a_ladder_has_whiskers_where_they_are_known() -> None:
 
 def test_a_map_shows_who_takes_more() -> None:
     """Above a half is one colour, below another, and pairs that never met are blank."""
-    picture = drawn(heat(["a", "b", "c"], [[None, 0.9, None], [0.1, None, 0.5], [None, 0.5, None]],
-                         [[0, 10, 0], [10, 0, 4], [0, 4, 0]]))  # fmt: skip
+    picture = drawn(
+        heat(
+            ["a", "b", "c"],
+            [[None, 0.9, None], [0.1, None, 0.5], [None, 0.5, None]],
+            [[0, 10, 0], [10, 0, 4], [0, 4, 0]],
+        )
+    )
     kinds = [one.get("class") for one in picture.iter("rect")]
     assert kinds.count("won") == 3 and kinds.count("lost") == 1 and kinds.count("blank") == 9
     assert "a against b: score 0.900 in 10 games" in [one.text for one in picture.iter("title")]
+
+
+def pixels(path: Path) -> Array:
+    """The pixels of a PNG file [height, width, 3]."""
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        return np.array(picture.convert("RGB")).astype(int)
+
+
+def near(picture: Array, colour: str) -> Array:
+    """Where a picture has about a colour."""
+    return np.abs(picture - np.array(ImageColor.getrgb(colour)[:3])).max(axis=-1) < 24
+
+
+def panel(title: str, x: Any, columns: dict[str, Any], style: Style = "lines") -> Panel:
+    """A panel from columns."""
+    return Panel(title, [Line.of(name, x, column) for name, column in columns.items()], style)
+
+
+def plotted(path: Path, one: Panel) -> Array:
+    """The inside of the axes of one panel."""
+    plot(path, [one])
+    top = 8 + figures.HEADING_HEIGHT
+    return pixels(path)[top + PANEL.top : top + PANEL.height - PANEL.bottom, PANEL.left + 2 : PANEL.width - PANEL.right]
+
+
+def test_a_line_goes_where_its_values_are(tmp_path: Path) -> None:
+    """A rising line starts at the bottom left and ends at the top right; a second has a colour of its own."""
+    box = plotted(
+        tmp_path / "a.png", panel("line", range(11), {"up": list(range(11)), "down": list(range(10, -1, -1))})
+    )
+    height, width = box.shape[:2]
+    up, down = near(box, PALETTE[0]), near(box, PALETTE[1])
+    assert up[: height // 4, -width // 4 :].any() and up[-height // 4 :, : width // 4].any()
+    assert not up[: height // 4, : width // 4].any() and not up[-height // 4 :, -width // 4 :].any()
+    assert down[: height // 4, : width // 4].any()
+    middle, _ = np.nonzero(up[:, width // 4 - 4 : width // 4 + 5])
+    assert abs(middle.mean() / height - 0.76) < 0.03
+
+
+def test_gaps(tmp_path: Path) -> None:
+    """Nothing is drawn where there is no value; a single value is a dot."""
+    values = [1.0, 1.0, 1.0, None, float("nan"), None, None, None, 1.0, None, None]
+    columns = near(plotted(tmp_path / "a.png", panel("line", range(11), {"y": values})), PALETTE[0]).any(axis=0)
+    width = len(columns)
+    assert columns[: width // 6].all()
+    assert not columns[width // 4 : width * 3 // 4].any()
+    assert 3 <= columns[width * 3 // 4 : width * 17 // 20].sum() <= 9
+    assert not columns[width * 17 // 20 :].any()
+
+
+def test_a_band_is_a_pale_area(tmp_path: Path) -> None:
+    """The interval around a line is filled with its colour, paler."""
+    ones = np.ones(5)
+    box = plotted(tmp_path / "a.png", Panel("line", [Line.of("y", range(5), ones, ones - 1, ones + 1)]))
+    pale = near(box, "#CCE3F0")
+    assert pale[:, box.shape[1] // 2].mean() > 0.7
+    assert near(box, PALETTE[0])[round(box.shape[0] * (1 - 1 / 2.12)) + np.arange(-3, 4)].any()
+
+
+def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
+    """Bars stand on zero; those of several labels stand side by side."""
+    box = near(plotted(tmp_path / "a.png", panel("bars", range(4), {"n": [4, 2, 0, 4]}, style="bars")), PALETTE[0])
+    heights = box.sum(axis=0)
+    width = len(heights)
+    first, second, third = (int(heights[int(width * (n + 0.6) / 4.2)]) for n in range(3))
+    assert second == pytest.approx(first / 2, abs=2)
+    assert third <= 1
+    both = plotted(tmp_path / "b.png", panel("bars", range(2), {"n": [1, 2], "m": [2, 1]}, style="bars"))
+    assert near(both, PALETTE[0]).sum() == pytest.approx(near(both, PALETTE[1]).sum(), rel=0.05)
+    assert not (near(both, PALETTE[0]).any(axis=0) & near(both, PALETTE[1]).any(axis=0)).any()
+
+
+def test_long_series_keep_their_peaks(tmp_path: Path) -> None:
+    """Of a million values one peak is still seen, and drawing takes no longer for the rest."""
+    values = np.zeros(1_000_000)
+    values[777_777] = 1.0
+    box = near(plotted(tmp_path / "a.png", panel("line", np.arange(len(values)), {"y": values})), PALETTE[0])
+    assert box[: box.shape[0] // 4].any()
+    dots = plotted(tmp_path / "b.png", panel("dots", np.arange(len(values)), {"y": values}, style="dots"))
+    assert near(dots, PALETTE[0]).any()
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        panel("nothing", [], {}),
+        panel("no values", [], {"y": []}),
+        panel("all gaps", [0, 1], {"y": [None, None]}),
+        panel("one", [3], {"y": [1e-7]}),
+        panel("flat", [0, 1], {"y": [5, 5]}, style="stairs"),
+        panel("huge", [0, 1e12], {"y": [-3e30, 3e30]}),
+        panel("bars of nothing", [], {"y": []}, style="bars"),
+        panel("many", [0, 1], {f"a rather long name of a line {n}": [n, n] for n in range(20)}),
+    ],
+    ids=lambda one: one.title,
+)
+def test_odd_panels(tmp_path: Path, one: Panel) -> None:
+    """Whatever the values, there is a picture of the right size."""
+    plot(tmp_path / "a.png", [one, one], "a title " * 40)
+    assert pixels(tmp_path / "a.png").shape == (
+        figures.TITLE_HEIGHT + 2 * figures.PANEL_HEIGHT + 8,
+        figures.PNG_WIDTH,
+        3,
+    )
+
+
+def test_tick_labels_are_distinct() -> None:
+    """Ticks are within the range, and their labels are short and distinct."""
+    for low, high in ((0, 1), (-3.7, 12.2), (0.00011, 0.00013), (1e6, 5e6), (99.5, 100.5), (-2e-5, 1e-5)):
+        found = ticks(low, high, 5)
+        assert 3 <= len(found) <= 11
+        assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+        texts = tick_labels(found)
+        assert len(set(texts)) == len(texts)
+        assert max(map(len, texts)) <= 8
+    assert tick_labels([0, 50_000, 100_000]) == ["0", "50k", "100k"]
+    assert tick_labels([0, 0.5, 1.0]) == ["0", "0.5", "1.0"]
+    assert tick_labels([0, 2.5, 5.0]) == ["0", "2.5", "5.0"]
+
+
+def test_a_picture_that_cannot_be_written(tmp_path: Path) -> None:
+    """The file and the reason are named, and folders on the way are made."""
+    (tmp_path / "file").touch()
+    with pytest.raises(MachineError, match=r"a\.png could not be written"):
+        plot(tmp_path / "file" / "a.png", [panel("line", [0, 1], {"y": [0, 1]})])
+    plot(tmp_path / "on" / "the" / "way.png", [panel("line", [0, 1], {"y": [0, 1]})])
+    assert (tmp_path / "on" / "the" / "way.png").exists()

@@ -267,7 +267,7 @@ def _cells(values: Array, order: Array, kind: type = float) -> list[list[Any]]:
 def write_ladder(
     run: RunDir, anchor: str = ANCHOR, anchor_rating: float = ANCHOR_RATING, pictures: bool = True
 ) -> dict[str, Any]:
-    """Rate all players of games.jsonl: write ladder.json, ratings.csv and, if matplotlib is installed, charts."""
+    """Rate all players of games.jsonl: write ladder.json, ratings.csv and charts."""
     games, unreadable = GamesLog(run).read()
     tables = ladder(games, anchor, anchor_rating)
     whole = {"format": FORMAT, "logged": len(games), "unreadable": unreadable, "tables": tables}
@@ -277,8 +277,7 @@ def write_ladder(
     if pictures and tables:
         from slipstream.league.charts import draw_ladder
 
-        with contextlib.suppress(MachineError):
-            drawn = draw_ladder(run.path, tables)
+        drawn = draw_ladder(run.path, tables)
     return whole | {"pictures": [str(path) for path in drawn]}
 
 

@@ -1,4 +1,4 @@
-"""What is compared: settings, presets and commits, from the words that name them to the command that trains them."""
+"""Variants of a comparison: settings, presets and commits, parsed and turned into commands."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ from slipstream.errors import ConfigError, did_you_mean
 PACKAGE = Path(__file__).parents[1]
 COMMIT, PRESET = "commit:", "preset:"
 KEPT_SOURCES = 4
-"""Commits whose sources, and what was compiled of them, are kept for the next comparison."""
+"""Commits whose sources and compiled kernels are kept for the next comparison."""
 OPENING, CLOSING = "([{", ")]}"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the two: the words that named it, and what they stand for."""
+    """A variant: its text, and the settings, presets, file and commit that it names."""
 
     text: str
     words: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
-    """Later ones lie over earlier ones."""
+    """Later presets override earlier ones."""
     config: Path | None = None
     commit: str = ""
-    """The full name of a commit; empty: the code that runs now."""
+    """The full hash of a commit; empty: the running code."""
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The name in texts."""
         return self.text or "defaults"
 
 
 def parse_variant(text: str, shared: Sequence[str] = ()) -> Variant:
-    """Read words between commas: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both sides.
+    """Parse comma-separated words: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both.
 
     Settings of this code are checked here, before anything is trained; those of a commit by that commit.
     """
-    side = Variant(text)
+    variant = Variant(text)
     for word in _split(text):
         head, equals, _ = word.partition("=")
         if word.startswith(COMMIT):
-            side = _once(side, commit=full_commit(word.removeprefix(COMMIT)))
+            variant = _once(variant, commit=full_commit(word.removeprefix(COMMIT)))
         elif equals and "/" not in head:
-            side = replace(side, words=(*side.words, word))
+            variant = replace(variant, words=(*variant.words, word))
         elif word.endswith((".yaml", ".yml")):
-            side = _once(side, config=_existing(Path(word)))
+            variant = _once(variant, config=_existing(Path(word)))
         elif word.startswith(PRESET) or word in presets():
-            side = replace(side, presets=(*side.presets, word.removeprefix(PRESET)))
+            variant = replace(variant, presets=(*variant.presets, word.removeprefix(PRESET)))
         else:
             raise ConfigError(
                 f"`{word}` is neither KEY=VALUE, a preset, a YAML file nor a commit.{did_you_mean(word, presets())}",
                 f"presets are {', '.join(presets())}; write commit:REV for a commit and NAME.json for a saved baseline",
             )
-    side = replace(side, words=(*shared, *side.words))
-    if not side.commit:
-        resolve(*(preset_layer(name) for name in side.presets), flag_layer(list(side.words)))
-    return side
+    variant = replace(variant, words=(*shared, *variant.words))
+    if not variant.commit:
+        resolve(*(preset_layer(name) for name in variant.presets), flag_layer(list(variant.words)))
+    return variant
 
 
-def _once(side: Variant, **more: Path | str) -> Variant:
-    """The side with one thing more; two files or commits would hide each other."""
+def _once(variant: Variant, **more: Path | str) -> Variant:
+    """Set the file or the commit of a variant, once."""
     for name, value in more.items():
-        if before := getattr(side, name):
-            raise ConfigError(f"`{side.text}` names two of a kind: {before} and {value}.", "keep one of them")
-    return replace(side, **more)  # type: ignore[arg-type]
+        if before := getattr(variant, name):
+            raise ConfigError(f"`{variant.text}` names both {before} and {value}.", "keep one of them")
+    return replace(variant, **more)  # type: ignore[arg-type]
 
 
 def _existing(path: Path) -> Path:
@@ -82,7 +82,7 @@ def _existing(path: Path) -> Path:
 
 
 def _split(text: str) -> list[str]:
-    """The words between commas; those within brackets belong to a value."""
+    """Split at commas outside of brackets."""
     words, depth = [""], 0
     for letter in text:
         depth += (letter in OPENING) - (letter in CLOSING)
@@ -93,60 +93,62 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def command(side: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
-    """The command line of a verb with this side's settings."""
+def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
+    """The command line of a verb with the settings of a variant."""
     words = [sys.executable, "-m", "slipstream.cli", *verb]
-    for preset in side.presets:
+    for preset in variant.presets:
         words += ["--preset", preset]
-    if side.config:
-        words += ["--config", str(side.config)]
-    for word in side.words:
+    if variant.config:
+        words += ["--config", str(variant.config)]
+    for word in variant.words:
         words += ["--set", word]
     for module in modules:
         words += ["--import", module]
     return words
 
 
-def knows(side: Variant, flag: str) -> bool:
-    """Whether the command line of a side's own code has a flag; commits of before lack newer ones."""
-    files = [*(_source(side) / "slipstream").glob("cli.py"), *(_source(side) / "slipstream" / "cli").glob("*.py")]
+def has_flag(variant: Variant, flag: str) -> bool:
+    """Whether the command line of a variant's code has a flag, which older commits may not."""
+    files = [*(_source(variant) / "slipstream").glob("cli.py"), *(_source(variant) / "slipstream" / "cli").glob("*.py")]
     return any(f'{flag}"' in file.read_text(encoding="utf-8") for file in files)
 
 
-def _source(side: Variant) -> Path:
-    return sources(side.commit) if side.commit else PACKAGE.parent
+def _source(variant: Variant) -> Path:
+    return sources(variant.commit) if variant.commit else PACKAGE.parent
 
 
-def child_environment(side: Variant) -> dict[str, str]:
-    """The variables of its process: its own sources come first."""
-    paths = [str(_source(side)), *filter(None, [os.environ.get("PYTHONPATH")])]
+def child_environment(variant: Variant) -> dict[str, str]:
+    """The environment variables of its process, with its sources first in PYTHONPATH."""
+    paths = [str(_source(variant)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def checkout() -> Path:
-    """The git checkout that this code runs from."""
+    """The git checkout of the running code."""
     root = PACKAGE.parents[1]
     if PACKAGE.parent.name != "src" or not (root / ".git").exists():
         raise ConfigError(
-            "Commits can be compared only where slipstream runs from its own git checkout.",
+            "Comparing commits requires that slipstream runs from its git checkout.",
             "clone the repository and run it from there, or compare settings and saved baselines",
         )
     return root
 
 
 def full_commit(rev: str) -> str:
-    """The full name of a commit."""
+    """The full hash of a commit."""
     done = subprocess.run(
         ["git", "-C", str(checkout()), "rev-parse", "--verify", "-q", f"{rev}^{{commit}}"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode or not done.stdout.strip():
-        raise ConfigError(f"There is no commit `{rev}` in {checkout()}.", "`git log --oneline` lists what there is")
+        raise ConfigError(f"There is no commit `{rev}` in {checkout()}.", "`git log --oneline` lists the commits")
     return done.stdout.strip()
 
 
 def sources(commit: str) -> Path:
-    """The sources of a commit, written out once; what is compiled of them is kept beside them."""
+    """The sources of a commit, extracted once; their compiled kernels are cached beside them."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream" / "commits"
     folder = home / commit
     if not folder.is_dir():

@@ -19,7 +19,6 @@ from slipstream.algorithms.demo_batches import demo_statistics
 from slipstream.algorithms.warm_start import load_start
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Array
-from slipstream.demos.charts import Panel, plot
 from slipstream.demos.edit import split
 from slipstream.demos.quality import check_quality
 from slipstream.demos.reader import Demos
@@ -29,6 +28,7 @@ from slipstream.plan import Facts, Plan, make_plan
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, find, load, load_latest
+from slipstream.runs.figures import Line, Panel, plot
 from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, read, rewind
 from slipstream.runs.signals import StopRequest, handle_signals
@@ -347,13 +347,15 @@ def _draw(place: RunDir) -> None:
     rows = read(place)
     if not rows:
         return
-    epochs = [row["epoch"] for row in rows]
     score = "clone/accuracy" if "clone/accuracy" in rows[0] else "clone/error"
-    losses = {name: [row[f"clone/{name}"] for row in rows] for name in ("loss", "held_out_loss")}
+
+    def line(name: str, key: str) -> Line:
+        return Line.of(name, [row["epoch"] for row in rows], [row[key] for row in rows])
+
     panels = [
-        Panel("loss", epochs, losses),
-        Panel(score.removeprefix("clone/"), epochs, {"held out": [row[score] for row in rows]}),
-        Panel("value: explained variance", epochs, {"held out": [row["clone/explained_variance"] for row in rows]}),
+        Panel("loss", [line(name, f"clone/{name}") for name in ("loss", "held_out_loss")], along="epoch"),
+        Panel(score.removeprefix("clone/"), [line("held out", score)], along="epoch"),
+        Panel("value: explained variance", [line("held out", "clone/explained_variance")], along="epoch"),
     ]
     plot(place.path / "clone.png", panels, place.path.name)
 

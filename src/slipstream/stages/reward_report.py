@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import shutil
 import tempfile
@@ -27,7 +26,8 @@ from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.play.games import play
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors, spread
 from slipstream.runs.checkpoint import steps_of
-from slipstream.runs.layout import RunDir, read_json, write_bytes, write_json
+from slipstream.runs.figures import PANEL, Chart, Line, Player, bar_chart, ladder_chart, save_png, xy_chart
+from slipstream.runs.layout import RunDir, read_json, write_json
 from slipstream.settings import RewardSettings, Settings
 from slipstream.training.runner import begin, resume
 from slipstream.vector.make import make_vector
@@ -36,11 +36,8 @@ SPARSE, DENSE = 0.02, 0.5
 """A term is sparse if it is non-zero in less than this share of the steps, and dense above that share."""
 POINTS = 80
 """Points of a curve over a game."""
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito's colours, which the colour-blind can tell apart."""
-DASHES = ("-", "--", ":")
-NO_PICTURE = 'no picture without matplotlib: pip install "slipstream[view]"'
 FULL = "full"
+Charts = Sequence[tuple[str, Chart]]
 OnProgress = Callable[[int, int], None]
 
 
@@ -227,45 +224,27 @@ def _curves(episodes: Sequence[Array], names: Sequence[str], seconds: float) -> 
     }
 
 
-def keep(facts: Mapping[str, Any], out: Path, draw: Callable[[Any, Mapping[str, Any]], None], name: str) -> Path | None:
-    """Write NAME.json and, where matplotlib is there, NAME.png into a folder; return where the picture is."""
+def keep(facts: Mapping[str, Any], out: Path, draw: Callable[[Mapping[str, Any]], Charts], name: str) -> Path:
+    """Write NAME.json and NAME.png into a folder; return the path of the PNG file."""
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{name}.json", facts)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure = Figure(figsize=(11, 4.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(figure, facts)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_bytes(out / f"{name}.png", buffer.getvalue())
+    save_png(out / f"{name}.png", draw(facts))
     return out / f"{name}.png"
 
 
-def draw_report(figure: Any, facts: Mapping[str, Any]) -> None:
-    """The terms' sums over a game's time with their intervals, and their shares of return and advantage as bars."""
+def draw_report(facts: Mapping[str, Any]) -> Charts:
+    """The cumulative reward of each term over a game, and the terms' shares of the return and the advantage."""
     terms = {name: one for name, one in facts["terms"].items() if one["density"]} or facts["terms"]
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     curves = facts["curves"]
-    for k, name in enumerate(terms):
-        line, colour = curves["terms"][name], PALETTE[k % len(PALETTE)]
-        left.plot(curves["at"], line["mean"], color=colour, linestyle=DASHES[k // len(PALETTE) % 3], label=name)
-        left.fill_between(curves["at"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
-    left.axhline(0, color="#888888", linewidth=0.6)
-    left.set_xlabel(f"{curves['unit']} of a game")
-    left.set_ylabel("reward so far")
-    left.legend(fontsize=8)
-    left.set_title(f"{facts['env']}: {facts['games']} games")
-    places = np.arange(len(terms))
-    for offset, key, colour in ((-0.2, "return", PALETTE[0]), (0.2, "advantage", PALETTE[1])):
-        shares = [one[f"{key}_share"] for one in terms.values()]
-        right.barh(places + offset, shares, 0.4, color=colour, label=f"share of {key}")
-    right.set_yticks(places, list(terms))
-    right.invert_yaxis()
-    right.legend(fontsize=8)
+    lines = [
+        Line.of(name, curves["at"], *(curves["terms"][name][key] for key in ("mean", "low", "high"))) for name in terms
+    ]
+    heading = f"{facts['env']}, {facts['games']} games: reward so far"
+    charts = [(heading, xy_chart(lines, size=PANEL, along=curves["unit"], most=2 * PANEL.width))]
+    for key in ("return", "advantage"):
+        rows = [(name, one[f"{key}_share"], f"{100 * one[f'{key}_share']:.1f} %") for name, one in terms.items()]
+        charts.append((f"share of the {key}", bar_chart(rows)))
+    return charts
 
 
 def choose_terms(choice: EnvChoice, wanted: Sequence[str]) -> list[str]:
@@ -387,18 +366,12 @@ def _value(choice: EnvChoice, agent: str, settings: Settings, games: int, oppone
     return float(result["win_rate"] if opponent else result["mean_return"])
 
 
-def draw_ablation(figure: Any, facts: Mapping[str, Any]) -> None:
-    """What each term adds, with its interval and its verdict."""
-    axes, terms = figure.subplots(), facts["terms"]
-    colours = {"helps": PALETTE[2], "hurts": PALETTE[3], "no difference": "#888888"}
-    for k, (name, one) in enumerate(terms.items()):
-        low, high = (one[end] if math.isfinite(one[end]) else one["gain"] for end in ("gain_low", "gain_high"))
-        errors = [[one["gain"] - low], [high - one["gain"]]]
-        axes.barh(k, one["gain"], 0.6, color=colours[one["verdict"]], xerr=errors, capsize=4)
-        axes.annotate(f" {name}: {one['verdict']}", (max(one["gain"], high, 0.0), k), va="center", fontsize=9)
-    axes.axvline(0, color="#000000", linewidth=0.8)
-    axes.set_yticks(range(len(terms)), list(terms))
-    axes.invert_yaxis()
-    axes.margins(x=0.25)
-    axes.set_xlabel(f"{facts['measure'].replace('_', ' ')} with all terms less that without it")
-    axes.set_title(f"{facts['env']}: {facts['seeds']} seeds of {facts['steps']:,} steps")
+def draw_ablation(facts: Mapping[str, Any]) -> Charts:
+    """The gain of each term with its interval and its verdict."""
+    players = []
+    for name, one in facts["terms"].items():
+        low, high = (one[end] if math.isfinite(one[end]) else None for end in ("gain_low", "gain_high"))
+        players.append(Player(name, one["gain"], low, high, (one["verdict"],)))
+    measure = facts["measure"].replace("_", " ")
+    heading = f"{facts['env']}, {facts['seeds']} seeds of {facts['steps']:,} steps: gain in {measure}"
+    return [(heading, ladder_chart(players, [("", 120)], 0.0, margin=1e-3))] if players else []
