@@ -23,14 +23,14 @@ from slipstream.settings import CloneSettings, PolicySettings
 def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None = None, **settings: Any) -> Cloner:
     """Build a cloner of the demos in a folder."""
     demos = Demos.open(folder)
-    wanted = CloneSettings(**({"batch": 64, "epochs": 30, "learning_rate": 1e-2} | settings))
+    clone_settings = CloneSettings(**({"batch_size": 64, "epochs": 30, "learning_rate": 1e-2} | settings))
     design = Design(demos.schema.obs, demos.schema.action, PolicySettings(**({"hidden": (32,)} | (policy or {}))))
     params_and_stats = design.initial_params_and_stats(0)
     train, held_out = split(demos, 0.2, 0)
     kind = FusedEngine if engine == "fused" else TorchEngine
     made: Any = kind(design, design.split_params_and_stats(params_and_stats)[0], 1)
     return Cloner(
-        wanted, design, params_and_stats, made, demo_statistics(train, 0.9), train, held_out, gamma=0.9, seed=0
+        clone_settings, design, params_and_stats, made, demo_statistics(train, 0.9), train, held_out, gamma=0.9, seed=0
     )
 
 

@@ -184,7 +184,7 @@ def test_an_interrupted_computation_continues(
     trunk: Trunk, tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Episodes finished before an interruption are not computed again."""
-    monkeypatch.setattr(pretrained_features, "BLOCK", 20)
+    monkeypatch.setattr(pretrained_features, "FLUSH_EVERY", 20)
     demos = record(tmp_path / "demos", EYE, (19, 19, 19, 19))
 
     def stop(done: int, total: int) -> None:

@@ -125,7 +125,7 @@ def test_a_step_can_be_captured(
 
     def work() -> None:
         with torch.no_grad():
-            acting._choose(True)
+            acting._select(True)
 
     assert refused(work) == [] and launched == [ROWS]
 
