@@ -43,7 +43,7 @@ def test_as_text(kept: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"{kept}: soccer, ") and lines[0].endswith(" kB")
     assert lines[1].startswith("scripted:rule (blue) against random (orange): ") and "won" in lines[1]
-    assert "decisions, " in lines[2] and lines[2].endswith("best after 1,000 steps of training")
+    assert " steps, " in lines[2] and lines[2].endswith("best after 1,000 steps of training")
     assert any(" s  goal   scripted:rule" in line for line in lines[3:])
     assert not any(" s  touch " in line for line in lines)
 
@@ -114,7 +114,7 @@ def test_a_video_needs_pyav(kept: Path, tmp_path: Path, monkeypatch: pytest.Monk
     ("words", "said"),
     [
         (["--size", "big"], "`--size big` is no size.\nhint: write --size 1280x720"),
-        (["--size", "10x10"], "A picture of 10x10 cannot be made.\nhint: each edge is 64 to 8192"),
+        (["--size", "10x10"], "A size of 10x10 is not possible.\nhint: each edge must be 64 to 8192"),
         (["--speed", "0"], "`--speed 0` is not possible.\nhint: give a positive number"),
         (["--fps", "-3"], "`--fps -3` is not possible."),
         (["--from", "100"], "The game has no steps from 100 s to "),
