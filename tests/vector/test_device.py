@@ -12,9 +12,8 @@ import torch
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
-from slipstream.envs.step_rows import StepRows
 from slipstream.settings import RewardSettings
-from slipstream.system.gpu_kernels import EmptyArray, KernelCall, map_arguments
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall
 from slipstream.vector.device import WRITTEN, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {
@@ -55,7 +54,7 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
 
     def do(work: KernelCall | None, *more: Any) -> None:
         if work is not None:
-            args = [map_arguments(lambda one: host(one, rooms), arg) for arg in work.args]
+            args = [host(arg, rooms) for arg in work.args]
             for index in range(work.count):
                 work.one(index, *args, *more)
 
@@ -65,7 +64,7 @@ def test_one_env_at_a_time_is_the_vector(name: str) -> None:
         one.step(action, mine)
         if step % 20 == 0:
             do(play.before)
-        do(play.step, action, StepRows.of(theirs))
+        do(play.step, action, *(getattr(theirs, field) for field in WRITTEN))
         do(play.after)
         for field in WRITTEN:
             assert np.array_equal(getattr(mine, field), getattr(theirs, field)), field

@@ -52,20 +52,6 @@ class OnDevice:
     after: KernelCall | None = None
 
 
-def map_arguments(convert: Callable[[Any], Any], argument: Any) -> Any:
-    """Convert an argument of a kernel, or each field of a NamedTuple of them."""
-    if not isinstance(argument, tuple):
-        return convert(argument)
-    converted = [map_arguments(convert, field) for field in argument]
-    return type(argument)(*converted) if hasattr(argument, "_fields") else tuple(converted)
-
-
-def _on_gpu(argument: Any) -> bool:
-    if isinstance(argument, tuple):
-        return any(_on_gpu(field) for field in argument)
-    return bool(getattr(argument, "is_cuda", False))
-
-
 def launch(
     loop: Callable[..., Any], one: Callable[..., Any], count: int, args: Sequence[Any], *, exact: bool = False,
     block: int = BLOCK,
@@ -75,17 +61,13 @@ def launch(
     Tensors among the arguments say where: all are on the CPU, or all on one GPU, whose current stream is used, so that
     launches can be captured in a graph once they have been made before. What is none stays a number.
     """
-    if not any(_on_gpu(arg) for arg in args):
-        loop(*(map_arguments(lambda one: one.numpy() if hasattr(one, "is_cuda") else one, arg) for arg in args))
+    if not any(getattr(arg, "is_cuda", False) for arg in args):
+        loop(*(arg.numpy() if hasattr(arg, "is_cuda") else arg for arg in args))
         return
     import torch
 
     cuda = gpu_compiler()
-
-    def on_device(one: Any) -> Any:
-        return cuda.as_cuda_array(one, sync=False) if hasattr(one, "is_cuda") else one
-
-    given: Any = tuple(map_arguments(on_device, arg) for arg in args)
+    given: Any = tuple(cuda.as_cuda_array(arg, sync=False) if hasattr(arg, "is_cuda") else arg for arg in args)
     stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
     _exact[0] = exact
     try:

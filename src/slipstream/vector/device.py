@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from slipstream.contracts import Array, EnvSpec, Rows, Vector
-from slipstream.envs.step_rows import StepRows
-from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice, launch, map_arguments
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice, launch
 
-WRITTEN = StepRows._fields
-"""The arrays that a game's kernel takes after the action, as one `StepRows`."""
+WRITTEN = (
+    "obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour",
+)  # fmt: skip
+"""What a game's function takes behind the action, as `Rows` names it."""
 FEW = 256
 """Numbers of an env beyond which they stay together."""
 BLOCK = 64
@@ -73,9 +74,7 @@ class DeviceVector:
 
         for name, work in vars(play).items():
             if work is not None:
-                self._works[name] = KernelCall(
-                    work.one, work.count, tuple(map_arguments(placed, arg) for arg in work.args)
-                )
+                self._works[name] = KernelCall(work.one, work.count, tuple(placed(arg) for arg in work.args))
 
     def begin(self) -> None:
         """Do what the game does before a rollout."""
@@ -86,7 +85,7 @@ class DeviceVector:
         if self.device == "cpu":
             self.vector.step(action.numpy(), _host(rows, self.spec))
             return
-        self._launch("step", action, StepRows(*(getattr(rows, name) for name in WRITTEN)))
+        self._launch("step", action, *(getattr(rows, name) for name in WRITTEN))
         self._launch("after")
 
     def _launch(self, name: str, *more: Any) -> None:
