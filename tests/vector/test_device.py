@@ -12,10 +12,9 @@ import torch
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
-from slipstream.envs.step_rows import StepRows
 from slipstream.settings import RewardSettings
-from slipstream.system.gpu_kernels import EmptyArray, KernelCall, map_arguments
-from slipstream.vector.device import DeviceVector, side_by_side
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall
+from slipstream.vector.device import OUTPUTS, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {
     "soccer": lambda envs: Soccer(envs, match_seconds=3.0, random_starts=0.5),
@@ -58,7 +57,7 @@ def test_the_kernel_equals_the_vector(name: str) -> None:
 
     def do(work: KernelCall | None, *more: Any) -> None:
         if work is not None:
-            args = [map_arguments(lambda one: host(one, rooms), arg) for arg in work.args]
+            args = [host(arg, rooms) for arg in work.args]
             for index in range(work.count):
                 work.one(index, *args, *more)
 
@@ -68,9 +67,9 @@ def test_the_kernel_equals_the_vector(name: str) -> None:
         one.step(action, mine)
         if step % 20 == 0:
             do(play.before)
-        do(play.step, action, StepRows.of(theirs))
+        do(play.step, action, *(getattr(theirs, field) for field in OUTPUTS))
         do(play.after)
-        for field in StepRows._fields:
+        for field in OUTPUTS:
             assert np.array_equal(getattr(mine, field), getattr(theirs, field)), field
     for field, array in one.snapshot().items():
         assert np.array_equal(array, other.snapshot()[field]), field
@@ -80,9 +79,7 @@ def test_on_the_cpu_the_vector_steps_itself() -> None:
     """Tensors on the CPU share the vector's memory: nothing is copied or compiled."""
     vector, plain = GAMES["soccer"](2), GAMES["soccer"](2)
     rows, game = empty_rows(plain.spec, 2), DeviceVector(vector, "cpu")
-    told = SimpleNamespace(
-        **{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in StepRows._fields}
-    )
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(empty_rows(plain.spec, 2), field)) for field in OUTPUTS})
     action = np.array([[3], [4], [5], [6]], np.int32)
     plain.step(action, rows)
     game.step(torch.from_numpy(action), told)
@@ -110,7 +107,7 @@ def test_a_gpu_game_equals_the_cpu_game(name: str) -> None:
     one.reset(mine)
     other.reset(first)
     game = DeviceVector(other, "cuda")
-    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in StepRows._fields})
+    told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in OUTPUTS})
     random = np.random.default_rng(0)
     for step in range(300):
         if step % 20 == 0:

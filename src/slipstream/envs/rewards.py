@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -74,22 +74,6 @@ def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: st
     return float(0.5 ** (step_seconds / rewards.half_life_s))
 
 
-class RewardRules(NamedTuple):
-    """The arrays and numbers from which kernels compute rewards."""
-
-    values: Array  # [rows, terms]: the game writes the values of the terms here
-    weights: Array  # [terms]
-    weighted: Array  # columns of the terms whose weight is not 0; the others cost nothing
-    exempt: Array  # [terms]: 1 for terms that are neither normalised nor clipped
-    mean_squares: Array  # [envs, 1 + terms]: number of values, mean square of each term; no rows if not normalised
-    clip: Number
-    teams: Array  # [agents]: 0 for the first team, 1 for the others
-    team_spirit: Number
-    zero_sum: Number
-    shaped: bool  # whether the game writes potential differences for terms that have a potential
-    gamma: Number  # discount of the potentials
-
-
 class Payout:
     """Turns the values that a game writes into `values` [rows, terms] into the rewards of its rows.
 
@@ -110,30 +94,36 @@ class Payout:
         extra: Sequence[str] = (),
     ) -> None:
         weights = weighted_terms(scheme, rewards, extra)
-        exempt = {*scheme.weights["sparse"], *(scheme.potentials if rewards.potential else ())}
         self.weights = np.array(list(weights.values()), np.float32)  # [terms]
         self.values = np.zeros((envs * len(teams), len(weights)), np.float32)
         self.gamma = np.float32(discount(rewards, step_seconds, gamma, env))
         self.shaped = rewards.potential and any(weights[name] for name in scheme.potentials)
         """Whether the game writes potential differences, discounted by `gamma`, for terms that have a potential."""
+        kept = {*scheme.weights["sparse"], *(scheme.potentials if rewards.potential else ())}
+        self._weighted = np.flatnonzero(self.weights)
+        """Columns of the terms whose weight is not 0; the others cost nothing."""
+        self._exempt = np.array([name in kept for name in weights], np.uint8)
         self._mean_squares = np.zeros((envs if rewards.normalise else 0, 1 + len(weights)))
-        self.rules = RewardRules(
-            values=self.values,
-            weights=self.weights,
-            weighted=np.flatnonzero(self.weights),
-            exempt=np.array([name in exempt for name in weights], np.uint8),
-            mean_squares=self._mean_squares,
-            clip=np.float32(np.inf if rewards.clip is None else rewards.clip),
-            teams=np.array([team != teams[0] for team in teams], np.int64),
-            team_spirit=np.float32(rewards.team_spirit),
-            zero_sum=np.float32(rewards.zero_sum),
-            shaped=self.shaped,
-            gamma=self.gamma,
+        """Number of values of each env, and the mean square of each term."""
+        self._limit = np.float32(np.inf if rewards.clip is None else rewards.clip)
+        self._teams = np.array([team != teams[0] for team in teams], np.int64)
+        self.rules: tuple[Any, ...] = (
+            self.values,
+            self.weights,
+            self._weighted,
+            self._exempt,
+            self._mean_squares,
+            self._limit,
+            self._teams,
+            np.float32(rewards.team_spirit),
+            np.float32(rewards.zero_sum),
         )
+        """The arguments of `pay_env` after the env; `acted` comes before the last two."""
 
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
         """Write the rewards of the rows that acted and 0 for the others, and accumulate the terms."""
-        pay(self.rules, acted, reward, terms)
+        values, weights, live, kept, moments, limit, teams, spirit, rivalry = self.rules
+        pay(values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
     def reset(self) -> None:
         """Reset the running mean squares."""
@@ -150,71 +140,97 @@ class Payout:
 
 
 @inlined
-def update_mean_squares(rules: RewardRules, acted: Array, first: int, agents: int, mean_squares: Array) -> None:
+def update_mean_squares(values: Array, live: Array, acted: Array, first: int, agents: int, moments: Array) -> None:
     """Update the mean squares of one env by the values of its rows; values that are not finite are skipped."""
     for row in range(first, first + agents):
         if acted[row] == 0:
             continue
-        mean_squares[0] = min(mean_squares[0] + 1.0, WINDOW)
-        for k in rules.weighted:
-            square = np.float64(rules.values[row, k]) * np.float64(rules.values[row, k])
+        moments[0] = min(moments[0] + 1.0, WINDOW)
+        for k in live:
+            square = np.float64(values[row, k]) * np.float64(values[row, k])
             if math.isfinite(square):
-                mean_squares[1 + k] += (square - mean_squares[1 + k]) / mean_squares[0]
+                moments[1 + k] += (square - moments[1 + k]) / moments[0]
 
 
 @inlined
-def normalise_and_clip(value: Number, mean_square: Number, clip: Number) -> Number:
+def normalise_and_clip(value: Number, mean_square: Number, limit: Number) -> Number:
     """Divide by the root mean square, if it is positive, and clip; NaN stays NaN, which the collector reports."""
     if mean_square > 0.0:
         value = np.float32(value / math.sqrt(mean_square))
-    if value > clip:
-        return clip
-    return -clip if value < -clip else value
+    if value > limit:
+        return limit
+    return -limit if value < -limit else value
 
 
 @inlined
-def mix_rewards(rules: RewardRules, acted: Array, first: int, reward: Array) -> None:
-    """Mix the rewards of one env: (1 - spirit) * own + spirit * mean of the team - zero_sum * mean of the opponents."""
+def mix_rewards(reward: Array, acted: Array, first: int, teams: Array, spirit: Number, rivalry: Number) -> None:
+    """Mix the rewards of one env: (1 - spirit) * own + spirit * team mean - rivalry * mean of the opponents."""
     sums, counts = (ZERO, ZERO), (ZERO, ZERO)
-    for k in range(rules.teams.shape[0]):
+    for k in range(teams.shape[0]):
         if acted[first + k] != 0:
             one = reward[first + k]
-            if rules.teams[k] == 0:
+            if teams[k] == 0:
                 sums, counts = (sums[0] + one, sums[1]), (counts[0] + ONE, counts[1])
             else:
                 sums, counts = (sums[0], sums[1] + one), (counts[0], counts[1] + ONE)
     means = sums[0] / max(counts[0], ONE), sums[1] / max(counts[1], ONE)
-    spirit, zero_sum = rules.team_spirit, rules.zero_sum
-    for k in range(rules.teams.shape[0]):
+    for k in range(teams.shape[0]):
         if acted[first + k] != 0:
-            own, other = (means[0], means[1]) if rules.teams[k] == 0 else (means[1], means[0])
-            reward[first + k] = (ONE - spirit) * reward[first + k] + spirit * own - zero_sum * other
+            own, other = (means[0], means[1]) if teams[k] == 0 else (means[1], means[0])
+            reward[first + k] = (ONE - spirit) * reward[first + k] + spirit * own - rivalry * other
 
 
 @inlined
-def pay_env(env: int, rules: RewardRules, acted: Array, reward: Array, terms: Array) -> None:
+def pay_env(
+    env: int,
+    values: Array,
+    weights: Array,
+    live: Array,
+    kept: Array,
+    moments: Array,
+    limit: Number,
+    teams: Array,
+    acted: Array,
+    spirit: Number,
+    rivalry: Number,
+    reward: Array,
+    terms: Array,
+) -> None:
     """Write the rewards of one step of one env; see the top of this file."""
-    agents, mean_squares = rules.teams.shape[0], rules.mean_squares
-    first, normalised = env * agents, mean_squares.shape[0] > 0
-    as_is = not normalised and math.isinf(rules.clip)
+    agents = teams.shape[0]
+    first, normalised = env * agents, moments.shape[0] > 0
+    as_is = not normalised and math.isinf(limit)
     if normalised:
-        update_mean_squares(rules, acted, first, agents, mean_squares[env])
+        update_mean_squares(values, live, acted, first, agents, moments[env])
     for row in range(first, first + agents):
         total = ZERO
         if acted[row] != 0:
-            for k in rules.weighted:
-                value = rules.weights[k] * rules.values[row, k]
-                if not as_is and rules.exempt[k] == 0:
-                    value = normalise_and_clip(value, mean_squares[env, 1 + k] if normalised else 0.0, rules.clip)
+            for k in live:
+                value = weights[k] * values[row, k]
+                if not as_is and kept[k] == 0:
+                    value = normalise_and_clip(value, moments[env, 1 + k] if normalised else 0.0, limit)
                 total += value
                 terms[row, k] += value
         reward[row] = total
-    if rules.team_spirit > ZERO or rules.zero_sum > ZERO:
-        mix_rewards(rules, acted, first, reward)
+    if spirit > ZERO or rivalry > ZERO:
+        mix_rewards(reward, acted, first, teams, spirit, rivalry)
 
 
 @compiled
-def pay(rules: RewardRules, acted: Array, reward: Array, terms: Array) -> None:
+def pay(
+    values: Array,
+    weights: Array,
+    live: Array,
+    kept: Array,
+    moments: Array,
+    limit: Number,
+    teams: Array,
+    acted: Array,
+    spirit: Number,
+    rivalry: Number,
+    reward: Array,
+    terms: Array,
+) -> None:
     """Write the rewards of one step of all envs."""
-    for env in range(rules.values.shape[0] // rules.teams.shape[0]):
-        pay_env(env, rules, acted, reward, terms)
+    for env in range(values.shape[0] // teams.shape[0]):
+        pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)

@@ -52,20 +52,6 @@ class OnDevice:
     after: KernelCall | None = None
 
 
-def map_arguments(convert: Callable[[Any], Any], argument: Any) -> Any:
-    """Convert an argument of a kernel, or each field of a NamedTuple of them."""
-    if not isinstance(argument, tuple):
-        return convert(argument)
-    converted = [map_arguments(convert, field) for field in argument]
-    return type(argument)(*converted) if hasattr(argument, "_fields") else tuple(converted)
-
-
-def _on_gpu(argument: Any) -> bool:
-    if isinstance(argument, tuple):
-        return any(_on_gpu(field) for field in argument)
-    return bool(getattr(argument, "is_cuda", False))
-
-
 def launch(
     loop: Callable[..., Any],
     one: Callable[..., Any],
@@ -81,23 +67,27 @@ def launch(
     stream is used, so launches can be captured in a graph after the first one, which compiles. Other arguments are
     passed as numbers.
     """
-    if not any(_on_gpu(arg) for arg in args):
-        loop(*(map_arguments(lambda one: one.numpy() if hasattr(one, "is_cuda") else one, arg) for arg in args))
+    if not any(getattr(part, "is_cuda", False) for arg in args for part in (arg if isinstance(arg, tuple) else (arg,))):
+        loop(*(_map_tensors(lambda tensor: tensor.numpy(), arg) for arg in args))
         return
     import torch
 
     cuda = gpu_compiler()
-
-    def on_device(one: Any) -> Any:
-        return cuda.as_cuda_array(one, sync=False) if hasattr(one, "is_cuda") else one
-
-    given: Any = tuple(map_arguments(on_device, arg) for arg in args)
+    given: Any = tuple(_map_tensors(lambda tensor: cuda.as_cuda_array(tensor, sync=False), arg) for arg in args)
     stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
     _exact[0] = exact
     try:
         _kernel(one, exact)[-(-count // block), block, stream](count, given)
     finally:
         _exact[0] = False
+
+
+def _map_tensors(convert: Callable[[Any], Any], arg: Any) -> Any:
+    """An argument with every tensor converted, in NamedTuples too."""
+    if isinstance(arg, tuple):
+        members = (_map_tensors(convert, part) for part in arg)
+        return type(arg)(*members) if hasattr(arg, "_fields") else tuple(members)
+    return convert(arg) if hasattr(arg, "is_cuda") else arg
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from slipstream.contracts import Array, EnvSpec, Rows, Vector
-from slipstream.envs.step_rows import StepRows
-from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice, launch, map_arguments
+from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice, launch
 
+OUTPUTS = ("obs", "reward", "terminated", "truncated", "outcome", "final_obs", "active", "terms", "behaviour")
+"""The arguments of a game's step function after the action, named as in `Rows`."""
 MAX_TRANSPOSED = 256
 """Arrays with more numbers per env than this keep their layout."""
 BLOCK = 64
@@ -71,8 +72,7 @@ class DeviceVector:
 
         for name, work in vars(play).items():
             if work is not None:
-                arguments = tuple(map_arguments(placed, arg) for arg in work.args)
-                self._calls[name] = KernelCall(work.one, work.count, arguments)
+                self._calls[name] = KernelCall(work.one, work.count, tuple(placed(arg) for arg in work.args))
 
     def begin(self) -> None:
         """Run the game's kernel before a rollout, if it has one."""
@@ -83,7 +83,7 @@ class DeviceVector:
         if self.device == "cpu":
             self.vector.step(action.numpy(), _host(rows, self.spec))
             return
-        self._launch("step", action, StepRows.of(rows))
+        self._launch("step", action, *(getattr(rows, name) for name in OUTPUTS))
         self._launch("after")
 
     def _launch(self, name: str, *more: Any) -> None:
@@ -110,7 +110,7 @@ class DeviceVector:
 
 def _host(rows: Any, spec: EnvSpec) -> Rows:
     """Return the same memory as arrays; games on the device have no masks."""
-    named = {name: getattr(rows, name).numpy() for name in StepRows._fields}
+    named = {name: getattr(rows, name).numpy() for name in OUTPUTS}
     return Rows(mask=np.ones((len(named["reward"]), spec.action.options), np.uint8), **named)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 
-from slipstream.contracts import empty_rows
+from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.layout import (
     CLOCK_SIZE,
@@ -19,33 +21,31 @@ from slipstream.envs.kart.layout import (
     STATE_SIZE,
     TRACK_SIZE,
 )
-from slipstream.envs.kart.next_tracks import TAKEN, NextTracks, draw_ahead, move_point, take
+from slipstream.envs.kart.next_tracks import TAKEN, draw_ahead, move_point, take
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.system.rng import next_game
 
 TARGETS = np.full(1, -1)
 
 
+@dataclass
 class Ahead:
     """The next track of one env."""
 
-    def __init__(self) -> None:
-        self.next = NextTracks(
-            tracks=np.zeros((1, POINTS, TRACK_SIZE), np.float32),
-            facts=np.zeros((1, STATE_SIZE), np.float32),
-            drawn=np.zeros((1, CLOCK_SIZE), np.int64),
-        )
+    roads: Array = field(default_factory=lambda: np.zeros((1, POINTS, TRACK_SIZE), np.float32))
+    facts: Array = field(default_factory=lambda: np.zeros((1, STATE_SIZE), np.float32))
+    drawn: Array = field(default_factory=lambda: np.zeros((1, CLOCK_SIZE), np.int64))
 
     def draw(self, kart: Kart) -> None:
         """Draw the next track."""
         scratch = np.zeros((1, *SCRATCH))
-        draw_ahead(0, kart.state, kart.clock, kart.tasks, TARGETS, scratch, self.next)
+        draw_ahead(0, kart.state, kart.clock, kart.tasks, TARGETS, scratch, self.roads, self.facts, self.drawn)
 
     def take(self, kart: Kart, level: int = -1) -> bool:
         """Begin the next lap on it, if it is the track of that lap."""
         s, clock = kart.state[0], kart.clock[0]
         clock[GAME] = next_game(clock[GAME])
-        return bool(take(s, clock, level, self.next.facts[0], self.next.drawn[0]))
+        return bool(take(s, clock, level, self.facts[0], self.drawn[0]))
 
 
 def test_the_track_is_that_of_the_next_lap() -> None:
@@ -54,7 +54,7 @@ def test_the_track_is_that_of_the_next_lap() -> None:
     ahead.draw(kart)
     assert ahead.take(kart)
     for index in range(POINTS):
-        move_point(index, kart.tracks, ahead.next)
+        move_point(index, kart.tracks, ahead.roads, ahead.drawn)
     other.reset_envs([0], empty_rows(other.spec, 1))
     assert np.array_equal(kart.tracks, other.tracks)
     facts = [DIFFICULTY, LENGTH, PER_METRE]
@@ -68,8 +68,8 @@ def test_without_being_taken_nothing_moves() -> None:
     kart, ahead = Kart(1), Ahead()
     before = kart.tracks.copy()
     ahead.draw(kart)
-    move_point(0, kart.tracks, ahead.next)
-    assert ahead.next.drawn[0, TAKEN] == 0 and np.array_equal(kart.tracks, before)
+    move_point(0, kart.tracks, ahead.roads, ahead.drawn)
+    assert ahead.drawn[0, TAKEN] == 0 and np.array_equal(kart.tracks, before)
 
 
 @pytest.mark.parametrize("change", ["nothing drawn", "another game", "another level", "another difficulty"])
@@ -83,17 +83,17 @@ def test_a_track_of_something_else_is_not_taken(change: str) -> None:
     if change == "another difficulty":
         kart.state[0, HARDEST] = 0.5
     assert not ahead.take(kart, level=2 if change == "another level" else -1)
-    assert ahead.next.drawn[0, TAKEN] == 0
+    assert ahead.drawn[0, TAKEN] == 0
 
 
 def test_a_ready_track_is_not_drawn_again() -> None:
     """A ready track is kept; when the task has changed, it is drawn again."""
     kart, ahead = Kart(1), Ahead()
     ahead.draw(kart)
-    ahead.next.tracks[:] = 7
+    ahead.roads[:] = 7
     ahead.draw(kart)
-    assert (ahead.next.tracks == 7).all()
+    assert (ahead.roads == 7).all()
     kart.tasks[:] = 1
     ahead.draw(kart)
-    assert not (ahead.next.tracks == 7).any()
+    assert not (ahead.roads == 7).any()
     assert ahead.take(kart, level=1)

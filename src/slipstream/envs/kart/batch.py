@@ -6,8 +6,6 @@ are any, then `finish_step` (ends, new tracks, observations), so that terms get 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from slipstream.contracts import Array
 from slipstream.envs.kart.actions import decode
 from slipstream.envs.kart.behaviours import count, write_statistics
@@ -23,40 +21,15 @@ from slipstream.envs.kart.layout import (
     TICKS_LEFT,
     TIMED_OUT,
 )
-from slipstream.envs.kart.next_tracks import TAKEN, NextTracks, take
+from slipstream.envs.kart.next_tracks import TAKEN, take
 from slipstream.envs.kart.observation import observe
 from slipstream.envs.kart.physics import tick
 from slipstream.envs.kart.rewards import shape_terms, value_terms
 from slipstream.envs.kart.starts import new_lap, set_off
 from slipstream.envs.kart.tracks import draw_track
-from slipstream.envs.rewards import RewardRules, pay_env
+from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.physics import ZERO
-from slipstream.envs.step_rows import StepRows
 from slipstream.system.numba_compile import Number, compiled, inlined
-
-
-class Laps(NamedTuple):
-    """The arrays of all laps."""
-
-    state: Array  # [envs, state]
-    before: Array  # [envs, state]: the state before the last decision
-    clock: Array  # [envs, clock]
-    tasks: Array  # [envs]: the given task; -1: the target
-    tracks: Array  # [envs, POINTS, TRACK_SIZE]
-    scratch: Array  # [1 or envs, *SCRATCH]: workspace of `draw_track`, one for all envs or one for each
-    sums: Array  # [envs, statistics]: behaviour statistics of the present lap
-    acted: Array  # [envs]: always 1
-
-
-class LapRules(NamedTuple):
-    """The settings of all laps."""
-
-    targets: Array  # [envs]: the task of an env that is given none; -1: the whole range of difficulties
-    limit_ticks: int
-    random_starts: Number  # probability of a random start
-    repeat: int  # ticks per decision
-    action_kind: int
-    action_table: Array  # [options, controls] of discrete actions
 
 
 @inlined
@@ -77,113 +50,251 @@ def drive_decision(s: Array, clock: Array, track: Array, repeat: int) -> None:
 
 
 @inlined
-def advance_env(env: int, laps: Laps, rules: LapRules, action: Array, values: Array) -> None:
+def advance_env(
+    env: int,
+    state: Array,
+    before: Array,
+    clock: Array,
+    tracks: Array,
+    action: Array,
+    kind: int,
+    table: Array,
+    repeat: int,
+    sums: Array,
+    values: Array,
+) -> None:
     """Step one env by one decision and write its built-in reward terms."""
-    s, old, clock = laps.state[env], laps.before[env], laps.clock[env]
+    s, old, own = state[env], before[env], clock[env]
     for k in range(s.shape[0]):
         old[k] = s[k]
-    decode(action, env, rules.action_kind, rules.action_table, s)
-    drive_decision(s, clock, laps.tracks[env], rules.repeat)
-    count(s, clock, laps.sums[env])
-    value_terms(old, s, clock, values[env])
+    decode(action, env, kind, table, s)
+    drive_decision(s, own, tracks[env], repeat)
+    count(s, own, sums[env])
+    value_terms(old, s, own, values[env])
 
 
 @compiled
-def advance(laps: Laps, rules: LapRules, action: Array, values: Array) -> None:
+def advance(
+    state: Array,
+    before: Array,
+    clock: Array,
+    tracks: Array,
+    action: Array,
+    kind: int,
+    table: Array,
+    repeat: int,
+    sums: Array,
+    values: Array,
+) -> None:
     """Step every env by one decision and write its built-in reward terms into `values` [envs, terms]."""
-    for env in range(laps.state.shape[0]):
-        advance_env(env, laps, rules, action, values)
+    for env in range(state.shape[0]):
+        advance_env(env, state, before, clock, tracks, action, kind, table, repeat, sums, values)
 
 
 @inlined
-def shape_env(env: int, laps: Laps, gamma: Number, values: Array) -> None:
-    """Write the potential-based term of one env; a finished lap has potential 0, a lap that timed out keeps its own."""
-    discount = ZERO if laps.clock[env, OVER] == LAPPED else gamma
-    shape_terms(laps.before[env], laps.state[env], discount, values[env])
+def shape_env(env: int, before: Array, state: Array, clock: Array, gamma: Number, values: Array) -> None:
+    """Write the potential-based term of one env; the potential after a finished lap is 0."""
+    shape_terms(before[env], state[env], ZERO if clock[env, OVER] == LAPPED else gamma, values[env])
 
 
 @compiled
-def shape(laps: Laps, gamma: Number, values: Array) -> None:
+def shape(before: Array, state: Array, clock: Array, gamma: Number, values: Array) -> None:
     """Write the potential-based terms."""
-    for env in range(laps.state.shape[0]):
-        shape_env(env, laps, gamma, values)
+    for env in range(state.shape[0]):
+        shape_env(env, before, state, clock, gamma, values)
 
 
 @inlined
-def level_of(env: int, laps: Laps, rules: LapRules) -> Number:
-    """Return the difficulty level of the env's next lap, -1 for the whole range."""
-    return laps.tasks[env] if laps.tasks[env] >= 0 else rules.targets[env]
+def finish_env(
+    env: int,
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    tracks: Array,
+    scratch: Array,
+    roads: Array,
+    facts: Array,
+    drawn: Array | None,
+    sums: Array,
+    targets: Array,
+    limit_ticks: int,
+    random_starts: Number,
+    obs: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    behaviour: Array,
+    final_obs: Array,
+) -> None:
+    """End the lap of one env if it is over, begin a new one and observe.
 
-
-@inlined
-def finish_env(env: int, laps: Laps, rules: LapRules, next_tracks: NextTracks | None, out: StepRows) -> None:
-    """End the lap of one env if it is over, begin a new one, and observe.
-
-    The new track is taken from `next_tracks` if it was drawn ahead of time, and drawn now otherwise.
+    The new track is taken from `roads` if it was drawn ahead of time (unless `drawn` is None), and drawn now otherwise.
     """
-    s, clock, track = laps.state[env], laps.clock[env], laps.tracks[env]
-    if next_tracks is not None:
-        next_tracks.drawn[env, TAKEN] = 0
-    over = clock[OVER]
-    out.terminated[env] = over == LAPPED
-    out.truncated[env] = over == TIMED_OUT
+    s, own, track = state[env], clock[env], tracks[env]
+    if drawn is not None:
+        drawn[env, TAKEN] = 0
+    over = own[OVER]
+    terminated[env] = over == LAPPED
+    truncated[env] = over == TIMED_OUT
     if over != RUNNING:
-        observe(s, clock, track, out.final_obs[env])
-        out.outcome[env] = 1 if over == LAPPED else -1
-        write_statistics(s, clock, rules.limit_ticks, laps.sums[env], out.behaviour[env])
-        level = level_of(env, laps, rules)
-        new_lap(s, clock, -1, laps.sums[env], rules.limit_ticks)
+        observe(s, own, track, final_obs[env])
+        outcome[env] = 1 if over == LAPPED else -1
+        write_statistics(s, own, limit_ticks, sums[env], behaviour[env])
+        level = tasks[env] if tasks[env] >= 0 else targets[env]
+        new_lap(s, own, -1, sums[env], limit_ticks)
         taken = False
-        if next_tracks is not None:
-            taken = take(s, clock, level, next_tracks.facts[env], next_tracks.drawn[env])
+        if drawn is not None:
+            taken = take(s, own, level, facts[env], drawn[env])
             if taken:
-                track = next_tracks.tracks[env]
+                track = roads[env]
         if not taken:
-            draw_track(s, clock, level, track, laps.scratch[env % laps.scratch.shape[0]])
-        set_off(s, clock, track, rules.random_starts)
-    out.active[env] = 1
-    observe(s, clock, track, out.obs[env])
+            draw_track(s, own, level, track, scratch[env % scratch.shape[0]])  # one workspace, or one per env
+        set_off(s, own, track, random_starts)
+    observe(s, own, track, obs[env])
 
 
 @compiled
-def finish_step(laps: Laps, rules: LapRules, out: StepRows) -> None:
+def finish_step(
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    tracks: Array,
+    scratch: Array,
+    sums: Array,
+    targets: Array,
+    limit_ticks: int,
+    random_starts: Number,
+    obs: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    behaviour: Array,
+    final_obs: Array,
+) -> None:
     """End laps, begin new ones and observe."""
-    for env in range(laps.state.shape[0]):
-        finish_env(env, laps, rules, None, out)
+    for env in range(state.shape[0]):
+        finish_env(
+            env,
+            state,
+            clock,
+            tasks,
+            tracks,
+            scratch,
+            tracks,
+            state,
+            None,
+            sums,
+            targets,
+            limit_ticks,
+            random_starts,
+            obs,
+            terminated,
+            truncated,
+            outcome,
+            behaviour,
+            final_obs,
+        )
 
 
 @inlined
 def step_env(
     env: int,
-    laps: Laps,
-    rules: LapRules,
-    next_tracks: NextTracks,
-    rewards: RewardRules,
+    state: Array,
+    before: Array,
+    clock: Array,
+    tasks: Array,
+    tracks: Array,
+    scratch: Array,
+    roads: Array,
+    facts: Array,
+    drawn: Array,
+    sums: Array,
+    targets: Array,
+    limit_ticks: int,
+    random_starts: Number,
+    kind: int,
+    table: Array,
+    repeat: int,
+    acted: Array,
+    shaped: bool,
+    gamma: Number,
+    values: Array,
+    weights: Array,
+    live: Array,
+    kept: Array,
+    moments: Array,
+    limit: Number,
+    teams: Array,
+    spirit: Number,
+    rivalry: Number,
     action: Array,
-    out: StepRows,
+    obs: Array,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    final_obs: Array,
+    active: Array,
+    terms: Array,
+    behaviour: Array,
 ) -> None:
     """Drive one decision of one env, from its first tick to its rewards; a GPU runs this for all envs at once."""
-    advance_env(env, laps, rules, action, rewards.values)
-    if rewards.shaped:
-        shape_env(env, laps, rewards.gamma, rewards.values)
-    finish_env(env, laps, rules, next_tracks, out)
-    pay_env(env, rewards, laps.acted, out.reward, out.terms)
+    advance_env(env, state, before, clock, tracks, action, kind, table, repeat, sums, values)
+    if shaped:
+        shape_env(env, before, state, clock, gamma, values)
+    finish_env(
+        env,
+        state,
+        clock,
+        tasks,
+        tracks,
+        scratch,
+        roads,
+        facts,
+        drawn,
+        sums,
+        targets,
+        limit_ticks,
+        random_starts,
+        obs,
+        terminated,
+        truncated,
+        outcome,
+        behaviour,
+        final_obs,
+    )
+    active[env] = 1
+    pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
 
 @compiled
-def observe_all(laps: Laps, obs: Array) -> None:
+def observe_all(state: Array, clock: Array, tracks: Array, obs: Array) -> None:
     """Write the observations of every env."""
-    for env in range(laps.state.shape[0]):
-        observe(laps.state[env], laps.clock[env], laps.tracks[env], obs[env])
+    for env in range(state.shape[0]):
+        observe(state[env], clock[env], tracks[env], obs[env])
 
 
 @compiled
-def begin_laps(chosen: Array, games: Array, laps: Laps, rules: LapRules, obs: Array) -> None:
+def begin_laps(
+    chosen: Array,
+    games: Array,
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    tracks: Array,
+    scratch: Array,
+    sums: Array,
+    targets: Array,
+    limit_ticks: int,
+    random_starts: Number,
+    obs: Array,
+) -> None:
     """Begin a lap in each chosen env, from its seed in `games` or, if negative, the env's next seed; observe it."""
     for k in range(chosen.shape[0]):
         env = chosen[k]
-        s, clock, track = laps.state[env], laps.clock[env], laps.tracks[env]
-        new_lap(s, clock, games[k], laps.sums[env], rules.limit_ticks)
-        draw_track(s, clock, level_of(env, laps, rules), track, laps.scratch[0])
-        set_off(s, clock, track, rules.random_starts)
-        observe(s, clock, track, obs[env])
+        s, own, track = state[env], clock[env], tracks[env]
+        level = tasks[env] if tasks[env] >= 0 else targets[env]
+        new_lap(s, own, games[k], sums[env], limit_ticks)
+        draw_track(s, own, level, track, scratch[0])
+        set_off(s, own, track, random_starts)
+        observe(s, own, track, obs[env])

@@ -24,13 +24,12 @@ from slipstream.envs.kart.layout import (
     TICK_HZ,
     TRACK_SIZE,
 )
-from slipstream.envs.kart.next_tracks import NextTracks, draw_ahead, move_point
+from slipstream.envs.kart.next_tracks import draw_ahead, move_point
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
 from slipstream.envs.rewards import Payout
 from slipstream.envs.snapshot import ArraySnapshot
-from slipstream.envs.step_rows import StepRows
 from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
@@ -118,36 +117,38 @@ class Kart(ArraySnapshot):
             gamma=gamma,
             extra=tuple(extra),
         )
+        self._before = np.zeros_like(self.state)
+        self._acted = np.ones(envs, np.uint8)
+        self._scratch = np.zeros((1, *SCRATCH))
         self._terms = [compile_term(name, function) for name, function in extra.items()]
         self._seed, self._first = seed, first
+        self._kind = KINDS.index(actions)
+        self._repeat = action_repeat
         limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
         self.limit_steps = -(-limit_ticks // action_repeat)
         """Steps after which a lap is truncated."""
-        self._laps = batch.Laps(
-            state=self.state,
-            before=np.zeros_like(self.state),
-            clock=self.clock,
-            tasks=self.tasks,
-            tracks=self.tracks,
-            scratch=np.zeros((1, *SCRATCH)),
-            sums=self.behaviour,
-            acted=np.ones(envs, np.uint8),
-        )
-        self._rules = batch.LapRules(
-            targets=target_tasks(self.spec, first, envs),
-            limit_ticks=limit_ticks,
-            random_starts=np.float32(random_starts),
-            repeat=action_repeat,
-            action_kind=KINDS.index(actions),
-            action_table=TABLE,
-        )
+        self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(random_starts)
         self.set_difficulty(*difficulty)
         self._begin(np.zeros((envs, OBS_SIZE), np.float32))
 
     def _begin(self, obs: Array) -> None:
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
-        batch.begin_laps(np.arange(self.envs), games, self._laps, self._rules, obs)
+        self._begin_laps(np.arange(self.envs), games, obs)
+
+    def _begin_laps(self, envs: Array, games: Array, obs: Array) -> None:
+        batch.begin_laps(
+            envs,
+            games,
+            self.state,
+            self.clock,
+            self.tasks,
+            self.tracks,
+            self._scratch,
+            self.behaviour,
+            *self._rules,
+            obs,
+        )
 
     def set_difficulty(self, low: Array | float, high: Array | float) -> None:
         """Set the range of difficulties from the next lap on, for all envs or for each one."""
@@ -166,7 +167,7 @@ class Kart(ArraySnapshot):
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Begin the next lap of the named envs, or the one of each seed."""
         games = np.array(check_seeds(indices, seeds), np.int64)
-        batch.begin_laps(np.array(indices, np.int64), games, self._laps, self._rules, out.obs)
+        self._begin_laps(np.array(indices, np.int64), games, out.obs)
         out.active[list(indices)] = 1
 
     def seeds(self) -> Array:
@@ -179,34 +180,75 @@ class Kart(ArraySnapshot):
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
-        batch.observe_all(self._laps, obs)
+        batch.observe_all(self.state, self.clock, self.tracks, obs)
 
     def step(self, action: Array, out: Rows) -> None:
         """Drive one decision of every lap."""
-        payout, laps, rules = self.payout, self._laps, self._rules
-        batch.advance(laps, rules, action, payout.values)
+        payout = self.payout
+        batch.advance(
+            self.state,
+            self._before,
+            self.clock,
+            self.tracks,
+            action,
+            self._kind,
+            TABLE,
+            self._repeat,
+            self.behaviour,
+            payout.values,
+        )
         for column, term in enumerate(self._terms, len(TERMS)):
-            value_user_term(term, laps.before, self.state, self.clock, payout.values[:, column])
+            value_user_term(term, self._before, self.state, self.clock, payout.values[:, column])
         if payout.shaped:
-            batch.shape(laps, payout.gamma, payout.values)
-        batch.finish_step(laps, rules, StepRows.of(out))
-        payout.pay(laps.acted, out.reward, out.terms)
+            batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
+        batch.finish_step(
+            self.state,
+            self.clock,
+            self.tasks,
+            self.tracks,
+            self._scratch,
+            self.behaviour,
+            *self._rules,
+            out.obs,
+            out.terminated,
+            out.truncated,
+            out.outcome,
+            out.behaviour,
+            out.final_obs,
+        )
+        payout.pay(self._acted, out.reward, out.terms)
+        out.active[:] = 1
 
     def on_device(self) -> OnDevice:
         """The kernels: one decision of one env, next tracks before a rollout, and copies of tracks that were taken."""
-        envs, rules = self.envs, self._rules
-        empty: Any = EmptyArray  # an array on the device
-        laps = self._laps._replace(scratch=empty((envs, *SCRATCH), "float64"))
-        next_tracks = NextTracks(
-            tracks=empty((envs, POINTS, TRACK_SIZE), "float32"),
-            facts=empty((envs, STATE_SIZE), "float32"),
-            drawn=empty((envs, CLOCK_SIZE), "int64"),
+        envs, payout, targets = self.envs, self.payout, self._rules[0]
+        scratch, roads = EmptyArray((envs, *SCRATCH), "float64"), EmptyArray((envs, POINTS, TRACK_SIZE), "float32")
+        facts, drawn = EmptyArray((envs, STATE_SIZE), "float32"), EmptyArray((envs, CLOCK_SIZE), "int64")
+        step = (
+            self.state,
+            self._before,
+            self.clock,
+            self.tasks,
+            self.tracks,
+            scratch,
+            roads,
+            facts,
+            drawn,
+            self.behaviour,
+            *self._rules,
+            self._kind,
+            TABLE,
+            self._repeat,
+            self._acted,
+            payout.shaped,
+            payout.gamma,
+            *payout.rules,
         )
-        draw = (self.state, self.clock, self.tasks, rules.targets, laps.scratch, next_tracks)
+        draw = self.state, self.clock, self.tasks, targets, scratch, roads, facts, drawn
         return OnDevice(
-            KernelCall(batch.step_env, envs, (laps, rules, next_tracks, self.payout.rules)),
+            KernelCall(batch.step_env, envs, step),
             before=KernelCall(draw_ahead, envs, draw),
-            after=KernelCall(move_point, envs * POINTS, (self.tracks, next_tracks)),
+            after=KernelCall(move_point, envs * POINTS, (self.tracks, roads, drawn)),
         )
 
 

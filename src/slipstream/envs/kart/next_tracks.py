@@ -7,8 +7,6 @@ a level and a range of difficulties alone. Where any of these has changed since,
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from slipstream.contracts import Array
 from slipstream.envs.kart.layout import (
     COUNTER,
@@ -31,14 +29,6 @@ LEVEL, READY, TAKEN = 0, 1, 2
 whether there is one, and whether a lap has begun on it in this step."""
 
 
-class NextTracks(NamedTuple):
-    """The tracks of all envs' next laps."""
-
-    tracks: Array  # [envs, POINTS, TRACK_SIZE]
-    facts: Array  # [envs, state]: difficulty, its range and the length of each track, in the columns of a state
-    drawn: Array  # [envs, clock]: what each track was drawn for, and its RNG afterwards
-
-
 @inlined
 def is_drawn(s: Array, game: int, level: int, facts: Array, drawn: Array) -> bool:
     """Return whether the track of this game and level is ready."""
@@ -49,17 +39,25 @@ def is_drawn(s: Array, game: int, level: int, facts: Array, drawn: Array) -> boo
 
 @compiled
 def draw_ahead(
-    env: int, state: Array, clock: Array, tasks: Array, targets: Array, scratch: Array, next_tracks: NextTracks
+    env: int,
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    targets: Array,
+    scratch: Array,
+    roads: Array,
+    facts: Array,
+    drawn: Array,
 ) -> None:
     """Draw the track of one env's next lap, unless it is ready."""
-    s, facts, drawn = state[env], next_tracks.facts[env], next_tracks.drawn[env]
+    s, own, lap = state[env], facts[env], drawn[env]
     game, level = next_game(clock[env, GAME]), tasks[env] if tasks[env] >= 0 else targets[env]
-    if is_drawn(s, game, level, facts, drawn):
+    if is_drawn(s, game, level, own, lap):
         return
-    facts[EASIEST], facts[HARDEST] = s[EASIEST], s[HARDEST]
-    drawn[GAME], drawn[KEY], drawn[COUNTER], drawn[LEVEL] = game, game_key(game), 0, level
-    draw_track(facts, drawn, level, next_tracks.tracks[env], scratch[env])
-    drawn[READY] = 1
+    own[EASIEST], own[HARDEST] = s[EASIEST], s[HARDEST]
+    lap[GAME], lap[KEY], lap[COUNTER], lap[LEVEL] = game, game_key(game), 0, level
+    draw_track(own, lap, level, roads[env], scratch[env])
+    lap[READY] = 1
 
 
 @inlined
@@ -74,9 +72,9 @@ def take(s: Array, clock: Array, level: int, facts: Array, drawn: Array) -> bool
 
 
 @compiled
-def move_point(index: int, tracks: Array, next_tracks: NextTracks) -> None:
+def move_point(index: int, tracks: Array, roads: Array, drawn: Array) -> None:
     """Copy one point of one env's track, if it was taken in this step."""
     env, point = index // POINTS, index % POINTS
-    if next_tracks.drawn[env, TAKEN] == 1:
+    if drawn[env, TAKEN] == 1:
         for k in range(TRACK_SIZE):
-            tracks[env, point, k] = next_tracks.tracks[env, point, k]
+            tracks[env, point, k] = roads[env, point, k]

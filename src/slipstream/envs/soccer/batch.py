@@ -3,15 +3,17 @@
 A step is `advance` (decode actions, ticks, built-in reward terms), then the user's reward terms if there are any, then
 `finish_step` (ends, kick-offs, observations), so that a user's term gets the state before any kick-off. Potentials are
 those after the kick-off: `shape` comes last, before the rewards are computed.
+
+The kernels take flat arrays: as fields of NamedTuples they cost about 10 us per step, in reading the tuples and in
+reference counts of the arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from slipstream.contracts import Array
-from slipstream.envs.rewards import RewardRules, pay_env
+from slipstream.envs.rewards import pay_env
 from slipstream.envs.soccer.actions import decode
 from slipstream.envs.soccer.behaviours import count_cars, write_statistics
 from slipstream.envs.soccer.layout import (
@@ -32,34 +34,7 @@ from slipstream.envs.soccer.physics import ONE, ZERO, car_at, tick
 from slipstream.envs.soccer.rewards import shape_terms, value_extra_terms, value_terms
 from slipstream.envs.soccer.rng import kick_off, new_match
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED, REPEAT, SCATTERED, SIZE
-from slipstream.envs.step_rows import StepRows
 from slipstream.system.numba_compile import Number, compiled, compiled_here, inlined
-
-
-class Matches(NamedTuple):
-    """The arrays of all matches."""
-
-    state: Array  # [envs, state]
-    before: Array  # [envs, state]: the state before the last decision
-    clock: Array  # [envs, clock]
-    tasks: Array  # [envs, 2]: the given task (-1: the target) and the task of the present match
-    sums: Array  # [envs, cars, SUMS]: behaviour statistics of the present match
-    sizes: Array  # [envs]: cars per team in the last decision
-    acted: Array  # [rows]: 1 for rows that had a car in the last decision
-
-
-class MatchRules(NamedTuple):
-    """The settings of all matches."""
-
-    tasks: Array  # [tasks, 3]: team size, ticks per decision and random kick-offs of each task
-    targets: Array  # [envs]: the task of an env that is given none
-    slots: int  # rows per team
-    match_ticks: int
-    overtime_ticks: int
-    random_starts: Number  # probability of a random start at a kick-off
-    action_kind: int
-    action_table: Array  # [options, controls] of discrete actions
-    extra_terms: bool  # whether any built-in term without a default weight has one
 
 
 @inlined
@@ -114,64 +89,119 @@ def mark_rows(rows: Array, env: int, team_size: int, slots: int) -> None:
 
 
 @inlined
-def advance_env(env: int, matches: Matches, rules: MatchRules, action: Array, values: Array) -> None:
+def advance_env(
+    env: int,
+    state: Array,
+    before: Array,
+    clock: Array,
+    tasks: Array,
+    rules: Array,
+    slots: int,
+    action: Array,
+    kind: int,
+    table: Array,
+    overtime_ticks: int,
+    sizes: Array,
+    acted: Array,
+    sums: Array,
+    values: Array,
+) -> None:
     """Step one env by one decision and write its usual reward terms."""
-    s, old, clock = matches.state[env], matches.before[env], matches.clock[env]
-    task = rules.tasks[matches.tasks[env, PLAYED]]
-    size = matches.sizes[env] = task[SIZE]
+    s, old, own, rule = state[env], before[env], clock[env], rules[tasks[env, PLAYED]]
+    size = sizes[env] = rule[SIZE]
     for k in range(s.shape[0]):
         old[k] = s[k]
-    mark_rows(matches.acted, env, size, rules.slots)
+    mark_rows(acted, env, size, slots)
     for car in range(2 * size):
-        row = row_of(env, car, size, rules.slots)
-        decode(action, row, rules.action_kind, rules.action_table, s, car_at(car))
+        decode(action, row_of(env, car, size, slots), kind, table, s, car_at(car))
         s[car_at(car) + TOUCH] = ZERO
-    play_decision(s, clock, task[REPEAT], rules.overtime_ticks, size)
-    count_cars(old, s, clock, size, task[REPEAT], matches.sums[env])
+    play_decision(s, own, rule[REPEAT], overtime_ticks, size)
+    count_cars(old, s, own, size, rule[REPEAT], sums[env])
     for car in range(2 * size):
-        value_terms(old, s, clock, car, size, values[row_of(env, car, size, rules.slots)])
+        value_terms(old, s, own, car, size, values[row_of(env, car, size, slots)])
 
 
 @compiled
-def advance(matches: Matches, rules: MatchRules, action: Array, values: Array) -> None:
+def advance(
+    state: Array,
+    before: Array,
+    clock: Array,
+    tasks: Array,
+    rules: Array,
+    slots: int,
+    action: Array,
+    kind: int,
+    table: Array,
+    overtime_ticks: int,
+    sizes: Array,
+    acted: Array,
+    sums: Array,
+    values: Array,
+) -> None:
     """Step every env by one decision and write its usual reward terms into `values` [rows, terms].
 
-    `matches.sizes` and `matches.acted` keep the team sizes of this decision for the kernels that follow, when the next
-    match may have begun.
+    `sizes` [envs] and `acted` [rows] keep the team sizes of this decision and the rows that had a car for the kernels
+    that follow, when the next match may have begun.
     """
-    for env in range(matches.state.shape[0]):
-        advance_env(env, matches, rules, action, values)
+    for env in range(state.shape[0]):
+        advance_env(
+            env,
+            state,
+            before,
+            clock,
+            tasks,
+            rules,
+            slots,
+            action,
+            kind,
+            table,
+            overtime_ticks,
+            sizes,
+            acted,
+            sums,
+            values,
+        )
 
 
 @inlined
-def value_extra_env(env: int, matches: Matches, slots: int, values: Array) -> None:
+def value_extra_env(
+    env: int, before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array
+) -> None:
     """Write the built-in terms of one env that have no default weight."""
-    s, old, clock, size = matches.state[env], matches.before[env], matches.clock[env], matches.sizes[env]
+    size = sizes[env]
     for car in range(2 * size):
-        value_extra_terms(old, s, clock, car, size, values[row_of(env, car, size, slots)])
+        value_extra_terms(before[env], state[env], clock[env], car, size, values[row_of(env, car, size, slots)])
 
 
 @compiled
-def value_extra(matches: Matches, slots: int, values: Array) -> None:
+def value_extra(before: Array, state: Array, clock: Array, sizes: Array, slots: int, values: Array) -> None:
     """Write the built-in terms that have no default weight."""
-    for env in range(matches.state.shape[0]):
-        value_extra_env(env, matches, slots, values)
+    for env in range(state.shape[0]):
+        value_extra_env(env, before, state, clock, sizes, slots, values)
 
 
 @compiled_here
-def value_user_term(term: Callable[..., Number], matches: Matches, slots: int, values: Array, column: int) -> None:
-    """Write one of the user's terms for all rows; values that are not finite are masked and reported on collection."""
-    for env in range(matches.state.shape[0]):
-        size = matches.sizes[env]
+def value_user_term(
+    term: Callable[..., Number],
+    before: Array,
+    state: Array,
+    clock: Array,
+    sizes: Array,
+    slots: int,
+    values: Array,
+    column: int,
+) -> None:
+    """Write one of the user's terms for all rows; the collector masks and reports values that are not finite."""
+    for env in range(state.shape[0]):
+        size = sizes[env]
         for car in range(2 * size):
-            value = term(matches.before[env], matches.state[env], matches.clock[env], car, size)
+            value = term(before[env], state[env], clock[env], car, size)
             values[row_of(env, car, size, slots), column] = F(value)
 
 
 @inlined
-def observe_env(s: Array, clock: Array, env: int, team_size: int, rules: MatchRules, obs: Array) -> None:
+def observe_env(s: Array, clock: Array, env: int, team_size: int, slots: int, per_match: Number, obs: Array) -> None:
     """Write the observations of all rows of one env; rows without a car are zero."""
-    slots, per_match = rules.slots, F(1.0) / F(rules.match_ticks)
     for car in range(2 * team_size):
         observe(s, clock, car, team_size, slots, per_match, obs[row_of(env, car, team_size, slots)])
     if team_size < slots:
@@ -182,24 +212,33 @@ def observe_env(s: Array, clock: Array, env: int, team_size: int, rules: MatchRu
 
 
 @inlined
-def begin_match(env: int, game: int, matches: Matches, rules: MatchRules) -> None:
+def begin_match(
+    s: Array,
+    clock: Array,
+    game: int,
+    task: Array,
+    sums: Array,
+    rules: Array,
+    target: int,
+    match_ticks: int,
+    random_starts: Number,
+) -> None:
     """Begin a match of the env's task, from the seed `game` or, if that is negative, from the env's next seed."""
-    s, tasks, sums = matches.state[env], matches.tasks[env], matches.sums[env]
-    tasks[PLAYED] = tasks[GIVEN] if tasks[GIVEN] >= 0 else rules.targets[env]
+    task[PLAYED] = task[GIVEN] if task[GIVEN] >= 0 else target
     for car in range(sums.shape[0]):
         for k in range(sums.shape[1]):
             sums[car, k] = ZERO
-    task = rules.tasks[tasks[PLAYED]]
-    for k in range(car_at(2 * task[SIZE]), s.shape[0]):
+    rule = rules[task[PLAYED]]
+    for k in range(car_at(2 * rule[SIZE]), s.shape[0]):
         s[k] = ZERO
-    random_starts = ONE if task[SCATTERED] == 1 else rules.random_starts
-    new_match(s, matches.clock[env], game, task[SIZE], rules.match_ticks, random_starts)
+    new_match(s, clock, game, rule[SIZE], match_ticks, ONE if rule[SCATTERED] == 1 else random_starts)
 
 
 @inlined
-def write_results(env: int, team_size: int, matches: Matches, slots: int, outcome: Array, behaviour: Array) -> None:
+def write_results(
+    clock: Array, env: int, team_size: int, slots: int, sums: Array, outcome: Array, behaviour: Array
+) -> None:
     """Write outcome and behaviour statistics of a finished match; rows without a car share their team's outcome."""
-    clock = matches.clock[env]
     lead = clock[SCORE] - clock[SCORE + 1]
     result = 1 if lead > 0 else (-1 if lead < 0 else 0)
     for k in range(2 * slots):
@@ -208,80 +247,207 @@ def write_results(env: int, team_size: int, matches: Matches, slots: int, outcom
             for column in range(behaviour.shape[1]):
                 behaviour[env * 2 * slots + k, column] = ZERO
     for car in range(2 * team_size):
-        row = row_of(env, car, team_size, slots)
-        write_statistics(clock, matches.sums[env, car], car, team_size, behaviour[row])
+        write_statistics(clock, sums[car], car, team_size, behaviour[row_of(env, car, team_size, slots)])
 
 
 @inlined
-def finish_env(env: int, matches: Matches, rules: MatchRules, out: StepRows) -> None:
+def finish_env(
+    env: int,
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    sums: Array,
+    rules: Array,
+    targets: Array,
+    slots: int,
+    match_ticks: int,
+    random_starts: Number,
+    obs: Array,
+    active: Array,
+    terminated: Array,
+    outcome: Array,
+    behaviour: Array,
+    final_obs: Array,
+) -> None:
     """End the match of one env if it is over, set a kick-off if one is due, and observe."""
-    s, clock, slots = matches.state[env], matches.clock[env], rules.slots
-    task = rules.tasks[matches.tasks[env, PLAYED]]
-    size, over = task[SIZE], clock[OVER]
+    per_match = F(1.0) / F(match_ticks)
+    s, own = state[env], clock[env]
+    size, over = rules[tasks[env, PLAYED], SIZE], own[OVER]
     if over == 1:
-        observe_env(s, clock, env, size, rules, out.final_obs)
-        write_results(env, size, matches, slots, out.outcome, out.behaviour)
-        begin_match(env, -1, matches, rules)
-        size = rules.tasks[matches.tasks[env, PLAYED], SIZE]
-    elif clock[KICKOFF] == 1:
-        kick_off(s, clock, size, ONE if task[SCATTERED] == 1 else rules.random_starts)
+        observe_env(s, own, env, size, slots, per_match, final_obs)
+        write_results(own, env, size, slots, sums[env], outcome, behaviour)
+        begin_match(s, own, -1, tasks[env], sums[env], rules, targets[env], match_ticks, random_starts)
+        size = rules[tasks[env, PLAYED], SIZE]
+    elif own[KICKOFF] == 1:
+        kick_off(s, own, size, ONE if rules[tasks[env, PLAYED], SCATTERED] == 1 else random_starts)
     for row in range(env * 2 * slots, (env + 1) * 2 * slots):
-        out.terminated[row] = over
-        out.truncated[row] = 0
-    mark_rows(out.active, env, size, slots)
-    observe_env(s, clock, env, size, rules, out.obs)
+        terminated[row] = over
+    mark_rows(active, env, size, slots)
+    observe_env(s, own, env, size, slots, per_match, obs)
 
 
 @compiled
-def finish_step(matches: Matches, rules: MatchRules, out: StepRows) -> None:
+def finish_step(
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    sums: Array,
+    rules: Array,
+    targets: Array,
+    slots: int,
+    match_ticks: int,
+    random_starts: Number,
+    obs: Array,
+    active: Array,
+    terminated: Array,
+    outcome: Array,
+    behaviour: Array,
+    final_obs: Array,
+) -> None:
     """End matches, set kick-offs and observe."""
-    for env in range(matches.state.shape[0]):
-        finish_env(env, matches, rules, out)
+    for env in range(state.shape[0]):
+        finish_env(
+            env,
+            state,
+            clock,
+            tasks,
+            sums,
+            rules,
+            targets,
+            slots,
+            match_ticks,
+            random_starts,
+            obs,
+            active,
+            terminated,
+            outcome,
+            behaviour,
+            final_obs,
+        )
 
 
 @inlined
-def shape_env(env: int, matches: Matches, slots: int, gamma: Number, terminated: Array, values: Array) -> None:
+def shape_env(
+    env: int, before: Array, state: Array, terminated: Array, sizes: Array, slots: int, gamma: Number, values: Array
+) -> None:
     """Write the potential-based terms of one env."""
-    size = matches.sizes[env]
+    size = sizes[env]
     discount = ZERO if terminated[env * 2 * slots] else gamma
     for car in range(2 * size):
-        row = row_of(env, car, size, slots)
-        shape_terms(matches.before[env], matches.state[env], discount, car, size, values[row])
+        shape_terms(before[env], state[env], discount, car, size, values[row_of(env, car, size, slots)])
 
 
 @compiled
-def shape(matches: Matches, slots: int, gamma: Number, terminated: Array, values: Array) -> None:
+def shape(
+    before: Array, state: Array, terminated: Array, sizes: Array, slots: int, gamma: Number, values: Array
+) -> None:
     """Write the potential-based terms, from the state of each decision to the state of the next one."""
-    for env in range(matches.state.shape[0]):
-        shape_env(env, matches, slots, gamma, terminated, values)
+    for env in range(state.shape[0]):
+        shape_env(env, before, state, terminated, sizes, slots, gamma, values)
 
 
 @inlined
-def step_env(env: int, matches: Matches, rules: MatchRules, rewards: RewardRules, action: Array, out: StepRows) -> None:
+def step_env(
+    env: int,
+    state: Array,
+    before: Array,
+    clock: Array,
+    tasks: Array,
+    sums: Array,
+    rules: Array,
+    targets: Array,
+    slots: int,
+    match_ticks: int,
+    random_starts: Number,
+    kind: int,
+    table: Array,
+    overtime_ticks: int,
+    sizes: Array,
+    acted: Array,
+    extra: bool,
+    shaped: bool,
+    gamma: Number,
+    values: Array,
+    weights: Array,
+    live: Array,
+    kept: Array,
+    moments: Array,
+    limit: Number,
+    teams: Array,
+    spirit: Number,
+    rivalry: Number,
+    action: Array,
+    obs: Array,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    outcome: Array,
+    final_obs: Array,
+    active: Array,
+    terms: Array,
+    behaviour: Array,
+) -> None:
     """Play one decision of one env, from its first tick to its rewards; a GPU runs this for all envs at once."""
-    advance_env(env, matches, rules, action, rewards.values)
-    if rules.extra_terms:
-        value_extra_env(env, matches, rules.slots, rewards.values)
-    finish_env(env, matches, rules, out)
-    if rewards.shaped:
-        shape_env(env, matches, rules.slots, rewards.gamma, out.terminated, rewards.values)
-    pay_env(env, rewards, matches.acted, out.reward, out.terms)
+    advance_env(
+        env, state, before, clock, tasks, rules, slots, action, kind, table, overtime_ticks, sizes, acted, sums, values
+    )
+    if extra:
+        value_extra_env(env, before, state, clock, sizes, slots, values)
+    finish_env(
+        env,
+        state,
+        clock,
+        tasks,
+        sums,
+        rules,
+        targets,
+        slots,
+        match_ticks,
+        random_starts,
+        obs,
+        active,
+        terminated,
+        outcome,
+        behaviour,
+        final_obs,
+    )
+    if shaped:
+        shape_env(env, before, state, terminated, sizes, slots, gamma, values)
+    for row in range(env * 2 * slots, (env + 1) * 2 * slots):
+        truncated[row] = 0
+    pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
 
 @compiled
-def observe_all(matches: Matches, rules: MatchRules, obs: Array) -> None:
+def observe_all(
+    state: Array, clock: Array, tasks: Array, rules: Array, slots: int, match_ticks: int, obs: Array
+) -> None:
     """Write the observations of every row."""
-    for env in range(matches.state.shape[0]):
-        size = rules.tasks[matches.tasks[env, PLAYED], SIZE]
-        observe_env(matches.state[env], matches.clock[env], env, size, rules, obs)
+    for env in range(state.shape[0]):
+        observe_env(state[env], clock[env], env, rules[tasks[env, PLAYED], SIZE], slots, F(1.0) / F(match_ticks), obs)
 
 
 @compiled
-def begin_matches(chosen: Array, games: Array, matches: Matches, rules: MatchRules, obs: Array, active: Array) -> None:
+def begin_matches(
+    chosen: Array,
+    games: Array,
+    state: Array,
+    clock: Array,
+    tasks: Array,
+    sums: Array,
+    rules: Array,
+    targets: Array,
+    slots: int,
+    match_ticks: int,
+    random_starts: Number,
+    obs: Array,
+    active: Array,
+) -> None:
     """Begin a match in each chosen env, from its seed in `games` or, if negative, the env's next seed; observe it."""
     for k in range(chosen.shape[0]):
         env = chosen[k]
-        begin_match(env, games[k], matches, rules)
-        size = rules.tasks[matches.tasks[env, PLAYED], SIZE]
-        observe_env(matches.state[env], matches.clock[env], env, size, rules, obs)
-        mark_rows(active, env, size, rules.slots)
+        s, own, task = state[env], clock[env], tasks[env]
+        begin_match(s, own, games[k], task, sums[env], rules, targets[env], match_ticks, random_starts)
+        size = rules[task[PLAYED], SIZE]
+        observe_env(s, own, env, size, slots, F(1.0) / F(match_ticks), obs)
+        mark_rows(active, env, size, slots)

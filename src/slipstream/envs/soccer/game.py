@@ -18,7 +18,6 @@ from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_EXTRA, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
-from slipstream.envs.step_rows import StepRows
 from slipstream.envs.user_rewards import compile_term
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import KernelCall, OnDevice
@@ -80,35 +79,26 @@ class Soccer(ArraySnapshot):
             extra=tuple(extra),
         )
         self.steps = 0
+        self._before = np.zeros_like(self.state)
+        self._extra = bool(self.payout.weights[T_EXTRA : len(TERMS)].any())
+        self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
         self._terms = [compile_term(name, function, ("car", "team_size")) for name, function in extra.items()]
-        self._seed, self._first = seed, first
-        match_ticks = max(round(match_seconds * TICK_HZ), 1)
-        self._matches = batch.Matches(
-            state=self.state,
-            before=np.zeros_like(self.state),
-            clock=self.clock,
-            tasks=self.tasks,
-            sums=self.behaviour,
-            sizes=np.zeros(envs, np.int64),
-            acted=np.ones(rows, np.uint8),
-        )
-        self._rules = batch.MatchRules(
-            tasks=task_rules(self.spec.tasks, action_repeat),
-            targets=target_tasks(self.spec, first, envs),
-            slots=slots,
-            match_ticks=match_ticks,
-            overtime_ticks=match_ticks // 2,
-            random_starts=np.float32(random_starts),
-            action_kind=KINDS.index(actions),
-            action_table=TABLE,
-            extra_terms=bool(self.payout.weights[T_EXTRA : len(TERMS)].any()),
-        )
-        self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._matches.acted)
+        self._seed, self._first, self._slots = seed, first, slots
+        self._kind = KINDS.index(actions)
+        self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
+        self._overtime_ticks = self._match_ticks // 2
+        self._task_rules = task_rules(self.spec.tasks, action_repeat)
+        targets = target_tasks(self.spec, first, envs)
+        self._rules = self._task_rules, targets, slots, self._match_ticks, np.float32(random_starts)
+        self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._acted)
 
     def _begin(self, obs: Array, active: Array) -> None:
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
-        batch.begin_matches(np.arange(self.envs), games, self._matches, self._rules, obs, active)
+        self._begin_matches(np.arange(self.envs), games, obs, active)
+
+    def _begin_matches(self, envs: Array, games: Array, obs: Array, active: Array) -> None:
+        batch.begin_matches(envs, games, self.state, self.clock, self.tasks, self.behaviour, *self._rules, obs, active)
 
     def reset(self, out: Rows) -> None:
         """Begin the first match of every env."""
@@ -119,8 +109,7 @@ class Soccer(ArraySnapshot):
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
         """Begin the next match of the named envs, or the one of each seed."""
         games = np.array(check_seeds(indices, seeds), np.int64)
-        chosen = np.array(indices, np.int64)
-        batch.begin_matches(chosen, games, self._matches, self._rules, out.obs, out.active)
+        self._begin_matches(np.array(indices, np.int64), games, out.obs, out.active)
 
     def seeds(self) -> Array:
         """The seed of every present match."""
@@ -132,25 +121,72 @@ class Soccer(ArraySnapshot):
 
     def observe(self, obs: Array) -> None:
         """Write the observations of the present state."""
-        batch.observe_all(self._matches, self._rules, obs)
+        batch.observe_all(self.state, self.clock, self.tasks, self._task_rules, self._slots, self._match_ticks, obs)
 
     def step(self, action: Array, out: Rows) -> None:
         """Play one decision of every match."""
-        payout, matches, rules = self.payout, self._matches, self._rules
-        batch.advance(matches, rules, action, payout.values)
-        if rules.extra_terms:
-            batch.value_extra(matches, rules.slots, payout.values)
+        payout, before, state, clock = self.payout, self._before, self.state, self.clock
+        sizes, slots = self._sizes, self._slots
+        batch.advance(
+            state,
+            before,
+            clock,
+            self.tasks,
+            self._task_rules,
+            slots,
+            action,
+            self._kind,
+            TABLE,
+            self._overtime_ticks,
+            sizes,
+            self._acted,
+            self.behaviour,
+            payout.values,
+        )
+        if self._extra:
+            batch.value_extra(before, state, clock, sizes, slots, payout.values)
         for column, term in enumerate(self._terms, len(TERMS)):
-            batch.value_user_term(term, matches, rules.slots, payout.values, column)
-        batch.finish_step(matches, rules, StepRows.of(out))
+            batch.value_user_term(term, before, state, clock, sizes, slots, payout.values, column)
+        batch.finish_step(
+            state,
+            clock,
+            self.tasks,
+            self.behaviour,
+            *self._rules,
+            out.obs,
+            out.active,
+            out.terminated,
+            out.outcome,
+            out.behaviour,
+            out.final_obs,
+        )
         if payout.shaped:
-            batch.shape(matches, rules.slots, payout.gamma, out.terminated, payout.values)
-        payout.pay(matches.acted, out.reward, out.terms)
+            batch.shape(before, state, out.terminated, sizes, slots, payout.gamma, payout.values)
+        payout.pay(self._acted, out.reward, out.terms)
+        out.truncated[:] = 0
         self.steps += 1
 
     def on_device(self) -> OnDevice:
         """The kernel that plays one decision of one env."""
-        return OnDevice(KernelCall(batch.step_env, self.envs, (self._matches, self._rules, self.payout.rules)))
+        payout = self.payout
+        own = (
+            self.state,
+            self._before,
+            self.clock,
+            self.tasks,
+            self.behaviour,
+            *self._rules,
+            self._kind,
+            TABLE,
+            self._overtime_ticks,
+            self._sizes,
+            self._acted,
+            self._extra,
+            payout.shaped,
+            payout.gamma,
+            *payout.rules,
+        )
+        return OnDevice(KernelCall(batch.step_env, self.envs, own))
 
 
 def _spec(
