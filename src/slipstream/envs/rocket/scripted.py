@@ -25,16 +25,16 @@ def _open(place: Array) -> Array:
 
 def act(name: str, obs: Array, kind: str, out: Array) -> None:
     """Write actions of a scripted player for observations."""
-    wanted = np.zeros((len(obs), 8), np.float32)
+    controls = np.zeros((len(obs), 8), np.float32)
     if name == "driver":
-        drive(obs, wanted)
+        drive(obs, controls)
     if kind == "continuous":
-        out[:] = wanted
+        out[:] = controls
     elif kind == "multi_discrete":
         three = np.array(SIZES) == 3
-        out[:] = np.where(three, np.round(wanted) + 1, wanted > 0)
+        out[:] = np.where(three, np.round(controls) + 1, controls > 0)
     else:
-        out[:, 0] = ((wanted[:, None] - TABLE[None]) ** 2).sum(axis=2).argmin(axis=1)
+        out[:, 0] = ((controls[:, None] - TABLE[None]) ** 2).sum(axis=2).argmin(axis=1)
 
 
 def drive(obs: Array, out: Array) -> None:
