@@ -52,7 +52,7 @@ def test_what_was_found_in_words() -> None:
     }  # fmt: skip
     assert tuned(facts).splitlines() == [
         "soccer, batch 65,536: 1,000 steps/s by default",
-        "one core alone: env 1.00 us a step, inference 2.00, learning 3.00; all cores always busy: 333 steps/s",
+        "one core alone: env 1.00 us per step, inference 2.00, learning 3.00; limit of all cores: 333 steps/s",
         "",
         "switch                          predicted  measured             ",
         "plan.threads 2 -> 1                 0.90x  1.10x [1.05, 1.15]   kept",
@@ -62,5 +62,5 @@ def test_what_was_found_in_words() -> None:
         "",
         "gained: 1.10x [1.05, 1.15] (predicted 0.90x), 1,100 steps/s, 500 MiB of memory",
         "  plan.threads = 1",
-        "40 s of tuning; kept in /x/y.json",
+        "40 s of tuning; cached in /x/y.json",
     ]

@@ -54,8 +54,20 @@ def test_the_limit_is_every_core_busy_all_the_time() -> None:
 def test_it_is_read_off_trials() -> None:
     """Seconds of the spans by steps; learning as with the most envs."""
     applied = make_plan(PlanSettings(), Facts(2, True, 1024))
-    one = Trial(applied, 100, 1.0, 1, 0.1, 0.1, {"env": 200.0, "inference": 100.0, "learn": 400.0, "rest": 50.0}, 4,
-                400, 1.0, 0.0, (100.0,))  # fmt: skip
+    one = Trial(
+        applied,
+        100,
+        1.0,
+        1,
+        0.1,
+        0.1,
+        {"env": 200.0, "inference": 100.0, "learn": 400.0, "rest": 50.0},
+        4,
+        400,
+        1.0,
+        0.0,
+        (100.0,),
+    )
     few = replace(one, spans=one.spans | {"env": 250.0, "learn": 900.0})
     model = CostModel.of({64: few, 256: one}, 2)
     assert model.learn == 4.0 and model.rest == 0.5

@@ -25,6 +25,7 @@ ALONE = "gpu"
 """The test that measures nothing but training where there is no GPU."""
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_python_loop_in_step_is_named_with_its_line() -> None:
     """500 turns of Python in every step: env-bound, and that loop is to be vectorised before processes are added."""
     found = diagnose(lambda: SlowEnv("loop", 500), test="env", seconds=1.5, **SMALL)
@@ -35,6 +36,7 @@ def test_a_python_loop_in_step_is_named_with_its_line() -> None:
     assert first.gain > 1.5
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_sleep_in_reset_is_named() -> None:
     """5 ms in every reset of episodes of ten steps: reset-bound."""
     found = diagnose(lambda: SlowEnv("reset", 5), test="env", seconds=1.5, **SMALL)
@@ -43,6 +45,7 @@ def test_a_sleep_in_reset_is_named() -> None:
     assert found.found.env.reset.p50_us > 5_000 and found.found.env.reset_share > 0.9
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_numbers_out_of_tensors_are_named() -> None:
     """200 calls of .item() in every step: sync-bound, with their number."""
     found = diagnose(lambda: SlowEnv("items", 200), test="env", seconds=1.5, **SMALL)
@@ -50,6 +53,7 @@ def test_numbers_out_of_tensors_are_named() -> None:
     assert found.found.env is not None and found.found.env.syncs == 200
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_leak_is_named_with_its_line() -> None:
     """4,000 bytes that every step keeps: a leak, with the line that keeps them."""
     found = diagnose(lambda: SlowEnv("leak", 4000), test="env", seconds=1.5, **SMALL)
@@ -58,6 +62,7 @@ def test_a_leak_is_named_with_its_line() -> None:
     assert found.found.env is not None and 3900 < found.found.env.leak_bytes < 4400
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_dear_activations_are_named() -> None:
     """Four layers of tanh in large minibatches on the torch learner: activation-bound."""
     deep = {"plan__learner": "torch", "plan__threads": 1, "policy__hidden": (64,) * 4, "ppo__epochs": 16}
@@ -69,10 +74,13 @@ def test_dear_activations_are_named() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"ppo__rollout": 1, "ppo__minibatch": 1, "ppo__normalise_advantage": False},
-     {"algorithm": "sac", "sac__updates_per_step": 16, "sac__learning_starts": 16, "sac__batch_size": 16}],
+    [
+        {"ppo__rollout": 1, "ppo__minibatch": 1, "ppo__normalise_advantage": False},
+        {"algorithm": "sac", "sac__updates_per_step": 16, "sac__learning_starts": 16, "sac__batch_size": 16},
+    ],
     ids=["ppo", "sac"],
-)  # fmt: skip
+)
+@pytest.mark.usefixtures("quiet_machine")
 def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
     """Gradient steps for every single step: wasted-updates, whichever algorithm takes them."""
     found = diagnose(lambda: ToyEnv(), test=ALONE, seconds=2, **SMALL | settings)
@@ -80,6 +88,7 @@ def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
     assert found.found.train.updates_per_step >= 4
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_buffer_that_is_never_cleared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner that learns from all steps ever seen after every few: wasted updates, not a slow env."""
     learn, seen = PPO.update, list[Any]()
@@ -98,6 +107,7 @@ def test_a_buffer_that_is_never_cleared_is_named(monkeypatch: pytest.MonkeyPatch
     assert found.found.train.update_to_data > 20 and found.found.train.rates[-1] < found.found.train.rates[0]
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_more_workers_than_cores_are_named() -> None:
     """Twice as many busy workers as cores: oversubscribed, compared with one for each core."""
     many = 2 * machine.cores()
@@ -108,6 +118,7 @@ def test_more_workers_than_cores_are_named() -> None:
     assert found.found.train.fewer_rate > 0 and f"plan__workers={machine.cores()}" in found.advice[0].command
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_sound_training_is_measured_whole() -> None:
     """With all tests every part is there, its shares add up, and nothing is found to be a leak."""
     found = diagnose(lambda: ToyEnv(), seconds=2, **SMALL)
@@ -135,9 +146,19 @@ def test_shares_follow_what_workers_did() -> None:
     """4 s of collecting, of which workers stepped 1 s and inferred 3 s for every one, and 5 s of learning, of 10."""
     spans = {"collect": 4.0, "learn": 5.0, "rest": 1.0, "env": 1.0, "inference": 3.0}
     trial = Trial(
-        plan=None, steps=1, seconds=10.0, iterations=1, build_s=0, warm_s=0, spans=spans, updates=1, samples=1,
-        memory_mib=0, gpu_mib=0, rates=(1.0,),
-    )  # type: ignore[arg-type]  # fmt: skip
+        plan=None,
+        steps=1,
+        seconds=10.0,
+        iterations=1,
+        build_s=0,
+        warm_s=0,
+        spans=spans,
+        updates=1,
+        samples=1,
+        memory_mib=0,
+        gpu_mib=0,
+        rates=(1.0,),
+    )  # type: ignore[arg-type]
     assert shares_of(trial) == Shares(env=0.1, inference=pytest.approx(0.3), learn=0.5, rest=pytest.approx(0.1))
 
 
@@ -156,16 +177,21 @@ def test_the_past_of_a_run(tmp_path: Path) -> None:
 
 def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
     """There is nothing to tell about a run that has not logged."""
-    with pytest.raises(ConfigError, match="has no metrics to look at yet"):
+    with pytest.raises(ConfigError, match="has no metrics"):
         past_of(RunDir(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("mib", "filled", "expected"),
-    [(lambda s: 500 + 10 * s, 0, 100 * 2**20), (lambda s: 500 + 10 * s, 100 * 2**20, 0.0), (lambda s: 500.0, 0, 0.0),
-     (lambda s: 500 + min(s, 3.0) * 40, 0, 0.0), (lambda s: 500 + 0.5 * s, 0, 0.0)],
+    [
+        (lambda s: 500 + 10 * s, 0, 100 * 2**20),
+        (lambda s: 500 + 10 * s, 100 * 2**20, 0.0),
+        (lambda s: 500.0, 0, 0.0),
+        (lambda s: 500 + min(s, 3.0) * 40, 0, 0.0),
+        (lambda s: 500 + 0.5 * s, 0, 0.0),
+    ],
     ids=["leak", "a buffer that fills", "steady", "settling", "hardly"],
-)  # fmt: skip
+)
 def test_growth_of_memory(mib: Callable[[float], float], filled: int, expected: float) -> None:
     """10 MiB a second for 10 s are 100 MiB over the steps; what fills a buffer, settles or hardly moves is none."""
     memory = [(n / 10, mib(n / 10)) for n in range(101)]

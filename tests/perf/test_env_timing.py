@@ -1,4 +1,4 @@
-"""Environments by themselves: actions that may be taken, and what a step is found to do."""
+"""Timing of environments: legal actions, and the trace of a step."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def test_actions_are_legal() -> None:
     assert set(drawn[:, 0]) == {0, 2} and set(drawn[:, 1]) == {1}
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_native_game_is_measured() -> None:
     """A native game has rows, no Python in its step, and no reset that could be told apart."""
     settings = configure("soccer", preset="smoke").settings
@@ -39,6 +40,7 @@ def test_a_native_game_is_measured() -> None:
     assert env.rate == pytest.approx(1e6 / env.step.mean_us, rel=1e-6)
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_checks_inside_of_wrappers_are_found() -> None:
     """Gymnasium's checks are taken off where they are outermost, and counted where a wrapper hides them."""
 
@@ -51,6 +53,7 @@ def test_checks_inside_of_wrappers_are_found() -> None:
     assert measure_env(choose_env("python:x", settings, factory=hidden), 1, LIMITS, 0.3).checkers == 2
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_processes_are_compared_where_there_is_time() -> None:
     """With time enough, the same envs are stepped by several processes too."""
     settings = configure("python:x").settings

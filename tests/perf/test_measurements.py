@@ -24,10 +24,15 @@ def test_a_line_is_a_trend() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [[], [5.0, 9.0], [100.0, 99.0, 101.0, 100.0, 99.0, 101.0, 100.0, 100.0], [100.0] * 8,
-     [10.0, 60.0, 90.0, 99.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0]],
+    [
+        [],
+        [5.0, 9.0],
+        [100.0, 99.0, 101.0, 100.0, 99.0, 101.0, 100.0, 100.0],
+        [100.0] * 8,
+        [10.0, 60.0, 90.0, 99.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0],
+    ],
     ids=["nothing", "two points", "noise", "flat", "filled up"],
-)  # fmt: skip
+)
 def test_no_trend(values: list[float]) -> None:
     """Noise, too few points, and what rises once and then stays are no trend."""
     assert not Trend.of(range(len(values)), values).sure

@@ -17,11 +17,11 @@ def test_memory_by_hand() -> None:
     design = Design(spec.obs, spec.action, PolicySettings(hidden=(3,)))
     row = 5 * (4 + 4 + 4 + 1 + 1 + 1 + 4) + 6 * (8 + 4 + 1)
     assert rollout_mib(spec, design, 5, 4) == pytest.approx(4 * row / 2**20)
-    settings = Settings(**{"algorithm": "sac", "plan": {"envs": 4, "collector": "local"}, "sac": {"buffer": 2**20}})
+    settings = Settings(
+        **{"algorithm": "sac", "plan": {"envs": 4, "collector": "local"}, "sac": {"buffer_size": 2**20}}
+    )
     plan = make_plan(settings.plan, Facts(cores=2, native=False, minibatch=64, replay=True))
-    parts = plan_memory(
-        settings, spec, design, plan, env_mib=0.5, python_mib=100.0, used_mib=130.0
-    )  # fmt: skip
+    parts = plan_memory(settings, spec, design, plan, env_mib=0.5, python_mib=100.0, used_mib=130.0)
     found = {part.name: part for part in parts if part.stage == "train"}
     assert found["environments"].budget_mib == 2.0 and found["Python and libraries"].budget_mib == 100.0
     assert found["replay buffer"].budget_mib == 2 * 4 * 2 + 4 + 4 + 1 + 4

@@ -1,4 +1,4 @@
-"""Policy and learner by themselves, on made-up samples."""
+"""Timing of inference and learner on synthetic samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.api import configure
 from slipstream.contracts import Array, EnvSpec
-from slipstream.perf.network_timing import made_up_rollout, measure_inference, measure_learner, with_relu
+from slipstream.perf.network_timing import measure_inference, measure_learner, synthetic_rollout, with_relu
 from slipstream.plan import Facts, make_plan
 from slipstream.policies.design import Design
 from slipstream.testing import ToyEnv
@@ -18,6 +18,7 @@ from slipstream.training.build import choose_env, probe_env
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous", "masked"])
+@pytest.mark.usefixtures("quiet_machine")
 def test_acting_is_measured(kind: str, make_policy: Callable[..., tuple[Design, Array]]) -> None:
     """Every batch size has its times, that of training among them; larger batches take longer."""
     design, _ = make_policy(kind, hidden=(64, 64))
@@ -31,9 +32,9 @@ def test_acting_is_measured(kind: str, make_policy: Callable[..., tuple[Design, 
     ("flags", "engine"),
     [({}, "fused"), ({"plan__learner": "torch"}, "torch"), ({"policy__memory": "gru", "policy__sequence": 8}, "fused")],
     ids=["fused", "torch", "memory"],
-)  # fmt: skip
+)
 def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
-    """Each engine learns from made-up samples; torch by choice is compared with the fused kernel."""
+    """Each engine learns from synthetic samples; torch by choice is compared with the fused engine."""
     base = {"plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": (16,)}
     settings = configure("python:x", flags=base | flags).settings
     spec, design, *_ = probe_env(choose_env("python:x", settings, factory=lambda: ToyEnv()), settings)
@@ -44,11 +45,11 @@ def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
     assert (learn.syncs > 0) is (engine == "torch")
 
 
-def test_made_up_samples_have_the_right_shape() -> None:
-    """A made-up rollout is what training would collect: finite, active, with legal actions."""
+def test_synthetic_samples_have_the_right_shape() -> None:
+    """A synthetic rollout is like that of training: finite, active, with legal actions."""
     settings = configure("pixels", preset="smoke").settings
     spec, design, *_ = probe_env(choose_env("pixels", settings), settings)
-    rollout = made_up_rollout(spec, design, settings, 2)
+    rollout = synthetic_rollout(spec, design, settings, 2)
     assert rollout.obs.dtype == np.uint8 and rollout.active.all() and np.isfinite(rollout.reward).all()
     assert rollout.action.max() < spec.action.sizes[0] and rollout.steps == settings.ppo.rollout
     assert with_relu(design).policy.activation == "relu" and design.policy.activation == "tanh"

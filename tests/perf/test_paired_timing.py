@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from slipstream.perf.paired_timing import compare, median, time_pairs
+from slipstream.perf.paired_timing import PairedTiming, Ratio, compare, time_pairs
 from slipstream.perf.trial import TrialRun
 
 
@@ -74,4 +74,6 @@ def test_noise_runs_to_the_end() -> None:
 
 def test_the_middle() -> None:
     """The median of odd and even numbers of values."""
-    assert median([3.0, 1.0, 2.0]) == 2.0 and median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    ratio = Ratio(1.0, 1.0, 1.0, 3)
+    for rates, middle in (((3.0, 1.0, 2.0), 2.0), ((4.0, 1.0, 2.0, 3.0), 2.5)):
+        assert PairedTiming(ratio, [(1.0, rate) for rate in rates]).rate == middle

@@ -49,10 +49,16 @@ def test_a_plan_is_a_layer_between_preset_and_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"plan.envs": 128}, {"ppo.rollout": 128}, {"ppo.minibatch": 1024}, {"policy.hidden": [64]}, {"plan.lag": 1},
-        {"algorithm": "sac"}, {"env.actions": "continuous"}, {"opponent": "random"},
+        {"plan.envs": 128},
+        {"ppo.rollout": 128},
+        {"ppo.minibatch": 1024},
+        {"policy.hidden": [64]},
+        {"plan.lag": 1},
+        {"algorithm": "sac"},
+        {"env.actions": "continuous"},
+        {"opponent": "random"},
     ],
-)  # fmt: skip
+)
 def test_another_kind_of_training_has_no_part_in_it(flags: dict[str, Any]) -> None:
     """Another batch, network, game or wish for the plan: the plan was not tuned for that."""
     keep(FOUND)
@@ -95,7 +101,7 @@ def test_files_that_were_tampered_with_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         configure("soccer")
     assert str(caught.value) == (
-        f"The tuned plan {path} holds `ppo.learning_rate`, which tuning never sets.\n"
+        f"The tuned plan {path} has `ppo.learning_rate`, which tuning never sets.\n"
         "hint: remove it, or tune again: slipstream tune soccer"
     )
     keep({"plan.envs": "many"})
@@ -105,7 +111,7 @@ def test_files_that_were_tampered_with_are_refused() -> None:
     with pytest.raises(ConfigError, match="is not valid JSON"):
         configure("soccer")
     path.write_text(json.dumps({"settings": 3}))
-    with pytest.raises(ConfigError, match="holds `settings`"):
+    with pytest.raises(ConfigError, match="`settings`"):
         configure("soccer")
     assert configure("soccer", tuned=False).settings.plan.envs == 512
 

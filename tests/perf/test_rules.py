@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from slipstream.perf.derived_measures import batching, overlapped, speedup, wasted_times
 from slipstream.perf.diagnose_report import MEANS
 from slipstream.perf.measurements import (
     EnvFindings,
@@ -18,13 +17,13 @@ from slipstream.perf.measurements import (
     InferenceFindings,
     LearnFindings,
     Limits,
-    Part,
+    MemoryPart,
     PastFindings,
     Shares,
     Times,
     TrainFindings,
 )
-from slipstream.perf.rules import RULES, VERDICTS, apply_rules
+from slipstream.perf.rules import RULES, VERDICTS, apply_rules, batching, overlapped, speedup, wasted_times
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "troubleshooting.md"
 QUICK = Times(100, 10.0, 10.0, 12.0, 15.0)
@@ -38,13 +37,21 @@ def found(**changes: Any) -> Findings:
     parts: dict[str, Any] = {
         "limits": Limits(cores=2, memory_mib=8192, gemm_gflops=50.0, copy_gib_s=10.0, line_us=0.02),
         "train": TrainFindings(
-            steps=100_000, seconds=10.0, iterations=10, rate=10_000.0, start_s=1.0,
-            shares=Shares(0.35, 0.3, 0.15, 0.2), updates=400, samples=400_000, rates=(10_000.0,) * 10, plan=PLAN,
+            steps=100_000,
+            seconds=10.0,
+            iterations=10,
+            rate=10_000.0,
+            start_s=1.0,
+            shares=Shares(0.35, 0.3, 0.15, 0.2),
+            updates=400,
+            samples=400_000,
+            rates=(10_000.0,) * 10,
+            plan=PLAN,
         ),
         "env": EnvFindings(step=QUICK, rate=60_000.0),
         "inference": InferenceFindings({32: QUICK, 512: Times(9, 160.0, 160.0, 170.0, 180.0)}, 32),
         "learn": LearnFindings("fused", 1e6, 1.0, "tanh"),
-    }  # fmt: skip
+    }
     for key, value in changes.items():
         part, _, name = key.partition("__")
         parts[part] = replace(parts[part], **{name: value}) if name else value
@@ -69,15 +76,16 @@ CASES: dict[str, dict[str, Any]] = {
     "idle-cores": {"train__shares": ENV, "train__plan": PLAN | {"collector": "local", "workers": 1}},
     "slow-env": {"train__shares": ENV},
     "small-inference-batches": {
-        "train__shares": ACTING, "inference__by_batch": {32: QUICK, 512: Times(9, 80.0, 80.0, 90.0, 99.0)}
+        "train__shares": ACTING,
+        "inference__by_batch": {32: QUICK, 512: Times(9, 80.0, 80.0, 90.0, 99.0)},
     },
     "slow-policy": {"train__shares": ACTING},
     "torch-by-choice": {"train__shares": LEARNING, "learn__fused_ratio": 4.0},
     "slow-learner": {"train__shares": LEARNING},
     "no-overlap": {"train__shares": Shares(0.4, 0.1, 0.5, 0.0)},
     "slowing-down": {"train__rates": tuple(10_000.0 - 400 * n + 10 * (n % 2) for n in range(12))},
-    "memory-short": {"memory": (Part("train", "in all", 7000.0),)},
-}  # fmt: skip
+    "memory-short": {"memory": (MemoryPart("train", "in all", 7000.0),)},
+}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.name))
@@ -133,14 +141,18 @@ def test_a_row_in_larger_batches_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "updates", "critics", "times"),
-    [("ppo", 15_600, 2, 0.0), ("ppo", 100_000, 2, 10.0), ("sac", 100_000, 2, 0.0), ("sac", 1_600_000, 2, 16.0),
-     ("sac", 2_000_000, 10, 0.0), ("sac", 4_000_000, 10, 2.0)],
-)  # fmt: skip
+    [
+        ("ppo", 15_600, 2, 0.0),
+        ("ppo", 100_000, 2, 10.0),
+        ("sac", 100_000, 2, 0.0),
+        ("sac", 1_600_000, 2, 16.0),
+        ("sac", 2_000_000, 10, 0.0),
+        ("sac", 4_000_000, 10, 2.0),
+    ],
+)
 def test_what_is_wasted(algorithm: str, updates: int, critics: int, times: float) -> None:
     """The usual numbers of PPO, SAC and its ensembles are no waste; ten, sixteen and two times as much are."""
-    case = replace(
-        found(train__algorithm=algorithm, train__updates=updates), settings={"sac.critics": critics}
-    )  # fmt: skip
+    case = replace(found(train__algorithm=algorithm, train__updates=updates), settings={"sac.critics": critics})
     assert wasted_times(case) == pytest.approx(times)
 
 
@@ -181,7 +193,5 @@ def rows_of(text: str) -> list[list[str]]:
 
 def test_the_guide_and_the_rules_agree() -> None:
     """Every row of the troubleshooting page is a rule, in order, word for word, and no rule is missing."""
-    listed = [
-        [row[0], re.sub(r"`", "", row[1]), row[2], row[3]] for row in rows_of(GUIDE.read_text(encoding="utf-8"))
-    ]  # fmt: skip
+    listed = [[row[0], re.sub(r"`", "", row[1]), row[2], row[3]] for row in rows_of(GUIDE.read_text(encoding="utf-8"))]
     assert listed == [[rule.symptom, rule.name, rule.verdict or "advice", rule.do] for rule in RULES]

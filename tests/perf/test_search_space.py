@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.perf.search_space import LADDERS, SearchSpace, apply_changes, compiles_s, rollout_for
+from slipstream.perf.search_space import DOUBLING, SearchSpace, apply_changes, compiles_s, rollout_for
 from slipstream.plan import Facts, check_batch, make_plan
 from slipstream.settings import Settings
 
@@ -45,7 +45,7 @@ def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: 
 def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
     """Every move leaves batch, minibatch and epochs as they were."""
     space, plan = SearchSpace(2, 4, bool(gpu)), applied(gpu=gpu)
-    moves = [one for name in space.coordinates(plan) if name not in LADDERS for one in space.options(name, plan)]
+    moves = [one for name in space.coordinates(plan) if name not in DOUBLING for one in space.options(name, plan)]
     moves += [one for name in space.coordinates(plan) for up in (True, False) if (one := _step(space, name, plan, up))]
     assert len(moves) >= 8
     for changes in moves:
@@ -55,7 +55,7 @@ def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
 
 
 def _step(space: SearchSpace, name: str, plan: dict[str, Any], up: bool) -> dict[str, Any] | None:
-    return space.step(name, plan, BASE, up) if name in LADDERS else None
+    return space.step(name, plan, BASE, up) if name in DOUBLING else None
 
 
 def test_ladders() -> None:

@@ -1,4 +1,4 @@
-"""Trials: what some seconds of training show, and that it is what training does."""
+"""Trials: their counts, and that they do the same as training."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def game(env: str = "soccer", **flags: Any) -> tuple[EnvChoice, Settings]:
 
 
 @pytest.mark.parametrize("collector", ["local", "actors"])
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_trial_counts_what_was_done(collector: str) -> None:
     """Steps, gradient steps and samples follow from batch, minibatch and epochs; the parts of the time add up."""
     trial = run_trial(*game(plan__collector=collector, plan__workers=2), seconds=0.3)
@@ -41,11 +42,11 @@ def test_a_trial_counts_what_was_done(collector: str) -> None:
 def test_it_learns_what_training_learns(quick: Any) -> None:
     """The weights after some iterations are those of a run of the same steps, bit for bit."""
     run = quick(steps=3 * 128)
-    with TrialRun(*game(), warm_iterations=2) as rehearsal:
+    with TrialRun(*game(), warm_iterations=2) as trial_run:
         seen: list[float] = []
-        trial = rehearsal.measure(0.0, lambda seconds, row: seen.append(row["loss/value"]))
+        trial = trial_run.measure(0.0, lambda seconds, row: seen.append(row["loss/value"]))
         assert trial.iterations == 1 and len(seen) == 1
-        np.testing.assert_array_equal(rehearsal.parts.learner.params_and_stats, run.agent().params_and_stats)
+        np.testing.assert_array_equal(trial_run.parts.learner.params_and_stats, run.agent().params_and_stats)
 
 
 def test_off_policy_learning_is_measured_while_it_learns() -> None:
@@ -57,7 +58,7 @@ def test_off_policy_learning_is_measured_while_it_learns() -> None:
 
 
 def test_a_broken_env_ends_the_trial() -> None:
-    """What an environment raises arrives, and nothing is left running."""
+    """An error of an environment is raised, and no worker is left running."""
     settings = configure("gymnasium:CartPole-v1", preset="smoke").settings
     choice = choose_env("python:BrokenEnv", settings, factory=lambda: BrokenEnv("raise", at=40))
     with pytest.raises(EnvError, match="broken on purpose"):

@@ -63,8 +63,13 @@ def test_ticks_are_round_and_inside() -> None:
 def test_numbers_and_names_are_short() -> None:
     """Thousands stay whole, millions get a letter; of a path the last part is left."""
     assert [number(x) for x in (0.0, 0.12345, 1500.4, 2_500_000.0, float("nan"), None)] == [
-        "0", "0.123", "1500", "2.5M", "-", "-"
-    ]  # fmt: skip
+        "0",
+        "0.123",
+        "1500",
+        "2.5M",
+        "-",
+        "-",
+    ]
     assert short("run:runs/soccer/deep@1000") == "deep@1000" and short("scripted:rule") == "scripted:rule"
     assert short("a" * 20 + "b" * 20, 10) == "aaaa…bbbbb"
 
@@ -127,8 +132,13 @@ def test_a_ladder_has_whiskers_where_they_are_known() -> None:
 
 def test_a_map_shows_who_takes_more() -> None:
     """Above a half is one colour, below another, and pairs that never met are blank."""
-    picture = drawn(heat(["a", "b", "c"], [[None, 0.9, None], [0.1, None, 0.5], [None, 0.5, None]],
-                         [[0, 10, 0], [10, 0, 4], [0, 4, 0]]))  # fmt: skip
+    picture = drawn(
+        heat(
+            ["a", "b", "c"],
+            [[None, 0.9, None], [0.1, None, 0.5], [None, 0.5, None]],
+            [[0, 10, 0], [10, 0, 4], [0, 4, 0]],
+        )
+    )
     kinds = [one.get("class") for one in picture.iter("rect")]
     assert kinds.count("won") == 3 and kinds.count("lost") == 1 and kinds.count("blank") == 9
     assert "a against b: score 0.900 in 10 games" in [one.text for one in picture.iter("title")]

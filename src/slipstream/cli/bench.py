@@ -1,4 +1,4 @@
-"""The verb of comparing: bench."""
+"""The verb `bench`: an A/B benchmark of training."""
 
 from __future__ import annotations
 
@@ -15,26 +15,33 @@ LEAST_ROUNDS = 5
 
 @main.command()
 @click.argument("sides", nargs=-1, metavar="A [B]")
-@click.option("--env", help="What is trained on [soccer, or the baseline's].")
-@click.option("--seconds", type=float, help="Training time of each run, warm-up aside [10].")
-@click.option("--repeats", type=int, help=f"Rounds, each of which trains both sides [{LEAST_ROUNDS}].")
-@click.option("--games", type=int, help="Games that measure the score after each run [0: the last episodes' return].")
-@click.option("--gate", type=float, metavar="PERCENT", help="End with exit code 7 if B is slower by more than this.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep what B showed, as a baseline.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Take a saved baseline as A.")
-@click.option("--any-machine", is_flag=True, help="Compare with a baseline of another machine all the same.")
-@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The rounds' seeds follow it.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go [benches/ENV-TIME].")
+@click.option("--env", help="The environment [soccer, or that of the baseline].")
+@click.option("--seconds", type=float, help="Training time of each run without warm-up [10].")
+@click.option("--repeats", type=int, help=f"Interleaved rounds of both variants [{LEAST_ROUNDS}].")
+@click.option(
+    "--games", type=int, help="Evaluation games after each run [0: the score is the return of the last episodes]."
+)
+@click.option("--gate", type=float, metavar="PERCENT", help="Exit with code 7 if B is slower by more than this.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save the runs of B as a baseline.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Use a saved baseline as A.")
+@click.option("--any-machine", is_flag=True, help="Allow a baseline of another machine.")
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of both variants; may be repeated.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first round.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the results [benches/ENV-TIME].")
 @shared
 def bench(
-    sides: tuple[str, ...], repeats: int | None, words: tuple[str, ...], out: Path | None, as_json: bool,
-    modules: tuple[str, ...], **flags: Any,
-) -> None:  # fmt: skip
-    """Compare the speed and the score of B with those of A, by training both, round by round.
+    sides: tuple[str, ...],
+    repeats: int | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    modules: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Compare the speed and the score of B with those of A by training both in interleaved rounds.
 
-    A side is words with commas between them: settings (KEY=VALUE), a preset, a YAML file, commit:REV, or nothing at all
-    ("" are the defaults); A may be a baseline (FILE.json). One side alone needs --against or --save.
+    A variant is a comma-separated list of settings (KEY=VALUE), presets, a YAML file and commit:REV; "" are the
+    defaults. A may be a baseline (FILE.json). A single variant needs --against or --save.
     """
     from slipstream.perf.bench import bench as do
     from slipstream.perf.bench import pass_gate
@@ -42,15 +49,20 @@ def bench(
     from slipstream.runs.layout import default_path
 
     if not 1 <= len(sides) <= 2:
-        raise ConfigError(f"{len(sides)} sides cannot be compared.", 'name two, for instance: "" plan.workers=1')
+        raise ConfigError(f"{len(sides)} variants cannot be compared.", 'name two, for example: "" plan.workers=1')
     if repeats is not None and repeats < LEAST_ROUNDS:
         raise ConfigError(
-            f"{repeats} repeats are too few to tell a difference from chance.", f"give --repeats {LEAST_ROUNDS} or more"
+            f"{repeats} repeats are too few for a significant difference.", f"give --repeats {LEAST_ROUNDS} or more"
         )
     place = out or default_path(flags["env"] or "bench", "benches")
     facts = do(
-        sides, rounds=repeats, shared=words, modules=modules, out=place, say=lambda line: click.echo(line, err=True),
+        sides,
+        rounds=repeats,
+        shared=words,
+        modules=modules,
+        out=place,
+        say=lambda line: click.echo(line, err=True),
         **flags,
-    )  # fmt: skip
+    )
     print_result(facts, as_json, lines(facts))
     pass_gate(facts)

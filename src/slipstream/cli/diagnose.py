@@ -1,4 +1,4 @@
-"""The verb `diagnose`: what keeps training from being faster here, and what to do about it."""
+"""The verb `diagnose`: find the bottleneck of training and advise."""
 
 from __future__ import annotations
 
@@ -17,22 +17,33 @@ PAGE = "diagnosis.html"
 @click.argument("env", required=False)
 @click.option("--test", default="all", metavar="NAME", help="all, env, inference, learn, gpu or memory [all].")
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long to measure.")
-@click.option("--run", "place", type=click.Path(path_type=Path), help="A run to look at: its settings and its past.")
-@click.option("--out", type=click.Path(path_type=Path), help=f"The page [{PAGE}, in the run where there is one].")
-@click.option("--rules", is_flag=True, help="List the rules that a diagnosis goes by, and stop.")
+@click.option(
+    "--run", "place", type=click.Path(path_type=Path), help="An existing run: its settings and its metrics are used."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help=f"The HTML page [{PAGE}, in the run directory if there is one]."
+)
+@click.option("--rules", is_flag=True, help="List the rules and exit.")
 @settable
 @click.option("--no-tuned", is_flag=True, help="Ignore the plan that `tune` found on this machine.")
 @shared
 def diagnose(
-    env: str | None, test: str, seconds: float, place: Path | None, out: Path | None, rules: bool, as_json: bool,
-    modules: tuple[str, ...], **flags: Any,
-) -> None:  # fmt: skip
-    """Measure what keeps training on ENV (or of run:DIR) from being faster, and say what to do.
+    env: str | None,
+    test: str,
+    seconds: float,
+    place: Path | None,
+    out: Path | None,
+    rules: bool,
+    as_json: bool,
+    modules: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Find the bottleneck of training on ENV (or of run:DIR) and advise.
 
-    It trains for real for a while, without a run directory, and measures env, policy and learner by themselves.
+    Trains for some seconds without a run directory, and measures environment, inference and learner alone.
     """
     if rules:
-        _tell_rules(as_json)
+        _print_rules(as_json)
         return
     from slipstream.perf.diagnose import diagnose as do
     from slipstream.perf.diagnose_report import summary, write_page
@@ -49,10 +60,10 @@ def diagnose(
 
 
 def _named(env: str | None, place: Path | None, flags: dict[str, Any]) -> tuple[str, Any]:
-    """The environment, and the run whose settings lie below the flags, if one is named."""
+    """The environment, and the run whose settings are the defaults of the flags, if one is named."""
     if place is None:
         if env is None:
-            raise ConfigError("Diagnose what?", "name an ENV, or a run by --run DIR")
+            raise ConfigError("There is nothing to diagnose.", "name an ENV, or a run by --run DIR")
         return env, None
     from slipstream.runs.layout import RunDir
     from slipstream.runs.provenance import read_config
@@ -70,7 +81,7 @@ def _named(env: str | None, place: Path | None, flags: dict[str, Any]) -> tuple[
     return name, run
 
 
-def _tell_rules(as_json: bool) -> None:
+def _print_rules(as_json: bool) -> None:
     from slipstream.perf.rules import RULES
 
     listed = [

@@ -156,8 +156,8 @@ def ablate(
     All kinds of run have the same seeds and are measured in games, never by the rewards that differ. The same command
     goes on where it was stopped.
     """
-    from slipstream.stages.reward_report import draw_ablation, keep
     from slipstream.stages.reward_report import ablate as do
+    from slipstream.stages.reward_report import draw_ablation, keep
 
     choice, resolved = resolve_settings(env, modules, flags)
     folder = place or Path("runs") / f"ablation-{env.replace(':', '-')}"

@@ -1,4 +1,4 @@
-"""`slipstream tune`: find the fastest plan for a game on this machine."""
+"""The verb `tune`: search the fastest plan for an environment on this machine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from slipstream.cli.app import main, print_result, resolve_settings, settable, s
 
 @main.command()
 @click.argument("env")
-@click.option("--minutes", type=click.FloatRange(min=0.0, min_open=True), default=0.75, show_default=True,
-              help="How long to look for it, compiling aside.")  # fmt: skip
-@click.option("--free", is_flag=True, help="Try larger batches and minibatches too, which changes learning.")
-@click.option("--exact", is_flag=True, help="Try only what leaves every bit of the result as it is.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=0.75,
+    show_default=True,
+    help="Time of the search without compiling.",
+)
+@click.option("--free", is_flag=True, help="Also try larger batches and minibatches, which changes learning.")
+@click.option("--exact", is_flag=True, help="Try only changes that keep the result bit for bit.")
 @settable
 @shared
 def tune(
     env: str, minutes: float, free: bool, exact: bool, as_json: bool, modules: tuple[str, ...], **flags: Any
 ) -> None:
-    """Find the fastest plan for training on ENV with this machine, by short real trials.
+    """Search the fastest plan for training on ENV with this machine, with short trials.
 
-    The batch, the minibatch and the epochs stay as they are: where envs change, rollouts become shorter or longer.
-    Settings that you give stand. The plan is kept for the next trainings of this kind; `train --show` marks what comes
-    from it as `tuned`, and `--no-tuned` ignores it.
+    The batch, the minibatch and the epochs do not change: if the number of envs changes, the rollout length changes
+    too. Settings that you give are fixed. The plan is cached for the next trainings of this kind; `train --show` marks
+    its settings as `tuned`, and `--no-tuned` ignores it.
     """
     from slipstream.perf.tune import tune as do
 
@@ -37,12 +42,12 @@ def tune(
 
 
 def tuned(facts: dict[str, Any]) -> str:
-    """What tuning found, in words."""
+    """The outcome of tuning as text."""
     lines = [f"{facts['env']}, batch {facts['batch']:,}: {facts['default_steps_per_second']:,.0f} steps/s by default"]
     if model := facts["model"]:
         lines.append(
-            f"one core alone: env {model['env_us']:.2f} us a step, inference {model['inference_us']:.2f}, learning "
-            f"{model['learn_us']:.2f}; all cores always busy: {model['limit']:,.0f} steps/s"
+            f"one core alone: env {model['env_us']:.2f} us per step, inference {model['inference_us']:.2f}, learning "
+            f"{model['learn_us']:.2f}; limit of all cores: {model['limit']:,.0f} steps/s"
         )
     if facts["tried"]:
         wide = max(len(one["said"]) for one in facts["tried"])
@@ -57,10 +62,10 @@ def tuned(facts: dict[str, Any]) -> str:
             *(f"  {key} = {value}" for key, value in facts["settings"].items()),
         ]
     elif facts["path"]:
-        lines.append("Nothing is measurably faster than the default plan here: it stands.")
+        lines.append("No plan is significantly faster than the default plan, which is kept.")
     else:
-        lines.append("There was no time to try anything.")
-    kept = f"kept in {facts['path']}" if facts["path"] else "nothing is kept"
+        lines.append("There was no time for an attempt.")
+    kept = f"cached in {facts['path']}" if facts["path"] else "nothing is cached"
     return "\n".join([*lines, f"{facts['seconds']:.0f} s of tuning; {kept}"])
 
 

@@ -1,1 +1,1 @@
-"""Speed: where time goes, what would be faster here, and proof that it is."""
+"""Performance tools: diagnose measures and advises, tune searches a faster plan, bench compares variants."""

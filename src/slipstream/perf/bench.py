@@ -1,4 +1,4 @@
-"""Bench: two variants really trained, one after the other, round by round, and a verdict that has earned its words."""
+"""Bench: an A/B benchmark of two variants in interleaved training runs, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from slipstream.system import machine
 BASELINE = "slipstream bench baseline"
 NEED_ROUNDS = 5
 BUSY = 0.15
-"""A machine that others use more than this says less."""
+"""Above this share of CPU used by other processes, the result gets a note."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A variant and all that its runs showed."""
+    """A variant and its timed runs."""
 
     text: str
     description: RunDescription
@@ -39,7 +39,7 @@ class Measured:
     when: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it, the curves aside."""
+        """The fields as JSON, without the curves."""
         rates = median_of([run.rate for run in self.runs])
         scores = [run.score for run in self.runs if run.score is not None]
         memory = [run.memory_mib for run in self.runs if run.memory_mib is not None]
@@ -61,26 +61,26 @@ class Measured:
 
 
 def turns(rounds: int, variants: int) -> Iterator[tuple[int, int]]:
-    """Round by round, from 1, and variant by variant, from 0, whose turn it is; who goes first changes every round."""
+    """Pairs of round (from 1) and variant (from 0). Every second round runs in reverse order."""
     for turn in range(1, rounds + 1):
         for number in range(variants) if turn % 2 else reversed(range(variants)):
             yield turn, number
 
 
 class Bench:
-    """One comparison: a folder to which every run is written as soon as it is over, so that nothing is lost."""
+    """One comparison. Every run is appended to `runs.jsonl` in its folder as soon as it ends."""
 
     def __init__(self, work: Work, out: Path, say: Say) -> None:
         self.work, self.out, self._say = work, out, say
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise MachineError(f"{out} cannot be made: {error.strerror}.", "choose another --out DIR") from error
+            raise MachineError(f"{out} cannot be created: {error.strerror}.", "choose another --out DIR") from error
         self._raw = out / "runs.jsonl"
         write_text(self._raw, "")
 
     def measure(self, variants: Sequence[Variant], rounds: int) -> list[Measured]:
-        """Train every variant once untimed, then all of them in each round; who goes first changes from round to round."""
+        """Train every variant once untimed, then all variants in interleaved rounds."""
         names = ascii_uppercase[: len(variants)] if len(variants) > 1 else "B"
         done: list[list[TimedRun]] = [[] for _ in variants]
         turn = 0
@@ -92,7 +92,7 @@ class Bench:
                 self._keep(names[number], turn, rounds, one)
         except SlipstreamError as error:
             where = f"Round {turn} of {rounds}" if turn else "The first, untimed run"
-            kept = f" What was measured before is in {self._raw}." if any(done) else ""
+            kept = f" The runs before are in {self._raw}." if any(done) else ""
             error.message = f"{where} of the comparison failed. {error.message}{kept}"
             raise
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -101,11 +101,11 @@ class Bench:
 
     def _probe(self, name: str, variant: Variant) -> RunDescription:
         if variant.commit:
-            self._say(f"{name}: commit {variant.commit[:12]}; its first run compiles, which may take a minute or two")
+            self._say(f"{name}: commit {variant.commit[:12]}; the first run compiles, which can take a minute or two")
         description = probe(variant, self.work)
         self._say(
-            f"{name} ({variant.label}): first run: {description.cold_s:.1f} s for making its parts, compiling and the first "
-            f"iteration; batch {description.batch:,.0f}, {description.weights:,} numbers in the policy"
+            f"{name} ({variant.label}): first run: {description.cold_s:.1f} s for building, compiling and the first "
+            f"iteration; batch {description.batch:,.0f}, {description.weights:,} parameters in the policy"
         )
         return description
 
@@ -113,56 +113,72 @@ class Bench:
         with open(self._raw, "a", encoding="utf-8") as file:
             file.write(json.dumps(plain({"side": name, "round": turn, **one.facts()})) + "\n")
         score = "" if one.score is None else f", score {one.score:.4g}"
-        self._say(f"{name} {turn}/{rounds}: {one.rate:,.0f} steps/s{score} (start {one.start_s:.1f} s, not counted)")
+        self._say(f"{name} {turn}/{rounds}: {one.rate:,.0f} steps/s{score} (start-up {one.start_s:.1f} s, not counted)")
 
 
 def bench(
-    variants: Sequence[str], *, env: str | None = None, seconds: float | None = None, rounds: int | None = None,
-    games: int | None = None, shared: Sequence[str] = (), seed: int = 0, modules: Sequence[str] = (),
-    against: Path | None = None, save: Path | None = None, gate: float | None = None, out: Path,
-    any_machine: bool = False, say: Say = lambda line: None,
-) -> dict[str, Any]:  # fmt: skip
-    """Compare two variants, or one with a saved baseline, or measure one alone to save it; returns all that was found.
+    variants: Sequence[str],
+    *,
+    env: str | None = None,
+    seconds: float | None = None,
+    rounds: int | None = None,
+    games: int | None = None,
+    shared: Sequence[str] = (),
+    seed: int = 0,
+    modules: Sequence[str] = (),
+    against: Path | None = None,
+    save: Path | None = None,
+    gate: float | None = None,
+    out: Path,
+    any_machine: bool = False,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Compare two variants, or one with a saved baseline, or measure one and save it as a baseline.
 
-    What a comparison with a baseline leaves open is taken from it: env, seconds, rounds, games and settings of both.
+    With a baseline, its env, seconds, rounds, games and shared settings are the defaults.
     """
     texts = list(variants)
     if len(texts) == 2 and texts[0].endswith(".json"):
         against, texts = Path(texts[0]), texts[1:]
     _check(texts, against, save, gate)
     before = read_baseline(against) if against else None
-    told = dict(before["work"]) if before else {}
+    saved = dict(before["work"]) if before else {}
     work = Work(
-        env=env or told.get("env", "soccer"), seconds=seconds or told.get("seconds", 10.0), seed=seed,
-        games=told.get("games", 0) if games is None else games, modules=tuple(modules),
-    )  # fmt: skip
-    rounds = rounds or told.get("rounds", NEED_ROUNDS)
-    shared = list(shared) or told.get("shared", [])
+        env=env or saved.get("env", "soccer"),
+        seconds=seconds or saved.get("seconds", 10.0),
+        seed=seed,
+        games=saved.get("games", 0) if games is None else games,
+        modules=tuple(modules),
+    )
+    rounds = rounds or saved.get("rounds", NEED_ROUNDS)
+    shared = list(shared) or saved.get("shared", [])
     if before:
         _check_baseline(before, work, any_machine)
-    contest = Bench(work, out, say)
-    measured = contest.measure([parse_variant(text, shared) for text in texts], rounds)
-    facts = _told(work, rounds, shared, measured)
+    runner = Bench(work, out, say)
+    measured = runner.measure([parse_variant(text, shared) for text in texts], rounds)
+    facts = _common_facts(work, rounds, shared, measured)
     if save:
         facts["saved"] = str(write_baseline(save, facts, measured[-1]))
     notes = facts["notes"]
     if before:
         measured.insert(0, before["measured"])
-        notes.append(f"A is a baseline of {before['measured'].when}: not trained in the same minutes as B")
+        notes.append(f"A is a baseline of {before['measured'].when}, not trained at the same time as B")
         if before["machine"] != facts["machine"]:
             notes.append(f"A was measured on another machine: {before['machine']['cpu']}")
     if len(measured) == 2:
         one, two = measured
         facts |= compare(one.description, two.description, one.runs, two.runs, paired=before is None, gate=gate)
         if facts["busy"] > BUSY:
-            notes.append(f"others used {facts['busy']:.0%} of the machine before the runs: a quiet one says more")
+            notes.append(
+                f"other processes used {facts['busy']:.0%} of the machine before the runs: repeat on a quiet machine"
+            )
     facts |= {name: one.facts() for name, one in zip(("a", "b")[-len(measured) :], measured, strict=True)}
-    _write(contest.out, facts, measured)
+    _write(runner.out, facts, measured)
     return facts
 
 
 def pass_gate(facts: Mapping[str, Any]) -> None:
-    """Raise where a comparison is slower than its gate allows."""
+    """Raise `GateError` if B is slower than the gate allows."""
     gate = facts.get("gate")
     if gate and not gate["passed"]:
         speed = facts["speed"]
@@ -174,39 +190,50 @@ def pass_gate(facts: Mapping[str, Any]) -> None:
 
 
 def _check(variants: Sequence[str], against: Path | None, save: Path | None, gate: float | None) -> None:
-    """Something must be compared or saved."""
+    """Check that there is something to compare or to save."""
     if len(variants) == 2 and against:
-        raise ConfigError("Two variants and a baseline are three.", "leave out A, which is the baseline")
+        raise ConfigError("Two variants and a baseline cannot be compared.", "leave out A: the baseline is A")
     if len(variants) == 1 and not (against or save):
-        raise ConfigError("One variant alone cannot be compared.", "name a second one, --against FILE or --save FILE")
+        raise ConfigError(
+            "One variant has nothing to compare with.", "name a second variant, --against FILE or --save FILE"
+        )
     if any(variant.endswith(".json") for variant in variants):
-        raise ConfigError("A saved baseline can only be A, what is compared with.", "slipstream bench FILE.json B")
+        raise ConfigError("A saved baseline can only be A.", "slipstream bench FILE.json B")
     if gate is not None and not (against or len(variants) == 2):
-        raise ConfigError("--gate needs something to compare with.", "name two variants, or --against FILE")
+        raise ConfigError("--gate needs a comparison.", "name two variants, or --against FILE")
 
 
-def _told(work: Work, rounds: int, shared: Sequence[str], measured: Sequence[Measured]) -> dict[str, Any]:
-    """What is known whether or not there are two."""
+def _common_facts(work: Work, rounds: int, shared: Sequence[str], measured: Sequence[Measured]) -> dict[str, Any]:
+    """The facts of one or two variants."""
     sure = median_of([0.0] * rounds).sure
-    notes = [f"{rounds} rounds: intervals of medians hold the truth with {sure:.0%}"]
+    notes = [f"{rounds} rounds: intervals of medians have {sure:.0%} confidence"]
     return {
-        "env": work.env, "seconds": work.seconds, "rounds": rounds, "games": work.games, "shared": list(shared),
+        "env": work.env,
+        "seconds": work.seconds,
+        "rounds": rounds,
+        "games": work.games,
+        "shared": list(shared),
         "score_is": f"result of {work.games} games after training" if work.games else "mean return of last episodes",
-        "machine": this_machine(), "git": git_state(), "command": shlex.join(["slipstream", *sys.argv[1:]]),
-        "time_utc": measured[-1].when, "notes": notes,
-    }  # fmt: skip
+        "machine": this_machine(),
+        "git": git_state(),
+        "command": shlex.join(["slipstream", *sys.argv[1:]]),
+        "time_utc": measured[-1].when,
+        "notes": notes,
+    }
 
 
 def this_machine() -> dict[str, Any]:
-    """What tells machines apart."""
+    """The machine, as it is compared with that of a baseline."""
     return {
-        "fingerprint": machine.fingerprint(), "cpu": machine.cpu_model(), "cores": machine.cores(),
+        "fingerprint": machine.fingerprint(),
+        "cpu": machine.cpu_model(),
+        "cores": machine.cores(),
         "gpu": machine.gpu_name(),
-    }  # fmt: skip
+    }
 
 
 def _write(out: Path, facts: dict[str, Any], measured: Sequence[Measured]) -> None:
-    """The comparison for programs, for people, and as a picture."""
+    """Write bench.json, bench.md and bench.png."""
     facts["out"] = str(out)
     write_json(out / "bench.json", facts)
     draw(out / "bench.png", facts, [(one.text, one.runs) for one in measured])
@@ -214,14 +241,19 @@ def _write(out: Path, facts: dict[str, Any], measured: Sequence[Measured]) -> No
 
 
 def write_baseline(path: Path, facts: Mapping[str, Any], measured: Measured) -> Path:
-    """Keep what a variant showed, with the machine, the commit and the settings that it was measured with."""
+    """Save the runs of a variant with machine, commit and settings."""
     path = path.with_suffix(path.suffix or ".json")
     kept = {
-        "kind": BASELINE, "version": 1,
+        "kind": BASELINE,
+        "version": 1,
         "work": {key: facts[key] for key in ("env", "seconds", "rounds", "games", "shared")},
-        "machine": facts["machine"], "git": facts["git"], "side": measured.text, "time_utc": measured.when,
-        "portrait": measured.description.facts(), "heats": [run.facts() for run in measured.runs],
-    }  # fmt: skip
+        "machine": facts["machine"],
+        "git": facts["git"],
+        "side": measured.text,
+        "time_utc": measured.when,
+        "portrait": measured.description.facts(),
+        "heats": [run.facts() for run in measured.runs],
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, kept)
@@ -231,29 +263,29 @@ def write_baseline(path: Path, facts: Mapping[str, Any], measured: Measured) -> 
 
 
 def read_baseline(path: Path) -> dict[str, Any]:
-    """A saved baseline, its runs as they were."""
+    """Read a saved baseline."""
     path = path if path.suffix else path.with_suffix(".json")
-    told = read_json(path)
-    if told is None:
-        raise ConfigError(f"There is no baseline {path}.", f"make one: slipstream bench SIDE --save {path}")
+    saved = read_json(path)
+    if saved is None:
+        raise ConfigError(f"There is no baseline {path}.", f"make one: slipstream bench VARIANT --save {path}")
     try:
-        if told["kind"] != BASELINE or told["version"] != 1:
+        if saved["kind"] != BASELINE or saved["version"] != 1:
             raise KeyError("kind")
-        description = RunDescription(**told["portrait"])
-        curves = [tuple(tuple(point) for point in run["curve"]) for run in told["heats"]]
-        runs = tuple(TimedRun(**run | {"curve": curve}) for run, curve in zip(told["heats"], curves, strict=True))
-        return told | {"measured": Measured(told["side"], description, runs, told["time_utc"])}
+        description = RunDescription(**saved["portrait"])
+        curves = [tuple(tuple(point) for point in run["curve"]) for run in saved["heats"]]
+        runs = tuple(TimedRun(**run | {"curve": curve}) for run, curve in zip(saved["heats"], curves, strict=True))
+        return saved | {"measured": Measured(saved["side"], description, runs, saved["time_utc"])}
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a baseline of this version.", "measure it anew with --save") from error
+        raise ConfigError(f"{path} is not a baseline of this version.", "measure it again with --save") from error
 
 
 def _check_baseline(before: Mapping[str, Any], work: Work, any_machine: bool) -> None:
-    """A comparison with a baseline is one only for the same work on the same machine."""
+    """Check that the baseline has the same work and the same machine."""
     for key in ("env", "seconds", "games"):
         was, now = before["work"][key], getattr(work, key)
         if was != now:
             raise ConfigError(
-                f"The baseline was measured with {key} {was}, not {now}.", f"leave --{key} out, or measure it anew"
+                f"The baseline was measured with {key} {was}, not {now}.", f"leave --{key} out, or measure it again"
             )
     here = this_machine()
     if before["machine"] != here and not any_machine:

@@ -1,4 +1,4 @@
-"""A comparison for people: a few lines, a Markdown page and a picture."""
+"""The report of a comparison: a summary, a Markdown page and a chart."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from slipstream.runs.figures import Line, Panel, plot
 
 Facts = Mapping[str, Any]
 POINTS = 60
-"""Places at which learning curves are compared."""
+"""Points of a learning curve."""
 
 
 def headline(facts: Facts) -> str:
-    """The verdict in one sentence."""
+    """The verdict in one or two sentences."""
     if "verdict" not in facts:
         return f"{facts['b']['side']}: {_rate(facts['b'])} steps/s."
     text = {"faster": "B is faster", "slower": "B is slower"}.get(facts["verdict"], "No difference in speed")
     text += f": {interval(facts['speed'], 'x', 3)}"
     if not facts["like_for_like"]:
-        price = "; ".join(facts["bought_with"]) or ", ".join(_mattering(facts))
-        text += f", but not like for like: {price}"
+        reason = "; ".join(facts["bought_with"]) or ", ".join(_relevant_differences(facts))
+        text += f", but not like for like: {reason}"
     score = facts["score"]
     if score is None:
-        return f"{text}. No episode ended on both sides, so there is no score."
-    told = {"higher": "B's score is higher", "lower": "B's score is lower"}.get(
+        return f"{text}. No episode ended in both variants, so there is no score."
+    difference = {"higher": "B's score is higher", "lower": "B's score is lower"}.get(
         score["verdict"], "no difference in score"
     )
-    return f"{text}. At equal wall-clock: {told} ({interval(score, '', 4, sign=True)})."
+    return f"{text}. At equal wall-clock: {difference} ({interval(score, '', 4, sign=True)})."
 
 
 def lines(facts: Facts) -> str:
-    """The comparison in a few lines."""
+    """The summary of a comparison."""
     found = [headline(facts)]
     for name in ("a", "b"):
         if name in facts:
@@ -43,7 +43,7 @@ def lines(facts: Facts) -> str:
             score = f", score {interval(one['score'], '', 4)}" if one["score"] else ""
             found.append(
                 f"{name.upper()} ({one['side']}): {_rate(one)} steps/s{score}; not counted: {one['start_s']:.1f} s for "
-                f"making its parts, compiling and the first iteration ({one['cold_s']:.1f} s the first time)"
+                f"building, compiling and the first iteration ({one['cold_s']:.1f} s the first time)"
             )
     found += [f"note: {note}" for note in facts["notes"]]
     if "saved" in facts:
@@ -51,21 +51,21 @@ def lines(facts: Facts) -> str:
     if "gate" in facts:
         passed = "passed" if facts["gate"]["passed"] else "not passed"
         found.append(f"gate of {facts['gate']['percent']:g} %: {passed}")
-    return "\n".join([*found, f"all of it: {facts['out']}/bench.md"])
+    return "\n".join([*found, f"report: {facts['out']}/bench.md"])
 
 
 def page(facts: Facts) -> str:
     """The comparison as Markdown."""
-    sides = [name for name in ("a", "b") if name in facts]
-    parts = [f"# {facts['env']}: {' against '.join(facts[name]['side'] for name in reversed(sides))}", headline(facts)]
-    cells = [_cells(facts[name], facts["score_is"]) for name in sides]
-    rows = [[label, *(told[label] for told in cells)] for label in cells[0]]
-    parts.append(table(["", *(name.upper() for name in sides)], rows))
+    names = [name for name in ("a", "b") if name in facts]
+    parts = [f"# {facts['env']}: {' against '.join(facts[name]['side'] for name in reversed(names))}", headline(facts)]
+    cells = [_cells(facts[name], facts["score_is"]) for name in names]
+    rows = [[label, *(column[label] for column in cells)] for label in cells[0]]
+    parts.append(table(["", *(name.upper() for name in names)], rows))
     if "differences" in facts:
-        parts.append(_likeness(facts))
+        parts.append(_differences(facts))
     if "gate" in facts:
-        told = "passed" if facts["gate"]["passed"] else "**not passed**"
-        parts.append(f"Gate: at most {facts['gate']['percent']:g} % slower: {told}.")
+        passed = "passed" if facts["gate"]["passed"] else "**not passed**"
+        parts.append(f"Gate: at most {facts['gate']['percent']:g} % slower: {passed}.")
     parts.append("\n".join(f"- {note}" for note in facts["notes"]))
     machine, git = facts["machine"], facts["git"] or {}
     state = f"{git.get('commit', 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
@@ -77,36 +77,36 @@ def page(facts: Facts) -> str:
 
 
 def _cells(one: Facts, score_is: str) -> dict[str, str]:
-    """What the table says about a side."""
+    """The cells of a variant."""
     return {
-        "side": one["side"],
+        "variant": one["side"],
         "steps/s": _rate(one),
         f"score ({score_is})": interval(one["score"], "", 4) if one["score"] else "-",
-        "start, compiling and first iteration, s (not counted)": f"{one['start_s']:.1f}",
-        "the same in its very first run, s": f"{one['cold_s']:.1f}",
-        "first iteration longer than later ones by, s": f"{one['warm_s']:.1f}",
+        "start-up, compiling and first iteration, s (not counted)": f"{one['start_s']:.1f}",
+        "the same in the first run, s": f"{one['cold_s']:.1f}",
+        "warm-up (first iteration minus a later one), s": f"{one['warm_s']:.1f}",
         "memory, MiB": f"{one['memory_mib']:,.0f}" if one["memory_mib"] else "-",
         "time": ", ".join(f"{name} {share:.0%}" for name, share in one["split"].items()),
         "batch": f"{one['batch']:,.0f}",
-        "numbers in the policy": f"{one['weights']:,}",
+        "parameters of the policy": f"{one['weights']:,}",
         "gradient steps per step": f"{one['updates_per_step']:.4g}",
         "commit": one["commit"][:12] or "-",
     }
 
 
-def _likeness(facts: Facts) -> str:
+def _differences(facts: Facts) -> str:
     if not facts["differences"]:
-        code = "" if facts["a"]["commit"] == facts["b"]["commit"] else " but their code"
-        return f"The two sides differ in nothing{code}."
+        code = "" if facts["a"]["commit"] == facts["b"]["commit"] else " except their code"
+        return f"The two variants have no differences{code}."
     rows = [
         [one["part"], f"`{one['key']}`", _value(one["a"]), _value(one["b"]), "yes" if one["matters"] else "no"]
         for one in facts["differences"]
     ]
-    said = "Like for like: yes" if facts["like_for_like"] else "**Not like for like**"
-    return f"{said}. What differs:\n\n" + table(["part", "what", "A", "B", "other work"], rows)
+    verdict = "Like for like: yes" if facts["like_for_like"] else "**Not like for like**"
+    return f"{verdict}. Differences:\n\n" + table(["part", "setting", "A", "B", "changes the work"], rows)
 
 
-def _mattering(facts: Facts) -> list[str]:
+def _relevant_differences(facts: Facts) -> list[str]:
     return [f"{one['key']} {_value(one['a'])} -> {_value(one['b'])}" for one in facts["differences"] if one["matters"]]
 
 
@@ -119,12 +119,12 @@ def _rate(one: Facts) -> str:
 
 
 def interval(found: Facts, unit: str, digits: int, sign: bool = False) -> str:
-    """A median and its interval; whole numbers, or so many digits that count."""
+    """A median and its interval, with `digits` significant digits, or as whole numbers with 0."""
 
-    def tell(value: float) -> str:
+    def text(value: float) -> str:
         return f"{value:,.0f}" if not digits else f"{value:{'+' if sign else ''}.{digits}g}"
 
-    return f"{tell(found['median'])}{unit} [{tell(found['low'])}, {tell(found['high'])}]"
+    return f"{text(found['median'])}{unit} [{text(found['low'])}, {text(found['high'])}]"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""The verdict: medians with intervals, ratios round by round, and whether the two did the same work."""
+"""Comparison of two variants: medians with intervals, ratios within rounds, and differences in work."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from slipstream.confidence import median_interval
 from slipstream.perf.timed_run import RunDescription, TimedRun
 
 EQUAL = 0.01
-"""Ratios nearer to 1 than this are no difference, however sure: where code lies in memory makes as much."""
+"""Ratios closer to 1 than this are no difference: memory layout alone causes as much."""
 SURE = 0.9
-"""An interval that is less sure than this says nothing; five rounds reach 0.9375."""
-ALIKE = {"every.log", "every.system"}
-"""Settings that the comparison itself sets."""
-ASIDE = ("league.", "record.", "clone.", "steps", "minutes", "seed", "keep", "every.checkpoint")
-"""Settings that a training does not read, or that change nothing of it."""
+"""Minimum confidence of an interval; five rounds reach 0.9375."""
+SET_BY_BENCH = {"every.log", "every.system"}
+"""Settings that the comparison sets itself."""
+IGNORED = ("league.", "record.", "clone.", "steps", "minutes", "seed", "keep", "every.checkpoint")
+"""Settings that do not affect a training."""
 PARTS = {
-    "env": "the game", "rewards": "the game", "curriculum": "the game", "opponent": "the game",
-    "policy": "the network", "every": "logging and evaluation", "evaluation": "logging and evaluation",
-}  # fmt: skip
+    "env": "the game",
+    "rewards": "the game",
+    "curriculum": "the game",
+    "opponent": "the game",
+    "policy": "the network",
+    "every": "logging and evaluation",
+    "evaluation": "logging and evaluation",
+}
 
 
 @dataclass(frozen=True)
 class MedianInterval:
-    """A median with its interval, and how sure that is."""
+    """A median with its interval, and the confidence of the interval."""
 
     median: float
     low: float
@@ -35,17 +40,17 @@ class MedianInterval:
     sure: float
 
     def facts(self) -> dict[str, float]:
-        """As JSON holds it."""
+        """The fields as JSON."""
         return {"median": self.median, "low": self.low, "high": self.high, "sure": self.sure}
 
 
 def median_of(values: Sequence[float]) -> MedianInterval:
-    """The median of some values."""
+    """The median of values with its interval."""
     return MedianInterval(*median_interval(values))
 
 
 def ratio(before: Sequence[float], after: Sequence[float], paired: bool) -> MedianInterval:
-    """How many times as fast: the median over rounds; against a baseline of another day, from interval to interval."""
+    """The ratio of rates: median of the ratios within rounds, or from the intervals of both if they are not paired."""
     if paired:
         return median_of([b / a for a, b in zip(before, after, strict=True)])
     a, b = median_of(before), median_of(after)
@@ -53,42 +58,46 @@ def ratio(before: Sequence[float], after: Sequence[float], paired: bool) -> Medi
 
 
 def gain(before: Sequence[float], after: Sequence[float], paired: bool) -> MedianInterval:
-    """How much more: the same for differences."""
+    """The difference of values, as `ratio`."""
     if paired:
         return median_of([b - a for a, b in zip(before, after, strict=True)])
     a, b = median_of(before), median_of(after)
     return MedianInterval(b.median - a.median, b.low - a.high, b.high - a.low, min(a.sure, b.sure))
 
 
-def judge(found: MedianInterval, words: tuple[str, str], still: float, equal: float = 0.0) -> str:
-    """The word for more or for less, or `no difference` where the interval holds what no difference would give."""
-    sure = found.sure >= SURE and not found.low <= still <= found.high
-    if not sure or abs(found.median - still) < equal:
+def judge(found: MedianInterval, words: tuple[str, str], neutral: float, equal: float = 0.0) -> str:
+    """The word for more or for less, or `no difference` if the interval contains `neutral`."""
+    sure = found.sure >= SURE and not found.low <= neutral <= found.high
+    if not sure or abs(found.median - neutral) < equal:
         return "no difference"
-    return words[0] if found.median > still else words[1]
+    return words[0] if found.median > neutral else words[1]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that the two sides do not share."""
+    """One difference between two variants."""
 
     part: str
     key: str
     a: Any
     b: Any
     matters: bool
-    """Whether it makes the work itself another; speed switches do not."""
+    """Whether it changes the work; speed switches do not."""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The fields as JSON."""
         return dict(vars(self))
 
 
 def differences(a: RunDescription, b: RunDescription) -> list[Difference]:
-    """What the sides do not share: settings that both know, and what came out of them."""
+    """Differences in settings that both have, in the plan and in the resulting sizes."""
     found = []
     for key in a.settings:
-        if key in ALIKE or key.startswith(("plan.", *ASIDE)) or a.settings[key] == b.settings.get(key, a.settings[key]):
+        if (
+            key in SET_BY_BENCH
+            or key.startswith(("plan.", *IGNORED))
+            or a.settings[key] == b.settings.get(key, a.settings[key])
+        ):
             continue
         part = PARTS.get(key.partition(".")[0], "learning")
         found.append(Difference(part, key, a.settings[key], b.settings[key], True))
@@ -109,13 +118,13 @@ def differences(a: RunDescription, b: RunDescription) -> list[Difference]:
 
 
 def bought_with(faster: RunDescription, slower: RunDescription) -> list[str]:
-    """What the faster side leaves out that the slower one does."""
+    """Work of the slower variant that the faster one does not do."""
     found = []
     if faster.updates < slower.updates * 0.999:
         share = faster.updates / slower.updates
         found.append(f"fewer gradient steps per step of experience ({share:.2g} of the other's)")
     if faster.weights < slower.weights:
-        found.append(f"a smaller network ({faster.weights:,} numbers instead of {slower.weights:,})")
+        found.append(f"a smaller network ({faster.weights:,} parameters instead of {slower.weights:,})")
     if _samples(faster) < _samples(slower) * 0.999:
         found.append(f"less learning from each step ({_samples(faster):.3g} times instead of {_samples(slower):.3g})")
     if _every(faster) < _every(slower):
@@ -126,12 +135,12 @@ def bought_with(faster: RunDescription, slower: RunDescription) -> list[str]:
 
 
 def _batch(one: RunDescription) -> float:
-    """Steps that are learned from together: an iteration's, or what is drawn from the replay buffer."""
+    """Steps of an iteration, or samples of a replay batch."""
     return float(one.settings.get("sac.batch_size", 0)) if one.settings.get("algorithm") == "sac" else one.batch
 
 
 def _samples(one: RunDescription) -> float:
-    """How often a step is learned from."""
+    """How often a step is used for learning."""
     replayed = one.settings.get("algorithm") == "sac"
     return one.updates * (_batch(one) if replayed else float(one.settings.get("ppo.minibatch", 0)))
 
@@ -155,11 +164,11 @@ def compare(
     paired: bool,
     gate: float | None,
 ) -> dict[str, Any]:
-    """All that can be said about B against A."""
+    """Compare B with A."""
     speed = ratio([run.rate for run in before], [run.rate for run in after], paired)
     verdict = judge(speed, ("faster", "slower"), 1.0, EQUAL)
-    apart = differences(a, b)
-    alike = not any(difference.matters for difference in apart)
+    found = differences(a, b)
+    alike = not any(difference.matters for difference in found)
     price = []
     if verdict != "no difference" and not alike:
         price = bought_with(b, a) if verdict == "faster" else bought_with(a, b)
@@ -172,7 +181,7 @@ def compare(
         "score": None if score is None else score.facts() | {"verdict": judge(score, ("higher", "lower"), 0.0)},
         "like_for_like": alike,
         "bought_with": price,
-        "differences": [difference.facts() for difference in apart],
+        "differences": [difference.facts() for difference in found],
         "busy": median([run.busy for run in (*before, *after)]),
         "paired": paired,
     }

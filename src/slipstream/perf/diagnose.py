@@ -1,4 +1,4 @@
-"""Diagnose: some seconds of real training, its parts by themselves, one verdict and ranked advice."""
+"""Diagnose: measure training and its parts, apply the rules, and give a verdict with ranked advice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slipstream.perf.measurements import (
     InferenceFindings,
     LearnFindings,
     Limits,
-    Part,
+    MemoryPart,
     PastFindings,
     Shares,
     TrainFindings,
@@ -44,15 +44,15 @@ from slipstream.training.build import TrainingParts, probe_env
 TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0
 PARTS = {"train": 0.45, "limits": 0.05, "env": 0.3, "inference": 0.08, "learn": 0.12}
-"""How the seconds are shared out, where all is tested; making environments, workers and networks comes on top."""
+"""Shares of the seconds if all parts are tested. Building environments, workers and networks comes on top."""
 GROWTH_S, GROWTH_MIB = 5.0, 8.0
-"""Memory that grows for less time or by less is still settling."""
+"""Minimum time and amount of growth of a leak."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is the matter, what to do, and all that was measured."""
+    """The verdict, the advice and all measurements."""
 
     verdict: str
     advice: list[Advice]
@@ -64,57 +64,86 @@ class Diagnosis:
 
 
 def diagnose(
-    choice: EnvChoice, settings: Settings, *, test: str = "all", seconds: float = SECONDS, run: RunDir | None = None,
+    choice: EnvChoice,
+    settings: Settings,
+    *,
+    test: str = "all",
+    seconds: float = SECONDS,
+    run: RunDir | None = None,
     say: Say = lambda line: None,
-) -> Diagnosis:  # fmt: skip
-    """Measure for about so many seconds and judge; `run`, if there is one, adds what its metrics tell."""
+) -> Diagnosis:
+    """Measure for about `seconds` and apply the rules; `run` adds the metrics of an existing run."""
     if test not in TESTS:
         raise ConfigError(f"There is no test `{test}`.{did_you_mean(test, TESTS)}", f"tests: {', '.join(TESTS)}")
     if not seconds > 0:
-        raise ConfigError(f"Nothing can be measured in {seconds:g} s.", f"give --seconds more, such as {SECONDS:g}")
+        raise ConfigError(f"Nothing can be measured in {seconds:g} s.", f"give a larger --seconds, such as {SECONDS:g}")
     probe_env(choice, settings)
     python_mib = psutil.Process().memory_info().rss / 2**20
     say("the machine's limits")
     limits = measure_limits(seconds * PARTS["limits"])
-    say("training as it would run")
-    with TrialRun(choice, settings) as rehearsal:
-        train, watch = _train(rehearsal, settings, seconds * PARTS["train"])
-        parts = rehearsal.parts
-        gpu = _measure_gpu(parts, settings, train, watch) if test in ("all", "gpu") else None
-    train = _with_fewer(choice, settings, train, limits, seconds * PARTS["train"] / 2, say)
+    say("training")
+    with TrialRun(choice, settings) as trial_run:
+        train, monitor = _train(trial_run, settings, seconds * PARTS["train"])
+        parts = trial_run.parts
+        gpu = _measure_gpu(parts, settings, train, monitor) if test in ("all", "gpu") else None
+    train = _with_one_worker_per_core(choice, settings, train, limits, seconds * PARTS["train"] / 2, say)
     env, inference, learn = _measure_parts(choice, settings, parts, limits, test, seconds, say)
-    memory: tuple[Part, ...] = ()
+    memory: tuple[MemoryPart, ...] = ()
     if test in ("all", "memory"):
         memory = plan_memory(
-            settings, parts.spec, parts.design, parts.plan, env_mib=env.env_mib if env is not None else 0.0,
-            python_mib=python_mib, used_mib=train.memory_mib,
-        )  # fmt: skip
+            settings,
+            parts.spec,
+            parts.design,
+            parts.plan,
+            env_mib=env.env_mib if env is not None else 0.0,
+            python_mib=python_mib,
+            used_mib=train.memory_mib,
+        )
     found = Findings(
-        choice.name, limits, train, env, inference, learn, gpu, memory, past_of(run) if run is not None else None,
+        choice.name,
+        limits,
+        train,
+        env,
+        inference,
+        learn,
+        gpu,
+        memory,
+        past_of(run) if run is not None else None,
         {"sac.critics": settings.sac.critics},
-    )  # fmt: skip
+    )
     return Diagnosis(*apply_rules(found), found)
 
 
-def _train(rehearsal: TrialRun, settings: Settings, seconds: float) -> tuple[TrainFindings, ProcessMonitor]:
-    """Some seconds of real training, watched."""
+def _train(trial_run: TrialRun, settings: Settings, seconds: float) -> tuple[TrainFindings, ProcessMonitor]:
+    """Train for some seconds with a monitor."""
     buffered: list[int] = []
-    applied = rehearsal.parts.plan.applied()
+    applied = trial_run.parts.plan.applied()
     on_gpu = "cuda" in (applied["device"], applied["inference"])
-    with ProcessMonitor(on_gpu) as watch:
-        trial = rehearsal.measure(seconds, lambda _, row: buffered.append(row.get("sac/buffer", 0)))
-    design = rehearsal.parts.design
+    with ProcessMonitor(on_gpu) as monitor:
+        trial = trial_run.measure(seconds, lambda _, row: buffered.append(row.get("sac/buffer", 0)))
+    design = trial_run.parts.design
     filled = (buffered[-1] - buffered[0]) * step_bytes(design.obs.floats, design.action) if buffered[-1] else 0
     return TrainFindings(
-        steps=trial.steps, seconds=trial.seconds, iterations=trial.iterations, rate=trial.rate,
-        start_s=trial.build_s + trial.warm_s, shares=shares_of(trial), updates=trial.updates, samples=trial.samples,
-        rates=trial.rates, plan=applied, algorithm=settings.algorithm, waiting_share=watch.waiting_share,
-        memory=tuple(watch.memory), memory_mib=trial.memory_mib, growth_bytes=growth(watch.memory, trial.steps, filled),
-    ), watch  # fmt: skip
+        steps=trial.steps,
+        seconds=trial.seconds,
+        iterations=trial.iterations,
+        rate=trial.rate,
+        start_s=trial.build_s + trial.warm_s,
+        shares=shares_of(trial),
+        updates=trial.updates,
+        samples=trial.samples,
+        rates=trial.rates,
+        plan=applied,
+        algorithm=settings.algorithm,
+        waiting_share=monitor.waiting_share,
+        memory=tuple(monitor.memory),
+        memory_mib=trial.memory_mib,
+        growth_bytes=growth(monitor.memory, trial.steps, filled),
+    ), monitor
 
 
 def shares_of(trial: Trial) -> Shares:
-    """What part of an iteration went where; the time that collecting was waited for is split as workers spent it."""
+    """Shares of an iteration; the time of collecting is split as the workers spent it."""
     spans, whole = trial.spans, max(trial.seconds, 1e-9)
     inside = max(spans["env"] + spans["inference"], 1e-9)
     collect = spans["collect"] / whole
@@ -123,7 +152,7 @@ def shares_of(trial: Trial) -> Shares:
 
 
 def growth(memory: Sequence[tuple[float, float]], steps: int, filled: int) -> float:
-    """Bytes per step by which memory (seconds, MiB) grew all the time, beyond what a replay buffer was filled with."""
+    """Bytes per step of steady growth of memory (seconds, MiB), beyond the filling of a replay buffer."""
     if len(memory) < 8 or memory[-1][0] - memory[0][0] < GROWTH_S:
         return 0.0
     trend = Trend.of([when for when, _ in memory], [mib for _, mib in memory])
@@ -134,51 +163,51 @@ def growth(memory: Sequence[tuple[float, float]], steps: int, filled: int) -> fl
     return grown * 2**20 / max(1, steps) if steady and grown > GROWTH_MIB else 0.0
 
 
-def _with_fewer(
+def _with_one_worker_per_core(
     choice: EnvChoice, settings: Settings, train: TrainFindings, limits: Limits, seconds: float, say: Say
 ) -> TrainFindings:
-    """The same with one worker per core, measured too, where there were more."""
+    """Also measure one worker per core if there are more workers than cores."""
     if train.plan["workers"] <= limits.cores:
         return train
     say("the same with one worker per core")
     fewer = settings.model_copy(update={"plan": settings.plan.model_copy(update={"workers": limits.cores})})
-    with TrialRun(choice, fewer) as rehearsal:
-        return TrainFindings(**(vars(train) | {"fewer_rate": rehearsal.measure(seconds).rate}))
+    with TrialRun(choice, fewer) as trial_run:
+        return TrainFindings(**(vars(train) | {"fewer_rate": trial_run.measure(seconds).rate}))
 
 
 def _measure_parts(
     choice: EnvChoice, settings: Settings, parts: TrainingParts, limits: Limits, test: str, seconds: float, say: Say
 ) -> tuple[EnvFindings | None, InferenceFindings | None, LearnFindings | None]:
-    """Environments, policy and learner by themselves, those that the test is about."""
+    """Measure environments, inference and learner alone, as far as the test covers them."""
     applied, spec, design = parts.plan.applied(), parts.spec, parts.design
     workers = applied["workers"] if applied["collector"] != "device" else 1
     env, inference, learn = None, None, None
     share = PARTS if test == "all" else dict.fromkeys(PARTS, 1.0 - PARTS["train"] - PARTS["limits"])
     if test in ("all", "env", "memory"):
-        say("the environment by itself")
+        say("the environment alone")
         stepped = replace(choice, native=applied["native"])
         env = measure_env(stepped, max(1, applied["envs"] // workers), limits, seconds * share["env"])
     if test in ("all", "inference"):
-        say("the policy by itself")
+        say("inference alone")
         rows = max(1, applied["envs"] // workers) * spec.agents
         inference = measure_inference(design, spec, rows, seconds * share["inference"])
     if test in ("all", "learn"):
-        say("the learner by itself")
+        say("the learner alone")
         learn = measure_learner(settings, design, spec, parts.plan, seconds * share["learn"])
     return env, inference, learn
 
 
 def _measure_gpu(
-    parts: TrainingParts, settings: Settings, train: TrainFindings, watch: ProcessMonitor
+    parts: TrainingParts, settings: Settings, train: TrainFindings, monitor: ProcessMonitor
 ) -> GpuFindings | None:
-    """Use and memory of the GPU that training used, and what copies cost; None where it used none."""
+    """Utilisation, memory and copy rates of the GPU; None if training uses none."""
     plan = parts.plan
     if "cuda" not in (plan.device.applied, plan.inference.applied):
         return None
     import torch
 
     up, down = copy_rates("cuda", bool(plan.pinned.applied))
-    use = watch.utilisation
+    use = monitor.utilisation
     return GpuFindings(
         name=machine.gpu_name(),
         utilisation=sum(use) / len(use) if use else float("nan"),
@@ -208,7 +237,7 @@ def copy_rates(device: str, pinned: bool, mib: int = 64) -> tuple[float, float]:
 
 
 def transfer_share(parts: TrainingParts, plan: Plan, settings: Settings, train: TrainFindings, gib_s: float) -> float:
-    """What copying rollouts to the learner would take of an iteration, if nothing overlapped with it."""
+    """The share of an iteration that copying rollouts to the learner would take without overlap."""
     if plan.collector.applied == "device" or plan.device.applied != "cuda":
         return 0.0
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
@@ -218,10 +247,10 @@ def transfer_share(parts: TrainingParts, plan: Plan, settings: Settings, train: 
 
 
 def past_of(run: RunDir) -> PastFindings:
-    """What the metrics of a run tell about its speed and memory over time."""
+    """Speed and memory of a run over time, from its metrics."""
     rows = read(run)
     if not rows:
-        raise ConfigError(f"{run.path} has no metrics to look at yet.", "name the env instead: slipstream diagnose ENV")
+        raise ConfigError(f"{run.path} has no metrics yet.", "name the env instead: slipstream diagnose ENV")
     rates: list[tuple[float, float]] = []
     for before, row in pairwise(rows):
         seconds = row.get("time/seconds", 0.0) - before.get("time/seconds", 0.0)

@@ -1,4 +1,4 @@
-"""A diagnosis for people: a few lines for the terminal, and a page with pictures."""
+"""The report of a diagnosis: a summary for the terminal, and an HTML page with charts."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from slipstream.runs.html_pages import figure, grid, page, table, tiles
 from slipstream.runs.layout import write_text
 
 MEANS = {
-    "leak": "memory is kept for ever, and the run will be killed",
-    "oversubscribed": "more wants to run than there are cores",
-    "wasted-updates": "it learns far more often than there is something to learn from",
-    "sync-bound": "it waits for numbers that are taken out of tensors one by one",
-    "reset-bound": "it waits for episodes to begin",
-    "transfer-bound": "it waits for copies to the GPU",
-    "activation-bound": "it waits for the network's activation function",
-    "env-bound": "it waits for environments",
-    "inference-bound": "it waits for the policy to act",
-    "learner-bound": "it waits for the learner",
-    "balanced": "nothing stands out",
+    "leak": "memory leaks until the run is killed",
+    "oversubscribed": "more threads or workers than cores",
+    "wasted-updates": "too many gradient steps for the collected data",
+    "sync-bound": "training waits for single numbers read from tensors",
+    "reset-bound": "training waits for resets",
+    "transfer-bound": "training waits for copies to the GPU",
+    "activation-bound": "training waits for the activation function",
+    "env-bound": "training waits for environments",
+    "inference-bound": "training waits for inference",
+    "learner-bound": "training waits for the learner",
+    "balanced": "no bottleneck",
 }
-"""What each verdict says about training."""
+"""The meaning of each verdict."""
 
 
 def summary(diagnosis: Diagnosis) -> str:
-    """A diagnosis in a few lines."""
+    """The summary of a diagnosis."""
     found, train = diagnosis.found, diagnosis.found.train
     shares = ", ".join(f"{name} {share:.0%}" for name, share in vars(train.shares).items())
     lines = [
         f"{found.name}: {diagnosis.verdict} ({MEANS[diagnosis.verdict]})",
-        f"{train.rate:,.0f} steps/s: {shares}; each step learned from {train.update_to_data:.3g} times",
+        f"{train.rate:,.0f} steps/s: {shares}; each step used {train.update_to_data:.3g} times",
     ]
     lines += [f"{name}: {text}" for name, text in _rows(found)]
     for number, one in enumerate(diagnosis.advice, 1):
-        gain = f"about {one.gain:.2g}x" if one.gain > 1.005 else "no faster, but sound"
+        gain = f"about {one.gain:.2g}x" if one.gain > 1.005 else "no speed-up, but more robust"
         lines += [f"{number}. {one.told} [{one.rule}]", f"   {one.do}: {gain}", f"   try: {one.command}"]
     return "\n".join(lines)
 
 
 def write_page(diagnosis: Diagnosis, place: Path) -> None:
-    """Write the page, one file that needs no network."""
+    """Write the page as one self-contained HTML file."""
     found = diagnosis.found
     sections = [
         ("Advice", _advice(diagnosis)),
         ("Where the time goes", _time(found)),
-        ("Against the machine", _limits(found)),
-        ("The parts by themselves", table(["what", "measured"], _rows(found))),
-        ("Acting by batch size", _batches(found.inference)),
+        ("Limits of the machine", _limits(found)),
+        ("Parts alone", table(["what", "measured"], _rows(found))),
+        ("Inference by batch size", _batches(found.inference)),
         ("Memory", _memory(found)),
         ("The plan", table(["switch", "applied"], [[f"plan.{k}", str(v)] for k, v in found.train.plan.items()])),
         ("All rules", table(["rule", "verdict", "when"], [[r.name, r.verdict or "advice", r.when] for r in RULES])),
@@ -80,7 +80,7 @@ def _head(diagnosis: Diagnosis) -> str:
 
 def _advice(diagnosis: Diagnosis) -> str:
     rows = [[one.rule, one.told, one.do, one.command, f"{one.gain:.2f}x"] for one in diagnosis.advice]
-    return table(["rule", "measured", "what to do", "try", "predicted"], rows, 1) or "<p>Nothing to advise.</p>"
+    return table(["rule", "measured", "what to do", "try", "predicted"], rows, 1) or "<p>No advice.</p>"
 
 
 def _time(found: Findings) -> str:
@@ -136,7 +136,7 @@ def _memory(found: Findings) -> str:
 
 
 def _rows(found: Findings) -> list[tuple[str, str]]:
-    """What was measured of each part, in words."""
+    """The measurements of each part as text."""
     rows = _env_rows(found.env) + _network_rows(found.inference, found.learn)
     limits, gpu = found.limits, found.gpu
     rows.append(
@@ -151,7 +151,7 @@ def _rows(found: Findings) -> list[tuple[str, str]]:
             (
                 "GPU",
                 f"{gpu.name}: busy {gpu.utilisation:.0%}, {gpu.memory_mib:,.0f} of {gpu.total_mib:,.0f} MiB, copies "
-                f"{gpu.to_device_gib_s:.1f} GiB/s there, {gpu.to_host_gib_s:.1f} back",
+                f"{gpu.to_device_gib_s:.1f} GiB/s to the GPU, {gpu.to_host_gib_s:.1f} back",
             )
         )
     drift = found.train.drift
@@ -165,11 +165,13 @@ def _env_rows(env: EnvFindings | None) -> list[tuple[str, str]]:
         return []
     rows = [("env step", f"{_times(env.step)}; {env.rate:,.0f} per second in one process")]
     if env.workers_rate:
-        rows.append(("env workers", f"{env.workers_rate:,.0f} per second in {env.workers} processes, step by step"))
+        rows.append(
+            ("env workers", f"{env.workers_rate:,.0f} per second in {env.workers} processes, one exchange per step")
+        )
     if env.reset is not None:
         rows.append(("env reset", f"{_times(env.reset)}; {env.reset_share:.0%} of the env's time"))
-        rows.append(("env checks", f"Gymnasium's wrappers would add {env.wrapper_share:.0%}; training goes without"))
-    rows.append(("env Python", f"{env.lines:,.0f} lines in a step, at least {env.python_share:.0%} of its time"))
+        rows.append(("env checks", f"Gymnasium's wrappers would add {env.wrapper_share:.0%}; training removes them"))
+    rows.append(("env Python", f"{env.lines:,.0f} lines per step, at least {env.python_share:.0%} of its time"))
     return rows
 
 
@@ -181,8 +183,8 @@ def _network_rows(inference: InferenceFindings | None, learn: LearnFindings | No
         rows.append(
             (
                 "learner",
-                f"{learn.engine}, {learn.samples_per_second:,.0f} samples/s, {learn.update_ms:.3g} ms an update, "
-                f"{learn.gflops:.3g} GFLOP/s, {learn.syncs:.3g} waits for numbers, activations "
+                f"{learn.engine}, {learn.samples_per_second:,.0f} samples/s, {learn.update_ms:.3g} ms per update, "
+                f"{learn.gflops:.3g} GFLOP/s, {learn.syncs:.3g} synchronisations, activations "
                 f"{learn.activation_share:.0%}",
             )
         )

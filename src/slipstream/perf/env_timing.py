@@ -1,4 +1,4 @@
-"""Environments by themselves: how long a step and a reset take, and what that time is spent on."""
+"""Timing of environments alone: step, reset, and where that time goes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from slipstream.vector.make import make_one, make_vector, steps_in_batches
 from slipstream.vector.processes import ProcessVector
 from slipstream.vector.random_rollout import RandomRollout, draw_actions
 
-LOOKED = 20
-"""Steps, at least, that are looked into."""
+MIN_STEPS = 20
+"""Minimum number of measured steps."""
 WORTH_STARTING_S = 3.0
-"""Processes are started where there is this much time to look at them."""
+"""Processes are measured only if there is this much time."""
 SPARE_ENVS = 4
-"""Envs that are made to see what memory one takes."""
+"""Envs that are created to measure the memory of one."""
 LIGHT_S = 2e-3
-"""A step of all environments that is shorter is looked at more closely."""
+"""A shorter step of all environments is measured more closely."""
 EXCHANGE_S = 200e-6
-"""What handing a step over to processes and back takes, where cores are few and sleepers must be woken."""
+"""Time of sending a step to processes and back with few cores."""
 
 
 def best_workers(probe: Vector, envs: int, most: int, make: Callable[[int], Vector] | None = None) -> int:
-    """How many processes step so many environments fastest, by what a step of some of them takes.
+    """The number of processes that steps `envs` environments fastest, estimated from the step of a few.
 
-    What one takes says little of what many take where they are quick: much of it is the call. Some more of them, which
-    `make` gives, tell the two apart.
+    For fast environments the call itself takes much of the time, so one environment says little about many. `make`
+    creates some more of them to separate the call from the step.
     """
     if most < 2 or envs < 2 or os.name != "posix" or probe.spec.own_threads:
         return 1
@@ -56,18 +56,18 @@ def best_workers(probe: Vector, envs: int, most: int, make: Callable[[int], Vect
 
 
 def _call_s(vector: Vector) -> float:
-    """Seconds of a step of all of them, where it is quick."""
-    walk = RandomRollout(vector)
-    return walk.rows / walk.glance()
+    """Seconds of a step of all environments of a vector."""
+    rollout = RandomRollout(vector)
+    return rollout.rows / rollout.glance()
 
 
 def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) -> EnvFindings:
-    """Measure an environment for about so long; `envs` is how many a process steps in training."""
+    """Measure an environment for about `seconds`; `envs` is the number per process in training."""
     native = steps_in_batches(choice)
     with contextlib.closing(make_vector(choice, envs if native else 1)) as vector:
-        walk = RandomRollout(vector)
-        found = _native(walk, seconds / 2) if native else _alone(choice, seconds / 3)
-        found |= _look_into(walk, found["step"], found["rate"], limits, seconds / 6)
+        rollout = RandomRollout(vector)
+        found = _native(rollout, seconds / 2) if native else _alone(choice, seconds / 3)
+        found |= _trace(rollout, found["step"], found["rate"], limits, seconds / 6)
     workers, rate = min(limits.cores, envs), 0.0
     if workers > 1 and seconds >= WORTH_STARTING_S:
         with contextlib.closing(ProcessVector(partial(make_vector, choice), vector.spec, envs, workers)) as together:
@@ -75,20 +75,20 @@ def measure_env(choice: EnvChoice, envs: int, limits: Limits, seconds: float) ->
     return EnvFindings(native=native, workers=workers, workers_rate=rate, **found)
 
 
-def _native(walk: RandomRollout, seconds: float) -> dict[str, Any]:
-    """A native game: whole batches, of which one row is the mean."""
-    walk.step()
+def _native(rollout: RandomRollout, seconds: float) -> dict[str, Any]:
+    """A native game: whole batches; a step is the mean per row."""
+    rollout.step()
     taken: list[float] = []
     began = perf_counter()
-    while len(taken) < LOOKED or perf_counter() - began < seconds:
+    while len(taken) < MIN_STEPS or perf_counter() - began < seconds:
         start = perf_counter()
-        walk.step()
-        taken.append((perf_counter() - start) / walk.rows)
+        rollout.step()
+        taken.append((perf_counter() - start) / rollout.rows)
     return {"step": Times.of(taken), "rate": len(taken) / sum(taken)}
 
 
 def _alone(choice: EnvChoice, seconds: float) -> dict[str, Any]:
-    """One Python environment in a bare loop, without Gymnasium's checks and with them."""
+    """One Python environment in a bare loop, with and without Gymnasium's checks."""
     env, limit = adapter.strip(make_one(choice))
     checkers = sum(isinstance(one, OrderEnforcing | PassiveEnvChecker) for one in _wrappers(env))
     steps, resets = _play(env, limit, seconds)
@@ -116,7 +116,7 @@ def _alone(choice: EnvChoice, seconds: float) -> dict[str, Any]:
 
 
 def _wrappers(env: Any) -> list[Any]:
-    """An environment and all that it is wrapped around."""
+    """An environment and all environments inside its wrappers."""
     found = [env]
     while isinstance(found[-1], Wrapper):
         found.append(found[-1].env)
@@ -131,7 +131,7 @@ def _play(env: adapter.Env, limit: int, seconds: float) -> tuple[list[float], li
     begin = partial(env.reset, options={"task": spec.target[0]}) if spec.tasks else env.reset
     resets = [_time(begin)[0]]
     began, age = perf_counter(), 0
-    while len(steps) < LOOKED or perf_counter() - began < seconds:
+    while len(steps) < MIN_STEPS or perf_counter() - began < seconds:
         allowed = np.asarray(mask(), np.uint8).reshape(1, -1) if mask is not None else np.ones((1, 0), np.uint8)
         action = decode(draw_actions(spec, allowed, random))[0]
         taken, (_, _, terminated, truncated, _) = _time(env.step, action)
@@ -149,33 +149,33 @@ def _time(work: Callable[..., Any], *args: Any) -> tuple[float, Any]:
     return perf_counter() - start, result
 
 
-def _look_into(walk: RandomRollout, step: Times, rate: float, limits: Limits, seconds: float) -> dict[str, Any]:
-    """What a step does: lines of Python, numbers out of tensors, memory that it keeps."""
-    each_s = walk.rows / rate
-    times = int(np.clip(seconds / each_s, LOOKED, 1000))
+def _trace(rollout: RandomRollout, step: Times, rate: float, limits: Limits, seconds: float) -> dict[str, Any]:
+    """Trace a step: lines of Python, numbers read from tensors, memory that is not freed."""
+    each_s = rollout.rows / rate
+    times = int(np.clip(seconds / each_s, MIN_STEPS, 1000))
     with counting_syncs() as syncs:
-        walk.steps(times)
-    looked = max(2, min(times, int(seconds / (20 * each_s))))
+        rollout.steps(times)
+    traced = max(2, min(times, int(seconds / (20 * each_s))))
     with counting_lines() as lines:
-        walk.steps(looked)
+        rollout.steps(traced)
     hottest, ran = lines.hottest()
-    steps = looked * walk.rows
-    synced = sum(syncs.values()) / (times * walk.rows)
-    price = item_us("cpu") if synced else 0.0
+    steps = traced * rollout.rows
+    synced = sum(syncs.values()) / (times * rollout.rows)
+    cost = item_us("cpu") if synced else 0.0
     gc.collect()
 
     def play(count: int) -> None:
-        walk.steps(count)
-        walk.vector.reset(empty_rows(walk.vector.spec, walk.vector.envs))
+        rollout.steps(count)
+        rollout.vector.reset(empty_rows(rollout.vector.spec, rollout.vector.envs))
 
-    kept, kept_at = kept_bytes(play, max(LOOKED, times // 4))
+    kept, kept_at = kept_bytes(play, max(MIN_STEPS, times // 4))
     return {
         "lines": lines.total / steps,
         "python_share": min(1.0, lines.total / steps * limits.line_us / max(step.p50_us, 1e-9)),
         "hottest": hottest,
         "hottest_times": ran / steps,
         "syncs": synced,
-        "sync_share": min(1.0, synced * price / max(step.p50_us, 1e-9)),
-        "leak_bytes": kept / walk.rows,
+        "sync_share": min(1.0, synced * cost / max(step.p50_us, 1e-9)),
+        "leak_bytes": kept / rollout.rows,
         "leak_at": kept_at,
     }

@@ -1,4 +1,4 @@
-"""What this machine can do at best: products of matrices, memory, a line of Python, a number out of a tensor."""
+"""Limits of this machine: matrix multiplication, memory bandwidth, a line of Python, reading a number from a tensor."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from slipstream.perf.measurements import Limits
 from slipstream.system import machine
 
 SIDE = 512
-"""Of the matrices that are multiplied."""
+"""Size of the multiplied matrices."""
 COPIED = 32 * 2**20
-"""Bytes, more than a cache holds."""
+"""Bytes, larger than a CPU cache."""
 LINES = 20_000
 
 
 def best_of(work: Callable[[], object], seconds: float, least: int = 3) -> float:
-    """Seconds of the quickest of some repeats: what the machine can do when nobody disturbs it."""
+    """Seconds of the fastest of several repeats."""
     best, began, count = float("inf"), perf_counter(), 0
     while count < least or perf_counter() - began < seconds:
         start = perf_counter()
@@ -28,7 +28,7 @@ def best_of(work: Callable[[], object], seconds: float, least: int = 3) -> float
 
 
 def measure_limits(seconds: float = 1.0) -> Limits:
-    """Measure them all, each for a part of the time."""
+    """Measure all limits, each for a part of the time."""
     share = seconds / 3
     return Limits(
         cores=machine.cores(),
@@ -40,20 +40,20 @@ def measure_limits(seconds: float = 1.0) -> Limits:
 
 
 def gemm_gflops(seconds: float) -> float:
-    """Products of matrices, as NumPy does them, in thousand million multiplications and additions a second."""
+    """Matrix multiplication with NumPy, GFLOP/s."""
     a, b = np.ones((2, SIDE, SIDE), np.float32)
     return 2 * SIDE**3 / best_of(lambda: a @ b, seconds, least=20) * 1e-9
 
 
 def copy_gib_s(seconds: float) -> float:
-    """Bytes read and written per second by one core that copies."""
+    """Memory bandwidth of one core that copies, GiB/s."""
     source = np.ones(COPIED, np.uint8)
     target = np.zeros_like(source)
     return 2 * COPIED / best_of(lambda: np.copyto(target, source), seconds) / 2**30
 
 
 def line_us(seconds: float) -> float:
-    """Microseconds of a plain line of Python: a loop with one sum in it is two of them."""
+    """Microseconds of a simple line of Python; a loop with one addition is two lines."""
 
     def count() -> float:
         total = 0.0
@@ -65,7 +65,7 @@ def line_us(seconds: float) -> float:
 
 
 def item_us(device: str) -> float:
-    """Microseconds of taking one number out of a tensor."""
+    """Microseconds of reading one number from a tensor."""
     import torch
 
     numbers = torch.zeros(256, device=device)

@@ -1,4 +1,4 @@
-"""What a diagnosis measured: plain numbers, by the part of training that they are about."""
+"""The measurements of a diagnosis, by part of training."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from slipstream.confidence import t_quantile
 
 SURE = 0.999
-"""How sure a trend must be to be called one."""
+"""Confidence level of a trend."""
 STEADY = 0.3
-"""What a trend must keep of its slope in the second half: what fills up once is no leak."""
+"""Share of the slope that a trend must keep in the second half: a buffer that fills once is no leak."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """How long one thing took, done again and again, in microseconds."""
+    """Durations of a repeated operation in microseconds."""
 
     count: int
     mean_us: float
@@ -28,7 +28,7 @@ class Times:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Times:
-        """Mean and percentiles of some seconds, at least one."""
+        """Mean and percentiles of durations in seconds."""
         taken = np.asarray(seconds, np.float64) * 1e6
         p50, p95, p99 = (float(q) for q in np.percentile(taken, (50, 95, 99)))
         return cls(len(taken), float(taken.mean()), p50, p95, p99)
@@ -36,22 +36,22 @@ class Times:
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through a series of numbers."""
+    """A linear fit of a series."""
 
     first: float
     last: float
     """The ends of the line."""
     sure: bool
-    """Whether its slope is no chance, and goes on in the second half."""
+    """Whether its slope is significant and persists in the second half."""
 
     @property
     def change(self) -> float:
-        """How much of the first value was lost or won."""
+        """Relative change from the first to the last value."""
         return self.last / self.first - 1.0 if self.first else 0.0
 
     @classmethod
     def of(cls, places: Sequence[float], values: Sequence[float]) -> Trend:
-        """The line of least squares; fewer than six points make no trend."""
+        """Least-squares fit; fewer than six points are no trend."""
         if not values:
             return cls(0.0, 0.0, False)
         x, y = np.asarray(places, np.float64), np.asarray(values, np.float64)
@@ -66,7 +66,7 @@ class Trend:
 
 
 def _fit(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-    """Slope, height at 0, and the slope's standard error."""
+    """Slope, intercept and standard error of the slope."""
     around = x - x.mean()
     spread = float(np.square(around).sum())
     grad = float((around * (y - y.mean())).sum()) / spread
@@ -77,7 +77,7 @@ def _fit(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, float
 
 @dataclass(frozen=True)
 class Shares:
-    """What part of an iteration went where; adds up to 1."""
+    """Shares of an iteration; they add up to 1."""
 
     env: float = 0.0
     inference: float = 0.0
@@ -87,65 +87,65 @@ class Shares:
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine can do at best, measured in the same minute."""
+    """The limits of this machine, measured at the same time."""
 
     cores: int
     memory_mib: float
     gemm_gflops: float
-    """Products of matrices, in thousand million operations per second."""
+    """Matrix multiplication, GFLOP/s."""
     copy_gib_s: float
-    """Reading and writing memory by one core."""
+    """Memory bandwidth of one core."""
     line_us: float
-    """A plain line of Python."""
+    """Microseconds of a simple line of Python."""
 
 
 @dataclass(frozen=True)
 class EnvFindings:
-    """Environments by themselves, stepped with random actions."""
+    """Environments alone, with random actions."""
 
     step: Times
     """One step of one env; of a native game, of one row of its batch."""
     rate: float
-    """Steps per second of one process that does nothing else."""
+    """Steps per second of one process."""
     native: bool = False
     reset: Times | None = None
     reset_share: float = 0.0
-    """Of the time of one process that does nothing else."""
+    """Share of the time of one process."""
     workers: int = 1
     workers_rate: float = 0.0
-    """Steps per second of that many processes that exchange every step; 0: not measured."""
+    """Steps per second of `workers` processes with one exchange per step; 0: not measured."""
     wrapper_share: float = 0.0
-    """What Gymnasium's checking wrappers would add to a step; they are taken off in training."""
+    """Share that Gymnasium's checking wrappers would add to a step; training removes them."""
     checkers: int = 0
-    """Checking wrappers that cannot be taken off, since yours are around them."""
+    """Checking wrappers that cannot be removed, because other wrappers are around them."""
     lines: float = 0.0
-    """Lines of Python that a step runs."""
+    """Lines of Python per step."""
     python_share: float = 0.0
-    """Those lines at the price of a plain one, of a step's time: at least this much is Python itself."""
+    """Those lines at the cost of a simple one, as a share of a step: a lower bound of Python's share."""
     hottest: str = ""
     """The line that runs most often."""
     hottest_times: float = 0.0
-    """How often, in a step."""
+    """Runs of that line per step."""
     syncs: float = 0.0
-    """Numbers that a step takes out of tensors one by one."""
+    """Single numbers that a step reads from tensors."""
     sync_share: float = 0.0
     leak_bytes: float = 0.0
-    """Memory that a step keeps for ever."""
+    """Memory that a step never frees."""
     leak_at: str = ""
-    """The line that keeps it."""
+    """The line that allocates it."""
     env_mib: float = 0.0
     """Memory of one more env."""
 
 
 @dataclass(frozen=True)
 class InferenceFindings:
-    """The policy by itself, acting on rows."""
+    """Inference alone."""
 
     by_batch: dict[int, Times]
     rows: int
-    """The batch that training uses."""
+    """The batch of training."""
     activation_share: float = 0.0
-    """What ReLU would save of it."""
+    """Share that ReLU would save."""
 
     def per_row_us(self, rows: int) -> float:
         """Microseconds per row in batches of that size."""
@@ -154,7 +154,7 @@ class InferenceFindings:
 
 @dataclass(frozen=True)
 class LearnFindings:
-    """The learner by itself, on made-up samples."""
+    """The learner alone, on synthetic samples."""
 
     engine: str
     samples_per_second: float
@@ -162,52 +162,52 @@ class LearnFindings:
     """One gradient step."""
     activation: str
     activation_share: float = 0.0
-    """What ReLU would save of an update."""
+    """Share of an update that ReLU would save."""
     syncs: float = 0.0
-    """Numbers that an update takes out of tensors one by one, or waits for the GPU for."""
+    """Single numbers that an update reads from tensors, or synchronisations with the GPU."""
     sync_share: float = 0.0
     gflops: float = 0.0
     fused_ratio: float = 0.0
-    """How much faster the fused learner is, where it could be used and is not; 0: not measured."""
+    """Speed-up of the fused learner if it could be used and is not; 0: not measured."""
 
 
 @dataclass(frozen=True)
 class GpuFindings:
-    """The GPU, while training used it."""
+    """The GPU during training."""
 
     name: str
     utilisation: float
-    """Mean share of time in which something ran there; says nothing about how well."""
+    """Mean share of time with a running kernel."""
     memory_mib: float
     total_mib: float
     to_device_gib_s: float = 0.0
     to_host_gib_s: float = 0.0
     transfer_share: float = 0.0
-    """What copies would take of an iteration if nothing overlapped with them."""
+    """Share of an iteration that copies would take without overlap."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a run's memory."""
+class MemoryPart:
+    """One part of the memory of a run."""
 
     stage: str
     name: str
     budget_mib: float
     """Computed from sizes."""
     used_mib: float | None = None
-    """Measured, where that can be told apart."""
+    """Measured, if it can be separated."""
 
 
 @dataclass(frozen=True)
 class TrainFindings:
-    """Some seconds of real training."""
+    """Some seconds of training."""
 
     steps: int
     seconds: float
     iterations: int
     rate: float
     start_s: float
-    """Making everything, compiling, and the first iterations."""
+    """Seconds of building, compiling and the first iterations."""
     shares: Shares
     updates: int
     samples: int
@@ -215,14 +215,14 @@ class TrainFindings:
     plan: Mapping[str, Any]
     algorithm: str = "ppo"
     waiting_share: float = 0.0
-    """Of the workers' time, that they could run and had to wait for a core."""
+    """Share of their runnable time that workers waited for a core."""
     fewer_rate: float = 0.0
-    """Steps per second with one worker per core, where there were more; 0: not measured."""
+    """Steps per second with one worker per core, if there were more; 0: not measured."""
     memory: tuple[tuple[float, float], ...] = ()
     """Seconds and MiB, this process and its workers."""
     memory_mib: float = 0.0
     growth_bytes: float = 0.0
-    """Memory that is added per step, beyond what a replay buffer fills; 0: none for sure."""
+    """Significant growth of memory per step, beyond the filling of a replay buffer."""
 
     @property
     def updates_per_step(self) -> float:
@@ -231,18 +231,18 @@ class TrainFindings:
 
     @property
     def update_to_data(self) -> float:
-        """How many times each step of experience was learned from."""
+        """Uses of each step of experience."""
         return self.samples / max(1, self.steps)
 
     @property
     def drift(self) -> Trend:
-        """How steps per second moved."""
+        """Trend of steps per second."""
         return Trend.of(range(len(self.rates)), self.rates)
 
 
 @dataclass(frozen=True)
 class PastFindings:
-    """What the metrics of a run tell about its time so far."""
+    """Speed and memory of a run so far, from its metrics."""
 
     run: str
     steps: int
@@ -253,18 +253,18 @@ class PastFindings:
 
     @property
     def drift(self) -> Trend:
-        """How steps per second moved."""
+        """Trend of steps per second."""
         return Trend.of([x for x, _ in self.rates], [y for _, y in self.rates])
 
     @property
     def growth(self) -> Trend:
-        """How memory moved."""
+        """Trend of memory."""
         return Trend.of([x for x, _ in self.memory], [y for _, y in self.memory])
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that was measured; what was not is None."""
+    """All measurements; None if not measured."""
 
     name: str
     """The environment."""
@@ -274,24 +274,24 @@ class Findings:
     inference: InferenceFindings | None = None
     learn: LearnFindings | None = None
     gpu: GpuFindings | None = None
-    memory: tuple[Part, ...] = ()
+    memory: tuple[MemoryPart, ...] = ()
     past: PastFindings | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Those that rules look at."""
+    """Settings that rules use."""
 
     @property
     def env_limit(self) -> float:
-        """Steps per second if every core did nothing but step environments."""
+        """Steps per second if all cores only stepped environments."""
         return self.env.rate * self.limits.cores if self.env is not None else 0.0
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds them."""
-        told = asdict(self)
-        del told["settings"]
-        told["train"] |= {
+        """The measurements as JSON."""
+        facts = asdict(self)
+        del facts["settings"]
+        facts["train"] |= {
             "updates_per_step": self.train.updates_per_step,
             "update_to_data": self.train.update_to_data,
             "drift": self.train.drift.change if self.train.drift.sure else 0.0,
         }
-        told["limits"]["env_steps_per_second"] = self.env_limit
-        return told
+        facts["limits"]["env_steps_per_second"] = self.env_limit
+        return facts

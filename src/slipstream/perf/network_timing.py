@@ -1,4 +1,4 @@
-"""Policy and learner by themselves: acting by batch size, gradient steps, and what activations cost them."""
+"""Timing of inference by batch size and of gradient steps, and the cost of activations."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from slipstream.vector.random_rollout import draw_actions
 
 BATCHES = (1, 8, 64, 512)
 ROUNDS = 3
-"""Repeats, at least, of what is compared."""
+"""Minimum repeats of a comparison."""
 MINIBATCHES = 4
-"""Gradient steps of a made-up rollout."""
+"""Gradient steps per synthetic rollout."""
 SAC_UPDATES = 32
-"""Gradient steps of SAC that are timed together."""
+"""Gradient steps of SAC per timing."""
 
 
 def measure_inference(design: Design, spec: EnvSpec, rows: int, seconds: float) -> InferenceFindings:
-    """Act on made-up rows in batches of several sizes, that of training among them."""
+    """Time inference on synthetic rows for several batch sizes, including that of training."""
     sizes = sorted({*BATCHES, rows})
     share = seconds / (len(sizes) + 2)
     by_batch = {size: Times.of(_repeat(_acting(design, spec, size), share)) for size in sizes}
@@ -45,9 +45,9 @@ def measure_inference(design: Design, spec: EnvSpec, rows: int, seconds: float) 
 
 
 def measure_learner(settings: Settings, design: Design, spec: EnvSpec, plan: Plan, seconds: float) -> LearnFindings:
-    """Take gradient steps on made-up samples, as the plan says, with ReLU, and by the fused kernel where that fits."""
+    """Time gradient steps on synthetic samples with the plan, with ReLU, and with the fused engine if possible."""
     envs = _enough_envs(settings, spec, plan)
-    rollout = made_up_rollout(spec, design, settings, envs)
+    rollout = synthetic_rollout(spec, design, settings, envs)
     own = _learning(settings, design, spec, plan, rollout, envs)
     works, fused_at, relu_at = [own], 0, 0
     if design.policy.activation != "relu":
@@ -62,7 +62,7 @@ def measure_learner(settings: Settings, design: Design, spec: EnvSpec, plan: Pla
         own()
     taken = _compare(works, seconds)
     syncs = sum(counted.values()) / max(1, updates)
-    price = item_us(plan.device.applied) if syncs else 0.0
+    cost = item_us(plan.device.applied) if syncs else 0.0
     update_us = taken[0] / max(1, updates) * 1e6
     return LearnFindings(
         engine=str(plan.learner.applied),
@@ -71,19 +71,19 @@ def measure_learner(settings: Settings, design: Design, spec: EnvSpec, plan: Pla
         activation=design.policy.activation,
         activation_share=max(0.0, 1.0 - taken[relu_at] / taken[0]) if relu_at else 0.0,
         syncs=syncs,
-        sync_share=min(1.0, syncs * price / update_us),
+        sync_share=min(1.0, syncs * cost / update_us),
         gflops=6e-9 * design.weights.size * samples / taken[0],
         fused_ratio=taken[0] / taken[fused_at] if fused_at else 0.0,
     )
 
 
 def with_relu(design: Design) -> Design:
-    """The same policy with the cheapest of activations."""
+    """The same policy with ReLU."""
     return Design(design.obs, design.action, design.policy.model_copy(update={"activation": "relu"}), design.value)
 
 
-def made_up_rollout(spec: EnvSpec, design: Design, settings: Settings, envs: int) -> Rollout:
-    """A rollout of the right shape whose numbers are drawn at random."""
+def synthetic_rollout(spec: EnvSpec, design: Design, settings: Settings, envs: int) -> Rollout:
+    """A rollout of the right shape with random values."""
     random = np.random.default_rng(0)
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else SAC_UPDATES
     rollout = empty_rollout(spec, design, steps, envs)
@@ -103,14 +103,14 @@ def made_up_rollout(spec: EnvSpec, design: Design, settings: Settings, envs: int
 def _draw_obs(spec: EnvSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if spec.obs.plain:
         return random.normal(0, 1, shape).astype(np.float32)
-    kinds = 8 if any(field.kind == "tokens" for field in spec.obs.fields) else 255  # a game has few kinds of token
+    kinds = 8 if any(field.kind == "tokens" for field in spec.obs.fields) else 255  # a game has few token types
     drawn: Array = random.integers(0, kinds, shape).astype(np.uint8)
     spec.obs.vectors(drawn)[:] = 0.0
     return drawn
 
 
 def _acting(design: Design, spec: EnvSpec, rows: int) -> Callable[[], Any]:
-    """Acting once on so many rows."""
+    """Inference on a number of rows."""
     acting = make_actor(design)
     acting.load(design.initial_params_and_stats(0))
     random = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def _acting(design: Design, spec: EnvSpec, rows: int) -> Callable[[], Any]:
 def _learning(
     settings: Settings, design: Design, spec: EnvSpec, plan: Plan, rollout: Rollout, envs: int
 ) -> Callable[[], tuple[int, int]]:
-    """Learning once from a rollout; tells gradient steps taken and samples seen."""
+    """One update from a rollout; returns gradient steps and samples."""
     params_and_stats, rows = design.initial_params_and_stats(settings.seed), envs * spec.agents
     learner: Learner
     if settings.algorithm == "sac":
@@ -166,7 +166,7 @@ def _could_be_fused(settings: Settings, design: Design, plan: Plan) -> bool:
 
 
 def _enough_envs(settings: Settings, spec: EnvSpec, plan: Plan) -> int:
-    """Envs for a few gradient steps, no more than training has."""
+    """Envs for a few gradient steps, at most as many as in training."""
     if settings.algorithm == "sac":
         return 1
     wanted = MINIBATCHES * settings.ppo.minibatch
@@ -174,7 +174,7 @@ def _enough_envs(settings: Settings, spec: EnvSpec, plan: Plan) -> int:
 
 
 def _repeat(work: Callable[[], Any], seconds: float, least: int = 20) -> list[float]:
-    """Seconds of each repeat, the first aside."""
+    """Seconds of each repeat after the first."""
     work()
     taken: list[float] = []
     began = perf_counter()
@@ -186,7 +186,7 @@ def _repeat(work: Callable[[], Any], seconds: float, least: int = 20) -> list[fl
 
 
 def _compare(works: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """Seconds of the quickest repeat of each work, all in turn, so that what disturbs one disturbs the others."""
+    """Seconds of the fastest repeat of each function, measured in turns."""
     taken: list[list[float]] = [[] for _ in works]
     for work in works:
         work()

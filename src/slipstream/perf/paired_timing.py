@@ -1,23 +1,24 @@
-"""Races: two trainings side by side, measured in turns, and by how much the one is faster."""
+"""Paired timing: two trainings in one process that are measured in turns, and the ratio of their rates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 from slipstream.confidence import mean_interval
 from slipstream.perf.trial import TrialRun
 
 HOPELESS, LOSING = 0.7, 0.9
-"""A mean below this ends a race after one round, or after two."""
+"""A mean ratio below this stops the timing after one round, or after two."""
 WORTH = 1.02
-"""So does an interval that ends below this: there is nothing to gain."""
+"""An interval that ends below this stops the timing too."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95 % interval over rounds."""
+    """A ratio of rates with its 95 % interval over rounds."""
 
     mean: float
     low: float
@@ -26,12 +27,12 @@ class Ratio:
 
     @property
     def faster(self) -> bool:
-        """Whether chance can be ruled out."""
+        """Whether it is significantly above 1."""
         return self.low > 1.0
 
     @property
     def slower(self) -> bool:
-        """The same, the other way round; where a race was lost early, its mean says it."""
+        """Whether it is significantly below 1, or so low that the timing was stopped early."""
         return self.high < 1.0 or self.mean < (HOPELESS if self.rounds == 1 else LOSING)
 
     def __str__(self) -> str:
@@ -41,7 +42,7 @@ class Ratio:
 
 
 def compare(rates: list[tuple[float, float]]) -> Ratio:
-    """How much faster the second of each pair of rates is: the geometric mean, with Student's interval."""
+    """The ratio of the second to the first rate of each pair: geometric mean with Student's interval."""
     logs = [math.log(other / one) for one, other in rates]
     mean, low, high = mean_interval(logs)
     if len(logs) < 2:
@@ -51,25 +52,30 @@ def compare(rates: list[tuple[float, float]]) -> Ratio:
 
 @dataclass
 class PairedTiming:
-    """What a race showed."""
+    """The ratio and the rates of each round."""
 
     ratio: Ratio
     rates: list[tuple[float, float]]
 
     @property
     def rate(self) -> float:
-        """Steps per second of the second training, the median of the rounds."""
+        """Median steps per second of the second training."""
         return median([other for _, other in self.rates])
 
 
 def time_pairs(
-    one: TrialRun, other: TrialRun, *, seconds: float, rounds: int, sure: int = 3,
+    one: TrialRun,
+    other: TrialRun,
+    *,
+    seconds: float,
+    rounds: int,
+    sure: int = 3,
     enough: Callable[[], bool] = lambda: False,
-) -> PairedTiming:  # fmt: skip
-    """Let two trainings take turns of some seconds, each first in every second round.
+) -> PairedTiming:
+    """Measure two trainings in turns of some seconds, in alternating order.
 
-    It ends before its last round when the second has lost already, when after `sure` rounds it is faster for sure or
-    cannot be by much, or when there has been `enough`; never, if it takes all rounds to be sure.
+    It stops early if the second is clearly slower, if after `sure` rounds it is significantly faster or cannot be much
+    faster, or if `enough` returns true; it does not stop early if `sure` is the number of rounds.
     """
     rates: list[tuple[float, float]] = []
     while True:
@@ -84,10 +90,3 @@ def time_pairs(
         decided = len(rates) >= sure and (ratio.faster or ratio.high < WORTH)
         if len(rates) >= rounds or lost or decided or enough():
             return PairedTiming(ratio, rates)
-
-
-def median(values: list[float]) -> float:
-    """The median."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

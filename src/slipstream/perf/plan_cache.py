@@ -1,7 +1,7 @@
-"""What tuning found on this machine, kept in the user's cache folder for the next training of the same kind.
+"""The cache of tuned plans of this machine, in the user's cache folder.
 
-A file holds names and numbers only; of its settings those are taken that tuning may change, and they are checked like
-any others. What counts as the same kind: the game, the policy, the algorithm, the batch, the wishes for the plan.
+A file has names and numbers only; its settings are limited to those that tuning may change, and they are validated. A
+plan applies to trainings with the same game, policy, algorithm, batch and plan settings.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 
 ORIGIN = "tuned"
 VARIED = ("default", "preset ", ORIGIN)
-"""How the origins of settings begin that nobody asked for in person."""
-LEARNING = {"ppo": ("rollout", "minibatch", "epochs", "shuffle", "optimiser", "contrastive_coef", "epochs_max"),
-            "sac": ("rollout", "batch_size", "updates_per_step", "critics", "buffer_size")}  # fmt: skip
-"""Settings of learning that speed depends on."""
+"""Prefixes of the origins of settings that the user did not give."""
+LEARNING = {
+    "ppo": ("rollout", "minibatch", "epochs", "shuffle", "optimiser", "contrastive_coef", "epochs_max"),
+    "sac": ("rollout", "batch_size", "updates_per_step", "critics", "buffer_size"),
+}
+"""Settings of learning that affect the speed."""
 TUNABLE = {f"plan.{name}" for name in PlanSettings.model_fields} | {"ppo.rollout", "sac.rollout", "ppo.minibatch"}
 
 
 def folder() -> Path:
-    """Where plans are kept."""
+    """The folder of the cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream" / "plans"
 
 
 def plan_path(env: str, settings: Settings) -> Path:
-    """The file of such trainings on this machine; `settings` are those without a tuned plan."""
+    """The file of a kind of training on this machine; `settings` are those without a tuned plan."""
     algorithm = settings.algorithm
     section = getattr(settings, algorithm)
     kind = {
@@ -58,7 +60,7 @@ def plan_path(env: str, settings: Settings) -> Path:
 
 
 def load(env: str, settings: Settings) -> dict[str, Any] | None:
-    """What tuning found for such trainings; None where there was none, or the env has no name of its own."""
+    """The tuned plan of a kind of training; None if there is none, or if the env has no name."""
     if env.startswith("python:") or not folder().is_dir():
         return None
     path = plan_path(env, settings)
@@ -69,7 +71,7 @@ def load(env: str, settings: Settings) -> dict[str, Any] | None:
 
 
 def tuned_layer(env: str, settings: Settings) -> Layer | None:
-    """The tuned plan as a layer of settings; None where there is none."""
+    """The tuned plan as a layer of settings; None if there is none."""
     found = load(env, settings)
     if found is None:
         return None
@@ -77,14 +79,14 @@ def tuned_layer(env: str, settings: Settings) -> Layer | None:
     strange = sorted(set(values) - TUNABLE) if isinstance(values, dict) else ["settings"]
     if strange:
         raise ConfigError(
-            f"The tuned plan {plan_path(env, settings)} holds `{strange[0]}`, which tuning never sets.",
+            f"The tuned plan {plan_path(env, settings)} has `{strange[0]}`, which tuning never sets.",
             f"remove it, or tune again: slipstream tune {env}",
         )
     return Layer(ORIGIN, dict(values)) if isinstance(values, dict) else None
 
 
 def save(env: str, settings: Settings, found: Tuned) -> Tuned:
-    """Keep what was found for the next training; returns it with its path."""
+    """Cache the outcome of tuning; return it with its path."""
     if env.startswith("python:"):
         return found
     path = plan_path(env, settings)
@@ -96,13 +98,13 @@ def save(env: str, settings: Settings, found: Tuned) -> Tuned:
 
 
 def stage_costs(env: str, settings: Settings) -> dict[str, float]:
-    """Seconds per unit of work of each stage of `run`, as the last one on this machine took; empty: none did."""
-    told = read_json(_stages_path(env, settings)) or {}
-    return {name: float(cost) for name, cost in told.items() if isinstance(cost, int | float) and cost > 0}
+    """Seconds per unit of work of each stage of the last `run` on this machine; empty without one."""
+    found = read_json(_stages_path(env, settings)) or {}
+    return {name: float(cost) for name, cost in found.items() if isinstance(cost, int | float) and cost > 0}
 
 
 def keep_stage_cost(env: str, settings: Settings, stage: str, cost: float) -> None:
-    """Put down what a stage took per unit of work."""
+    """Save the seconds per unit of work of a stage."""
     path = _stages_path(env, settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, stage_costs(env, settings) | {stage: cost})

@@ -1,4 +1,4 @@
-"""A look at this process and its workers while they train: memory, waiting for a core, the GPU."""
+"""A monitor of this process and its workers: memory, waiting for a core, and the GPU."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ EVERY_S = 0.1
 
 
 class ProcessMonitor:
-    """Samples in a thread, between `with` and its end."""
+    """Samples in a thread while it is entered."""
 
     def __init__(self, gpu: bool = False) -> None:
         self.memory: list[tuple[float, float]] = []
         """Seconds, and MiB of this process and its workers."""
         self.utilisation: list[float] = []
-        """Of the GPU, 0 to 1."""
+        """Utilisation of the GPU, 0 to 1."""
         self.waiting_share = -1.0
-        """Of the time that workers wanted to run, how much they waited for a core; below 0: this system cannot tell."""
+        """Share of their runnable time that workers waited for a core; below 0: unknown on this system."""
         self._gpu = _nvml() if gpu else None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> ProcessMonitor:
         self._began = perf_counter()
@@ -50,18 +50,18 @@ class ProcessMonitor:
         if after and ran + waited > 0:
             self.waiting_share = waited / (ran + waited)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while True:
             self.memory.append((perf_counter() - self._began, memory_mib()))
             if self._gpu is not None:
-                with contextlib.suppress(Exception):  # a driver that says nothing now may do so later
+                with contextlib.suppress(Exception):  # a driver may fail once
                     self.utilisation.append(self._gpu() / 100.0)
             if self._over.wait(EVERY_S):
                 return
 
 
 def core_times() -> dict[int, tuple[float, float]]:
-    """Seconds that each worker of this process ran and waited for a core; empty where the system does not tell."""
+    """Seconds that each worker of this process ran and waited for a core; empty if the system has no such counters."""
     found: dict[int, tuple[float, float]] = {}
     for child in psutil.Process().children():
         ran = waited = 0.0
@@ -74,11 +74,11 @@ def core_times() -> dict[int, tuple[float, float]]:
 
 
 def _nvml() -> Any:
-    """What tells how busy the first GPU is, in percent, where that package is installed."""
+    """A function that returns the utilisation of the first GPU in percent; None without pynvml."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    except Exception:  # not installed, or a driver that it does not know
+    except Exception:  # not installed, or an unknown driver
         return None
     return lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)

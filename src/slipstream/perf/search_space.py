@@ -1,7 +1,7 @@
-"""Moves: what can be tried on this machine from where a plan stands, without touching what is learned from.
+"""The search space of tuning: changes of a plan that keep the data of each update.
 
-The batch (envs x agents x rollout), the minibatch and the epochs stay: where the number of envs changes, rollouts get
-shorter or longer. Only a search that is `free` tries larger batches and minibatches.
+The batch (envs x agents x rollout), the minibatch and the epochs are kept: if the number of envs changes, the rollout
+length changes too. Only a `free` search tries larger batches and minibatches.
 """
 
 from __future__ import annotations
@@ -17,26 +17,41 @@ from slipstream.settings import Settings
 Changes = dict[str, Any]
 """Settings by dotted key."""
 ORDER = (
-    "collector", "threads", "envs", "workers", "groups", "vector", "device", "inference", "precision", "graphs",
-    "storage", "pinned", "cudnn_benchmark", "learner", "compile", "batch", "minibatch",
-)  # fmt: skip
-"""Coordinates of the search, those that usually matter most first."""
+    "collector",
+    "threads",
+    "envs",
+    "workers",
+    "groups",
+    "vector",
+    "device",
+    "inference",
+    "precision",
+    "graphs",
+    "storage",
+    "pinned",
+    "cudnn_benchmark",
+    "learner",
+    "compile",
+    "batch",
+    "minibatch",
+)
+"""Coordinates of the search, in the order of their usual effect."""
 EXACT = ("collector", "workers", "groups", "vector", "pinned")
-"""Those that are not meant to change a single bit of what is learned."""
+"""Coordinates that keep the result bit for bit."""
 FREE = ("batch", "minibatch")
-"""Those that change learning: larger batches by more envs, and fewer, larger gradient steps."""
-LEAVING = ("collector", "device")
-"""Those that take a game off the GPU where it lives there as a whole, which is tried last: slow to try, and a loss."""
-LADDERS = ("threads", "envs", "workers", "groups", *FREE)
-"""Those with many values in order, which are climbed by doubling."""
+"""Coordinates that change learning: larger batches with more envs, and fewer, larger gradient steps."""
+OFF_DEVICE = ("collector", "device")
+"""Coordinates that move a game off the GPU. They are tried last, since they are slow to try and rarely help."""
+DOUBLING = ("threads", "envs", "workers", "groups", *FREE)
+"""Coordinates with ordered values, which are doubled or halved."""
 LEAST_ROLLOUT = 16
 MOST_ENVS = 1 << 17
 COMPILE_S = 90.0
-"""Seconds that torch.compile may take, or the kernels of a game that is taken to the GPU or off it."""
+"""Seconds of torch.compile, or of compiling a game for another device."""
 
 
 def apply_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """The settings with some of them replaced."""
+    """The settings with some values replaced."""
     tree = settings.model_dump()
     for key, value in changes.items():
         section, _, name = key.partition(".")
@@ -44,19 +59,19 @@ def apply_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return Settings.model_validate(tree)
 
 
-def rollout_for(settings: Settings, envs: int, wanted: int) -> int | None:
-    """Steps per env that keep the batch when `envs` become `wanted`; None where that cannot be.
+def rollout_for(settings: Settings, envs: int, new_envs: int) -> int | None:
+    """Steps per env that keep the batch when `envs` become `new_envs`; None if impossible.
 
-    A rollout must not become too short to learn from: 16 steps, a sequence of the memory, or what it was if less.
+    A rollout has at least 16 steps and a sequence of the memory, or its current length if that is shorter.
     """
     replay = settings.algorithm == "sac"
     rollout = settings.sac.rollout if replay else settings.ppo.rollout
-    steps, left = divmod(envs * rollout, wanted)
+    steps, left = divmod(envs * rollout, new_envs)
     if left or steps < min(rollout, 1 if replay else max(LEAST_ROLLOUT, settings.policy.sequence)):
         return None
     if not replay:
         try:
-            check_batch(apply_changes(settings, {"ppo.rollout": steps}), wanted, 1)
+            check_batch(apply_changes(settings, {"ppo.rollout": steps}), new_envs, 1)
         except ConfigError as error:
             if "policy.sequence" in error.message or "policy.burn_in" in error.message:
                 return None
@@ -64,41 +79,41 @@ def rollout_for(settings: Settings, envs: int, wanted: int) -> int | None:
 
 
 def compiles_s(plan: Mapping[str, Any], changes: Changes) -> float:
-    """Seconds that compiling may take before a change of an applied plan can be measured."""
+    """Estimated seconds of compiling for a change of an applied plan."""
     on_gpu = "device" in (plan["collector"], changes.get("plan.collector"))
-    moves = on_gpu and any(f"plan.{name}" in changes for name in LEAVING)
-    return COMPILE_S if moves or changes.get("plan.compile") else 0.0
+    changes_device = on_gpu and any(f"plan.{name}" in changes for name in OFF_DEVICE)
+    return COMPILE_S if changes_device or changes.get("plan.compile") else 0.0
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What may be tried: the machine, what the user has fixed, and how much of learning may change."""
+    """The machine, the settings that the user fixed, and how much learning may change."""
 
     agents: int
     cores: int
     gpu: bool
     fixed: Collection[str] = ()
-    """Settings that somebody asked for."""
+    """Settings that the user gave."""
     free: bool = False
     exact: bool = False
 
     def coordinates(self, plan: Mapping[str, Any]) -> list[str]:
-        """Where there is something to try from an applied plan, in order."""
+        """The coordinates to try from an applied plan, in order."""
         found = [name for name in ORDER if (not self.exact or name in EXACT) and (self.free or name not in FREE)]
-        return sorted(found, key=lambda name: plan["collector"] == "device" and name in LEAVING)
+        return sorted(found, key=lambda name: plan["collector"] == "device" and name in OFF_DEVICE)
 
     def allowed(self, changes: Mapping[str, Any]) -> bool:
-        """Whether nothing of this was asked to be otherwise."""
+        """Whether no setting of a change is fixed."""
         return not any(key in self.fixed for key in changes)
 
     def options(self, coordinate: str, plan: Mapping[str, Any]) -> list[Changes]:
-        """The alternatives to an applied plan along a coordinate that is no ladder."""
+        """The alternatives to an applied plan along a coordinate without an order."""
         found: list[Changes] = []
         if self.exact and plan.get(
             "native"
-        ):  # a vector env has one seed for all its envs: any other split is another run
+        ):  # a vector env has one seed for all its envs: another split is another run
             return found
-        cuda, torch, lives = plan["device"] == "cuda", plan["learner"] == "torch", plan["collector"] == "device"
+        cuda, torch, on_device = plan["device"] == "cuda", plan["learner"] == "torch", plan["collector"] == "device"
         if coordinate == "collector":
             found = self._collectors(plan)
         elif coordinate == "vector" and plan["collector"] == "batched":
@@ -114,16 +129,16 @@ class SearchSpace:
             found = [{"plan.learner": "fused" if torch else "torch"}] if not cuda else []
         elif coordinate == "compile" and torch:
             found = [{"plan.compile": not plan["compile"]}]
-        elif coordinate == "storage" and cuda and not lives:
+        elif coordinate == "storage" and cuda and not on_device:
             found = [{"plan.storage": "host" if plan["storage"] == "device" else "device"}]
-        elif coordinate == "cudnn_benchmark" and plan["cudnn_benchmark"]:  # it is off where there are no convolutions
+        elif coordinate == "cudnn_benchmark" and plan["cudnn_benchmark"]:  # off without convolutions
             found = [{"plan.cudnn_benchmark": False}]
-        elif coordinate == "graphs" or (coordinate == "pinned" and not lives):
+        elif coordinate == "graphs" or (coordinate == "pinned" and not on_device):
             found = [{f"plan.{coordinate}": not plan[coordinate]}] if cuda or plan["inference"] == "cuda" else []
         return [changes for changes in found if self.allowed(changes)]
 
     def _collectors(self, plan: Mapping[str, Any]) -> list[Changes]:
-        """Other ways to collect; those that keep every bit stay on the same device."""
+        """Other collectors; an exact search stays on the same device."""
         cuda, found = plan["device"] == "cuda", list[Changes]()
         if self.exact and cuda:
             return []
@@ -132,8 +147,8 @@ class SearchSpace:
             workers = sorted({self.cores, max(1, self.cores // 2)}, reverse=True)
             if self.cores > 1:
                 found.append({"plan.collector": "actors", "plan.workers": self.cores})
-            asks = [{}, {"plan.inference": "cpu" if plan["inference"] == "cuda" else "cuda"}]
-            for more in asks if self.gpu and not self.exact else [{}]:
+            devices = [{}, {"plan.inference": "cpu" if plan["inference"] == "cuda" else "cuda"}]
+            for more in devices if self.gpu and not self.exact else [{}]:
                 groups = {"plan.collector": "batched", "plan.groups": 2}
                 found += [groups | {"plan.workers": count} | more for count in workers]
         if self.gpu and not self.exact:
@@ -141,7 +156,7 @@ class SearchSpace:
         return [one for one in found if one["plan.collector"] != plan["collector"]]
 
     def step(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> Changes | None:
-        """The next rung of a ladder from an applied plan and its settings; None at its end."""
+        """The next value of a doubling coordinate from an applied plan and its settings; None at its end."""
         batch = plan["envs"] * self.agents * settings.ppo.rollout
         now = {"minibatch": settings.ppo.minibatch, "batch": plan["envs"]}.get(coordinate) or plan[coordinate]
         most = {"envs": MOST_ENVS, "batch": MOST_ENVS, "groups": 4, "minibatch": batch}.get(coordinate, self.cores)
@@ -161,7 +176,7 @@ class SearchSpace:
         return changes if None not in changes.values() and self.allowed(changes) else None
 
     def _matters(self, coordinate: str, plan: Mapping[str, Any], settings: Settings, up: bool) -> bool:
-        """Whether the plan has anything that this coordinate turns."""
+        """Whether a coordinate has an effect on the plan."""
         if self.exact and plan.get("native"):
             return False
         if coordinate == "workers":

@@ -1,4 +1,4 @@
-"""One timed training: a variant in a process of its own, and what its rows say about speed and score."""
+"""One timed training run of a variant in its own process, with its speed and score."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ import safetensors
 import yaml
 
 from slipstream.errors import CheckpointError, ConfigError, DemoError, EnvError, MachineError, SlipstreamError
-from slipstream.perf.variants import Variant, child_environment, command, knows
+from slipstream.perf.variants import Variant, child_environment, command, has_flag
 from slipstream.runs.layout import RunDir, read_json
 from slipstream.runs.metrics import read
 
 Row = Mapping[str, Any]
 PROBE_S = 1.0
-"""Training time of the first, untimed run of a variant, which compiles and says how large its iterations are."""
+"""Training time of the first, untimed run of a variant, which compiles and measures the batch."""
 ROWS = 50
-"""About how many rows a timed run writes, whichever variant it is."""
+"""Approximate number of metrics rows of a timed run."""
 WARM_LOG = 100
-"""Steps between rows of a variant that begins without updates: how fast it was then says nothing about later."""
+"""Steps between rows of a variant that starts with random actions: its rate at first does not count."""
 START_LIMIT_S = 900.0
-"""What start-up and compiling may take."""
-STRETCHES = (1, 3, 9)
-"""A run that is too short for two iterations is done again, this much longer; scores are read at the same time."""
-TOLD_LINES = 12
+"""Time limit of start-up and compiling."""
+LENGTH_FACTORS = (1, 3, 9)
+"""A run that is too short for two iterations is repeated this much longer. The time of the score stays."""
+ERROR_LINES = 12
 CODES = {kind.code: kind for kind in (ConfigError, EnvError, DemoError, CheckpointError, MachineError)}
-LOOK_S = 0.2
+LOAD_S = 0.2
 
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are asked to do."""
+    """The work of both variants."""
 
     env: str
     seconds: float
@@ -52,91 +52,96 @@ class Work:
 
 @dataclass(frozen=True)
 class TimedRun:
-    """What one timed training showed."""
+    """One timed training run."""
 
     steps: int
-    """Of the timed part, as are the seconds."""
+    """Steps of the timed part."""
     seconds: float
     rate: float
     start_s: float
-    """Making the parts, compiling, and the first iteration."""
+    """Seconds of building, compiling and the first iteration."""
     warm_s: float
-    """What the first iteration took longer than an ordinary one."""
+    """How much longer the first iteration took than a later one."""
     score: float | None
-    """At the same time after the warm-up on both sides."""
+    """The score at a fixed time after the warm-up."""
     curve: tuple[tuple[float, float], ...] = ()
-    """Seconds after the warm-up, and the score then."""
+    """Pairs of seconds after the warm-up and score."""
     memory_mib: float | None = None
     split: dict[str, float] = field(default_factory=dict)
     """Shares of the wall clock."""
     busy: float = 0.0
-    """How much of the machine others used just before."""
+    """Share of the machine that other processes used just before."""
     load: float = 0.0
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The fields as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a variant is, as its first run showed it."""
+    """A variant as its first run describes it."""
 
     settings: dict[str, Any]
-    """Every setting by its dotted key, in the words of its own code."""
+    """Every setting by its dotted key, as that code names it."""
     plan: dict[str, Any]
     weights: int
-    """Numbers in the policy."""
+    """Parameters of the policy."""
     batch: float
     """Steps per iteration."""
     updates: float
     """Gradient steps per step of experience."""
     cold_s: float
-    """Making the parts, compiling, and the first iteration, the first time."""
+    """Seconds of building, compiling and the first iteration in the first run."""
     warm_s: float
     rate: float
-    """About: it sets how often rows are written."""
+    """Approximate; sets the logging interval."""
     tuned: bool = False
-    """Whether its code knows a tuned plan, which comparisons must not use."""
+    """Whether its code has tuned plans, which comparisons must not use."""
     commit: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The fields as JSON."""
         return asdict(self)
 
 
 def probe(variant: Variant, work: Work, limit_s: float = START_LIMIT_S) -> RunDescription:
-    """Train for a moment: compile everything, and see what the variant is."""
-    tuned = knows(variant, "--no-tuned")
+    """Train for a moment: compile everything and describe the variant."""
+    tuned = has_flag(variant, "--no-tuned")
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         run = RunDir(Path(folder) / "run")
         facts = _train(variant, work, run, PROBE_S, 1, work.seed, tuned, limit_s)
         rows = read(run)
         settings = _flat(yaml.safe_load(run.config.read_text(encoding="utf-8")) or {})
         state = Path(facts["checkpoint"])
-        told = read_json(run.provenance) or {}
+        provenance = read_json(run.provenance) or {}
         timing = clock(rows, facts, 0)
         batch = rows[-1]["steps"] / rows[-1]["iteration"]
         return RunDescription(
-            settings=settings, plan=(read_json(state / "state.json") or {}).get("plan", {}),
-            weights=_weights(state / "policy.safetensors"), batch=batch, updates=_updates(settings, rows[-1], batch),
-            cold_s=facts["start_seconds"], warm_s=timing.warm_s,
-            rate=timing.rate or batch / max(rows[-1]["time/seconds"], 1e-9), tuned=tuned,
-            commit=variant.commit or str((told.get("git") or {}).get("commit", "")),
-        )  # fmt: skip
+            settings=settings,
+            plan=(read_json(state / "state.json") or {}).get("plan", {}),
+            weights=_weights(state / "policy.safetensors"),
+            batch=batch,
+            updates=_updates(settings, rows[-1], batch),
+            cold_s=facts["start_seconds"],
+            warm_s=timing.warm_s,
+            rate=timing.rate or batch / max(rows[-1]["time/seconds"], 1e-9),
+            tuned=tuned,
+            commit=variant.commit or str((provenance.get("git") or {}).get("commit", "")),
+        )
 
 
 def timed_run(
     variant: Variant, description: RunDescription, work: Work, seed: int, limit_s: float = START_LIMIT_S
 ) -> TimedRun:
-    """Train for the seconds of the work, after a warm-up as long as the last one, and read off speed and score."""
+    """Train for the seconds of the work after the warm-up, and measure speed and score."""
     load, busy = measure_load()
     warm_steps = _warm_steps(description.settings)
     log = WARM_LOG if warm_steps else max(1, int(description.rate * work.seconds / ROWS))
-    for stretch in STRETCHES:
+    for factor in LENGTH_FACTORS:
         with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
             run = RunDir(Path(folder) / "run")
-            seconds = description.warm_s + stretch * work.seconds
+            seconds = description.warm_s + factor * work.seconds
             facts = _train(variant, work, run, seconds, log, seed, description.tuned, limit_s)
             rows = read(run)
             timing = clock(rows, facts, warm_steps)
@@ -145,41 +150,49 @@ def timed_run(
                 break
     else:
         raise ConfigError(
-            f"{variant.label}: even {seconds:.3g} s were too short for two iterations of {description.batch:,.0f} steps.",
-            f"give --seconds at least {2 * seconds:.0f}, or make iterations smaller",
+            f"{variant.label}: {seconds:.3g} s are too short for two iterations of {description.batch:,.0f} steps.",
+            f"give --seconds at least {2 * seconds:.0f}, or reduce the batch",
         )
     curve = tuple((at - timing.warm_s, score) for at, score in _scores(rows) if at - timing.warm_s <= work.seconds)
     used = [row["system/memory_mib"] for row in rows if row.get("system/memory_mib") is not None]
     last = rows[-1] if rows else {}
     split = {name: last[f"time/{name}"] for name in ("env", "inference", "learn", "other") if f"time/{name}" in last}
     return TimedRun(
-        steps=timing.steps, seconds=timing.seconds, rate=timing.rate, start_s=facts["start_seconds"],
-        warm_s=timing.warm_s, score=games if work.games else (curve[-1][1] if curve else None), curve=curve,
-        memory_mib=max(used, default=None), split=split, busy=busy, load=load,
-    )  # fmt: skip
+        steps=timing.steps,
+        seconds=timing.seconds,
+        rate=timing.rate,
+        start_s=facts["start_seconds"],
+        warm_s=timing.warm_s,
+        score=games if work.games else (curve[-1][1] if curve else None),
+        curve=curve,
+        memory_mib=max(used, default=None),
+        split=split,
+        busy=busy,
+        load=load,
+    )
 
 
 def measure_load() -> tuple[float, float]:
-    """The load average, and how much of the machine is used at this moment."""
-    return os.getloadavg()[0], psutil.cpu_percent(LOOK_S) / 100
+    """The load average, and the share of the machine that is in use now."""
+    return os.getloadavg()[0], psutil.cpu_percent(LOAD_S) / 100
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The timed part of a run, and how long its warm-up was."""
+    """The timed part of a run, and its warm-up."""
 
     steps: int
     seconds: float
     rate: float
-    """0: the run was too short to say."""
+    """0: the run was too short."""
     warm_s: float
 
 
 def clock(rows: Sequence[Row], facts: Mapping[str, Any], warm_steps: int) -> Timing:
-    """From a run's rows and its closing facts to steps per second without the first iteration and without warm-up.
+    """Steps per second of a run without its first iteration, from its metrics rows and its output.
 
-    The first iteration is the one that compiles, so it is never timed; what it took longer than a later one is the
-    warm-up. Rows up to `warm_steps` (random actions of off-policy learning) are not timed either.
+    The first iteration compiles, so it is not timed; the warm-up is how much longer it took than a later one. Rows up
+    to `warm_steps` (random actions of off-policy learning) are not timed either.
     """
     if not rows or not facts["steps_per_second"]:
         return Timing(0, 0.0, 0.0, max((row["time/seconds"] for row in rows), default=0.0))
@@ -205,7 +218,7 @@ def _scores(rows: Sequence[Row]) -> list[tuple[float, float]]:
 def _train(
     variant: Variant, work: Work, run: RunDir, seconds: float, log: int, seed: int, tuned: bool, limit_s: float
 ) -> dict[str, Any]:
-    """Train in a process of its own; its closing facts."""
+    """Train in a child process; its JSON output."""
     verb = ["train", work.env, "--run", str(run.path), "--minutes", repr(seconds / 60), "--seed", str(seed), "--json"]
     verb += ["--no-tuned"] if tuned else []
     words = command(variant, verb, work.modules)
@@ -214,7 +227,7 @@ def _train(
 
 
 def _evaluated(variant: Variant, work: Work, run: RunDir, seed: int, limit_s: float) -> float | None:
-    """The result of games after the run: score against the game's reference opponent, or the mean return."""
+    """Evaluate the run: score against the game's reference opponent, or the mean return."""
     from slipstream.envs.registry import parse
 
     game, _ = parse(work.env)
@@ -227,16 +240,18 @@ def _evaluated(variant: Variant, work: Work, run: RunDir, seed: int, limit_s: fl
 
 
 def _call(variant: Variant, words: Sequence[str], limit_s: float) -> str:
-    """Run a command of a variant to its end and return what it printed; an error has its own exit code and words."""
+    """Run a command of a variant and return its output. An error keeps its exit code and message."""
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, text=True, env=child_environment(variant))
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=errors, text=True, env=child_environment(variant)
+        )
         try:
             printed, _ = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise MachineError(
                 f"{variant.label} did not end within {time.monotonic() - began:.0f} s.",
-                "train it by hand to see why: slipstream train",
+                "run it alone to see why: slipstream train",
             ) from None
         finally:
             if child.poll() is None:
@@ -247,17 +262,17 @@ def _call(variant: Variant, words: Sequence[str], limit_s: float) -> str:
                 child.wait()
         if child.returncode == 0:
             return printed
-        said.seek(0)
-        lines = said.read().strip().splitlines()
+        errors.seek(0)
+        lines = errors.read().strip().splitlines()
     error = next((number for number, line in enumerate(lines) if line.startswith("error: ")), None)
-    told = "\n".join(lines[error:] if error is not None else lines[-TOLD_LINES:]).removeprefix("error: ")
+    message = "\n".join(lines[error:] if error is not None else lines[-ERROR_LINES:]).removeprefix("error: ")
     kind = CODES.get(child.returncode, SlipstreamError)
-    told, _, hint = told.partition("\nhint: ")
-    raise kind(f"{variant.label} failed (exit code {child.returncode}): {told}", hint)
+    message, _, hint = message.partition("\nhint: ")
+    raise kind(f"{variant.label} failed (exit code {child.returncode}): {message}", hint)
 
 
 def _facts(variant: Variant, printed: str) -> dict[str, Any]:
-    """The JSON object that a command ends with."""
+    """The JSON object of the last line of an output."""
     try:
         facts = json.loads(printed.splitlines()[-1])
     except (IndexError, ValueError):
@@ -278,12 +293,12 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _weights(path: Path) -> int:
-    """How many numbers a file of weights holds; 0 where a commit keeps them elsewhere."""
+    """Number of parameters in a weights file; 0 if a commit stores them elsewhere."""
     if not path.is_file():
         return 0
     total = 0
     with safetensors.safe_open(str(path), "numpy") as file:
-        for name in file.keys():  # noqa: SIM118 (it is no dict)
+        for name in file.keys():  # noqa: SIM118 (not a dict)
             size = 1
             for length in file.get_slice(name).get_shape():
                 size *= length
@@ -292,7 +307,7 @@ def _weights(path: Path) -> int:
 
 
 def _updates(settings: Mapping[str, Any], row: Row, batch: float) -> float:
-    if settings.get("algorithm") == "sac":  # its warm-up, in which it takes none, may outlast the probe
+    if settings.get("algorithm") == "sac":  # its warm-up without updates may outlast the probe
         return float(settings.get("sac.updates_per_step", 0.0))
     return float(row.get("ppo/updates") or 0.0) / batch
 

@@ -1,4 +1,4 @@
-"""Looking into code while it runs: lines of Python, numbers taken out of tensors, memory that is kept."""
+"""Tracing of running code: lines of Python, numbers read from tensors, memory that is not freed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from types import FrameType
 from typing import Any
 
 SYNCS = ("item", "cpu", "numpy", "tolist", "__bool__", "__float__", "__int__", "__index__", "__array__")
-"""Methods of a tensor that give Python a number or an array: on a GPU each waits until all work there is done."""
+"""Methods of a tensor that return a number or an array; on a GPU each of them synchronises."""
 CONSTANT = 0.3
-"""What the smaller of two growths must be of the larger, to be one that goes on."""
+"""Ratio of the smaller to the larger of two growths above which growth is steady."""
 
 
-class Lines:
-    """How often each line of Python ran."""
+class LineCounts:
+    """Counts of each line of Python."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Total count."""
         return sum(self.counts.values())
 
     def hottest(self) -> tuple[str, int]:
-        """The line that ran most often, as `file.py:12`, and how often."""
+        """The most frequent line as `file.py:12`, and its count."""
         if not self.counts:
             return "", 0
         (name, line), times = self.counts.most_common(1)[0]
@@ -39,7 +39,7 @@ class Lines:
 
 
 def place(file: str, line: int) -> str:
-    """A line of a file by its short name, with its text where that can be read."""
+    """A line by its file name and number, with its text if readable."""
     try:
         text = Path(file).read_text(encoding="utf-8").splitlines()[line - 1].strip()
     except (OSError, IndexError, UnicodeDecodeError):
@@ -48,9 +48,9 @@ def place(file: str, line: int) -> str:
 
 
 @contextlib.contextmanager
-def counting_lines() -> Iterator[Lines]:
-    """Count the lines that run meanwhile; everything is many times slower."""
-    lines, before = Lines(), sys.gettrace()
+def counting_lines() -> Iterator[LineCounts]:
+    """Count the lines that run inside; this is many times slower."""
+    lines, before = LineCounts(), sys.gettrace()
     counts = lines.counts
 
     def on_line(frame: FrameType, event: str, _: Any) -> Any:
@@ -67,7 +67,7 @@ def counting_lines() -> Iterator[Lines]:
 
 @contextlib.contextmanager
 def counting_syncs() -> Iterator[Counter[str]]:
-    """Count how often a number or an array is taken out of a tensor meanwhile; nothing, where torch is not used."""
+    """Count how often a number or an array is read from a tensor inside; nothing without torch."""
     counts: Counter[str] = Counter()
     torch = sys.modules.get("torch")
     if torch is None:
@@ -98,26 +98,26 @@ def counting_syncs() -> Iterator[Counter[str]]:
 
 @contextlib.contextmanager
 def _counting_waits(torch: Any, counts: Counter[str]) -> Iterator[None]:
-    """Count what waits for the GPU without being asked for a number, where there is one."""
+    """Count further synchronisations with the GPU, if there is one."""
     if not torch.cuda.is_available():
         yield
         return
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    waits = sum("synchronizing CUDA operation" in str(one.message) for one in heard)
+    waits = sum("synchronizing CUDA operation" in str(one.message) for one in caught)
     if waits > sum(counts.values()):
         counts["wait"] = waits - sum(counts.values())
 
 
 def kept_bytes(work: Callable[[int], None], times: int) -> tuple[float, str]:
-    """Bytes that each repeat of some work keeps for ever, and the line that keeps them.
+    """Bytes that each repeat of some work never frees, and the line that allocates them.
 
-    `work(times)` is done three times over: what the first keeps may be a start, what both others keep is a leak.
+    `work(times)` runs three times: growth of the first may be initialisation, growth of both others is a leak.
     """
     skipped = [tracemalloc.Filter(False, name) for name in (tracemalloc.__file__, __file__)]
     snapshots = []

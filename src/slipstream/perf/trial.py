@@ -1,4 +1,4 @@
-"""Trials: some seconds of real training without a run directory, and what they showed."""
+"""Trials: some seconds of training without a run directory."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from slipstream.settings import Settings
 from slipstream.training.build import build
 
 SLICE_S = 0.2
-"""Iterations are put together until they took this long, so that a rate is worth something."""
+"""A rate is measured over iterations of at least this time together."""
 WARM_S = 30.0
-"""How long learning is waited for where an algorithm fills a buffer first."""
+"""Longest warm-up of an algorithm that fills a replay buffer first."""
 OnIteration = Callable[[float, dict[str, Any]], None]
-"""Told after every measured iteration: seconds of the measured part so far, and what training would log."""
+"""Called after every measured iteration with the seconds so far and the metrics row."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What some seconds of real training showed."""
+    """Measurements of some seconds of training."""
 
     plan: Plan
-    """As applied."""
+    """The applied plan."""
     steps: int
     seconds: float
     iterations: int
-    """Of the measured part, as the two before."""
+    """Steps, seconds and iterations of the measured part."""
     build_s: float
-    """Making the parts."""
+    """Seconds of building."""
     warm_s: float
-    """The first iterations, compiling included."""
+    """Seconds of the first iterations, including compiling."""
     spans: dict[str, float]
-    """Seconds of the measured part: `collect`, `learn` and `rest` add up to it; `env` and `inference` are what
-    collecting was spent on, as means over workers."""
+    """Seconds of the measured part: `collect`, `learn` and `rest` add up to it; `env` and `inference` are the
+    parts of collecting, as means over workers."""
     updates: int
     """Gradient steps."""
     samples: int
-    """Samples that they saw."""
+    """Samples of all gradient steps."""
     memory_mib: float
-    """The most memory of this process and its children."""
+    """Peak memory of this process and its children."""
     gpu_mib: float
-    """The most memory on the GPU; 0 without one."""
+    """Peak memory on the GPU; 0 without one."""
     rates: tuple[float, ...]
-    """Steps per second of each iteration, or of several that took a fifth of a second together, in order."""
+    """Steps per second of consecutive slices of at least `SLICE_S`."""
 
     @property
     def rate(self) -> float:
@@ -59,7 +59,7 @@ class Trial:
 
 
 class TrialRun:
-    """A training that stands ready and can be measured again and again; it leaves nothing on disk."""
+    """A training that is built and warm and can be measured repeatedly. It writes nothing to disk."""
 
     def __init__(self, choice: EnvChoice, settings: Settings, warm_iterations: int = 2) -> None:
         began = perf_counter()
@@ -90,14 +90,14 @@ class TrialRun:
         self.close()
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Stop all workers."""
         self.parts.close()
 
     def measure(self, seconds: float, on_iteration: OnIteration | None = None) -> Trial:
-        """Train for this long, one iteration at least."""
-        _set_modes(self.parts.plan)
+        """Train for some seconds, at least one iteration."""
+        _restore_flags(self.parts.plan)
         if self.parts.collector.lag:
-            self._iterate()  # its rollout was made before the clock starts
+            self._iterate()  # its rollout was collected before the clock starts
         self._spans.reset()
         before = self.parts.collector.seconds()
         steps = samples = updates = iterations = 0
@@ -122,19 +122,28 @@ class TrialRun:
         spent["rest"] = max(0.0, took - spent["collect"] - spent["learn"])
         spent |= {"env": after[0] - before[0], "inference": after[1] - before[1]}
         return Trial(
-            plan=self.parts.plan, steps=steps, seconds=took, iterations=iterations, build_s=self.build_s,
-            warm_s=self.warm_s, spans=spent, updates=updates, samples=samples, memory_mib=self.memory_mib,
-            gpu_mib=self.gpu_mib(), rates=tuple(rates) or (steps / took,),
-        )  # fmt: skip
+            plan=self.parts.plan,
+            steps=steps,
+            seconds=took,
+            iterations=iterations,
+            build_s=self.build_s,
+            warm_s=self.warm_s,
+            spans=spent,
+            updates=updates,
+            samples=samples,
+            memory_mib=self.memory_mib,
+            gpu_mib=self.gpu_mib(),
+            rates=tuple(rates) or (steps / took,),
+        )
 
     def _begin(self) -> None:
-        """Stand where a new run stands before its first iteration."""
+        """Start as a new run does."""
         self.parts.publish(0)
         self.parts.collector.start(0, None)
         self.parts.matches.advance(0, self.parts.learner.params_and_stats)
 
     def _iterate(self) -> tuple[int, int, int, dict[str, Any]]:
-        """One iteration in the order of the loop; returns its steps, gradient steps, samples that they saw, and row."""
+        """One iteration as in the training loop; its steps, gradient steps, samples and metrics row."""
         parts, collector, learner, matches = self.parts, self.parts.collector, self.parts.learner, self.parts.matches
         with self._spans("collect"):
             rollout = collector.collect(self._version)
@@ -165,7 +174,7 @@ class TrialRun:
         return taken, learned, seen, row
 
     def _warm(self, iterations: int, began: float) -> bool:
-        """Whether everything has run, learning included."""
+        """Whether the warm-up is over, including the first updates."""
         learns = self._updates > 0 or perf_counter() - began > WARM_S
         return self._version >= iterations and (learns or not iterations)
 
@@ -177,14 +186,14 @@ class TrialRun:
         return "cuda" in (plan.device.applied, plan.inference.applied)
 
     def _wait_for_gpu(self) -> None:
-        """The clock stops when the work is done, not when it is asked for."""
+        """Synchronise, so that the clock includes work that is only queued."""
         if self._on_gpu():
             import torch
 
             torch.cuda.synchronize()
 
     def gpu_mib(self) -> float:
-        """The most memory that it took on the GPU; 0 without one."""
+        """Peak memory of this training on the GPU; 0 without one."""
         if not self._on_gpu():
             return 0.0
         import torch
@@ -193,7 +202,7 @@ class TrialRun:
 
 
 def _gpu_peak_from_here() -> int:
-    """Forget the most memory that was held on the GPU; returns what is held now."""
+    """Reset the peak memory of the GPU; return the memory that is reserved now."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return 0
@@ -201,8 +210,8 @@ def _gpu_peak_from_here() -> int:
     return int(torch.cuda.memory_reserved())
 
 
-def _set_modes(plan: Plan) -> None:
-    """Put back what building has set for the whole process, where trainings stand side by side."""
+def _restore_flags(plan: Plan) -> None:
+    """Restore the process-wide flags of a plan, if several trainings are built in one process."""
     if "torch" in sys.modules:
         import torch
 
@@ -214,9 +223,13 @@ def _set_modes(plan: Plan) -> None:
 
 
 def run_trial(
-    choice: EnvChoice, settings: Settings, *, seconds: float, warm_iterations: int = 2,
+    choice: EnvChoice,
+    settings: Settings,
+    *,
+    seconds: float,
+    warm_iterations: int = 2,
     on_iteration: OnIteration | None = None,
-) -> Trial:  # fmt: skip
-    """Train for some seconds as a run would, its files aside, and say what that showed."""
-    with TrialRun(choice, settings, warm_iterations) as rehearsal:
-        return rehearsal.measure(seconds, on_iteration)
+) -> Trial:
+    """Train for some seconds as a run does, without its files."""
+    with TrialRun(choice, settings, warm_iterations) as trial_run:
+        return trial_run.measure(seconds, on_iteration)

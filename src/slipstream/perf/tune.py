@@ -1,4 +1,4 @@
-"""Tuning: short real trials, guided by a model of the machine, and a plan that is measurably faster or none."""
+"""Tuning: a search for a faster plan with short trials, guided by a cost model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from time import perf_counter
 from typing import Any, cast
 
@@ -14,9 +15,9 @@ from slipstream.config import Resolved
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.perf.cost_model import CostModel
-from slipstream.perf.paired_timing import PairedTiming, Ratio, median, time_pairs
+from slipstream.perf.paired_timing import PairedTiming, Ratio, time_pairs
 from slipstream.perf.plan_cache import VARIED, save
-from slipstream.perf.search_space import LADDERS, Changes, SearchSpace, apply_changes, compiles_s, rollout_for
+from slipstream.perf.search_space import DOUBLING, Changes, SearchSpace, apply_changes, compiles_s, rollout_for
 from slipstream.perf.trial import Trial, TrialRun
 from slipstream.runs import system_metrics
 from slipstream.settings import Settings
@@ -24,22 +25,22 @@ from slipstream.system import machine
 
 SECONDS = 45.0
 ROUNDS, FINAL_ROUNDS, FINAL_SLICE = 6, 5, 1.5
-"""Turns of a race; of the one at the end, whose turns are longer by that much."""
+"""Rounds of a paired timing; rounds of the final one, and the factor of its slices."""
 MEMORY_SHARE = 0.8
-"""A plan that takes more of the memory than this is refused."""
+"""A plan that uses a larger share of the memory is refused."""
 UNLIKELY = 0.8
-"""What the model expects to be slower than this is not tried."""
+"""A change with a lower predicted ratio is not tried."""
 MODELLED = {"plan.collector", "plan.workers", "plan.groups", "plan.envs", "ppo.rollout", "sac.rollout"}
-"""Changes whose loss the model is trusted to foresee; what threads gain it can only hope."""
+"""Changes whose slowdown the model predicts well."""
 MOST_BUILD_S = 10.0
-"""What takes longer to make is taken to have been compiled, once."""
+"""A longer build is assumed to include compiling."""
 NO_TIME = "no time left"
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One thing that was looked at: what was expected, what was measured, and what became of it."""
+    """One change that was considered: predicted ratio, measured ratio and verdict."""
 
     said: str
     changes: Changes
@@ -50,27 +51,31 @@ class Attempt:
     why: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The fields as JSON."""
         measured = None if self.ratio is None else [self.ratio.mean, self.ratio.low, self.ratio.high]
         return {
-            "said": self.said, "changes": self.changes, "predicted": self.predicted, "measured": measured,
-            "verdict": self.verdict, "why": self.why,
-        }  # fmt: skip
+            "said": self.said,
+            "changes": self.changes,
+            "predicted": self.predicted,
+            "measured": measured,
+            "verdict": self.verdict,
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found: the settings of a faster plan, or none, and what it saw on the way."""
+    """The outcome of tuning: the settings of a faster plan, or none, and all attempts."""
 
     env: str
     settings: Changes
-    """What the next training is laid over with."""
+    """Settings that the next training uses."""
     default_rate: float
     rate: float
-    """Steps per second of the plan that is kept."""
+    """Steps per second of the chosen plan."""
     gain: Ratio
     predicted: float | None
-    """How many times as fast the model expected that plan to be."""
+    """The predicted ratio of that plan."""
     batch: int
     attempts: list[Attempt]
     model: dict[str, float]
@@ -80,29 +85,45 @@ class Tuned:
     path: str = ""
 
     @property
-    def looked(self) -> bool:
-        """Whether there was time to try anything of what there was to try."""
+    def searched(self) -> bool:
+        """Whether there was time for at least one attempt."""
         late = [attempt for attempt in self.attempts if attempt.why.startswith(NO_TIME)]
         return not late or any(attempt.verdict != "not tried" for attempt in self.attempts)
 
     def facts(self) -> dict[str, Any]:
-        """The object that `--json` prints and the cache holds."""
+        """The object that `--json` prints and the cache stores."""
         return {
-            "env": self.env, "settings": self.settings, "default_steps_per_second": self.default_rate,
-            "steps_per_second": self.rate, "gain": self.gain.mean, "gain_low": self.gain.low,
-            "gain_high": self.gain.high, "predicted": self.predicted, "batch": self.batch, "model": self.model,
-            "seconds": self.seconds, "memory_mib": self.memory_mib, "exact": self.exact, "path": self.path,
+            "env": self.env,
+            "settings": self.settings,
+            "default_steps_per_second": self.default_rate,
+            "steps_per_second": self.rate,
+            "gain": self.gain.mean,
+            "gain_low": self.gain.low,
+            "gain_high": self.gain.high,
+            "predicted": self.predicted,
+            "batch": self.batch,
+            "model": self.model,
+            "seconds": self.seconds,
+            "memory_mib": self.memory_mib,
+            "exact": self.exact,
+            "path": self.path,
             "tried": [attempt.facts() for attempt in self.attempts],
-        }  # fmt: skip
+        }
 
 
 def tune(
-    choice: EnvChoice, resolved: Resolved, *, seconds: float = SECONDS, free: bool = False, exact: bool = False,
-    tell: Tell = lambda line: None, keep: bool = True,
-) -> Tuned:  # fmt: skip
-    """Look for a faster plan for about so many seconds, and keep it for trainings of the same kind on this machine.
+    choice: EnvChoice,
+    resolved: Resolved,
+    *,
+    seconds: float = SECONDS,
+    free: bool = False,
+    exact: bool = False,
+    tell: Tell = lambda line: None,
+    keep: bool = True,
+) -> Tuned:
+    """Search for a faster plan for about `seconds`, and cache it for trainings of the same kind on this machine.
 
-    `free` allows larger batches and minibatches; `exact` tries only what leaves every bit of the result as it is.
+    `free` allows larger batches and minibatches; `exact` tries only changes that keep the result bit for bit.
     """
     settings = resolved.untuned or resolved.settings
     fixed = {key for key, _, origin in resolved.rows() if not origin.startswith(VARIED)}
@@ -111,12 +132,12 @@ def tune(
         found = tuner.run()
     finally:
         tuner.close()
-    return save(choice.name, settings, found) if keep and found.looked else found
+    return save(choice.name, settings, found) if keep and found.searched else found
 
 
 @dataclass
 class Tuner:
-    """A search that always holds the best plan so far, ready to run."""
+    """A search that keeps a warm training with the best plan so far."""
 
     choice: EnvChoice
     base: Settings
@@ -130,11 +151,11 @@ class Tuner:
     model: CostModel | None = None
 
     def run(self) -> Tuned:
-        """Measure, search, and compare what was found with the default plan once more."""
-        self._bare_mib = system_metrics.memory_mib()
+        """Measure the default plan and the cost model, search, and verify the plan that was found."""
+        self._base_mib = system_metrics.memory_mib()
         self._seen: set[tuple[tuple[str, Any], ...]] = {()}
-        self._opening_s = self._iteration_s = 0.0
-        self.best = self._open(self.base)  # what fails here fails in training too
+        self._build_estimate_s = self._iteration_s = 0.0
+        self.best = self._open(self.base)  # an error here would be an error of training too
         self._memory_mib = self._default_mib = self.best.memory_mib
         self._began = perf_counter()
         self._slice_s = min(1.0, max(0.25, self.seconds / 150))
@@ -144,37 +165,37 @@ class Tuner:
         spec = self.best.parts.spec
         self.space = SearchSpace(
             spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed, self.free, self.exact
-        )  # fmt: skip
+        )
         self.tell(f"default plan: about {first.rate:,.0f} steps/s")
         self.model = self._measure_model()
         self._search()
         return self._verify(first)
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Stop the training."""
         if hasattr(self, "best"):
             self.best.close()
 
     def left_s(self) -> float:
-        """Seconds until the comparison at the end has to begin."""
-        turns_s = 2 * FINAL_ROUNDS * self._turn_s(FINAL_SLICE * self._slice_s)
-        reserved = (self._opening_s + turns_s) if self.accepted else 0.0
+        """Seconds until the final comparison must start."""
+        final_s = 2 * FINAL_ROUNDS * self._measurement_s(FINAL_SLICE * self._slice_s)
+        reserved = (self._build_estimate_s + final_s) if self.accepted else 0.0
         return self.seconds - (perf_counter() - self._began) - reserved
 
-    def _turn_s(self, slice_s: float) -> float:
-        """About what a turn of a race takes: its last iteration ends after its time."""
+    def _measurement_s(self, slice_s: float) -> float:
+        """Estimated seconds of one measurement: the last iteration ends after the slice."""
         return max(slice_s, self._iteration_s) + self._iteration_s / 2
 
     def _open(self, settings: Settings) -> TrialRun:
-        """Make a training ready; how long that took, compiling aside, is what the next one may take."""
+        """Build a training; its time without compiling is the estimate for the next one."""
         slow = settings.plan.compile or bool(machine.gpu_name())
-        rehearsal = TrialRun(self.choice, settings, warm_iterations=3 if slow else 1)
-        took = min(rehearsal.build_s, MOST_BUILD_S) + min(rehearsal.warm_s, 4 * self._iteration_s)
-        self._opening_s = (self._opening_s + took) / 2 if self._opening_s else took
-        return rehearsal
+        trial_run = TrialRun(self.choice, settings, warm_iterations=3 if slow else 1)
+        took = min(trial_run.build_s, MOST_BUILD_S) + min(trial_run.warm_s, 4 * self._iteration_s)
+        self._build_estimate_s = (self._build_estimate_s + took) / 2 if self._build_estimate_s else took
+        return trial_run
 
     def _measure_model(self) -> CostModel | None:
-        """What a step costs in one process with one thread, with all envs and with a quarter of them."""
+        """Measure the cost of a step in one process with one thread, with all envs and with a quarter of them."""
         envs, alone = self._default["envs"], {"plan.collector": "local", "plan.workers": 1, "plan.threads": 1}
         if self._default["collector"] == "device":
             return None
@@ -185,8 +206,8 @@ class Tuner:
                 continue
             shape = {"plan.envs": count, f"{self.base.algorithm}.rollout": steps}
             try:
-                with TrialRun(self.choice, apply_changes(self.base, alone | shape), warm_iterations=1) as rehearsal:
-                    trials[count] = rehearsal.measure(2 * self._slice_s)
+                with TrialRun(self.choice, apply_changes(self.base, alone | shape), warm_iterations=1) as trial_run:
+                    trials[count] = trial_run.measure(2 * self._slice_s)
             except (SlipstreamError, RuntimeError, MemoryError):
                 return None
         if not trials:
@@ -195,124 +216,126 @@ class Tuner:
         facts = model.facts(envs)
         self.tell(
             f"one core: env {facts['env_us']:.2f}, inference {facts['inference_us']:.2f}, learning "
-            f"{facts['learn_us']:.2f} us a step; {model.cores} cores: at most {facts['limit']:,.0f} steps/s"
+            f"{facts['learn_us']:.2f} us per step; {model.cores} cores: at most {facts['limit']:,.0f} steps/s"
         )
         return model
 
     def _search(self) -> None:
-        """Coordinate by coordinate; once more along those that were left before something else changed."""
+        """Coordinate descent: up to three passes over all coordinates that changed since."""
         last: dict[str, Changes] = {}
         for _ in range(3):
             for name in self.space.coordinates(self.best.parts.plan.applied()):
                 if last.get(name) != self.accepted:
-                    self._climb(name) if name in LADDERS else self._choose(name)
+                    self._climb(name) if name in DOUBLING else self._choose(name)
                     last[name] = dict(self.accepted)
 
     def _choose(self, coordinate: str) -> None:
         plan = self.best.parts.plan.applied()
-        for changes in self._likeliest(self.space.options(coordinate, plan)):
+        for changes in self._by_prediction(self.space.options(coordinate, plan)):
             self._try(changes)
 
     def _climb(self, coordinate: str) -> None:
-        """Up or down a ladder, the likelier way first, as long as it gets faster."""
-        ways = {up: self._rung(coordinate, up) for up in (True, False)}
-        for changes in self._likeliest([found for found in ways.values() if found is not None]):
-            up = changes == ways[True]
+        """Double or halve a value, the more promising direction first, while it gets faster."""
+        directions = {up: self._next_value(coordinate, up) for up in (True, False)}
+        for changes in self._by_prediction([found for found in directions.values() if found is not None]):
+            up = changes == directions[True]
             moved, step = False, cast(Changes | None, changes)
             while step is not None and self._try(step):
-                moved, step = True, self._rung(coordinate, up)
+                moved, step = True, self._next_value(coordinate, up)
             if moved:
                 return
 
-    def _rung(self, coordinate: str, up: bool) -> Changes | None:
+    def _next_value(self, coordinate: str, up: bool) -> Changes | None:
         return self.space.step(coordinate, self.best.parts.plan.applied(), self._settings(), up)
 
     def _settings(self, more: Mapping[str, Any] | None = None) -> Settings:
         return apply_changes(self.base, self.accepted | dict(more or {}))
 
-    def _likeliest(self, found: list[Changes]) -> list[Changes]:
-        return sorted(found, key=lambda changes: -(self._expect(changes) or 1.0))
+    def _by_prediction(self, found: list[Changes]) -> list[Changes]:
+        return sorted(found, key=lambda changes: -(self._predict(changes) or 1.0))
 
-    def _expect(self, changes: Changes) -> float | None:
-        """How many times as fast as the best so far the model takes a change to be; None where it cannot say."""
+    def _predict(self, changes: Changes) -> float | None:
+        """The predicted ratio of a change to the best plan so far; None if the model does not cover it."""
         now = self.best.parts.plan.applied()
         if self.model is None or now["device"] == "cuda":
             return None
-        wished = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("plan.")}
-        if not set(wished) <= {"collector", "workers", "groups", "envs", "threads"}:
+        changed = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("plan.")}
+        if not set(changed) <= {"collector", "workers", "groups", "envs", "threads"}:
             return None
-        if wished.get("collector") == "device":
+        if changed.get("collector") == "device":
             return None
-        return self.model.predict(now | wished) / self.model.predict(now)
+        return self.model.predict(now | changed) / self.model.predict(now)
 
     def _try(self, changes: Changes) -> bool:
-        """Race a change against the best so far; returns whether it is the best now."""
+        """Time a change against the best plan so far; return whether it is the new best."""
         merged = self.accepted | changes
         key = tuple(sorted(merged.items()))
         if key in self._seen:
             return False
         self._seen.add(key)
-        said, predicted = self._say(changes), self._expect(changes)
+        text, predicted = self._describe(changes), self._predict(changes)
 
-        def judge(verdict: str, why: str = "", ratio: Ratio | None = None) -> bool:
-            if verdict != "not tried" or said not in {attempt.said for attempt in self.attempts}:
-                self.attempts.append(Attempt(said, changes, predicted, ratio, verdict, why))
-                told = f"{said}: {ratio}" if ratio is not None else said
-                self.tell(f"{told}, {verdict}{f': {why}' if why else ''}")
+        def conclude(verdict: str, why: str = "", ratio: Ratio | None = None) -> bool:
+            if verdict != "not tried" or text not in {attempt.said for attempt in self.attempts}:
+                self.attempts.append(Attempt(text, changes, predicted, ratio, verdict, why))
+                line = f"{text}: {ratio}" if ratio is not None else text
+                self.tell(f"{line}, {verdict}{f': {why}' if why else ''}")
             return verdict == "kept"
 
         if predicted is not None and predicted < UNLIKELY and set(changes) <= MODELLED:
-            return judge("not tried", "the model of the machine expects less")
-        opening_s = self._opening_s + compiles_s(self.best.parts.plan.applied(), changes)
-        if self.left_s() < opening_s + 4 * self._turn_s(self._slice_s):
-            return judge("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
+            return conclude("not tried", "the cost model predicts less")
+        opening_s = self._build_estimate_s + compiles_s(self.best.parts.plan.applied(), changes)
+        if self.left_s() < opening_s + 4 * self._measurement_s(self._slice_s):
+            return conclude("not tried", f"{NO_TIME}; --minutes {math.ceil(self.seconds / 30)} has more")
         _free_gpu()
         try:
-            rival, ratio, takes = self._pit(merged)
+            candidate, ratio, used = self._time_candidate(merged)
         except SlipstreamError as error:
-            return judge("refused", error.message)
-        except (RuntimeError, MemoryError) as error:  # the GPU's memory has run out, or a switch fails here
+            return conclude("refused", error.message)
+        except (RuntimeError, MemoryError) as error:  # out of GPU memory, or a switch that fails on this machine
             _free_gpu()
-            return judge("refused", (str(error) or type(error).__name__).splitlines()[0])
+            return conclude("refused", (str(error) or type(error).__name__).splitlines()[0])
         if not ratio.faster:
-            rival.close()
-            return judge("slower" if ratio.slower else "no difference", "", ratio)
+            candidate.close()
+            return conclude("slower" if ratio.slower else "no difference", "", ratio)
         self.best.close()
-        self.best, self.accepted, self._memory_mib = rival, merged, takes
-        return judge("kept", "", ratio)
+        self.best, self.accepted, self._memory_mib = candidate, merged, used
+        return conclude("kept", "", ratio)
 
-    def _pit(self, changes: Changes) -> tuple[TrialRun, Ratio, float]:
-        """Make a training ready with some changes, and race it against the best so far; what it takes of the memory."""
+    def _time_candidate(self, changes: Changes) -> tuple[TrialRun, Ratio, float]:
+        """Build a training with some changes and time it against the best so far; training, ratio and memory."""
         before = system_metrics.memory_mib()
         settings = apply_changes(self.base, changes)
-        rival = self._open(settings)
+        candidate = self._open(settings)
         try:
-            same = rival.parts.plan.applied() == self.best.parts.plan.applied()
+            same = candidate.parts.plan.applied() == self.best.parts.plan.applied()
             if same and settings.ppo.minibatch == self._settings().ppo.minibatch:
-                raise ConfigError("the plan makes nothing else of it")
-            takes = self._check_memory(rival, before)
-            done = time_pairs(self.best, rival, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0)
+                raise ConfigError("the applied plan is the same")
+            used = self._check_memory(candidate, before)
+            done = time_pairs(
+                self.best, candidate, seconds=self._slice_s, rounds=ROUNDS, enough=lambda: self.left_s() < 0
+            )
         except BaseException:
-            rival.close()
+            candidate.close()
             raise
-        return rival, done.ratio, takes
+        return candidate, done.ratio, used
 
-    def _check_memory(self, rival: TrialRun, before: float) -> float:
-        """What a plan takes without the one beside it; refused if it leaves too little memory, here or on the GPU."""
-        takes = self._bare_mib + rival.memory_mib - before
+    def _check_memory(self, candidate: TrialRun, before: float) -> float:
+        """The memory of a plan alone; raise if it exceeds the limit of the host or of the GPU."""
+        used = self._base_mib + candidate.memory_mib - before
         most = MEMORY_SHARE * machine.memory_bytes() / 2**20
-        if takes > most:
-            raise MachineError(f"it takes {takes:,.0f} MiB of memory, more than {most:,.0f}")
-        if gpu := rival.gpu_mib():
+        if used > most:
+            raise MachineError(f"it uses {used:,.0f} MiB of memory, more than {most:,.0f}")
+        if gpu := candidate.gpu_mib():
             import torch
 
             most = MEMORY_SHARE * torch.cuda.mem_get_info()[1] / 2**20
             if gpu > most:
-                raise MachineError(f"it takes {gpu:,.0f} MiB of the GPU's memory, more than {most:,.0f}")
-        return takes
+                raise MachineError(f"it uses {gpu:,.0f} MiB of GPU memory, more than {most:,.0f}")
+        return used
 
-    def _say(self, changes: Changes) -> str:
-        """A change in words: what it was and what it becomes."""
+    def _describe(self, changes: Changes) -> str:
+        """A change as text: old and new values."""
         now, settings, words = self.best.parts.plan.applied(), self._settings(), list[str]()
         for key, value in changes.items():
             section, _, name = key.partition(".")
@@ -322,7 +345,7 @@ class Tuner:
         return ", ".join(words) or "nothing"
 
     def _verify(self, first: Trial) -> Tuned:
-        """The plan that was found against the default one, both new; what is not faster for sure is dropped."""
+        """Time the plan that was found against the default plan; drop it if it is not significantly faster."""
         predicted, rate, default_rate, gain = None, first.rate, first.rate, Ratio(1.0, 1.0, 1.0, 0)
         if self.accepted:
             _free_gpu()
@@ -336,18 +359,26 @@ class Tuner:
                 now = self.model.predict(self.best.parts.plan.applied())
                 predicted = now / self.model.predict(self._default)
             if not gain.faster:
-                self.tell(f"all of it together: {gain}, not faster for sure: the default plan stands")
+                self.tell(f"all changes together: {gain}, not significantly faster: the default plan is kept")
                 self.accepted, rate, self._memory_mib = {}, default_rate, self._default_mib
         return Tuned(
-            env=self.choice.name, settings=self.accepted, default_rate=default_rate, rate=rate, gain=gain,
-            predicted=predicted, batch=self.best.parts.batch, attempts=self.attempts,
+            env=self.choice.name,
+            settings=self.accepted,
+            default_rate=default_rate,
+            rate=rate,
+            gain=gain,
+            predicted=predicted,
+            batch=self.best.parts.batch,
+            attempts=self.attempts,
             model=self.model.facts(self._default["envs"]) if self.model else {},
-            seconds=perf_counter() - self._began, memory_mib=self._memory_mib, exact=self.exact,
-        )  # fmt: skip
+            seconds=perf_counter() - self._began,
+            memory_mib=self._memory_mib,
+            exact=self.exact,
+        )
 
 
 def _free_gpu() -> None:
-    """Give back what trainings that are over held on the GPU; a GPU that has failed is of no use to any other."""
+    """Release GPU memory of closed trainings; raise if the GPU has failed."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
@@ -359,5 +390,5 @@ def _free_gpu() -> None:
         raise MachineError(
             f"The GPU failed while plans were tried, and this process cannot use it any more: "
             f"{str(error).splitlines()[0]}.",
-            "slipstream doctor; and please report the plan that was tried last",
+            "slipstream doctor; please report the last plan that was tried",
         ) from error

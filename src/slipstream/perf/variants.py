@@ -1,4 +1,4 @@
-"""What is compared: settings, presets and commits, from the words that name them to the command that trains them."""
+"""Variants of a comparison: settings, presets and commits, parsed and turned into commands."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from slipstream.errors import ConfigError, did_you_mean
 PACKAGE = Path(__file__).parents[1]
 COMMIT, PRESET = "commit:", "preset:"
 KEPT_SOURCES = 4
-"""Commits whose sources, and what was compiled of them, are kept for the next comparison."""
+"""Commits whose sources and compiled kernels are kept for the next comparison."""
 OPENING, CLOSING = "([{", ")]}"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the two: the words that named it, and what they stand for."""
+    """A variant: its text, and the settings, presets, file and commit that it names."""
 
     text: str
     words: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
-    """Later ones lie over earlier ones."""
+    """Later presets override earlier ones."""
     config: Path | None = None
     commit: str = ""
-    """The full name of a commit; empty: the code that runs now."""
+    """The full hash of a commit; empty: the running code."""
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The name in texts."""
         return self.text or "defaults"
 
 
 def parse_variant(text: str, shared: Sequence[str] = ()) -> Variant:
-    """Read words between commas: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both variants.
+    """Parse comma-separated words: KEY=VALUE, a preset, a YAML file, `commit:REV`; `shared` are settings of both.
 
     Settings of this code are checked here, before anything is trained; those of a commit by that commit.
     """
@@ -68,10 +68,10 @@ def parse_variant(text: str, shared: Sequence[str] = ()) -> Variant:
 
 
 def _once(variant: Variant, **more: Path | str) -> Variant:
-    """The variant with one thing more; two files or commits would hide each other."""
+    """Set the file or the commit of a variant, once."""
     for name, value in more.items():
         if before := getattr(variant, name):
-            raise ConfigError(f"`{variant.text}` names two of a kind: {before} and {value}.", "keep one of them")
+            raise ConfigError(f"`{variant.text}` names both {before} and {value}.", "keep one of them")
     return replace(variant, **more)  # type: ignore[arg-type]
 
 
@@ -82,7 +82,7 @@ def _existing(path: Path) -> Path:
 
 
 def _split(text: str) -> list[str]:
-    """The words between commas; those within brackets belong to a value."""
+    """Split at commas outside of brackets."""
     words, depth = [""], 0
     for letter in text:
         depth += (letter in OPENING) - (letter in CLOSING)
@@ -94,7 +94,7 @@ def _split(text: str) -> list[str]:
 
 
 def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
-    """The command line of a verb with this variant's settings."""
+    """The command line of a verb with the settings of a variant."""
     words = [sys.executable, "-m", "slipstream.cli", *verb]
     for preset in variant.presets:
         words += ["--preset", preset]
@@ -107,8 +107,8 @@ def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = ()) 
     return words
 
 
-def knows(variant: Variant, flag: str) -> bool:
-    """Whether the command line of a variant's own code has a flag; commits of before lack newer ones."""
+def has_flag(variant: Variant, flag: str) -> bool:
+    """Whether the command line of a variant's code has a flag, which older commits may not."""
     files = [*(_source(variant) / "slipstream").glob("cli.py"), *(_source(variant) / "slipstream" / "cli").glob("*.py")]
     return any(f'{flag}"' in file.read_text(encoding="utf-8") for file in files)
 
@@ -118,35 +118,37 @@ def _source(variant: Variant) -> Path:
 
 
 def child_environment(variant: Variant) -> dict[str, str]:
-    """The variables of its process: its own sources come first."""
+    """The environment variables of its process, with its sources first in PYTHONPATH."""
     paths = [str(_source(variant)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def checkout() -> Path:
-    """The git checkout that this code runs from."""
+    """The git checkout of the running code."""
     root = PACKAGE.parents[1]
     if PACKAGE.parent.name != "src" or not (root / ".git").exists():
         raise ConfigError(
-            "Commits can be compared only where slipstream runs from its own git checkout.",
+            "Comparing commits requires that slipstream runs from its git checkout.",
             "clone the repository and run it from there, or compare settings and saved baselines",
         )
     return root
 
 
 def full_commit(rev: str) -> str:
-    """The full name of a commit."""
+    """The full hash of a commit."""
     done = subprocess.run(
         ["git", "-C", str(checkout()), "rev-parse", "--verify", "-q", f"{rev}^{{commit}}"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode or not done.stdout.strip():
-        raise ConfigError(f"There is no commit `{rev}` in {checkout()}.", "`git log --oneline` lists what there is")
+        raise ConfigError(f"There is no commit `{rev}` in {checkout()}.", "`git log --oneline` lists the commits")
     return done.stdout.strip()
 
 
 def sources(commit: str) -> Path:
-    """The sources of a commit, written out once; what is compiled of them is kept beside them."""
+    """The sources of a commit, extracted once; their compiled kernels are cached beside them."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipstream" / "commits"
     folder = home / commit
     if not folder.is_dir():

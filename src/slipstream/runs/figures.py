@@ -290,7 +290,7 @@ def xy_chart(
     most: int = POINTS,
 ) -> Chart:
     """Series over a common x axis with at most `most` points each. A value of NaN leaves a gap."""
-    values = [v for line in series for point in line.points for v in point[1:] if _finite(v)]
+    values = [v for line in series for p in line.points for v in p[1:] if v is not None and math.isfinite(v)]
     values += [0.0] * (zero or style == "bars")
     places = [p[0] for line in series for p in line.points]
     plane = _Plane.around(places, values, unit, size, along, wide=style == "bars")
