@@ -1,6 +1,6 @@
-"""Parts of training by themselves, done in two ways: rates for claims that no switch of a training run shows.
+"""Parts of training in two variants each, for claims that no setting of a training run covers.
 
-Every work is a dict of contestants; calling one does the work once and returns how much of it was done per second.
+Each function returns a dict of contestants; a contestant does the work once and returns its rate per second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH = 256
 
 
 def per_second(count: float, work: Callable[[], Any]) -> Rate:
-    """A contestant: so many units of work in one call."""
+    """A contestant that does `count` units of work per call."""
 
     def rate() -> float:
         began = time.perf_counter()
@@ -66,7 +66,7 @@ def loading(quick: bool) -> dict[str, Rate]:
 
 
 def caching(quick: bool) -> dict[str, Rate]:
-    """Five epochs of a head on images that a frozen trunk reads: once for all, and anew in every epoch."""
+    """Five epochs of a head on images that a frozen trunk reads: once, and again in every epoch."""
     import torch
     from torch import nn
     from transformers import CLIPVisionConfig, CLIPVisionModel
@@ -104,7 +104,7 @@ def caching(quick: bool) -> dict[str, Rate]:
 
 
 def seeing(quick: bool) -> dict[str, Rate]:
-    """Images read by a CLIP ViT-B with patches of 32 and of 16, and with smaller images; weights are random."""
+    """Images encoded by a CLIP ViT-B with patches of 32 and of 16, and smaller images; weights are random."""
     import torch
     from transformers import CLIPVisionConfig, CLIPVisionModel
 

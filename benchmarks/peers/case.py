@@ -1,7 +1,7 @@
-"""What every peer script shares: the equal-work cases, the options, the clock and the one line of JSON.
+"""Shared by all peer scripts: the cases of equal work, the options, the clock and the line of JSON.
 
-Imported inside each peer's own virtual environment, hence only the standard library and gymnasium. The scripts that
-would hide the library they call carry `_ppo` in their name.
+The virtual environment of each peer imports this module, so it uses only the standard library and gymnasium. Scripts
+that would shadow the library they import have `_ppo` in their name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BORN = time.perf_counter()
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of equal work for PPO; everything not named here is the same in every library."""
+    """A case of equal work for PPO; everything else is the same in every library."""
 
     env: str
     envs: int
@@ -42,22 +42,22 @@ class Case:
     value: float = 0.5
     gradient_norm: float = 0.5
     falling: bool = False
-    """Learning rate and clip range fall linearly to 0."""
+    """Learning rate and clip range decay linearly to 0."""
     normalise: bool = False
-    """Observations and rewards are scaled by running statistics."""
+    """Observations and rewards are normalised with running statistics."""
     log_std: float = 0.0
     """Starting log standard deviation of continuous actions."""
     orthogonal: bool = True
-    """Whether the first weights are orthogonal."""
+    """Orthogonal initialisation."""
     memory: int = 0
-    """Units of an LSTM that policy and value share; 0: none."""
+    """Units of a shared LSTM; 0: none."""
     module: str = ""
     """A module of this folder that registers the environment."""
     frames: bool = False
     """Whether it is an Atari game: 84 x 84 grey, 4 frames stacked, every fourth seen; the network is Nature's, one for
     policy and value."""
     slow: bool = False
-    """Whether a step takes so long that who steps environments in other processes may gain by it."""
+    """Whether a step is slow enough for environments in other processes."""
 
     @property
     def batch(self) -> int:
@@ -70,14 +70,14 @@ class Case:
         return self.batch // self.minibatch
 
     def shape(self) -> dict[str, Any]:
-        """What a row tells of the case."""
+        """The fields of the case in a row."""
         keys = ("envs", "batch", "minibatch", "epochs", "activation")
         return {"hidden": list(self.hidden), **{key: getattr(self, key) for key in keys}}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One piece of equal work for SAC: one env, one gradient step per step; the defaults are Stable-Baselines3's."""
+    """A case of equal work for SAC: one env, one gradient step per step; the defaults are Stable-Baselines3's."""
 
     env: str
     hidden: tuple[int, ...] = (256, 256)
@@ -92,7 +92,7 @@ class Replay:
     envs: int = 1
 
     def shape(self) -> dict[str, Any]:
-        """What a row tells of the case."""
+        """The fields of the case in a row."""
         keys = ("envs", "batch", "buffer", "warmup", "activation")
         return {"hidden": list(self.hidden), **{key: getattr(self, key) for key in keys}}
 
@@ -122,7 +122,7 @@ OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
 
 
 def make_named(name: str) -> gymnasium.Env[Any, Any]:
-    """One environment of a case, in whatever process: its module is imported first."""
+    """Create one environment of a case in any process; its module is imported first."""
     for case in CASES.values():
         if case.env == name and case.module:
             importlib.import_module(case.module)
@@ -132,7 +132,7 @@ def make_named(name: str) -> gymnasium.Env[Any, Any]:
 
 
 def make_atari(name: str) -> gymnasium.Env[Any, Any]:
-    """A game of ALE's as it is, every frame in colours; a Gymnasium that ALE does not register with will do."""
+    """A plain ALE game with all frames in colour, without Gymnasium's registry."""
     from ale_py.env import AtariEnv
 
     game = name.removesuffix("NoFrameskip-v4").lower()
@@ -140,13 +140,13 @@ def make_atari(name: str) -> gymnasium.Env[Any, Any]:
 
 
 class Enough(Exception):
-    """Raised at the end of an iteration to leave a library's training loop."""
+    """Raised after an iteration to stop a library's training loop."""
 
 
 def arguments(
     variants: tuple[str, ...], threads: int | Mapping[str, int], cases: Mapping[str, Case | Replay] = CASES
 ) -> argparse.ArgumentParser:
-    """The options every peer script takes; the first variant is the default.
+    """The options of all peer scripts; the first variant is the default.
 
     `threads` is the peer's better torch thread count, one for all cases or one by case. On a busy machine with 2 cores
     1 beat 2 several times over for sb3 and skrl and was level for sbx; the others were not tried with 2. Check again on
@@ -164,8 +164,8 @@ def arguments(
 
 
 @dataclass
-class Bout:
-    """One timed training run of one peer."""
+class TimedTraining:
+    """One timed training run of a peer."""
 
     peer: str
     package: str
@@ -182,7 +182,7 @@ class Bout:
     _last: float = 0.0
 
     def iteration(self, steps: int) -> None:
-        """Note that an iteration ended after `steps` steps in all; raise `Enough` when time is up."""
+        """Report the end of an iteration after `steps` steps in total; raise `Enough` when time is up."""
         now = time.perf_counter()
         if self._first is None:
             self._first = (steps, now)
@@ -192,15 +192,15 @@ class Bout:
 
     @property
     def env(self) -> str:
-        """The case's environment, or its older version where this gymnasium has no other."""
+        """The case's environment, or its older version if this gymnasium has no newer one."""
         return OLDER.get(self.case.env, self.case.env) if self.case.env not in gymnasium.registry else self.case.env
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """One environment that reports its finished episodes here (same process only)."""
-        return Tally(make_named(self.env), self.returns.append)
+        return EpisodeReturns(make_named(self.env), self.returns.append)
 
     def report(self, **more: Any) -> None:
-        """Print the run's one JSON object on the real stdout."""
+        """Print the JSON object of the run to the real stdout."""
         first_steps, first = self._first or (0, self._last)
         seconds = self._last - first
         row = {
@@ -222,8 +222,8 @@ class Bout:
         os.write(self._out, (json.dumps(row | more) + "\n").encode())
 
 
-class Tally(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Hands each finished episode's return to `finished`; lighter than any library's monitor."""
+class EpisodeReturns(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Passes the return of each finished episode to `finished`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], finished: Callable[[float], None]) -> None:
         """Wrap `env`."""
@@ -241,8 +241,8 @@ class Tally(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
 
-def begin(peer: str, package: str, options: argparse.Namespace) -> Bout:
-    """The bout these options ask for, with the thread count set before torch is imported."""
+def begin(peer: str, package: str, options: argparse.Namespace) -> TimedTraining:
+    """Start a timed run; the thread count is set before torch is imported."""
     case = options.cases[options.case]
     if options.epochs is not None:
         case = replace(case, epochs=options.epochs)
@@ -251,11 +251,11 @@ def begin(peer: str, package: str, options: argparse.Namespace) -> Bout:
     best = options.threads_by_case
     threads = options.threads or (best if isinstance(best, int) else best[options.case])
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
-    return Bout(peer, package, options.case, case, options.vec, options.seed, options.seconds, threads)
+    return TimedTraining(peer, package, options.case, case, options.vec, options.seed, options.seconds, threads)
 
 
 def claim_stdout() -> int:
-    """Keep stdout for the JSON line: whatever a library prints goes to stderr."""
+    """Keep stdout for the JSON line: output of libraries goes to stderr."""
     out = os.dup(1)
     sys.stdout.flush()
     os.dup2(2, 1)

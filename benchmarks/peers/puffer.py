@@ -7,11 +7,11 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, arguments, begin
+from case import Enough, TimedTraining, arguments, begin
 
 
-def train(bout: Bout) -> None:
-    """Train for the bout's time and report."""
+def train(training: TimedTraining) -> None:
+    """Train for the training's time and report."""
     os.environ["PATH"] = "/usr/bin:/bin"  # with nvcc in sight the library takes its CUDA kernel, built or not
     import gymnasium
     import pufferlib.vector
@@ -20,15 +20,15 @@ def train(bout: Bout) -> None:
     from pufferlib.pufferl import PuffeRL
     from pufferlib.pytorch import layer_init
 
-    torch.set_num_threads(bout.threads)
-    torch.manual_seed(bout.seed)
-    case = bout.case
+    torch.set_num_threads(training.threads)
+    torch.manual_seed(training.seed)
+    case = training.case
 
     def make(buf: Any = None, seed: int = 0) -> Any:
-        return GymnasiumPufferEnv(bout.make_env(), buf=buf, seed=seed)
+        return GymnasiumPufferEnv(training.make_env(), buf=buf, seed=seed)
 
     ways: dict[str, Any] = {"serial": {"backend": "Serial"}, "multi": {"backend": "Multiprocessing", "num_workers": 2}}
-    envs = pufferlib.vector.make(make, num_envs=case.envs, seed=bout.seed, **ways[bout.variant])
+    envs = pufferlib.vector.make(make, num_envs=case.envs, seed=training.seed, **ways[training.variant])
     actions = envs.single_action_space
     continuous = isinstance(actions, gymnasium.spaces.Box)
     inputs, outputs = envs.single_observation_space.shape[0], actions.shape[0] if continuous else int(actions.n)
@@ -65,11 +65,11 @@ def train(bout: Bout) -> None:
     rollout = min(case.rollout, case.minibatch)  # a minibatch must hold whole rollouts; the batch stays the same
     trainer = Quiet(
         {
-            "env": bout.env,
-            "name": "bout",
-            "project": "bout",
+            "env": training.env,
+            "name": "training",
+            "project": "training",
             "data_dir": "experiments",
-            "seed": bout.seed,
+            "seed": training.seed,
             "torch_deterministic": True,
             "cpu_offload": False,
             "device": "cpu",
@@ -110,8 +110,8 @@ def train(bout: Bout) -> None:
         while True:
             trainer.evaluate()
             trainer.train()
-            bout.iteration(trainer.global_step)
-    bout.report()
+            training.iteration(trainer.global_step)
+    training.report()
     trainer.utilization.stop()
     envs.close()
 

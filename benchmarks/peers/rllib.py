@@ -6,11 +6,11 @@ import math
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, arguments, begin, make_named
+from case import Enough, TimedTraining, arguments, begin, make_named
 
 
-def train(bout: Bout) -> None:
-    """Train for the bout's time and report."""
+def train(training: TimedTraining) -> None:
+    """Train for the training's time and report."""
     import gymnasium
     import ray
     import torch
@@ -18,18 +18,18 @@ def train(bout: Bout) -> None:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.tune.registry import register_env
 
-    torch.set_num_threads(bout.threads)
-    case = bout.case
+    torch.set_num_threads(training.threads)
+    case = training.case
 
     def make(context: Any) -> Any:
-        return make_named(bout.env)
+        return make_named(training.env)
 
-    continuous = isinstance(make_named(bout.env).action_space, gymnasium.spaces.Box)
-    register_env("bout", make)
+    continuous = isinstance(make_named(training.env).action_space, gymnasium.spaces.Box)
+    register_env("training", make)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algorithm = (
         PPOConfig()
-        .environment("bout")
+        .environment("training")
         .framework("torch")
         .env_runners(num_env_runners=0, num_envs_per_env_runner=case.envs, rollout_fragment_length=case.rollout)
         .learners(num_learners=0, num_gpus_per_learner=0)
@@ -56,16 +56,16 @@ def train(bout: Bout) -> None:
             use_kl_loss=False,
         )
         .reporting(metrics_num_episodes_for_smoothing=100, min_time_s_per_iteration=0)
-        .debugging(seed=bout.seed, log_level="ERROR")
+        .debugging(seed=training.seed, log_level="ERROR")
         .build_algo()
     )
     result: dict[str, Any] = {}
     with suppress(Enough):
         while True:
             result = algorithm.train()
-            bout.iteration(int(result["num_env_steps_sampled_lifetime"]))
+            training.iteration(int(result["num_env_steps_sampled_lifetime"]))
     mean_return = result["env_runners"].get("episode_return_mean", math.nan)
-    bout.report(mean_return=None if math.isnan(mean_return) else mean_return)
+    training.report(mean_return=None if math.isnan(mean_return) else mean_return)
     algorithm.stop()
     ray.shutdown()
 

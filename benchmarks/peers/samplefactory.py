@@ -9,28 +9,28 @@ import logging
 import tempfile
 from typing import Any
 
-from case import CASES, Bout, Enough, arguments, begin, make_named
+from case import CASES, Enough, TimedTraining, arguments, begin, make_named
 
 WORKERS = 2
 
 
-def settings(bout: Bout, directory: str) -> list[str]:
-    """The command line that makes Sample Factory do this bout's work."""
-    case = bout.case
-    workers = 1 if bout.variant == "serial" else WORKERS
+def settings(training: TimedTraining, directory: str) -> list[str]:
+    """The command line that makes Sample Factory do this training's work."""
+    case = training.case
+    workers = 1 if training.variant == "serial" else WORKERS
     chosen: dict[str, Any] = {
         "algo": "APPO",
-        "env": bout.env,
-        "experiment": "bout",
+        "env": training.env,
+        "experiment": "training",
         "train_dir": directory,
         "device": "cpu",
-        "seed": bout.seed,
-        "serial_mode": bout.variant == "serial",
-        "async_rl": bout.variant == "async",
+        "seed": training.seed,
+        "serial_mode": training.variant == "serial",
+        "async_rl": training.variant == "async",
         "num_workers": workers,
         "num_envs_per_worker": case.envs // workers,
-        "worker_num_splits": 2 if bout.variant == "async" else 1,
-        "batched_sampling": bout.variant == "serial",  # measured better here, not so with workers
+        "worker_num_splits": 2 if training.variant == "async" else 1,
+        "batched_sampling": training.variant == "serial",  # measured better here, not so with workers
         # a minibatch must hold whole rollouts; the batch stays envs x rollout steps
         "rollout": min(case.rollout, case.minibatch),
         "recurrence": 1,
@@ -88,8 +88,8 @@ def frames_of(env: Any) -> Any:
     return own.NumpyObsWrapper(env)
 
 
-def train(bout: Bout) -> None:
-    """Train for the bout's time and report."""
+def train(training: TimedTraining) -> None:
+    """Train for the training's time and report."""
     import torch
     from sample_factory.algo.runners.runner import AlgoObserver, Runner
     from sample_factory.algo.utils.misc import ExperimentStatus
@@ -99,27 +99,27 @@ def train(bout: Bout) -> None:
     from sample_factory.utils.utils import log
 
     log.setLevel(logging.ERROR)
-    torch.set_num_threads(bout.threads)
+    torch.set_num_threads(training.threads)
 
     class Watch(AlgoObserver):
         """Tells the clock after each pass over a batch and lets the runner end by its own step limit."""
 
         def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
             try:
-                bout.iteration(sum(runner.env_steps.values()))
+                training.iteration(sum(runner.env_steps.values()))
             except Enough:
                 runner.cfg.train_for_env_steps = 0
 
-    register_env(bout.env, make)
+    register_env(training.env, make)
     with tempfile.TemporaryDirectory() as directory:
-        argv = settings(bout, directory)
+        argv = settings(training, directory)
         parser, _ = parse_sf_args(argv)
         _, runner = make_runner(parse_full_cfg(parser, argv))
         runner.register_observer(Watch())
         if runner.init() != ExperimentStatus.SUCCESS or runner.run() != ExperimentStatus.SUCCESS:
             raise SystemExit("Sample Factory did not finish its run.")
-        bout.returns.extend(float(value) for value in runner.policy_avg_stats.get("reward", [()])[0])
-    bout.report()
+        training.returns.extend(float(value) for value in runner.policy_avg_stats.get("reward", [()])[0])
+    training.report()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from case import CASES, Bout, Case, Enough, arguments, begin, make_named
+from case import CASES, Case, Enough, TimedTraining, arguments, begin, make_named
 from learning_tasks import LESSONS
 
 PUBLISHED = LESSONS["cartpole"].work
@@ -43,32 +43,32 @@ def ppo_options(case: Case, activation: Any, seed: int) -> dict[str, Any]:
     }
 
 
-def build(bout: Bout, algorithm: Any, activation: Any) -> Any:
-    """The PPO model of this bout's case."""
+def build(training: TimedTraining, algorithm: Any, activation: Any) -> Any:
+    """The PPO model of this training's case."""
     import torch
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-    torch.set_num_threads(bout.threads)
+    torch.set_num_threads(training.threads)
     # fork: forkserver imports torch once per environment; the steady state is the same
-    vec, options = (SubprocVecEnv, {"start_method": "fork"}) if bout.variant == "subproc" else (DummyVecEnv, {})
-    shared = {"n_envs": bout.case.envs, "seed": bout.seed, "vec_env_cls": vec, "vec_env_kwargs": options}
-    if not bout.case.frames:
-        envs = make_vec_env(bout.env, **shared)
-        return algorithm("MlpPolicy", envs, **ppo_options(bout.case, activation, bout.seed))
+    vec, options = (SubprocVecEnv, {"start_method": "fork"}) if training.variant == "subproc" else (DummyVecEnv, {})
+    shared = {"n_envs": training.case.envs, "seed": training.seed, "vec_env_cls": vec, "vec_env_kwargs": options}
+    if not training.case.frames:
+        envs = make_vec_env(training.env, **shared)
+        return algorithm("MlpPolicy", envs, **ppo_options(training.case, activation, training.seed))
     from stable_baselines3.common.atari_wrappers import AtariWrapper
     from stable_baselines3.common.vec_env import VecFrameStack
 
     envs = VecFrameStack(
-        make_vec_env(make_named, env_kwargs={"name": bout.env}, wrapper_class=AtariWrapper, **shared), 4
+        make_vec_env(make_named, env_kwargs={"name": training.env}, wrapper_class=AtariWrapper, **shared), 4
     )
-    wanted = ppo_options(bout.case, activation, bout.seed)
+    wanted = ppo_options(training.case, activation, training.seed)
     del wanted["policy_kwargs"]  # Nature's network and nothing behind it is what its policy for images has
     return algorithm("CnnPolicy", envs, **wanted)
 
 
-def train(bout: Bout, model: Any, until: float | None = None) -> None:
-    """Train for the bout's time, or with the published settings until the return is reached, and report."""
+def train(training: TimedTraining, model: Any, until: float | None = None) -> None:
+    """Train for the training's time, or with the published settings until the return is reached, and report."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     started = time.perf_counter()
@@ -88,19 +88,19 @@ def train(bout: Bout, model: Any, until: float | None = None) -> None:
             self.look()
 
         def look(self) -> None:
-            bout.returns.clear()
-            bout.returns.extend(episode["r"] for episode in model.ep_info_buffer)
+            training.returns.clear()
+            training.returns.extend(episode["r"] for episode in model.ep_info_buffer)
             seconds = time.perf_counter() - started
-            full = len(bout.returns) == bout.returns.maxlen
-            if until is not None and full and sum(bout.returns) / len(bout.returns) >= until:
+            full = len(training.returns) == training.returns.maxlen
+            if until is not None and full and sum(training.returns) / len(training.returns) >= until:
                 reached.update(reached=True, until_steps=self.num_timesteps, until_seconds=round(seconds, 3))
-                bout.seconds = 0.0
-            bout.iteration(self.num_timesteps)
+                training.seconds = 0.0
+            training.iteration(self.num_timesteps)
 
     with suppress(Enough):
         model.learn(PUBLISHED_STEPS if until is not None else 10**9, callback=Watch(), progress_bar=False)
     extra = {"until_return": until, "train_seconds": round(time.perf_counter() - started, 3), **reached}
-    bout.report(**(extra if until is not None else {}))
+    training.report(**(extra if until is not None else {}))
     model.env.close()
 
 
@@ -109,14 +109,14 @@ def main() -> None:
     parser = arguments(("dummy", "subproc"), threads=dict.fromkeys(CASES, 1) | {"pong": 2})
     parser.add_argument("--until-return", type=float, help="published CartPole settings until this mean return")
     options: argparse.Namespace = parser.parse_args()
-    bout = begin("sb3", "stable-baselines3", options)
+    training = begin("sb3", "stable-baselines3", options)
     if options.until_return is not None:
-        bout = replace(bout, case=PUBLISHED, case_name="cartpole-published", seconds=LIMIT_S)
+        training = replace(training, case=PUBLISHED, case_name="cartpole-published", seconds=LIMIT_S)
     import torch
     from stable_baselines3 import PPO
 
-    activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[bout.case.activation]
-    train(bout, build(bout, PPO, activation), options.until_return)
+    activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[training.case.activation]
+    train(training, build(training, PPO, activation), options.until_return)
 
 
 if __name__ == "__main__":

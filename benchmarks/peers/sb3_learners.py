@@ -8,14 +8,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, Replay, arguments, begin
+from case import Enough, Replay, TimedTraining, arguments, begin
 from learning_tasks import SETTLED, SPEED_TASKS
 from sb3 import train
 from sb3_learning import model_of
 
 
-def replay(bout: Bout, model: Any) -> None:
-    """Train SAC for the bout's time, counted from where it has settled, and report."""
+def replay(training: TimedTraining, model: Any) -> None:
+    """Train SAC for the training's time, counted from where it has settled, and report."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Watch(BaseCallback):
@@ -23,26 +23,26 @@ def replay(bout: Bout, model: Any) -> None:
 
         def _on_step(self) -> bool:
             if self.num_timesteps >= SETTLED:
-                bout.iteration(self.num_timesteps)
+                training.iteration(self.num_timesteps)
             return True
 
     with suppress(Enough):
         model.learn(10**9, callback=Watch(), progress_bar=False)
-    bout.returns.extend(episode["r"] for episode in model.ep_info_buffer)
-    bout.report()
+    training.returns.extend(episode["r"] for episode in model.ep_info_buffer)
+    training.report()
     model.env.close()
 
 
 def main() -> None:
     """Read the options, train, print."""
-    bout = begin("sb3", "sb3-contrib", arguments(("plain", "separate"), threads=1, cases=SPEED_TASKS).parse_args())
+    training = begin("sb3", "sb3-contrib", arguments(("plain", "separate"), threads=1, cases=SPEED_TASKS).parse_args())
     import torch
     from stable_baselines3.common.env_util import make_vec_env
 
-    torch.set_num_threads(bout.threads)
-    side = "sb3-separate" if bout.variant == "separate" else "sb3-recurrent"
-    model = model_of(side, bout.case, make_vec_env(bout.env, bout.case.envs, bout.seed), bout.seed)
-    (replay if isinstance(bout.case, Replay) else train)(bout, model)
+    torch.set_num_threads(training.threads)
+    side = "sb3-separate" if training.variant == "separate" else "sb3-recurrent"
+    model = model_of(side, training.case, make_vec_env(training.env, training.case.envs, training.seed), training.seed)
+    (replay if isinstance(training.case, Replay) else train)(training, model)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ from sb3 import build, train
 
 def main() -> None:
     """Read the options, train, print."""
-    bout = begin("sbx", "sbx-rl", arguments(("dummy",), threads=1).parse_args())
-    if bout.threads == 1:
+    training = begin("sbx", "sbx-rl", arguments(("dummy",), threads=1).parse_args())
+    if training.threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     import flax.linen
     from sbx import PPO
 
-    train(bout, build(bout, PPO, {"tanh": flax.linen.tanh}[bout.case.activation]))
+    train(training, build(training, PPO, {"tanh": flax.linen.tanh}[training.case.activation]))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, arguments, begin
+from case import Enough, TimedTraining, arguments, begin
 
 
-def train(bout: Bout) -> None:
-    """Train for the bout's time and report."""
+def train(training: TimedTraining) -> None:
+    """Train for the training's time and report."""
     import gymnasium
     import torch
     from skrl.agents.torch.ppo import PPO
@@ -19,11 +19,13 @@ def train(bout: Bout) -> None:
     from skrl.utils import set_seed
     from skrl.utils.model_instantiators.torch import categorical_model, deterministic_model, gaussian_model
 
-    torch.set_num_threads(bout.threads)
-    set_seed(bout.seed)
-    case = bout.case
+    torch.set_num_threads(training.threads)
+    set_seed(training.seed)
+    case = training.case
     vectors = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
-    vector = vectors[bout.variant]([bout.make_env] * case.envs, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    vector = vectors[training.variant](
+        [training.make_env] * case.envs, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+    )
     env = wrap_env(vector)
     network = [{"name": "net", "input": "OBSERVATIONS", "layers": list(case.hidden), "activations": case.activation}]
     discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
@@ -46,7 +48,7 @@ def train(bout: Bout) -> None:
         def update(self, *, timestep: int, timesteps: int) -> None:
             super().update(timestep=timestep, timesteps=timesteps)
             self.iterations += 1
-            bout.iteration(self.iterations * case.batch)
+            training.iteration(self.iterations * case.batch)
 
     agent = Watched(
         models=models,
@@ -72,7 +74,7 @@ def train(bout: Bout) -> None:
     settings = SequentialTrainerCfg(timesteps=10**9, headless=True, disable_progressbar=True)
     with suppress(Enough):
         SequentialTrainer(cfg=settings, env=env, agents=agent).train()
-    bout.report()
+    training.report()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, arguments, begin
+from case import Enough, TimedTraining, arguments, begin
 
 
-def train(bout: Bout) -> None:
-    """Train for the bout's time and report."""
+def train(training: TimedTraining) -> None:
+    """Train for the training's time and report."""
     import numpy as np
     import torch
     from gymnasium.spaces import Discrete
@@ -23,12 +23,12 @@ def train(bout: Bout) -> None:
     from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
     from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 
-    torch.set_num_threads(bout.threads)
-    np.random.seed(bout.seed)
-    torch.manual_seed(bout.seed)
-    case = bout.case
-    envs = DummyVectorEnv([bout.make_env] * case.envs)
-    envs.seed(bout.seed)
+    torch.set_num_threads(training.threads)
+    np.random.seed(training.seed)
+    torch.manual_seed(training.seed)
+    case = training.case
+    envs = DummyVectorEnv([training.make_env] * case.envs)
+    envs.seed(training.seed)
     observations, actions = envs.observation_space[0], envs.action_space[0]
 
     def body() -> Any:
@@ -74,7 +74,7 @@ def train(bout: Bout) -> None:
 
     def begun(epoch: int, steps: int) -> None:
         if steps:  # the start of an iteration is the end of the one before
-            bout.iteration(steps)
+            training.iteration(steps)
 
     collector = Collector(algorithm, envs, VectorReplayBuffer(case.batch, case.envs))
     with suppress(Enough):
@@ -91,7 +91,7 @@ def train(bout: Bout) -> None:
                 show_progress=False,
             )
         )
-    bout.report()
+    training.report()
 
 
 if __name__ == "__main__":

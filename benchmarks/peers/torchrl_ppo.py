@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from case import Bout, Enough, arguments, begin
+from case import Enough, TimedTraining, arguments, begin
 
 
-def train(bout: Bout) -> None:
-    """Train for the bout's time and report."""
+def train(training: TimedTraining) -> None:
+    """Train for the training's time and report."""
     import torch
     from gymnasium.spaces import Discrete
     from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
@@ -20,16 +20,16 @@ def train(bout: Bout) -> None:
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 
-    torch.set_num_threads(bout.threads)
-    torch.manual_seed(bout.seed)
-    case = bout.case
-    discrete = isinstance(bout.make_env().action_space, Discrete)
+    torch.set_num_threads(training.threads)
+    torch.manual_seed(training.seed)
+    case = training.case
+    discrete = isinstance(training.make_env().action_space, Discrete)
 
     def make() -> Any:
-        return GymWrapper(bout.make_env(), categorical_action_encoding=True)
+        return GymWrapper(training.make_env(), categorical_action_encoding=True)
 
     envs = TransformedEnv(SerialEnv(case.envs, make), DoubleToFloat())
-    envs.set_seed(bout.seed)
+    envs.set_seed(training.seed)
     inputs = envs.observation_spec["observation"].shape[-1]
     outputs = envs.action_spec_unbatched.space.n if discrete else envs.action_spec.shape[-1]
 
@@ -81,8 +81,8 @@ def train(bout: Bout) -> None:
                     torch.nn.utils.clip_grad_norm_(loss.parameters(), case.gradient_norm)
                     optimiser.step()
             steps += case.batch
-            bout.iteration(steps)
-    bout.report()
+            training.iteration(steps)
+    training.report()
     collector.shutdown()
 
 

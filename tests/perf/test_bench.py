@@ -77,7 +77,7 @@ def judged(before: list[TimedRun], after: list[TimedRun], **more: Any) -> dict[s
     return compare(PORTRAIT, b, before, after, paired=more.get("paired", True), gate=gate)
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_ratios_are_taken_within_rounds() -> None:
     """Ratios 1.1, 1.2, 1.3, 1.4, 1.5 have the median 1.3; with five of them the interval is their whole range."""
     found = ratio([10, 20, 30, 40, 50], [11, 24, 39, 56, 75], paired=True)
     assert (found.median, found.low, found.high) == pytest.approx((1.3, 1.1, 1.5))
@@ -146,7 +146,7 @@ def test_speed_switches_are_like_for_like() -> None:
         (
             replace(PORTRAIT, settings=SETTINGS | {"policy.hidden": [8]}, weights=100),
             {"policy.hidden", "weights"},
-            "a smaller network (100 numbers instead of 5,000)",
+            "a smaller network (100 parameters instead of 5,000)",
         ),
         (
             replace(PORTRAIT, settings=SETTINGS | {"env.action_repeat": 4}),
@@ -206,7 +206,7 @@ def test_steps_without_updates_are_not_timed() -> None:
     assert clock([], {"steps_per_second": 0.0}, 0).rate == 0.0
 
 
-def test_sides_are_read(tmp_path: Path) -> None:
+def test_variants_are_parsed(tmp_path: Path) -> None:
     """Settings with brackets, a preset and a file may stand together; settings of both variants come first."""
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {epochs: 2}")
@@ -222,10 +222,10 @@ def test_sides_are_read(tmp_path: Path) -> None:
         ("smok", "neither KEY=VALUE, a preset, a YAML file nor a commit. Did you mean `smoke`?"),
         ("ppo.epoch=3", "Unknown setting `ppo.epoch`. Did you mean `ppo.epochs`?"),
         ("none.yaml", "There is no config file `none.yaml`."),
-        ("commit:HEAD,commit:HEAD", "names two of a kind: "),
+        ("commit:HEAD,commit:HEAD", "commit:HEAD,commit:HEAD"),
     ],
 )
-def test_wrong_sides(text: str, said: str) -> None:
+def test_wrong_variants(text: str, said: str) -> None:
     """What is wrong with a variant is said before anything is trained."""
     with pytest.raises(ConfigError) as found:
         parse_variant(text)
@@ -353,7 +353,7 @@ def test_baselines(planted: tuple[Path, Result]) -> None:
         read_baseline(toys / "kept.json")
 
 
-def test_a_broken_side_is_named_and_nothing_is_lost(toys: Path) -> None:
+def test_a_broken_variant_is_named_and_runs_are_kept(toys: Path) -> None:
     """A variant that fails after its first run ends the comparison with the env's error; measured runs are kept."""
     (toys / "toys.py").write_text(
         TOYS.replace("at=20", 'at=20, only=""').replace(
@@ -407,7 +407,7 @@ def test_what_cannot_be_compared(toys: Path, words: list[str], said: str) -> Non
 
 
 @pytest.mark.speed
-def test_identical_sides_show_no_difference(toys: Path) -> None:
+def test_identical_variants_show_no_difference(toys: Path) -> None:
     """The same settings twice, really trained in nine rounds."""
     facts = bench(["", ""], env="gymnasium:CartPole-v1", seconds=1.0, rounds=9, shared=TINY, out=toys / "same")
     assert facts["verdict"] == "no difference" and facts["like_for_like"]

@@ -1,4 +1,4 @@
-"""Environments by themselves: actions that may be taken, and what a step is found to do."""
+"""Timing of environments: legal actions, and the trace of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy and learner by themselves, on made-up samples."""
+"""Timing of inference and learner on synthetic samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_acting_is_measured(kind: str, make_policy: Callable[..., tuple[Design, 
     ids=["fused", "torch", "memory"],
 )
 def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
-    """Each engine learns from made-up samples; torch by choice is compared with the fused kernel."""
+    """Each engine learns from synthetic samples; torch by choice is compared with the fused engine."""
     base = {"plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": (16,)}
     settings = configure("python:x", flags=base | flags).settings
     spec, design, *_ = probe_env(choose_env("python:x", settings, factory=lambda: ToyEnv()), settings)
@@ -45,8 +45,8 @@ def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
     assert (learn.syncs > 0) is (engine == "torch")
 
 
-def test_made_up_samples_have_the_right_shape() -> None:
-    """A made-up rollout is what training would collect: finite, active, with legal actions."""
+def test_synthetic_samples_have_the_right_shape() -> None:
+    """A synthetic rollout is like that of training: finite, active, with legal actions."""
     settings = configure("pixels", preset="smoke").settings
     spec, design, *_ = probe_env(choose_env("pixels", settings), settings)
     rollout = synthetic_rollout(spec, design, settings, 2)

@@ -1,12 +1,12 @@
-"""A look at a process while it works."""
+"""The monitor of a process."""
 
 from __future__ import annotations
 
 from slipstream.perf.process_monitor import ProcessMonitor, core_times
 
 
-def test_a_watch_sees_memory() -> None:
-    """Memory is sampled from the first moment on; a process without workers has nobody who waits."""
+def test_memory_is_sampled() -> None:
+    """Memory is sampled from the start; without workers there is no waiting share."""
     with ProcessMonitor() as monitor:
         pass
     assert monitor.memory and monitor.memory[0][1] > 10 and not core_times()

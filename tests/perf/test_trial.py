@@ -1,4 +1,4 @@
-"""Trials: what some seconds of training show, and that it is what training does."""
+"""Trials: their counts, and that they do the same as training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_off_policy_learning_is_measured_while_it_learns() -> None:
 
 
 def test_a_broken_env_ends_the_trial() -> None:
-    """What an environment raises arrives, and nothing is left running."""
+    """An error of an environment is raised, and no worker is left running."""
     settings = configure("gymnasium:CartPole-v1", preset="smoke").settings
     choice = choose_env("python:BrokenEnv", settings, factory=lambda: BrokenEnv("raise", at=40))
     with pytest.raises(EnvError, match="broken on purpose"):

@@ -45,19 +45,19 @@ def search(env: type[ToyEnv] = ToyEnv, seconds: float = 3.0, exact: bool = False
 
 
 def verdicts(found: Tuned) -> dict[str, Attempt]:
-    """What was looked at, by its words."""
+    """The attempts by their text."""
     return {attempt.said: attempt for attempt in found.attempts}
 
 
 @pytest.fixture
 def hopeful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is tried, whatever the model of the machine expects: of a busy one that may be anything."""
+    """Everything is tried, whatever the cost model predicts."""
     monkeypatch.setattr(module, "UNLIKELY", 0.0)
 
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_two_workers_for_a_slow_env(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where envs are all that takes time, workers are found, predicted, measured and compared once more."""
+    """If envs take all the time, workers are found, predicted, measured and verified."""
     monkeypatch.setattr(machine, "cores", lambda: 2)
     found = search(SlowEnv, seconds=30.0, exact=True, **{"plan.groups": 1})
     assert found.settings == {"plan.collector": "actors", "plan.workers": 2}
@@ -74,7 +74,7 @@ def test_two_workers_for_a_slow_env(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hopeful", "quiet_machine")
 def test_what_is_not_faster_is_not_kept() -> None:
-    """Half the envs with twice the steps cannot help where every env sleeps for itself."""
+    """Half the envs with twice the steps is no gain if every env sleeps."""
     found = search(SlowEnv, seconds=20.0, **STILL)
     assert found.settings == {} and found.gain.mean == 1.0
     (attempt,) = [one for said, one in verdicts(found).items() if said.startswith("plan.envs")]
@@ -93,14 +93,14 @@ def test_plans_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_no_time_is_said() -> None:
-    """What there was no time for is listed, with how to give it more."""
+    """A change without time for a trial is listed, with the flag for more time."""
     (attempt,) = search(seconds=0.01, **STILL).attempts
     assert (attempt.verdict, attempt.why) == ("not tried", "no time left; --minutes 1 has more")
 
 
 @pytest.mark.usefixtures("hopeful", "quiet_machine")
 def test_a_change_that_fails_is_refused() -> None:
-    """An environment that cannot be made as often as a plan wants is the plan's fault, not the end of tuning."""
+    """A plan whose environments cannot be created is refused, and tuning continues."""
     made = []
 
     class Scarce(SlowEnv):
@@ -115,7 +115,7 @@ def test_a_change_that_fails_is_refused() -> None:
 
 
 def test_a_plan_is_kept_for_envs_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was tuned by name is there for the next training, be it that nothing is faster."""
+    """A plan is cached for a named environment, even if nothing is faster."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     short = {"minutes": 0.0001, "preset": "smoke"} | STILL
     facts = api.tune("soccer", **short, exact=True)
@@ -143,7 +143,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("hopeful")
 def test_a_gpu_that_failed_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error that stays, every other plan would fail too, and none of that would be the plan's fault."""
+    """A GPU that failed ends the search, because every other plan would fail too."""
 
     def fail() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore of it")
