@@ -112,10 +112,10 @@ def test_what_cannot_live_on_a_device_is_said() -> None:
     from slipstream.errors import ConfigError
 
     for more, why in (
-        ({"opponent": "scripted:rule"}, "opponents play on the CPU"),
-        ({"policy.memory": "gru"}, "a GRU is not among"),
-        ({"curriculum.kind": "uniform"}, "a curriculum follows games one by one"),
-        ({"ppo.vtrace_rho": 1.0}, "V-trace is computed on the CPU"),
+        ({"opponent": "scripted:rule"}, "opponents run on the CPU only"),
+        ({"policy.memory": "gru"}, "a GRU is not supported"),
+        ({"curriculum.kind": "uniform"}, "a curriculum needs"),
+        ({"ppo.vtrace_rho": 1.0}, "V-trace"),
     ):
         with pytest.raises(ConfigError, match=why):
             parts_of("soccer", "device", more | {"ppo.minibatch": 128})
