@@ -86,9 +86,9 @@ def test_a_vector_policy_gets_torch_for_it() -> None:
     parts = make("recall", plan__precision="bf16", policy__memory="lstm")
     assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "bf16 needs torch")
     assert parts.learner.engine.precision == "bf16"
-    with pytest.raises(ConfigError, match="The fused learner cannot do bf16"):
+    with pytest.raises(ConfigError, match="fused learner does not support bf16"):
         make("recall", plan__precision="bf16", plan__learner="fused")
-    with pytest.raises(ConfigError, match="SAC cannot do bf16"):
+    with pytest.raises(ConfigError, match="SAC does not support bf16"):
         make("gymnasium:Pendulum-v1", plan__precision="bf16", algorithm="sac")
 
 

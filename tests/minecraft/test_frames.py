@@ -105,7 +105,7 @@ def test_a_plain_adapter_changes_nothing() -> None:
 
 def test_invalid_adapters_are_errors() -> None:
     """An empty stack and a size of zero are errors."""
-    with pytest.raises(ConfigError, match="in stacks of 0 cannot be"):
+    with pytest.raises(ConfigError, match="stack 0 must be positive"):
         FrameAdapter(stack=0)
     with pytest.raises(ConfigError, match=r"Frames of size \(0, 8\)"):
         FrameAdapter((0, 8))

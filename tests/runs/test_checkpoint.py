@@ -159,7 +159,7 @@ def test_find(run: RunDir) -> None:
     mark_best(run, 1000, 0.5, {"opponent": "scripted:rule"})
     assert find(run, "best") == find(run, "1000")
     assert read_best(run) == {"steps": 1000, "score": 0.5, "opponent": "scripted:rule"}
-    with pytest.raises(CheckpointError, match=f"no checkpoint at 7 steps.\nhint: there are: `run:{run.path}@1000`, "):
+    with pytest.raises(CheckpointError, match=f"no checkpoint at 7 steps.\nhint: available: `run:{run.path}@1000`, "):
         find(run, "7")
     with pytest.raises(CheckpointError, match="use latest, best or a step count"):
         find(run, "../x")
@@ -190,7 +190,7 @@ def test_links_and_devices_are_rejected(run: RunDir) -> None:
     target = path / "policy.safetensors"
     target.rename(run.path / "elsewhere")
     target.symlink_to(run.path / "elsewhere")
-    with pytest.raises(CheckpointError, match="is a link: refused"):
+    with pytest.raises(CheckpointError, match="is a link"):
         load(path)
     target.unlink()
     os.mkfifo(target)
