@@ -255,7 +255,7 @@ PLAN_ROWS: dict[str, Plans] = {
     "device": (("cuda", REFUSED), ("cpu", ACTS), ("cpu", ACTS), {}),
     "inference": (("cuda", ACTS), ("cpu", ACTS), ("cpu", DECLINED), BATCHED),
     "storage": (("device", DECLINED), ("host", ACTS), ("host", DECLINED), {}),
-    "learner": (("torch", ACTS), ("fused", REFUSED), ("fused", DECLINED), {}),
+    "learner": (("torch", ACTS), ("fused", REFUSED), ("fused", REFUSED), {}),
     "precision": (("bf16", REFUSED), ("tf32", ACTS), ("fp32", ACTS), {}),
     "compile": ((True, REFUSED), (True, ACTS), (True, DECLINED), {}),
     "compile_mode": (("max-autotune", DECLINED), ("max-autotune", ACTS), ("max-autotune", DECLINED), {"compile": True}),
