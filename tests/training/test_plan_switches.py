@@ -322,7 +322,7 @@ def test_memory_that_is_too_small_for_anything_is_said(small_memory: Callable[[i
         learn(parts)
     assert str(caught.value) == (
         "Out of memory with a micro batch of one sequence of 1 samples.\n"
-        "hint: try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
+        "hint: set plan.activation_checkpointing=true, or lower plan.envs, policy.sequence or policy.hidden"
     )
 
 

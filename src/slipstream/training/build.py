@@ -252,6 +252,7 @@ def _on_device(
                 "lower plan.envs or ppo.rollout if memory ran out; plan.graphs=false runs without graphs",
             ) from error
         learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
+    episodes = EpisodeStats(rows, versus=False, tracker=collector)
     matches = Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None)
     gate = (
         Rollback(settings.evaluation.rollback_after)
@@ -259,7 +260,7 @@ def _on_device(
         else None
     )
     return TrainingParts(
-        choice, spec, plan, design, learner, schedules, EpisodeStats(rows, versus=False, tracker=collector), matches, collector, batch,
+        choice, spec, plan, design, learner, schedules, episodes, matches, collector, batch,
         RewardHackingDetector(steady=True), gate,
     )  # fmt: skip
 
@@ -375,7 +376,8 @@ def make_engine(
             design, params, plan.threads.applied, micro_batch=plan.micro_batch.applied,
             checkpointing=plan.activation_checkpointing.applied, optimiser=settings.ppo.optimiser,
             device=plan.device.applied, precision=plan.precision.applied, compiled=plan.compile.applied,
-            compile_mode=plan.compile_mode.applied, report_fallback=partial(mend, plan, say), graphs=bool(plan.graphs.applied),
+            compile_mode=plan.compile_mode.applied, report_fallback=partial(mend, plan, say),
+            graphs=bool(plan.graphs.applied),
             offload=plan.storage.applied == "host",
         )  # fmt: skip
     from slipstream.engines.fused_engine import FusedEngine
