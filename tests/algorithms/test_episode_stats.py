@@ -72,14 +72,14 @@ def test_only_learning_rows_count_and_wins_are_theirs() -> None:
 
 
 def test_self_play_has_no_win_rate() -> None:
-    """Where both sides learn, winning says nothing."""
+    """Where both sides learn, there is no win rate."""
     episodes = EpisodeStats(2, versus=False)
     episodes.add(rollout([[1, -1]], [[1, 1]], outcome=[[1, -1]]))
     assert "episode/win_rate" not in episodes.metrics()
 
 
-def test_inactive_steps_pay_but_do_not_lengthen() -> None:
-    """In turn-based games rewards between acts count, steps between acts do not."""
+def test_inactive_steps_add_reward_but_not_length() -> None:
+    """In turn-based games rewards between actions count, steps between actions do not."""
     episodes = EpisodeStats(1, versus=False)
     episodes.add(rollout([[1], [2], [3]], [[0], [0], [1]], active=[[1], [0], [1]]))
     metrics = episodes.metrics()
@@ -87,7 +87,7 @@ def test_inactive_steps_pay_but_do_not_lengthen() -> None:
 
 
 def test_an_episode_cut_by_a_fault_is_not_counted() -> None:
-    """A masked transition that was cut is no result; the next episode starts from nothing."""
+    """An episode that ends in a masked transition is not counted; the next one starts from zero."""
     episodes = EpisodeStats(1, versus=False)
     episodes.add(rollout([[5], [0], [1]], [[0], [0], [1]], truncated=[[0], [1], [0]], active=[[1], [0], [1]]))
     metrics = episodes.metrics()
@@ -104,8 +104,8 @@ def test_the_mean_is_over_the_last_hundred() -> None:
     assert metrics["episode/return_mean"] == pytest.approx(returns[50:].mean())
 
 
-def test_the_state_goes_on_elsewhere() -> None:
-    """Arrays copied into a fresh counter go on with episodes that were in play."""
+def test_the_state_can_be_restored() -> None:
+    """Arrays restored into new statistics continue unfinished episodes."""
     one, other = (EpisodeStats(1, versus=False) for _ in range(2))
     one.add(rollout([[4]], [[0]]))
     for name, array in other.arrays().items():

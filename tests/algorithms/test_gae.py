@@ -1,4 +1,4 @@
-"""Advantages by hand and against a plain loop; running moments against NumPy."""
+"""Advantages by hand and against a plain loop; running statistics against NumPy."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_by_hand_with_termination_and_truncation() -> None:
     assert found[:, 0].tolist() == pytest.approx([a_0, a_1, a_2, a_3, a_4], abs=1e-6)
 
 
-def test_rewards_between_acts_are_summed_by_hand() -> None:
-    """An agent that acts at steps 0 and 2 is paid at 0 and 1 for the first act; its advantage spans both."""
+def test_rewards_between_actions_are_summed_by_hand() -> None:
+    """An agent that acts at steps 0 and 2 gets the rewards of 0 and 1 for its first action."""
     found = advantages(
         reward=[[1], [2], [3], [4]], value=[[0.1], [0.2], [0.3], [0.4], [0.5]], active=[[1], [0], [1], [0]]
     )
@@ -60,8 +60,8 @@ def test_rewards_between_acts_are_summed_by_hand() -> None:
     assert found[:, 0].tolist() == pytest.approx([a_0, 0.0, a_2, 0.0], abs=1e-6)
 
 
-def test_the_centre_is_taken_off_every_act_by_hand() -> None:
-    """The mean reward is subtracted once per act, before scaling, however many steps the act is paid over."""
+def test_the_centre_is_subtracted_from_every_action_by_hand() -> None:
+    """The mean reward is subtracted once per action, before scaling, over however many steps it is rewarded."""
     found = advantages(
         reward=[[1], [2], [3]], value=[[0.1], [0.2], [0.3], [0.5]], active=[[1], [0], [1]], centre=0.4, scale=2.0
     )
@@ -71,7 +71,7 @@ def test_the_centre_is_taken_off_every_act_by_hand() -> None:
 
 
 def test_vtrace_by_hand() -> None:
-    """Ratios weigh errors up to rho and the trace up to c; ratios of 1 leave the plain advantages."""
+    """Ratios weight errors up to rho and the trace up to c; ratios of 1 give plain GAE."""
     columns = {"reward": [[1], [2], [3]], "value": [[0.1], [0.2], [0.3], [0.5]]}
     found = advantages(**columns, ratio=[[0.5], [3.0], [2.0]], rho=1.5, c=1.2)
     a_2 = 1.5 * (3 + 0.9 * 0.5 - 0.3)
@@ -137,7 +137,7 @@ def test_lambda_one_is_the_discounted_return() -> None:
     assert found[0, 0] == pytest.approx(1 + 0.9 + 0.81 - 5, abs=1e-5)
 
 
-def test_moments_merge_to_those_of_all_data() -> None:
+def test_merged_statistics_are_those_of_all_data() -> None:
     """Batches of any sizes give the mean and variance that NumPy gives for all of them at once."""
     random = np.random.default_rng(1)
     data = random.normal(3, 2, (1000, 4))
@@ -151,16 +151,16 @@ def test_moments_merge_to_those_of_all_data() -> None:
     assert np.allclose(moments.scale, 1 / data.std(axis=0))
 
 
-def test_features_that_never_vary_are_left_alone() -> None:
-    """A constant feature is not divided by nearly nothing."""
+def test_constant_features_are_not_scaled() -> None:
+    """A constant feature is not divided by a tiny deviation."""
     moments = RunningMeanStd(2)
     moments.merge(10, np.array([5.0, 1.0]), np.array([0.0, 4.0]))
     assert moments.scale.tolist() == pytest.approx([1.0, 0.5])
     assert np.float32(moments.scale[0]) != 1, "that would lift the limit of observations"
 
 
-def test_sums_over_observations_leave_inactive_rows_out() -> None:
-    """Only rows that act count, and the shift keeps the squares accurate far from zero."""
+def test_sums_over_observations_skip_inactive_rows() -> None:
+    """Only active rows count, and the shift keeps the squares accurate far from zero."""
     random = np.random.default_rng(2)
     obs = random.normal(1000, 1, (6, 5, 3)).astype(np.float32)
     active = random.integers(0, 2, (5, 5)).astype(np.uint8)

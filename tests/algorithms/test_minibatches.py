@@ -1,4 +1,4 @@
-"""Which samples go together: by hand, and by counting what is drawn."""
+"""Episode starts, orders, priorities and contrastive positives: by hand, and by counting draws."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from slipstream.algorithms.minibatches import choose_partners, episode_starts, members, orders, priorities
 
 
-def test_episodes_begin_behind_an_end() -> None:
-    """The step after a termination or truncation begins an episode; the first step's state says it by itself."""
+def test_episodes_begin_after_an_end() -> None:
+    """The step after a termination or truncation begins an episode; the first step is not marked."""
     terminated = np.array([[1, 0], [0, 0], [0, 0]], np.uint8)
     truncated = np.array([[0, 0], [0, 1], [0, 1]], np.uint8)
     assert episode_starts(terminated, truncated).tolist() == [[0, 0], [1, 0], [0, 1]]
@@ -31,7 +31,7 @@ def test_samples_are_shuffled_and_each_comes_once() -> None:
 
 
 def test_sequences_move_as_a_whole() -> None:
-    """With memory the order is of sequences; one without any act is left out."""
+    """With memory sequences are ordered; one without any active step is dropped."""
     active = np.ones((8, 4), np.uint8)
     active[4:, 1] = 0
     active[0, 0] = 0
@@ -51,7 +51,7 @@ def test_time_is_not_shuffled_and_segments_stay_together() -> None:
 
 
 def test_priorities_by_hand() -> None:
-    """Chances are |advantage| to the power alpha; weights are (segments * chance) to the power -beta."""
+    """Probabilities are |advantage|^alpha; weights are (segments * probability)^-beta."""
     advantage = np.array([[1.0, -2.0], [1.0, 2.0], [0.0, 0.0], [0.0, 4.0]], np.float32)
     active = np.ones((4, 2), np.uint8)
     probabilities, weights = priorities(advantage, active, 2, alpha=1.0, beta=1.0)
@@ -65,8 +65,8 @@ def test_priorities_by_hand() -> None:
     assert flat.tolist() == [0.25] * 4
 
 
-def test_drawing_follows_the_chances_and_weights_make_up_for_it() -> None:
-    """Segments come as often as their chance says, and the weighted mean is that of all segments alike."""
+def test_draws_follow_the_probabilities_and_weights_correct_for_them() -> None:
+    """Segments are drawn as often as their probability, and the weighted mean is that of uniform sampling."""
     advantage = np.random.default_rng(1).normal(0, 1, (16, 8)).astype(np.float32)
     active = np.ones((16, 8), np.uint8)
     probabilities, weights = priorities(advantage, active, 4, alpha=0.8, beta=1.0)
@@ -80,7 +80,7 @@ def test_drawing_follows_the_chances_and_weights_make_up_for_it() -> None:
 
 
 def test_partners_stay_in_the_episode_and_the_segment() -> None:
-    """A partner lies as far ahead as drawn, but never behind an end, a cut, or where nobody acted."""
+    """A partner is as far ahead as drawn, but in the same episode and segment, and active."""
     episode_start = np.array([[0], [0], [1], [0], [0], [0]], np.uint8)
     active = np.array([[1], [1], [1], [1], [1], [0]], np.uint8)
     partner = np.zeros(6, np.int64)

@@ -1,4 +1,4 @@
-"""PPO from a rollout to weights: what acted is what is trained, and what goes wrong is said."""
+"""PPO from a rollout to weights: the acting policy is the trained policy, and failures are reported."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_toy_env_that_truncates_has_no_terminations() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "continuous", "masked", "binary"])
-def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -> None:
+def test_the_acting_policy_is_the_trained_policy(engine: str, memory: str, actions: str) -> None:
     """At lag 0 the first minibatch has ratio 1 within 1e-5 in both definitions, episode ends in the sequences included.
 
     Episodes of ten steps end inside sequences of sixteen, and states go on from rollout to rollout.
@@ -124,7 +124,7 @@ def test_what_acted_is_what_is_trained(engine: str, memory: str, actions: str) -
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> None:
-    """What is not finite is left out and said; three in a row bring the last good weights back, and that is said."""
+    """Steps that are not finite are skipped with a notice; three in a row restore the last good weights."""
     parts = make(ToyEnv, plan__learner=engine, ppo__epochs=1)
     learner = parts.learner
     start = learner.params_and_stats[: parts.design.weights.size].copy()
@@ -150,8 +150,8 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
     assert other.coefficients().learning_rate == learner.coefficients().learning_rate
 
 
-def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
-    """A single step left out is a notice, and the rest of the iteration is learned from."""
+def test_one_bad_minibatch_is_reported_and_nothing_is_restored() -> None:
+    """A single skipped step gives a notice, and the rest of the iteration is trained on."""
     parts = make(ToyEnv, ppo__epochs=1, ppo__normalise_return=False)
     start = parts.learner.params_and_stats.copy()
     rollout = parts.collector.collect(0)
@@ -163,8 +163,8 @@ def test_one_bad_minibatch_is_said_and_nothing_is_restored() -> None:
     assert not np.array_equal(start, parts.learner.params_and_stats)
 
 
-def test_normalisers_live_in_the_snapshot() -> None:
-    """Statistics of observations and returns come back with the rest, and the pack acts with them at once."""
+def test_normalisers_are_in_the_snapshot() -> None:
+    """Statistics of observations and returns are restored with the rest, and the actor uses them at once."""
     parts = make(ToyEnv)
     learner = parts.learner
     steps = 0
@@ -185,7 +185,7 @@ def test_normalisers_live_in_the_snapshot() -> None:
 
 
 def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
-    """The pack's mean and scale are those of all observations acted on so far."""
+    """Mean and scale are those of all observations acted on so far."""
     parts = make(ToyEnv)
     seen = []
     for version in range(2):
@@ -199,7 +199,7 @@ def test_normalised_observations_have_mean_0_and_deviation_1() -> None:
 
 
 def test_normalisation_can_be_turned_off() -> None:
-    """Without it observations pass as they are and rewards keep their size."""
+    """Without it observations and rewards are not scaled."""
     parts = make(ToyEnv, ppo__normalise_obs=False, ppo__normalise_return=False)
     _, row = parts.learner.update(parts.collector.collect(0), 0)
     _, mean, scale = parts.design.split_params_and_stats(parts.learner.params_and_stats)
@@ -209,7 +209,7 @@ def test_normalisation_can_be_turned_off() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradient_statistics_are_by_layer(engine: str) -> None:
-    """Every layer's last gradient has its length, largest part, share of zeros and length against the weights'."""
+    """Every layer's last gradient has its norm, largest entry, share of zeros and norm relative to the weights."""
     parts = make(ToyEnv, plan__learner=engine)
     parts.learner.update(parts.collector.collect(0), 0)
     row = parts.learner.gradient_statistics()
@@ -222,8 +222,8 @@ def test_gradient_statistics_are_by_layer(engine: str) -> None:
     assert row["gradient/trunk.layers.0.weight/relative"] > 0
 
 
-def test_inactive_rows_are_no_samples() -> None:
-    """Steps count the learning policy's acts only."""
+def test_inactive_rows_are_not_samples() -> None:
+    """Only the actions of the learning policy count as steps."""
     parts = make(ToyEnv)
     rollout = parts.collector.collect(0)
     rollout.active[:16, 1] = 0
@@ -231,8 +231,8 @@ def test_inactive_rows_are_no_samples() -> None:
     assert samples == 4 * 32 - 16
 
 
-def test_a_rollout_with_nothing_in_it_ends_the_run() -> None:
-    """When every transition was masked there is nothing to learn from, and that is the env's fault: exit code 3."""
+def test_a_rollout_without_transitions_ends_the_run() -> None:
+    """A rollout in which every transition was masked is an error of the env, with exit code 3."""
     parts = make(ToyEnv)
     rollout = parts.collector.collect(0)
     rollout.active[:] = 0

@@ -1,4 +1,4 @@
-"""PPO's options: each one changes what happens, and only that."""
+"""PPO's options: each one has its effect and no other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def orders_taken(parts: TrainingParts, monkeypatch: pytest.MonkeyPatch) -> list[
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 def test_adamw_shrinks_the_weights_and_adam_does_not(engine: str) -> None:
-    """One step of AdamW is one step of Adam and a share of every weight off; the share needs AdamW to act."""
+    """One step of AdamW is one step of Adam and the weight decay; the decay has no effect with Adam."""
     ends = []
     for optimiser, decay in (("adam", 0.0), ("adam", 0.1), ("adamw", 0.1)):
         parts = make(
@@ -90,8 +90,8 @@ def test_adamw_shrinks_the_weights_and_adam_does_not(engine: str) -> None:
     assert not np.allclose(ends[2], ends[0], atol=1e-6)
 
 
-def test_muon_learns_by_torch_and_otherwise_than_adam() -> None:
-    """Muon takes the torch learner, the plan says why, and the matrices move in another direction."""
+def test_muon_uses_torch_and_differs_from_adam() -> None:
+    """Muon needs the torch learner, the plan gives the reason, and matrices move in another direction."""
     parts, plain = make(ppo__optimiser="muon"), make(plan__learner="torch")
     assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "`ppo.optimiser` = muon needs it")
     start = weights(parts)
@@ -105,8 +105,8 @@ def test_muon_learns_by_torch_and_otherwise_than_adam() -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_vtrace_weighs_by_what_the_policy_has_become(memory: str) -> None:
-    """With ratios of 1 and wide limits it is GAE; when the policy has moved, advantages are weighed and cut."""
+def test_vtrace_weights_by_the_current_policy(memory: str) -> None:
+    """With ratios of 1 and wide limits it is GAE; when the policy has moved, advantages are weighted and clipped."""
     plain, weighed = make(policy__memory=memory), make(policy__memory=memory, ppo__vtrace_rho=1.0)
     for parts in (plain, weighed):
         parts.learner.update(parts.collector.collect(0), 0)
@@ -119,8 +119,8 @@ def test_vtrace_weighs_by_what_the_policy_has_become(memory: str) -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_priorities_draw_more_of_what_surprises(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments with larger advantages come more often, and their samples count for less."""
+def test_priorities_draw_large_advantages_more_often(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments with larger advantages are drawn more often, and their samples have a smaller weight."""
     parts = make(policy__memory=memory, ppo__priority_alpha=1.0, ppo__priority_beta=0.5, ppo__epochs=60)
     heard = orders_taken(parts, monkeypatch)
     parts.learner.update(parts.collector.collect(0), 0)
@@ -135,7 +135,7 @@ def test_priorities_draw_more_of_what_surprises(memory: str, monkeypatch: pytest
 
 @pytest.mark.parametrize(("order", "sorted_"), [("samples", False), ("segments", False), ("time", True)])
 def test_the_order_of_minibatches(order: str, sorted_: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples are shuffled, or segments of steps, or nothing; every one comes once in every epoch."""
+    """Samples are shuffled, or segments of steps, or nothing; every epoch visits each sample once."""
     parts = make(ppo__shuffle=order)
     heard = orders_taken(parts, monkeypatch)
     parts.learner.update(parts.collector.collect(0), 0)
@@ -146,7 +146,7 @@ def test_the_order_of_minibatches(order: str, sorted_: bool, monkeypatch: pytest
         assert bool((np.diff(taken.reshape(-1, 8), axis=1) == 4).all()) == (order == "segments")
 
 
-def test_the_tuner_of_epochs_by_hand() -> None:
+def test_tune_epochs_by_hand() -> None:
     """One less where KL or clip fraction is too large, one more where both are small, within its limits."""
     settings = PPOSettings(epochs_max=6, tuner_kl=0.01, tuner_clip=0.2)
     calm = UpdateStats(0, 0, 0, 0.01, 0.15, 0, 0, 1.0, 1, 0, False)
@@ -155,21 +155,21 @@ def test_the_tuner_of_epochs_by_hand() -> None:
         assert tune_epochs(epochs, replace(calm, kl=kl, clip_fraction=clipped), settings) == wanted
 
 
-def test_the_tuner_of_epochs_acts() -> None:
-    """With a rate at which nothing moves the epochs grow to their limit, with a wild one they fall to 1."""
+def test_epochs_are_tuned() -> None:
+    """With a tiny learning rate the epochs grow to their limit, with a very large one they fall to 1."""
     for rate, wanted in ((1e-7, [4, 5, 6, 6]), (0.1, [4, 3, 2, 1])):
         rows = train(make(ppo__epochs_max=6, ppo__learning_rate=rate), 4)
         assert [row["ppo/epochs"] for row in rows] == wanted
 
 
 def test_target_kl_ends_the_epochs() -> None:
-    """The epochs stop behind the first one that went too far."""
+    """The epochs stop after the first one whose KL exceeds the limit."""
     rows = train(make(ppo__target_kl=0.003, ppo__learning_rate=0.05, ppo__epochs=8), 1)
     assert rows[0]["ppo/epochs"] < 8 and rows[0]["ppo/kl"] > 0.003
 
 
 def test_rewards_are_centred() -> None:
-    """The centre is the mean reward of the first rollout, then moves by its share, and goes off every reward."""
+    """The centre is the mean reward of the first rollout, then a moving average, and is subtracted from rewards."""
     parts = make(ppo__centre_rewards=0.25, ppo__normalise_return=False, ppo__learning_rate=1e-9)
     means, centre = [], 0.0
     for version in range(3):
@@ -187,8 +187,8 @@ def test_rewards_are_centred() -> None:
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_while_the_value_warms_up_the_policy_stands(engine: str, shared: bool) -> None:
-    """Two iterations move the value's own weights alone; then everything moves."""
+def test_the_policy_is_frozen_during_value_warmup(engine: str, shared: bool) -> None:
+    """Two iterations train only the value function's own weights; then all weights are trained."""
     parts = make(plan__learner=engine, policy__shared=shared, ppo__value_warmup=2, policy__memory="gru")
     start = weights(parts)
     train(parts, 2)
@@ -208,8 +208,8 @@ def test_while_the_value_warms_up_the_policy_stands(engine: str, shared: bool) -
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_the_reference_pulls(engine: str, memory: str, quick: Callable[..., Run]) -> None:
-    """From elsewhere the policy is drawn to its reference; the weight of the pull decays; without it KL stays."""
+def test_the_kl_reference_attracts_the_policy(engine: str, memory: str, quick: Callable[..., Run]) -> None:
+    """The KL to the reference falls with a weight, which decays, and stays large without one."""
     teacher = quick(
         lambda: ToyEnv("masked"),
         name="teacher",
@@ -239,7 +239,7 @@ def test_the_reference_pulls(engine: str, memory: str, quick: Callable[..., Run]
     assert ends[20.0] < 0.5 * ends[0.0]
 
 
-def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
+def test_a_policy_has_no_kl_from_itself(quick: Callable[..., Run]) -> None:
     """The reference's own weights have a KL of 0, memory and masks included."""
     teacher = quick("recall:masked", steps=1000, policy__memory="lstm", policy__memory_size=12, policy__sequence=8)
     parts = make(
@@ -257,15 +257,15 @@ def test_a_policy_is_no_distance_from_itself(quick: Callable[..., Run]) -> None:
 
 
 def test_a_reference_that_does_not_fit_is_refused(quick: Callable[..., Run]) -> None:
-    """Another game, or actions bent otherwise, cannot be compared."""
+    """A reference with another squashing of actions is refused."""
     teacher = quick(lambda: ToyEnv("continuous"), name="teacher", steps=100)
     with pytest.raises(ConfigError, match=r"hint: set policy\.squash=false"):
         make(lambda: ToyEnv("continuous"), ppo__reference=f"run:{teacher.path}", policy__squash=True)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_contrast_is_learned(memory: str) -> None:
-    """The contrastive loss takes the torch learner, is logged, and falls when only it is trained."""
+def test_the_contrastive_loss_falls(memory: str) -> None:
+    """The contrastive loss needs the torch learner, is logged, and falls when only it is trained."""
     parts = make(
         "gymnasium:CartPole-v1",
         policy__memory=memory,
@@ -284,7 +284,7 @@ def test_contrast_is_learned(memory: str) -> None:
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 def test_dormant_units_are_counted(engine: str) -> None:
-    """Two of sixteen units whose bias is far below zero never wake, and the report says 2 / 16."""
+    """Two of sixteen units with a very negative bias are dormant, and the share is 2 / 16."""
     parts = make(plan__learner=engine, policy__activation="relu", ppo__learning_rate=1e-9)
     named = weights(parts)
     named["trunk.layers.0.bias"][:] = 1.0
@@ -296,7 +296,7 @@ def test_dormant_units_are_counted(engine: str) -> None:
 
 
 def test_dormant_units_are_reported_at_their_interval(quick: Callable[..., Run]) -> None:
-    """`every.dormant_units` puts the report into the metrics."""
+    """`every.dormant_units` adds the shares to the metrics."""
     run = quick(lambda: ToyEnv(), steps=640, every__log=64, every__dormant_units=320, policy__memory="lstm")
     found = [row["steps"] for row in run.metrics() if "dormant/share" in row]
     assert found == [320, 640]
@@ -305,8 +305,8 @@ def test_dormant_units_are_reported_at_their_interval(quick: Callable[..., Run])
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_burn_in_freshens_stale_states(engine: str, memory: str) -> None:
-    """After the weights changed, states replayed from the start are exact, and stored ones are not."""
+def test_burn_in_refreshes_stale_states(engine: str, memory: str) -> None:
+    """After a change of the weights, states replayed from the start are exact, and stored ones are not."""
     found = {}
     for burn_in in (0, 8, 24):
         parts = make(
@@ -360,7 +360,7 @@ def test_burn_in_freshens_stale_states(engine: str, memory: str) -> None:
     ],
 )
 def test_sequences_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
-    """Impossible shapes are one clear error each, before anything starts."""
+    """Impossible shapes are refused before training starts."""
     with pytest.raises(ConfigError) as caught:
         make(**settings)
     assert str(caught.value) == message

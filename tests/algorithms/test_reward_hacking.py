@@ -1,4 +1,4 @@
-"""The alarm: heard when returns rise and wins fall, and only then."""
+"""Reward hacking detection: a warning when returns rise and win rates fall, and only then."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def noisy(seed: int, count: int, gain: float = 0.0, fall: float = 0.0) -> list[d
     return rows
 
 
-def test_gamed_rewards_are_named_once_with_numbers_and_terms() -> None:
-    """What rose, what fell, by how much, which terms grew and what to do: said once."""
+def test_hacked_rewards_are_reported_once_with_numbers_and_terms() -> None:
+    """One warning reports the changes, the terms that grew and what to do."""
     rows = [
         evaluated(
             1000 * k, 1.0 + 0.5 * (k >= 3) + 0.01 * (k % 2), 0.8 - 0.5 * (k >= 3), touch=0.1 * k, value_target=-0.1 * k
@@ -47,19 +47,19 @@ def test_gamed_rewards_are_named_once_with_numbers_and_terms() -> None:
     ]
 
 
-def test_a_slow_drift_is_heard() -> None:
-    """Returns that creep up while win rates creep down are noticed through noise."""
+def test_a_slow_drift_is_detected() -> None:
+    """Slowly rising returns and slowly falling win rates are detected through noise."""
     assert sum(bool(heard(RewardHackingDetector(), noisy(seed, 40, gain=0.1, fall=0.015))) for seed in range(20)) == 20
 
 
 @pytest.mark.parametrize(("gain", "fall"), [(0.0, 0.0), (0.1, 0.0), (0.1, -0.01), (0.0, 0.015), (-0.1, 0.015)])
-def test_noise_progress_and_plain_failure_are_no_alarm(gain: float, fall: float) -> None:
-    """Of 100 runs of 60 evaluations without both changes, at most two are blamed."""
+def test_noise_progress_and_plain_failure_give_no_warning(gain: float, fall: float) -> None:
+    """Of 100 runs of 60 evaluations without both changes, at most two give a warning."""
     assert sum(bool(heard(RewardHackingDetector(), noisy(seed, 60, gain, fall))) for seed in range(100)) <= 2
 
 
-def test_rates_of_few_games_are_not_believed() -> None:
-    """Five evaluations of two games each that go from 1.0 to 0.5 may be chance, however alike they look."""
+def test_rates_of_few_games_are_not_significant() -> None:
+    """Five evaluations of two games each that fall from 1.0 to 0.5 are not significant."""
     rows = [evaluated(k, 1.0 + (k >= 5), 1.0 - 0.5 * (k >= 5)) | {"evaluate/games": 2} for k in range(10)]
     assert heard(RewardHackingDetector(), rows) == []
     assert heard(RewardHackingDetector(), [row | {"evaluate/games": 200} for row in rows])
@@ -70,8 +70,8 @@ def trained(step: int, count: int, returns: float, rate: float) -> dict[str, Any
     return {"steps": step, "episode/count": count, "episode/return_mean": returns, "episode/win_rate": rate}
 
 
-def test_training_is_looked_at_where_nothing_is_evaluated() -> None:
-    """Rows whose windows of 100 episodes overlap count once, and games that change are not compared."""
+def test_training_episodes_are_used_without_evaluations() -> None:
+    """Rows whose windows of 100 episodes overlap count once, and games that are not steady are not compared."""
     falling = [trained(k, 100 * (k + 1), 1.0 + (k >= 5), 0.8 - 0.5 * (k >= 5)) for k in range(10)]
     assert "the return in training rose from 1 to 2" in heard(RewardHackingDetector(), falling)[0]
     assert heard(RewardHackingDetector(steady=False), falling) == []
@@ -80,15 +80,15 @@ def test_training_is_looked_at_where_nothing_is_evaluated() -> None:
     assert heard(RewardHackingDetector(), [none_yet, *falling])
 
 
-def test_evaluations_go_before_training() -> None:
-    """Once there is an evaluation, rows without one say nothing."""
+def test_evaluations_take_precedence_over_training() -> None:
+    """After the first evaluation, rows without one are ignored."""
     alarm = RewardHackingDetector()
     alarm.see(evaluated(0, 1.0, 0.5))
     assert heard(alarm, [trained(k, 100 * (k + 1), 1.0 + (k >= 5), 0.8 - 0.5 * (k >= 5)) for k in range(10)]) == []
 
 
-def test_an_alarm_goes_on_where_it_was() -> None:
-    """Described through JSON and restored in the midst, it says the same at the same row; what was told stays told."""
+def test_the_state_can_be_restored() -> None:
+    """Restored from JSON it gives the same warning at the same row, and no second one."""
     rows = noisy(3, 40, gain=0.1, fall=0.015)
     whole = RewardHackingDetector()
     expected = [whole.see(row) for row in rows]
@@ -102,6 +102,6 @@ def test_an_alarm_goes_on_where_it_was() -> None:
 
 
 def test_rose_against_a_hand_computed_t() -> None:
-    """(1, 2, 3) and (3, 4, 5): t = 2 / sqrt(2 / 3) with 4 degrees of freedom, 96.48 % sure."""
+    """(1, 2, 3) and (3, 4, 5): t = 2 / sqrt(2 / 3) with 4 degrees of freedom, 96.48 % confident."""
     assert rose([1, 2, 3], [3, 4, 5]) == pytest.approx(0.964758, abs=1e-6)
     assert rose([1, 1], [1, 1]) == 0.0 and rose([1, 1], [2, 2]) == 1.0

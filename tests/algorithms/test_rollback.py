@@ -1,4 +1,4 @@
-"""The gate: strikes, and the way back."""
+"""Rollback: strikes, and restored weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result(low: float) -> dict[str, float]:
     return {"evaluate/score_low": low}
 
 
-def test_three_falls_in_a_row_go_back_to_the_last_good_weights() -> None:
+def test_three_bad_evaluations_restore_the_last_good_weights() -> None:
     """Only evaluations below the first one's lower bound count, and only in a row."""
     gate, weights = Rollback(3), Weights()
     assert gate.judge(0.45, result(0.40), weights) == ""
@@ -46,15 +46,15 @@ def test_three_falls_in_a_row_go_back_to_the_last_good_weights() -> None:
     assert (gate.strikes, gate.returns) == (0, 1)
 
 
-def test_games_without_sides_are_judged_by_their_return() -> None:
-    """Where nothing is won or lost the floor is the lower bound of the mean return."""
+def test_games_without_sides_use_the_return() -> None:
+    """Without wins and losses the floor is the lower bound of the mean return."""
     gate = Rollback(1)
     gate.judge(5.0, {"evaluate/mean_return_low": 4.0}, Weights())
     assert gate.floor == 4.0
 
 
-def test_a_gate_goes_on_as_it_was() -> None:
-    """What is described and put back judges as before."""
+def test_the_state_can_be_restored() -> None:
+    """A restored rollback continues with the same floor and strikes."""
     gate, weights = Rollback(2), Weights()
     gate.judge(0.5, result(0.4), weights)
     gate.judge(0.1, result(0.0), weights)

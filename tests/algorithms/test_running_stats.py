@@ -1,4 +1,4 @@
-"""The share of a variance that a value foresaw."""
+"""Explained variance, by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def floats(*values: float) -> np.ndarray:
 
 
 def test_explained_variance_by_hand() -> None:
-    """Goals 1, 3, 5 vary by 8/3; errors 1, 0, -1 by 2/3, whatever is added to all of them: three quarters foreseen."""
+    """Targets 1, 3, 5 have variance 8/3, errors 1, 0, -1 have 2/3, whatever their mean: three quarters explained."""
     active = np.array([1, 1, 0, 1], np.uint8)
     value_target = floats(1, 3, 1000, 5)
     assert explained_variance(value_target, floats(0, 3, 7, 6), active) == pytest.approx(0.75)
@@ -24,7 +24,7 @@ def test_explained_variance_by_hand() -> None:
     assert explained_variance(value_target, value_target, active) == 1.0
 
 
-def test_nothing_varies_or_nobody_acts() -> None:
-    """Goals that are all alike leave nothing to foresee, and so does a rollout without acts."""
+def test_constant_targets_or_no_active_samples() -> None:
+    """Constant targets give NaN, and so does a rollout without active samples."""
     assert math.isnan(explained_variance(floats(2, 2), floats(1, 5), np.ones(2, np.uint8)))
     assert math.isnan(explained_variance(floats(1, 2), floats(1, 5), np.zeros(2, np.uint8)))

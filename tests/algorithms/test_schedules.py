@@ -1,4 +1,4 @@
-"""Schedules: by hand, by progress and by metric; what cannot have one says so."""
+"""Schedules by progress and by metric, by hand; settings that cannot have one are refused."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def at(text: str, now: int, key: str = "ppo.learning_rate", start: float = 1e-3,
     ],
 )
 def test_by_hand(text: str, shares: tuple[float, ...]) -> None:
-    """At the start, a quarter, half and behind the end."""
+    """At the start, a quarter, half and after the end."""
     assert [at(text, steps) for steps in (0, 250, 500, 5000)] == pytest.approx([1e-3 * share for share in shares])
 
 
-def test_without_a_length_it_lasts_as_long_as_the_run() -> None:
+def test_without_a_length_it_is_as_long_as_the_run() -> None:
     """The progress of the run is that of the schedule."""
     assert at("linear to 0", 500, steps=2000) == pytest.approx(0.75e-3)
 
@@ -45,7 +45,7 @@ def test_whole_numbers_stay_whole() -> None:
 
 
 def test_by_metric() -> None:
-    """The setting follows the last value that was seen, and waits at its start before."""
+    """The setting follows the last value of the metric, and stays at its start before."""
     text = "linear to 0.05 by episode/return_mean from 100 to 300"
     schedules = Schedules(Settings(schedules={"ppo.clip": text}))
     assert schedules.now("ppo", 0).clip == 0.2
@@ -56,7 +56,7 @@ def test_by_metric() -> None:
     assert schedules.seen == {"episode/return_mean": 400.0}
 
 
-def test_several_at_once_and_the_rest_stays() -> None:
+def test_several_schedules_leave_other_settings_alone() -> None:
     """Every scheduled setting moves on its own; all others are those of the file."""
     text = {
         "ppo.clip": "linear to 0.1 over 100",
@@ -89,8 +89,8 @@ def test_several_at_once_and_the_rest_stays() -> None:
         ("sac.tau", "linear to 1 over 9", "`sac.tau` has a schedule, but `algorithm` is ppo."),
     ],
 )
-def test_what_cannot_be_scheduled_says_why(key: str, text: str, message: str) -> None:
-    """One clear error each, with the key, before anything is started; the exit code is 2."""
+def test_what_cannot_be_scheduled_is_refused(key: str, text: str, message: str) -> None:
+    """Each is an error that names the key, with exit code 2."""
     with pytest.raises(ConfigError) as caught:
         Schedules(Settings(schedules={key: text}))
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""The device collector and its learner on the CPU: the same games, the same steps, and checkpoints for either."""
+"""The device collector and engine on the CPU: the same games and gradient steps as local, checkpoints for either."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def iterate(parts: TrainingParts, version: int) -> Any:
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_device_is_local(name: str) -> None:
-    """Rollouts have the same chance and the same games, and learning from them takes the same gradient steps."""
+    """Rollouts use the same random numbers and games, and learning from them takes the same gradient steps."""
     env, more = CASES[name]
     local, device = parts_of(env, "local", more), parts_of(env, "device", more)
     begin(local)
     begin(device)
     for version in range(3):
         here, samples, row = iterate(local, version)
-        there, others, told = iterate(device, version)
+        there, others, other_row = iterate(device, version)
         assert samples == others
         for field in COMPARED:
             mine, theirs = getattr(here, field), getattr(there, field).numpy()
@@ -89,15 +89,42 @@ def test_device_is_local(name: str) -> None:
         assert np.allclose(
             local.learner.params_and_stats, device.learner.params_and_stats, atol=3e-4 * (1 + version)
         ), version
-        assert told["loss/value"] == pytest.approx(row["loss/value"], rel=1e-3)
-        assert told["ppo/updates"] == row["ppo/updates"]
+        assert other_row["loss/value"] == pytest.approx(row["loss/value"], rel=1e-3)
+        assert other_row["ppo/updates"] == row["ppo/updates"]
         assert np.allclose(here.term_sums(), there.term_sums(), atol=1e-3)
     assert local.episodes.metrics()["episode/count"] == device.episodes.metrics()["episode/count"]
 
 
-@pytest.mark.parametrize("goes_on", ["local", "device"])
-def test_a_run_goes_on_with_either(goes_on: str) -> None:
-    """What `device` keeps in a checkpoint is what `local` starts from, and itself it goes on exactly."""
+@pytest.mark.parametrize(
+    ("settings", "metric"),
+    [
+        ({"ppo.target_kl": 1e-4, "ppo.epochs": 4, "ppo.learning_rate": 3e-3}, "ppo/epochs"),
+        ({"ppo.epochs_max": 5, "ppo.epochs": 2, "ppo.epochs_target_kl": 1e-3}, "ppo/epochs"),
+        ({"ppo.centre_rewards": 0.5}, "ppo/reward_centre"),
+        ({"ppo.centre_rewards": 0.5, "ppo.normalise_return": False}, "ppo/reward_centre"),
+    ],
+)
+def test_the_device_follows_every_rule_of_an_update(settings: dict[str, Any], metric: str) -> None:
+    """Early stopping, tuned epochs and reward centring over active rows are those of the host, with absent players."""
+    env, more = CASES["mixed"]
+    local, device = (parts_of(env, collector, more | settings) for collector in ("local", "device"))
+    begin(local)
+    begin(device)
+    rows = []
+    for version in range(3):
+        (_, _, row), (_, _, other) = iterate(local, version), iterate(device, version)
+        assert other[metric] == pytest.approx(row[metric], rel=1e-4), version
+        assert other["ppo/updates"] == row["ppo/updates"]
+        rows.append(row[metric])
+    if "ppo.target_kl" in settings:
+        assert min(rows) < 4, "the limit was reached"
+    if "ppo.epochs_max" in settings:
+        assert len(set(rows)) > 1, "the number of epochs was tuned"
+
+
+@pytest.mark.parametrize("resumes", ["local", "device"])
+def test_a_run_resumes_with_either_collector(resumes: str) -> None:
+    """A checkpoint of `device` can be resumed by `local`, and by `device` itself bit for bit."""
     more = {
         "ppo.minibatch": 512,
         "policy.memory": "lstm",
@@ -105,7 +132,7 @@ def test_a_run_goes_on_with_either(goes_on: str) -> None:
         "policy.sequence": 8,
         "env.match_seconds": 0.8,
     }
-    first, second = parts_of("soccer", "device", more), parts_of("soccer", goes_on, more)
+    first, second = parts_of("soccer", "device", more), parts_of("soccer", resumes, more)
     begin(first)
     for version in range(2):
         iterate(first, version)
@@ -116,12 +143,12 @@ def test_a_run_goes_on_with_either(goes_on: str) -> None:
     for field in ("obs", "action", "reward"):
         mine, theirs = (np.asarray(getattr(rollout, field)) for rollout in (after, again))
         assert np.allclose(mine, theirs, atol=1e-5), field
-    if goes_on == "device":
+    if resumes == "device":
         assert np.array_equal(first.learner.params_and_stats, second.learner.params_and_stats)
 
 
 def test_samples_are_shuffled_by_the_seed() -> None:
-    """In the order of samples or segments every one is learned from once, and not as they stand."""
+    """Shuffled samples or segments visit every sample once, and not in the order of time."""
     for order in ("samples", "segments"):
         parts = parts_of("soccer", "device", {"ppo.minibatch": 128, "ppo.shuffle": order, "policy.sequence": 8})
         begin(parts)
@@ -134,8 +161,8 @@ def test_samples_are_shuffled_by_the_seed() -> None:
         parts.learner.update(rollout, 0)
 
 
-def test_what_cannot_live_on_a_device_is_said() -> None:
-    """An opponent, a curriculum or a GRU needs the CPU, and the plan says so."""
+def test_unsupported_settings_are_refused() -> None:
+    """An opponent, a curriculum or a GRU needs the CPU, and the error names the setting."""
     from slipstream.errors import ConfigError
 
     for more, why in (
@@ -151,8 +178,8 @@ def test_what_cannot_live_on_a_device_is_said() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.parametrize("name", list(CASES))
-def test_the_gpu_is_the_cpu(name: str) -> None:
-    """Captured as graphs on a GPU in fp32, rollouts and steps are the CPU's within rounding."""
+def test_the_gpu_matches_the_cpu(name: str) -> None:
+    """Captured as graphs on a GPU in fp32, rollouts and gradient steps match the CPU within rounding."""
     env, more = CASES[name]
     local, device = parts_of(env, "local", more), parts_of(env, "device", more | {"plan.precision": "fp32"}, "cuda")
     begin(local)
@@ -173,7 +200,7 @@ def test_the_gpu_is_the_cpu(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 def test_graphs_change_nothing() -> None:
-    """With and without graphs a GPU does the same, in bf16 too."""
+    """With and without graphs a GPU computes the same, in bf16 too."""
     more = {"ppo.minibatch": 128, "plan.precision": "bf16"}
     packs = []
     for graphs in (True, False):

@@ -347,7 +347,7 @@ def test_memory_too_small_for_one_sample_is_an_error(small_memory: Callable[[int
         learn(parts)
     assert str(caught.value) == (
         "Out of memory with a micro batch of one sequence of 1 samples.\n"
-        "hint: try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy"
+        "hint: set plan.activation_checkpointing=true, or lower plan.envs, policy.sequence or policy.hidden"
     )
 
 

@@ -64,7 +64,7 @@ def make_kl_reference(text: str, spec: EnvSpec, design: Design, rows: int) -> KL
     agent.check_fits(spec)
     if agent.design.squashed != design.squashed:
         raise ConfigError(
-            f"`ppo.reference` = {text}: only one of {agent.name} and this policy squashes its actions, so that their KL "
+            f"`ppo.reference` = {text}: only one of {agent.name} and this policy squashes its actions, so their KL "
             "divergence is not defined.",
             f"set policy.squash={str(agent.design.squashed).lower()}",
         )

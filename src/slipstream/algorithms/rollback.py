@@ -39,12 +39,12 @@ class Rollback:
             return ""
         self.strikes += 1
         if self.strikes < self.limit:
-            return f"Evaluation {score:.3f} is below the floor {self.floor:.3f} of the first one ({self.strikes} in a row)."
+            return f"Evaluation {score:.3f} is below {self.floor:.3f}, the floor of the run ({self.strikes} in a row)."
         engine.restore(self.good)
         self.strikes, self.returns = 0, self.returns + 1
         return (
-            f"{self.limit} evaluations in a row were below the floor {self.floor:.3f} of the first one: the weights of the "
-            "last good evaluation are restored."
+            f"{self.limit} evaluations in a row were below {self.floor:.3f}, the floor of the run: the weights of the last "
+            "good evaluation are restored."
         )
 
     def describe(self) -> dict[str, Any]:

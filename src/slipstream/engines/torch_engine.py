@@ -303,7 +303,7 @@ class TorchEngine(HostEngine):
         if sequences == 1:
             raise MachineError(
                 f"Out of memory with a micro batch of one sequence of {batch.sequence} samples.",
-                "try plan.activation_checkpointing=true, fewer plan.envs, a shorter policy.sequence or a smaller policy",
+                "set plan.activation_checkpointing=true, or lower plan.envs, policy.sequence or policy.hidden",
             )
         if torch.device(self.device).type == "cuda":
             torch.cuda.empty_cache()
