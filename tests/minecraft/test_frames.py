@@ -107,5 +107,5 @@ def test_invalid_adapters_are_errors() -> None:
     """An empty stack and a size of zero are errors."""
     with pytest.raises(ConfigError, match="stack 0 must be positive"):
         FrameAdapter(stack=0)
-    with pytest.raises(ConfigError, match=r"Frames of size \(0, 8\)"):
+    with pytest.raises(ConfigError, match=r"size \(0, 8\)"):
         FrameAdapter((0, 8))
