@@ -68,10 +68,8 @@ def test_wrong_shapes_raise(make_policy: Callable[..., Any]) -> None:
     named["trunk.layers.0.weight"] = named["trunk.layers.0.weight"].T
     with pytest.raises(CheckpointError) as caught:
         design.weights.flatten(named)
-    assert str(caught.value) == (
-        "The policy's `trunk.layers.0.weight` should be (8, 4) but is (4, 8).\n"
-        "hint: the checkpoint was made for another env or another policy.hidden; evaluate it on its own env"
-    )
+    assert "`trunk.layers.0.weight` should be (8, 4) but is (4, 8)" in caught.value.message
+    assert "policy.hidden" in str(caught.value)
     assert caught.value.code == 5
     del named["trunk.layers.0.weight"]
     with pytest.raises(CheckpointError, match=r"`trunk.layers.0.weight` should be \(8, 4\) but is missing"):
