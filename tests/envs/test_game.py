@@ -20,7 +20,7 @@ from slipstream.envs.render.scenes import draw, labels, pace
 from slipstream.envs.soccer import layout as soccer
 from slipstream.errors import ConfigError, EnvError
 from slipstream.play.games import GameResult, ScheduledGame, play_scheduled
-from slipstream.play.replay_recording import tape
+from slipstream.play.replay_recording import write_replay
 from slipstream.runs.replays import Replay
 from slipstream.settings import EnvSettings
 from slipstream.stages.human_player import HumanAgent
@@ -272,7 +272,7 @@ def test_a_registered_game_is_drawn_and_has_events(corridor: EnvChoice, tmp_path
         corridor, lambda name, spec, choice: load_agent(name, spec, choice), [game], keep_actions=True
     )
     assert isinstance(played, GameResult) and played.length == 4
-    tape(corridor, played, tmp_path / "c.replay")
+    write_replay(corridor, played, tmp_path / "c.replay")
     replay = Replay.open(tmp_path / "c.replay")
     assert [(event.step, event.kind) for event in replay.facts.events] == [(3, "exit")]
     video = ReplayVideo(replay, (160, 90))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.collect.device import forget_row, forget_rows
+from slipstream.collect.device import reset_row, reset_rows
 from slipstream.contracts import Array
 from slipstream.system.gpu_kernels import Graph, _kernel, capture, launch
 from slipstream.system.numba_compile import compiled
@@ -48,11 +48,11 @@ def test_kernels_are_cached() -> None:
     for attempt in range(2):
         memory, last = torch.ones(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda")
         _kernel.cache_clear()
-        launch(forget_rows, forget_row, 2, (ended, torch.zeros_like(ended), memory, last))
+        launch(reset_rows, reset_row, 2, (ended, torch.zeros_like(ended), memory, last))
         assert memory.sum(1).tolist() == [0.0, 3.0] and last.sum(1).tolist() == [3.0, 0.0]
-        found = _kernel(forget_row, False).stats
+        found = _kernel(reset_row, False).stats
         assert attempt == 0 or sum(found.cache_hits.values()) == 1
-    assert list(Path(found.cache_path).glob("launch.slipstream.collect.device.forget_row*.nbc"))
+    assert list(Path(found.cache_path).glob("launch.slipstream.collect.device.reset_row*.nbc"))
 
 
 @pytest.mark.gpu
