@@ -182,7 +182,7 @@ def record(
 
         own = {name: value for name, value in own.items() if name not in ("workers", "envs", "on_progress")}
         with HumanAgent(choice, fps) as player:
-            own |= {"player": player.sit, "wishes": player.wishes}
+            own |= {"player": player.bind, "stop_request": player.stop_request}
             return recording.record(player.choice, agent, episodes, Path(out), **own)
     plan = resolved.settings.plan
     own.setdefault("envs", plan.envs if resolved.origins.get("plan.envs") == "flag" else None)

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.envs.adapters.env_checker import check
+from slipstream.envs.adapters.env_checker import inspect_env
 
 Fault = Literal["none", "raise", "nan_reward", "nan_obs", "hang", "die", "raise_reset"]
 
@@ -152,4 +152,4 @@ class SlowEnv(ToyEnv):
 
 def check_env(env: gymnasium.Env[Any, Any], steps: int = 200, seed: int = 0) -> list[str]:
     """Take random steps and list all problems that would affect training, with hints; empty if there are none."""
-    return [str(problem) for problem in check(env, steps, seed).problems]
+    return [str(problem) for problem in inspect_env(env, steps, seed).problems]

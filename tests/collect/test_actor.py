@@ -14,7 +14,7 @@ from slipstream.collect.nan_guard import ENDED, INACTIVE, NONFINITE, TRUNCATED, 
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, empty_rows, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import OpponentRoster, fixed_assignments, learning_rows
+from slipstream.play.assignments import Players, fixed_assignments, learning_rows
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.testing import BrokenEnv
@@ -37,7 +37,7 @@ def fill(vector: Any, steps: int, first: int = 0) -> tuple[Rollout, Actor]:
     """Fill one rollout with an untrained policy."""
     spec = vector.spec
     design = small_design(spec)
-    actor = Actor(vector, design, seed=0, roster=OpponentRoster(load_no_opponent), first=first)
+    actor = Actor(vector, design, seed=0, roster=Players(load_no_opponent), first=first)
     actor.policy.load(design.initial_params_and_stats(0))
     assignments = fixed_assignments(spec, vector.envs, False)
     actor.reset(assignments)
@@ -183,7 +183,7 @@ def test_an_opponents_rows_are_not_transitions(make_policy: Callable[..., Any]) 
 
     spec = vector.spec
     design = small_design(spec)
-    actor = Actor(vector, design, seed=0, roster=OpponentRoster(lambda name: load_agent(name, spec, choice)))
+    actor = Actor(vector, design, seed=0, roster=Players(lambda name: load_agent(name, spec, choice)))
     actor.roster.add(["scripted:chaser"])
     assignments = fixed_assignments(spec, 2, True)
     actor.reset(assignments)
@@ -218,7 +218,7 @@ def test_rollout_buffers_filled_in_turn_equal_a_single_buffer() -> None:
     for buffers in (1, CACHED_ROLLOUTS + 1):
         vector = make_vector(EnvChoice("gymnasium:CartPole-v1"), 2)
         design, assignments = small_design(vector.spec), fixed_assignments(vector.spec, 2, False)
-        actor = Actor(vector, design, seed=0, roster=OpponentRoster(load_no_opponent))
+        actor = Actor(vector, design, seed=0, roster=Players(load_no_opponent))
         actor.policy.load(design.initial_params_and_stats(0))
         actor.reset(assignments)
         rollouts = [empty_rollout(vector.spec, design, 30, 2) for _ in range(buffers)]

@@ -16,7 +16,7 @@ from slipstream.envs.events import find_events
 from slipstream.envs.game import Game, Labels, LazyCall, lazy, lazy_value
 from slipstream.envs.kart import layout as kart
 from slipstream.envs.registry import EnvChoice, games, import_modules, labels_of, numbered_labels, parse, register
-from slipstream.envs.render.scenes import draw, labels, pace
+from slipstream.envs.render.scenes import draw, measured_step_seconds, state_labels
 from slipstream.envs.soccer import layout as soccer
 from slipstream.errors import ConfigError, EnvError
 from slipstream.play.games import GameResult, ScheduledGame, play_scheduled
@@ -261,8 +261,8 @@ def test_a_registered_game_is_drawn_and_has_events(corridor: EnvChoice, tmp_path
     assert frame is not None and frame.shape == (4, 8, 3) and frame[0, 0].tolist() == [100, 0, 0]
     assert find_events(vector.spec, vector.snapshot(), vector.snapshot(), rows, -1) == []
     assert labels_of(vector.spec).obs == ("cell", "ticks_left") and labels_of(vector.spec).parts == ("walk", "run")
-    assert labels("corridor", vector.snapshot()) == {"clock": ("ticks_left", "cell")}
-    assert pace("corridor", np.array([[40, 0], [38, 1]]), 0.5) == pytest.approx(0.1)
+    assert state_labels("corridor", vector.snapshot()) == {"clock": ("ticks_left", "cell")}
+    assert measured_step_seconds("corridor", np.array([[40, 0], [38, 1]]), 0.5) == pytest.approx(0.1)
 
     from slipstream.agents.specs import load_agent
     from slipstream.envs.render.video import FrameTime, ReplayVideo, key_moments
@@ -301,7 +301,7 @@ def test_a_registered_game_is_played_by_keys(corridor: EnvChoice, monkeypatch: p
     rows, out = empty_rows(vector.spec, 1), np.zeros((1, 2), np.int32)
     vector.reset(rows)
     with HumanAgent(corridor, fps=1000.0) as human:
-        human.sit(vector)
+        human.bind(vector)
         human.begin()
         taken = []
         for _ in range(2):
@@ -323,4 +323,4 @@ def test_what_cannot_be_registered(corridor: EnvChoice) -> None:
     with pytest.raises(EnvError, match=r"short_labels.*`?2"):
         labels_of(EnvSpec("short_labels", vector_obs(2), ActionSpec("discrete", (3,))))
     with pytest.raises(ConfigError, match=r"mixed.*3 choices"):
-        HumanAgent(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))
+        HumanAgent(EnvChoice("mixed")).bind(make_vector(EnvChoice("mixed"), 1))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from slipstream.contracts import Array, empty_rows
-from slipstream.envs.rewards import Payout, Scheme, discount, weighted_terms
+from slipstream.envs.rewards import CombinedReward, RewardScheme, discount, weighted_terms
 from slipstream.envs.soccer.game import Soccer
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 
-SCHEME = Scheme(
+SCHEME = RewardScheme(
     ("goal", "near", "fast"),
     {"sparse": {"goal": 1.0}, "dense": {"goal": 1.0, "near": 0.5, "fast": 0.25}},
     {"sparse": ("goal",), "shaping": ("near", "fast")},
@@ -21,13 +21,13 @@ SCHEME = Scheme(
 )
 
 
-def payout(teams: tuple[int, ...] = (0, 0, 1, 1), envs: int = 1, **settings: Any) -> Payout:
+def payout(teams: tuple[int, ...] = (0, 0, 1, 1), envs: int = 1, **settings: Any) -> CombinedReward:
     """The payout of an invented game."""
     rewards = RewardSettings(**settings)
-    return Payout(SCHEME, rewards, env="made-up", envs=envs, teams=teams, step_seconds=0.1, gamma=0.9)
+    return CombinedReward(SCHEME, rewards, env="made-up", envs=envs, teams=teams, step_seconds=0.1, gamma=0.9)
 
 
-def paid(made: Payout, values: Any, acted: Any = None) -> tuple[Array, Array]:
+def paid(made: CombinedReward, values: Any, acted: Any = None) -> tuple[Array, Array]:
     """Rewards and terms of one step with these values [rows, terms]."""
     made.values[:] = values
     rows = len(made.values)

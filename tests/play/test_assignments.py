@@ -18,7 +18,7 @@ from slipstream.play.assignments import (
     SELF,
     SIDE,
     FinishedGame,
-    OpponentRoster,
+    Players,
     TrainingGames,
     fixed_assignments,
     invalid_action,
@@ -98,7 +98,7 @@ def make_actor(envs: int, players: list[Any]) -> tuple[Actor, Counting]:
     """Make an actor of the counting game with these opponents."""
     vector = Counting(envs)
     design = Design(vector.spec.obs, vector.spec.action, PolicySettings(hidden=(8,)))
-    roster = OpponentRoster(lambda name: players[int(name)])
+    roster = Players(lambda name: players[int(name)])
     roster.add([str(number) for number in range(len(players))])
     actor = Actor(vector, design, seed=0, roster=roster)
     actor.policy.load(design.initial_params_and_stats(0))
@@ -166,7 +166,7 @@ def test_games_of_a_failed_player_do_not_count() -> None:
 
     vector = Counting(4)
     design = Design(vector.spec.obs, vector.spec.action, PolicySettings(hidden=(8,)))
-    roster = OpponentRoster(load)
+    roster = Players(load)
     roster.add(["-1", "9", "missing", "1"])
     actor = Actor(vector, design, seed=0, roster=roster)
     actor.policy.load(design.initial_params_and_stats(0))

@@ -112,7 +112,7 @@ def test_what_cannot_be_played() -> None:
     from slipstream.vector.make import make_vector
 
     with pytest.raises(ConfigError) as caught:
-        HumanAgent(EnvChoice("mixed")).sit(make_vector(EnvChoice("mixed"), 1))
+        HumanAgent(EnvChoice("mixed")).bind(make_vector(EnvChoice("mixed"), 1))
     assert "`mixed` has 3 choices" in caught.value.message and "Game.controls" in caught.value.hint
 
 

@@ -169,7 +169,7 @@ class DemoBatches:
             index, weight, ordinal = sequence_index(part.offsets, design.sequence)
             columns = {name: array[index] for name, array in columns.items()}
             rows = len(ordinal)
-        batch = plain_batch(design, columns, mean, scale, rows, weight)
+        batch = imitation_batch(design, columns, mean, scale, rows, weight)
         self.seconds["read"] += perf_counter() - began
         return Window(batch, ordinal)
 
@@ -188,7 +188,7 @@ class DemoBatches:
         self.seconds["remember"] += perf_counter() - began
 
 
-def plain_batch(
+def imitation_batch(
     design: Design, columns: Mapping[str, Array], mean: Array, scale: Array, rows: int, weight: Array | None = None
 ) -> Batch:
     """Recorded samples as a batch for the imitation loss, with equal weights and zero recurrent states."""

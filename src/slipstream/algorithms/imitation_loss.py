@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream.agents.specs import load_agent
-from slipstream.algorithms.demo_batches import plain_batch, policy_actions
+from slipstream.algorithms.demo_batches import imitation_batch, policy_actions
 from slipstream.algorithms.engine import POLICY, SAMPLES, Batch, Coefficients, Engine
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Agent, Array, EnvSpec
@@ -79,7 +79,7 @@ class ImitationLoss:
         names = ("obs", "action", *(["mask"] if self.design.action.masked else []))
         columns = {name: self._demos.take_sequences(name, starts, length).swapaxes(0, 1) for name in names}
         flat = {name: array.reshape(length * len(starts), *array.shape[2:]) for name, array in columns.items()}
-        return plain_batch(self.design, flat, batch.mean, batch.scale, rows=len(starts))
+        return imitation_batch(self.design, flat, batch.mean, batch.scale, rows=len(starts))
 
 
 def _imitate(engine: Engine, batch: Batch, order: Array, coefficients: Coefficients) -> float:

@@ -43,7 +43,7 @@ ORDER = (
 )
 
 
-class Verbs(click.Group):
+class VerbGroup(click.Group):
     """A group that prints Slipstream's errors, exits with their codes, and lists the verbs in a fixed order."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -62,7 +62,7 @@ class Verbs(click.Group):
             ctx.exit(130)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(version)s")
 def main() -> None:
     """Train game-playing agents, from demonstrations to self-play.

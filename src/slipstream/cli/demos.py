@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slipstream.cli.app import Verbs, main, print_result
+from slipstream.cli.app import VerbGroup, main, print_result
 
 if TYPE_CHECKING:
     from slipstream.demos.reader import Demos
 
 
-@main.group(cls=Verbs)
+@main.group(cls=VerbGroup)
 def demos() -> None:
     """Inspect, check, split, merge, import and export recorded demos."""
 

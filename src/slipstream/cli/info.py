@@ -68,7 +68,7 @@ def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
 
     The exit code is 3 if there is a problem.
     """
-    from slipstream.envs.adapters.env_checker import check
+    from slipstream.envs.adapters.env_checker import inspect_env
     from slipstream.envs.registry import parse
     from slipstream.stages.prepare import prepare
     from slipstream.vector.make import make_one
@@ -79,7 +79,7 @@ def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
     options = {"disable_env_checker": True} | choice.env.options
     made = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
     try:
-        report = check(made, steps, resolved.settings.seed)
+        report = inspect_env(made, steps, resolved.settings.seed)
     finally:
         made.close()
     lines = [f"problem: {problem.what}\n   hint: {problem.hint}" for problem in report.problems]

@@ -9,7 +9,7 @@ import click
 
 from slipstream.cli.app import (
     Bar,
-    Verbs,
+    VerbGroup,
     config_option,
     exit_with,
     given,
@@ -24,7 +24,7 @@ from slipstream.cli.app import (
 ABLATION_STEPS = 1_000_000
 
 
-@main.group(cls=Verbs)
+@main.group(cls=VerbGroup)
 def rewards() -> None:
     """Analyse reward terms."""
 

@@ -23,7 +23,7 @@ from slipstream.collect.nan_guard import (
 )
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.contracts import Array, EnvSpec, Rows, Vector, empty_rows
-from slipstream.play.assignments import TASK, FinishedGame, OpponentRoster, TrainingGames, act_opponents
+from slipstream.play.assignments import TASK, FinishedGame, Players, TrainingGames, act_opponents
 from slipstream.policies.action_bounds import bound
 from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.fused_actor import make_actor
@@ -96,7 +96,7 @@ class Actor:
         design: Design,
         *,
         seed: int,
-        roster: OpponentRoster,
+        roster: Players,
         memory: int = 0,
         first: int = 0,
         progress: Array | None = None,

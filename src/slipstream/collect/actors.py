@@ -15,7 +15,7 @@ from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import Rollout, copy_rollout, empty_rollout, rollout_fields, view_rollout
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import FinishedGame, OpponentRoster
+from slipstream.play.assignments import FinishedGame, Players
 from slipstream.policies.design import Design
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field, Slab
@@ -169,7 +169,7 @@ def work(job: ActorJob, slab: Slab, requests: Requests, answer: Answer) -> None:
     """The worker's program: make the environments, then fill rollouts on request until the parent is gone."""
     progress = slab["progress"][job.worker]
     vector = make_vector(job.choice, job.envs, seed=job.seed, first=job.first, progress=progress)
-    roster = OpponentRoster(lambda name: load_agent(name, vector.spec, job.choice, job.sampled))
+    roster = Players(lambda name: load_agent(name, vector.spec, job.choice, job.sampled))
     actor = Actor(
         vector, job.design, seed=job.seed, roster=roster, memory=job.memory, first=job.first, progress=progress
     )

@@ -29,7 +29,7 @@ from slipstream.collect.rollout import (
 )
 from slipstream.contracts import Array, EnvSpec, Stepper, Vector
 from slipstream.envs.registry import EnvChoice
-from slipstream.play.assignments import FinishedGame, OpponentRoster
+from slipstream.play.assignments import FinishedGame, Players
 from slipstream.policies.design import Design, PolicyActor
 from slipstream.policies.fused_actor import make_actor
 from slipstream.policies.linear_algebra import CHUNK
@@ -59,7 +59,7 @@ class BatchedCollector:
     def __init__(
         self,
         groups: Sequence[Actor],
-        roster: OpponentRoster,
+        roster: Players,
         rollouts: Sequence[Rollout],
         lag: int,
         close: Callable[[], None],
@@ -255,7 +255,7 @@ def make_batched(
     choice: EnvChoice,
     spec: EnvSpec,
     design: Design,
-    roster: OpponentRoster,
+    roster: Players,
     state_fields: Mapping[str, Field],
     plan: BatchedPlan,
     *,

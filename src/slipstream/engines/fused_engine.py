@@ -58,7 +58,13 @@ from slipstream.policies.linear_algebra import (
     thread_slice,
 )
 from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS, pad
-from slipstream.policies.token_encoder import AS_IT_IS, TokenCache, build_token_cache, empty_token_cache, samples_of
+from slipstream.policies.token_encoder import (
+    IDENTITY_STATS,
+    TokenCache,
+    build_token_cache,
+    empty_token_cache,
+    sample_indices,
+)
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 BLOCK = 256
@@ -182,7 +188,7 @@ def accumulate_gradient(
                 for step in range(steps):
                     n = sample_index(chosen[lane], step, steps, rows)
                     copy_row(below[step * lanes + lane], tokens.grads[n])
-                    token_encoder.unpool_sample(tokens, n, thread)
+                    token_encoder.pool_sample_backward(tokens, n, thread)
 
 
 def epoch_steps(
@@ -211,11 +217,11 @@ def epoch_steps(
         share = (index.size + 4 * threads - 1) // (4 * threads) * 4
         transpose_weights(net.params, net.table, work.flipped)
         if tokens is not None:
-            token_encoder.tabulate(net.params[tokens.offset :], tokens.table)
+            token_encoder.build_table(net.params[tokens.offset :], tokens.table)
             for number in numba.prange(threads):
                 thread: Number = np.int64(number)
-                token_encoder.read_book(net.params, tokens, thread, threads)
-                token_encoder.clear_kinds(tokens, thread)
+                token_encoder.encode_kinds(net.params, tokens, thread, threads)
+                token_encoder.clear_kind_grads(tokens, thread)
         for number in numba.prange(threads):
             thread = np.int64(number)
             low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
@@ -235,7 +241,7 @@ def epoch_steps(
             add_row(work.gradients[thread], gradient)
             add_row(work.sums[thread], sums)
         if tokens is not None:
-            token_encoder.learn_kinds(net.params, tokens, gradient)
+            token_encoder.add_token_gradient(net.params, tokens, gradient)
         if coefficients.policy == 0.0:
             multiply_row(moments.value_weights, gradient)
         norm = math.sqrt(squared_length(gradient))
@@ -323,7 +329,7 @@ class FusedEngine(HostEngine):
             carried=np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32),
             gradients=np.zeros((threads, stack.size), np.float32),
             sums=np.zeros((threads, SUMS), np.float64),
-            flipped=np.zeros(max(1, stack.flipped_size), np.float32),
+            flipped=np.zeros(max(1, stack.transposed_size), np.float32),
         )
         memory = (threads, lanes, stack.state_size)
         self._state = np.zeros(memory, np.float32) if stack.state_size else None
@@ -353,11 +359,11 @@ class FusedEngine(HostEngine):
         field = self.design.tokens
         if field is None or self._tokens is None:
             return batch
-        samples = samples_of(order, batch.sequence, batch.rows)
+        samples = sample_indices(order, batch.sequence, batch.rows)
         self._tokens = build_token_cache(
-            self._tokens, batch.obs, samples, field, 0, self.threads, self.design.stack.behind
+            self._tokens, batch.obs, samples, field, 0, self.threads, self.design.stack.encoder_offset
         )
-        return batch._replace(obs=self._tokens.pooled, mean=AS_IT_IS[0], scale=AS_IT_IS[1])
+        return batch._replace(obs=self._tokens.pooled, mean=IDENTITY_STATS[0], scale=IDENTITY_STATS[1])
 
     def evaluate(self, batch: Batch) -> BatchEvaluation:
         """Run the network on all samples of a batch without learning."""

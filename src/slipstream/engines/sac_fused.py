@@ -62,7 +62,7 @@ from slipstream.policies.linear_algebra import (
     squared_length,
     transpose_rows,
 )
-from slipstream.policies.parameter_layout import BIAS, COLUMNS, FLIPPED, IN_COLUMNS, INPUTS, OUT, WEIGHT, pad
+from slipstream.policies.parameter_layout import BIAS, COLUMNS, IN_COLUMNS, INPUTS, OUT, TRANSPOSED, WEIGHT, pad
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 CRITIC_GRADIENT, CRITIC_UPDATE, ACTOR_GRADIENT, ACTOR_UPDATE = range(4)
@@ -86,11 +86,11 @@ def transpose_layers(params: Array, table: Array, transposed: Array, part: int, 
     """Transpose one part of each weight matrix for the backward pass."""
     for layer in range(table.shape[0]):
         row = table[layer]
-        if row[FLIPPED] < 0:
+        if row[TRANSPOSED] < 0:
             continue
         inputs, columns, width = row[INPUTS], row[COLUMNS], row[IN_COLUMNS]
         matrix = params[row[WEIGHT] : row[BIAS]].reshape(inputs, columns)
-        result = transposed[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+        result = transposed[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
         low, high, _, _ = layer_share(table, layer, part, parts, params.size)
         transpose_rows(matrix, result, low, high)
 
@@ -421,11 +421,11 @@ def make_workspace(design: Design, critics: CriticEnsemble, batch: int, threads:
     return Workspace(
         actor=floats(threads, chunks + 1, CHUNK * actor.scratch_columns),
         actor_grads=floats(threads, CHUNK * actor.scratch_columns),
-        actor_transposed=floats(max(1, actor.flipped_size)),
+        actor_transposed=floats(max(1, actor.transposed_size)),
         actor_gradients=floats(threads, actor.size),
         critic=floats(threads, 2, CHUNK * critic.scratch_columns),
         critic_grads=floats(threads, CHUNK * critic.scratch_columns),
-        critic_transposed=floats(critics.count, max(1, critic.flipped_size + action_weights)),
+        critic_transposed=floats(critics.count, max(1, critic.transposed_size + action_weights)),
         critic_gradients=floats(threads, critics.count * critic.size),
         value_target=floats(batch),
         actions=floats(batch, parts if continuous else 0),
@@ -451,7 +451,7 @@ def time_products(table: Array, forwards: int, weight_gradients: int, input_grad
         for times, call in (
             (forwards, (inputs, weights, outputs, CHUNK, row[INPUTS])),
             (weight_gradients, (inputs.T, outputs, weights, row[INPUTS], CHUNK)),
-            (input_gradients if row[FLIPPED] >= 0 else 0, (outputs, transposed, inputs, CHUNK, row[COLUMNS])),
+            (input_gradients if row[TRANSPOSED] >= 0 else 0, (outputs, transposed, inputs, CHUNK, row[COLUMNS])),
         ):
             began = [time.perf_counter()]
             for _ in range(TRIALS if times else 0):

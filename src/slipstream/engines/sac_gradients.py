@@ -37,15 +37,15 @@ from slipstream.policies.linear_algebra import (
 from slipstream.policies.parameter_layout import (
     ACTIVATION,
     BIAS,
-    CHOICES,
     COLUMNS,
+    DISCRETE,
     EXTRA,
-    FLIPPED,
     HEAD_KIND,
     IN,
     IN_COLUMNS,
     INPUTS,
     NORM,
+    TRANSPOSED,
     UNITS,
     WEIGHT,
 )
@@ -188,7 +188,7 @@ def compute_value_targets(
         work.action_values[thread],
     )
     after, width = work.actor[thread, work.actor.shape[1] - 1], batch.obs.shape[1]
-    discrete = head[HEAD_KIND] == CHOICES
+    discrete = head[HEAD_KIND] == DISCRETE
     outputs_now = run_actor(nets, tables, work, work.actor[thread, chunk], batch.obs, first, count)
     outputs_next = run_actor(nets, tables, work, after, batch.next_obs, first, count)
     inputs, value_target = outputs(critic, CHUNK, tables.critic, -1), work.value_target[first:]
@@ -232,7 +232,7 @@ def add_critic_gradient(
     normalised = outputs(work.actor[thread, chunk], CHUNK, tables.actor, -1)
     width, values = batch.obs.shape[1], work.values[thread, 0]
     predicted, output_grads = outputs(scratch, CHUNK, table, last), outputs(grads, CHUNK, table, last)
-    share, discrete = ONE / np.float32(work.value_target.size), tables.head[HEAD_KIND] == CHOICES
+    share, discrete = ONE / np.float32(work.value_target.size), tables.head[HEAD_KIND] == DISCRETE
     if discrete:
         load_inputs(tables, scratch, normalised, width, work.actions[first:], count, lanes)
         forward(params, table, Activations(scratch, CHUNK, work.episode_start), None, lanes, 1)
@@ -319,7 +319,7 @@ def add_action_gradient(
                 layer_norm_backward_row(grad[k], params[row[NORM] :], kept[index[k]], inverse[index[k], 0], row[UNITS])
         columns = row[COLUMNS]
         if layer > 0:
-            matrix = transposed[row[FLIPPED] : row[FLIPPED] + columns * row[IN_COLUMNS]].reshape(
+            matrix = transposed[row[TRANSPOSED] : row[TRANSPOSED] + columns * row[IN_COLUMNS]].reshape(
                 columns, row[IN_COLUMNS]
             )
             input_grads = scratch_columns(grads, CHUNK, row[IN], row[IN_COLUMNS])
@@ -400,7 +400,7 @@ def add_actor_gradient(
     last, share = tables.actor.shape[0] - 1, ONE / np.float32(work.value_target.size)
     predicted, output_grads = outputs(scratch, CHUNK, tables.actor, last), outputs(grads, CHUNK, tables.actor, last)
     output_grads[:lanes] = ZERO
-    if tables.head[HEAD_KIND] == CHOICES:
+    if tables.head[HEAD_KIND] == DISCRETE:
         compute_action_values(nets, tables, work, width, thread, chunk)
         for i in range(count):
             q = work.action_values[thread, i]

@@ -18,7 +18,7 @@ from slipstream.settings import EnvSettings, RewardSettings
 if TYPE_CHECKING:
     from PIL import Image
 
-    from slipstream.envs.rewards import Scheme
+    from slipstream.envs.rewards import RewardScheme
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Game:
     """The preset with the game's own defaults."""
     stages: tuple[str, ...] = ()
     """Curriculum stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant uses those of its own tasks."""
-    scheme: Callable[[], Scheme] | None = None
+    scheme: Callable[[], RewardScheme] | None = None
     """Returns the reward terms with their weights and groups."""
     variant_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that differ for a variant, by variant and field name."""

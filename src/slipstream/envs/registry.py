@@ -26,8 +26,8 @@ from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 __all__ = [
     "BUILT_IN",
-    "LIVE",
-    "SINGLE",
+    "MINERL_PREFIXES",
+    "SINGLE_ENV_PREFIXES",
     "Chooser",
     "EnvChoice",
     "Game",
@@ -57,16 +57,16 @@ BUILT_IN = {
     "envpool": ENVPOOL,
     "treechop": TREECHOP,
 }
-LIVE = ("minerl", "minecraft")
+MINERL_PREFIXES = ("minerl", "minecraft")
 """Prefixes of the games of the minerl package; both mean the same."""
-SINGLE = ("gymnasium", "python", *LIVE)
+SINGLE_ENV_PREFIXES = ("gymnasium", "python", *MINERL_PREFIXES)
 """Prefixes of environments that are made one at a time."""
 _registered: dict[str, Game] = {}
 
 
 def register(name: str, game: Game) -> None:
     """Add a game under a name of its own, for this process; workers import the modules of `--import` and add it too."""
-    if name in BUILT_IN or name in SINGLE or ":" in name or not name:
+    if name in BUILT_IN or name in SINGLE_ENV_PREFIXES or ":" in name or not name:
         raise EnvError(f"A game cannot be registered as `{name}`.", "choose a name without a colon that is not taken")
     _registered[name] = game
 
@@ -146,7 +146,7 @@ def known(name: str) -> bool:
 def parse(name: str) -> tuple[Game | None, str]:
     """Split `soccer:2v2` into its game and variant; Gymnasium's and MineRL's have no Game, their variant is the id."""
     head, colon, variant = name.partition(":")
-    if head in SINGLE and variant:
+    if head in SINGLE_ENV_PREFIXES and variant:
         return None, variant
     listed = games()
     if head == "rlgym":
@@ -155,7 +155,7 @@ def parse(name: str) -> tuple[Game | None, str]:
             "for Rocket League without RLGym use `rocket`; see docs/guides/rocket.md",
         )
     if head not in listed:
-        near = did_you_mean(head, [*listed, *SINGLE])
+        near = did_you_mean(head, [*listed, *SINGLE_ENV_PREFIXES])
         hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"
         raise EnvError(f"There is no environment `{name}`.{near}", hint)
     game = listed[head]

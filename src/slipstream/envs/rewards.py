@@ -29,7 +29,7 @@ ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
 @dataclass(frozen=True)
-class Scheme:
+class RewardScheme:
     """The reward terms of a game, their default weights and groups."""
 
     terms: tuple[str, ...]
@@ -41,7 +41,7 @@ class Scheme:
     """Terms that can be computed from a potential."""
 
 
-def weighted_terms(scheme: Scheme, rewards: RewardSettings, extra: Sequence[str] = ()) -> dict[str, float]:
+def weighted_terms(scheme: RewardScheme, rewards: RewardSettings, extra: Sequence[str] = ()) -> dict[str, float]:
     """The weight of each term times its group's factor; the user's own terms come last, with weight 1 by default."""
     names = (*scheme.terms, *extra)
     duplicate = [name for name in extra if name in scheme.terms]
@@ -74,7 +74,7 @@ def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: st
     return float(0.5 ** (step_seconds / rewards.half_life_s))
 
 
-class Payout:
+class CombinedReward:
     """Turns the values that a game writes into `values` [rows, terms] into the rewards of its rows.
 
     The running mean squares belong to each env and are part of its snapshot. How envs are split over processes
@@ -83,7 +83,7 @@ class Payout:
 
     def __init__(
         self,
-        scheme: Scheme,
+        scheme: RewardScheme,
         rewards: RewardSettings,
         *,
         env: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from slipstream.contracts import Array, EnvSpec, check_tasks
-from slipstream.envs.rewards import Payout
+from slipstream.envs.rewards import CombinedReward
 
 
 class ArraySnapshot:
@@ -13,7 +13,7 @@ class ArraySnapshot:
 
     KEPT: ClassVar[tuple[str, ...]]
     """Names of the attributes that hold the state."""
-    payout: Payout
+    payout: CombinedReward
 
     def snapshot(self) -> dict[str, Array]:
         """Copy the state, and the running mean squares of reward terms if they are normalised."""

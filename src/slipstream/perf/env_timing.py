@@ -89,7 +89,7 @@ def _native(rollout: RandomRollout, seconds: float) -> dict[str, Any]:
 
 def _alone(choice: EnvChoice, seconds: float) -> dict[str, Any]:
     """One Python environment in a bare loop, with and without Gymnasium's checks."""
-    env, limit = adapter.strip(make_one(choice))
+    env, limit = adapter.strip_wrappers(make_one(choice))
     checkers = sum(isinstance(one, OrderEnforcing | PassiveEnvChecker) for one in _wrappers(env))
     steps, resets = _play(env, limit, seconds)
     env.close()
@@ -125,8 +125,8 @@ def _wrappers(env: Any) -> list[Any]:
 
 def _play(env: adapter.Env, limit: int, seconds: float) -> tuple[list[float], list[float]]:
     """Seconds of each step and of each reset of one environment."""
-    spec = adapter.spec_of(env, "env")
-    decode, mask, random = action_decoder(env.action_space), adapter.mask_of(env), np.random.default_rng(0)
+    spec = adapter.env_spec(env, "env")
+    decode, mask, random = action_decoder(env.action_space), adapter.action_mask_method(env), np.random.default_rng(0)
     steps: list[float] = []
     begin = partial(env.reset, options={"task": spec.target[0]}) if spec.tasks else env.reset
     resets = [_time(begin)[0]]

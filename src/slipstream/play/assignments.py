@@ -40,7 +40,7 @@ class Assignments:
         self.rows = {player: np.flatnonzero(flat == player) for player in np.unique(flat).tolist() if player >= 0}
 
 
-class OpponentRoster:
+class Players:
     """The agents that play, by number. An agent is loaded on first use and dropped after a failure.
 
     With `strict`, a failure is raised instead of stored in `faults`.
@@ -56,7 +56,7 @@ class OpponentRoster:
         self._sizes: dict[int, int] = {}
 
     @classmethod
-    def of(cls, agents: Sequence[Agent]) -> OpponentRoster:
+    def of(cls, agents: Sequence[Agent]) -> Players:
         """Players that are already loaded; failures are raised."""
         players = cls(lambda name: agents[int(name)], strict=True)
         players.names = [agent.name for agent in agents]
@@ -108,7 +108,7 @@ class OpponentRoster:
 
 
 def act_players(
-    players: OpponentRoster,
+    players: Players,
     rows_of: Mapping[int, Array],
     spec: EnvSpec,
     obs: Array,
@@ -299,7 +299,7 @@ class TrainingGames(Assignments):
 
 def act_opponents(
     games: TrainingGames,
-    players: OpponentRoster,
+    players: Players,
     obs: Array,
     mask: Array,
     streams: Array,

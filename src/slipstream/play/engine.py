@@ -16,7 +16,7 @@ import numpy as np
 from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, did_you_mean
-from slipstream.play.assignments import IDLE, Assignments, OpponentRoster, act_players
+from slipstream.play.assignments import IDLE, Assignments, Players, act_players
 from slipstream.system.rng import make_streams
 from slipstream.vector.make import make_vector
 
@@ -60,7 +60,7 @@ class GameResult:
 class AssignedAgents:
     """Agents assigned to the rows of a vector, with their RNG streams and recurrent states."""
 
-    def __init__(self, assignments: Assignments, players: OpponentRoster, streams: Array | None = None) -> None:
+    def __init__(self, assignments: Assignments, players: Players, streams: Array | None = None) -> None:
         rows = assignments.player.size
         self.assignments, self.players = assignments, players
         self.streams = np.zeros((rows, 2), np.int64) if streams is None else streams
@@ -107,7 +107,7 @@ class GameEngine:
     Without `players`, the caller of `step` gives all actions.
     """
 
-    def __init__(self, vector: Vector, players: OpponentRoster | None = None, keep_actions: bool = False) -> None:
+    def __init__(self, vector: Vector, players: Players | None = None, keep_actions: bool = False) -> None:
         spec = self.spec = vector.spec
         self.vector, self.players = vector, players
         self.assignments = Assignments(spec, vector.envs)
@@ -248,14 +248,14 @@ def play_scheduled(
     """
     choice = without_random_starts(choice)
     with contextlib.closing(make_vector(choice, min(envs, max(1, len(games))))) as vector:
-        players = OpponentRoster(lambda name: load(name, vector.spec, choice), strict=not tolerant)
+        players = Players(lambda name: load(name, vector.spec, choice), strict=not tolerant)
         return _Schedule(GameEngine(vector, players, keep_actions), players, games).play(on_progress)
 
 
 class _Schedule:
     """A list of games, shared out over the envs of an engine: env i plays games i, i + envs, i + 2 envs, ..."""
 
-    def __init__(self, engine: GameEngine, players: OpponentRoster, games: Sequence[ScheduledGame]) -> None:
+    def __init__(self, engine: GameEngine, players: Players, games: Sequence[ScheduledGame]) -> None:
         for game in games:
             task_number(game, engine.spec)
         self._engine, self._players, self._games = engine, players, games

@@ -20,7 +20,7 @@ from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import DemoError, MachineError
-from slipstream.play.assignments import IDLE, Assignments, OpponentRoster, learning_rows
+from slipstream.play.assignments import IDLE, Assignments, Players, learning_rows
 from slipstream.play.engine import AssignedAgents
 from slipstream.settings import EnvSettings, RewardSettings
 from slipstream.system.machine import memory_bytes
@@ -403,7 +403,7 @@ def _assigned(spec: EnvSpec, recorded: Array, players: Sequence[Agent], streams:
     assignments = Assignments(spec, len(recorded) // spec.agents)
     assignments.player.reshape(-1)[:] = np.where(recorded, 0, 1 if len(players) > 1 else IDLE)
     assignments.update()
-    return AssignedAgents(assignments, OpponentRoster.of(players), streams)
+    return AssignedAgents(assignments, Players.of(players), streams)
 
 
 def _slices(vectors: Sequence[Vector]) -> list[VectorSlice]:

@@ -13,9 +13,9 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, sides_of
 from slipstream.envs.events import find_events
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.render.scenes import labels, pace, render_state
+from slipstream.envs.render.scenes import measured_step_seconds, render_state, state_labels
 from slipstream.errors import ConfigError, DemoError
-from slipstream.play.assignments import OpponentRoster
+from slipstream.play.assignments import Players
 from slipstream.play.engine import (
     AgentLoader,
     GameEngine,
@@ -47,7 +47,7 @@ class SingleGame:
         self.spec: EnvSpec = self.vector.spec
         players = None
         if load is not None:
-            players = OpponentRoster(lambda name: load(name, self.spec, choice), strict=True)
+            players = Players(lambda name: load(name, self.spec, choice), strict=True)
         self.engine = GameEngine(self.vector, players)
         self.engine.start([0], [game])
         self.rows = self.engine.rows
@@ -120,7 +120,7 @@ def write_replay(
             )
         with contextlib.closing(SingleGame(choice, result.game, load)) as game:
             columns, events, result = _play(game, True, None)
-    named = labels(game.spec.name, game.state) if game.state else {}
+    named = state_labels(game.spec.name, game.state) if game.state else {}
     arrays = {name: np.stack(rows) for name, rows in columns.items()}
     if "value" in arrays and np.isnan(arrays["value"]).all():
         del arrays["value"]
@@ -161,7 +161,7 @@ def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], na
         outcome=result.outcome,
         score=goals(result) or counted,
         length=result.length,
-        step_seconds=pace(spec.name, arrays.get(STATE + "clock", np.zeros((0, 0))), spec.step_seconds),
+        step_seconds=measured_step_seconds(spec.name, arrays.get(STATE + "clock", np.zeros((0, 0))), spec.step_seconds),
         returns=result.returns,
         behaviour=result.behaviour,
         terms=spec.terms,

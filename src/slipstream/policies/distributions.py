@@ -17,7 +17,7 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.policies.linear_algebra import HALF, ONE, TWO, ZERO, exponential, hyperbolic_tangent, logistic, softplus
-from slipstream.policies.parameter_layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
+from slipstream.policies.parameter_layout import DISCRETE, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
 from slipstream.system.numba_compile import Number, compiled_fused
 from slipstream.system.rng import uniform
 
@@ -87,7 +87,7 @@ def log_squash(x: Number) -> Number:
 
 
 @compiled_fused
-def log_deviation(outputs: Array, log_std: Array, head: Array, k: int) -> Number:
+def log_std_of(outputs: Array, log_std: Array, head: Array, k: int) -> Number:
     """The log standard deviation of dimension `k` of a continuous action."""
     if head[HEAD_KIND] == SQUASHED_OWN:
         return min(max(outputs[head[HEAD_OUTPUTS] + k], LOG_STD_LOW), LOG_STD_HIGH)
@@ -107,9 +107,9 @@ def sample(
 ) -> Number:
     """Sample an action with the RNG stream of `row`, write it to `action`, and return its log-probability."""
     log_prob = ZERO
-    if head[HEAD_KIND] != CHOICES:
+    if head[HEAD_KIND] != DISCRETE:
         for k in range(head[HEAD_OUTPUTS]):
-            noise, log_sigma = standard_normal(streams, row), log_deviation(outputs, log_std, head, k)
+            noise, log_sigma = standard_normal(streams, row), log_std_of(outputs, log_std, head, k)
             action[k] = outputs[k] + noise * exponential(log_sigma)
             log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
             if head[HEAD_KIND] >= SQUASHED:
@@ -142,7 +142,7 @@ def sample(
 @compiled_fused
 def greedy(outputs: Array, head: Array, action: Array) -> None:
     """Write the mode of the distribution to `action`."""
-    if head[HEAD_KIND] != CHOICES:
+    if head[HEAD_KIND] != DISCRETE:
         for k in range(head[HEAD_OUTPUTS]):
             action[k] = outputs[k]
         return
@@ -170,9 +170,9 @@ def log_prob_and_entropy(
     The entropy of a squashed Gaussian is that of the Gaussian plus the mean of `log_squash`, by quadrature.
     """
     log_prob, entropy = ZERO, ZERO
-    if head[HEAD_KIND] != CHOICES:
+    if head[HEAD_KIND] != DISCRETE:
         for k in range(head[HEAD_OUTPUTS]):
-            log_sigma = log_deviation(outputs, log_std, head, k)
+            log_sigma = log_std_of(outputs, log_std, head, k)
             noise = (action[k] - outputs[k]) * exponential(-log_sigma)
             probs[k] = noise
             log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
@@ -220,9 +220,9 @@ def add_log_prob_gradient(
 
     Call `log_prob_and_entropy` for the same row first. d(loss)/d(log_std) is added to `log_std_result`.
     """
-    if head[HEAD_KIND] != CHOICES:
+    if head[HEAD_KIND] != DISCRETE:
         for k in range(head[HEAD_OUTPUTS]):
-            noise, log_sigma = probs[k], log_deviation(outputs, log_std, head, k)
+            noise, log_sigma = probs[k], log_std_of(outputs, log_std, head, k)
             sigma = exponential(log_sigma)
             by_mean, by_log_sigma = (
                 by_log_prob * noise * exponential(-log_sigma),
@@ -291,7 +291,7 @@ def rsample_squashed(outputs: Array, head: Array, noise: Array, action: Array) -
     """Write the reparameterised action after tanh, given standard normal noise; return its log-probability."""
     log_prob = ZERO
     for k in range(head[HEAD_OUTPUTS]):
-        log_sigma = log_deviation(outputs, outputs, head, k)
+        log_sigma = log_std_of(outputs, outputs, head, k)
         raw = outputs[k] + noise[k] * exponential(log_sigma)
         action[k] = hyperbolic_tangent(raw)
         log_prob -= HALF * noise[k] * noise[k] + log_sigma + HALF_LOG_2PI + log_squash(raw)

@@ -8,12 +8,12 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.policies.design import Design, PolicyActor
-from slipstream.policies.distributions import apply_mask, greedy, log_deviation, sample
+from slipstream.policies.distributions import apply_mask, greedy, log_std_of, sample
 from slipstream.policies.fused_network import Network, forward, load_obs, outputs
 from slipstream.policies.linear_algebra import CHUNK, Activations
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_OUTPUTS, HEAD_VALUE
 from slipstream.policies.recurrent import keep_state
-from slipstream.policies.token_encoder import AS_IT_IS, Reader
+from slipstream.policies.token_encoder import IDENTITY_STATS, TokenPooler
 from slipstream.system.numba_compile import compiled_fused
 
 
@@ -104,7 +104,7 @@ def policy_outputs(net: Network, work: Activations, state: Array | None, inputs:
             for k in range(count_outputs):
                 result[row, k] = policy[i, k]
             for k in range(result.shape[1] - count_outputs):
-                result[row, count_outputs + k] = log_deviation(policy[i], log_std, net.head, k)
+                result[row, count_outputs + k] = log_std_of(policy[i], log_std, net.head, k)
             if state is not None:
                 keep_state(net.table, work.scratch, CHUNK, 0, i, inputs.states[row])
 
@@ -122,7 +122,7 @@ class FusedActor:
         )
         self._state = np.zeros((CHUNK, stack.state_size), np.float32) if stack.state_size else None
         self._probs = np.zeros(max(1, design.outputs), np.float32)
-        self._reader = Reader(design.tokens, 0) if design.tokens is not None else None
+        self._reader = TokenPooler(design.tokens, 0) if design.tokens is not None else None
         self.load(np.zeros(design.params_and_stats_size, np.float32))
 
     def load(self, params_and_stats: Array) -> None:
@@ -131,8 +131,8 @@ class FusedActor:
         params, self._mean, self._scale = self.design.split_params_and_stats(params_and_stats)
         self._net = Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer)
         if self._reader is not None:
-            self._reader.load(params[stack.behind :])
-            self._mean, self._scale = AS_IT_IS
+            self._reader.load(params[stack.encoder_offset :])
+            self._mean, self._scale = IDENTITY_STATS
 
     def act(
         self,

@@ -29,8 +29,6 @@ from slipstream.policies.parameter_layout import (
     COLUMNS,
     DENSE,
     EXTRA,
-    FLIPPED,
-    FLIPPED_RECURRENT,
     IN,
     IN_COLUMNS,
     INPUTS,
@@ -39,6 +37,8 @@ from slipstream.policies.parameter_layout import (
     OUT,
     RECURRENT,
     RECURRENT_BIAS,
+    TRANSPOSED,
+    TRANSPOSED_RECURRENT,
     WEIGHT,
 )
 from slipstream.policies.recurrent import gates_of, keep_state, recurrent_backward, recurrent_forward
@@ -126,9 +126,9 @@ def backward(
             grad = scratch_columns(grads.scratch, block, row[EXTRA], columns)
         weight, bias = row[WEIGHT], row[BIAS]
         add_products(before, grad, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
-        if row[FLIPPED] >= 0:
+        if row[TRANSPOSED] >= 0:
             width = row[IN_COLUMNS]
-            matrix = grads.flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+            matrix = grads.flipped[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
             below = scratch_columns(grads.scratch, block, row[IN], width)
             below[:rows] = ZERO
             product(grad, matrix, below, rows, columns)
@@ -140,13 +140,13 @@ def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
     for layer in range(table.shape[0]):
         row = table[layer]
         columns = row[COLUMNS] * gates_of(row[KIND])
-        if row[FLIPPED] >= 0:
+        if row[TRANSPOSED] >= 0:
             matrix, width = params[row[WEIGHT] : row[BIAS]].reshape(row[INPUTS], columns), row[IN_COLUMNS]
-            turned = flipped[row[FLIPPED] : row[FLIPPED] + columns * width].reshape(columns, width)
+            turned = flipped[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
             transpose_rows(matrix, turned, 0, row[INPUTS])
         if row[KIND] != DENSE:
             matrix = params[row[RECURRENT] : row[RECURRENT_BIAS]].reshape(row[COLUMNS], columns)
-            start, width = row[FLIPPED_RECURRENT], row[COLUMNS]
+            start, width = row[TRANSPOSED_RECURRENT], row[COLUMNS]
             turned = flipped[start : start + columns * width].reshape(columns, width)
             transpose_rows(matrix, turned, 0, row[COLUMNS])
 

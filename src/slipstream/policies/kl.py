@@ -9,7 +9,7 @@ import numpy as np
 from slipstream.contracts import Array
 from slipstream.policies.distributions import SURE, apply_mask, softmax_part
 from slipstream.policies.linear_algebra import HALF, ONE, TWO, ZERO, exponential, softplus
-from slipstream.policies.parameter_layout import CHOICES, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS
+from slipstream.policies.parameter_layout import DISCRETE, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS
 from slipstream.system.numba_compile import Number, compiled_fused
 
 
@@ -37,7 +37,7 @@ def add_kl_gradient(
     after `add_log_prob_gradient` of the same row, which writes `result` and the probabilities of switches.
     """
     divergence = ZERO
-    if head[HEAD_KIND] != CHOICES:
+    if head[HEAD_KIND] != DISCRETE:
         count = head[HEAD_OUTPUTS]
         for k in range(count):
             gap, log_dev, log_other = outputs[k] - other[k], log_std[k], other[count + k]

@@ -42,8 +42,8 @@ BINARY = -1
     RECURRENT,
     RECURRENT_BIAS,
     STATE,
-    FLIPPED,
-    FLIPPED_RECURRENT,
+    TRANSPOSED,
+    TRANSPOSED_RECURRENT,
     EXTRA,
     NET,
 ) = range(18)
@@ -299,11 +299,11 @@ class NetworkLayout(ParameterLayout):
                 row[NORM] = offsets[2]
             outputs = layer.columns * GATES.get(layer.kind, 1)
             if source or to_input:
-                row[FLIPPED] = flipped
+                row[TRANSPOSED] = flipped
                 flipped += outputs * row[IN_COLUMNS]
             if layer.kind != DENSE:
                 row[RECURRENT], row[RECURRENT_BIAS], row[STATE] = offsets[2], offsets[3], state
-                row[FLIPPED_RECURRENT] = flipped
+                row[TRANSPOSED_RECURRENT] = flipped
                 flipped += outputs * layer.columns
                 state += STATES[layer.kind] * layer.columns
             rows.append(row)
@@ -312,7 +312,7 @@ class NetworkLayout(ParameterLayout):
         """Floats per row of the scratch memory of a forward pass."""
         self.state_size = state
         """Floats of a row's recurrent state."""
-        self.flipped_size = flipped
+        self.transposed_size = flipped
         """Floats of the transposed weights."""
 
     def initial(self, rng: np.random.Generator, gains: Mapping[str, tuple[tuple[int, float], ...]]) -> dict[str, Array]:
@@ -357,13 +357,13 @@ class NetworkLayout(ParameterLayout):
 
 HEAD_KIND, HEAD_OUTPUTS, HEAD_VALUE, HEAD_LOG_STD, HEAD_PARTS = 0, 1, 2, 3, 4
 """The entries of a head table; from HEAD_PARTS on, the options of each part of a discrete action."""
-CHOICES, GAUSSIAN, SQUASHED, SQUASHED_OWN = 0, 1, 2, 3
+DISCRETE, GAUSSIAN, SQUASHED, SQUASHED_OWN = 0, 1, 2, 3
 """Kinds of head: logits; means with a state-independent std; the same squashed by tanh; squashed, std per state."""
 
 
 def head_table(action: ActionSpec, squash: bool, state_std: bool, value_column: int, log_std: int) -> Array:
     """The head table, which describes the action distribution to the kernels; see HEAD_KIND and the names beside it."""
-    kind = CHOICES
+    kind = DISCRETE
     if action.kind == "continuous":
         kind = SQUASHED_OWN if state_std else SQUASHED if squash else GAUSSIAN
     binary_parts = action.binary or (False,) * len(action.sizes)
@@ -397,10 +397,10 @@ class PolicyLayout(NetworkLayout):
         value_column = outputs if names == ("trunk",) else 0
         self.head = head_table(action, squash, not value, value_column, log_std)
         self.policy_layer, self.value_layer = self.heads[0], self.heads[-1]
-        self.behind = self.size
+        self.encoder_offset = self.size
         """The offset of the encoder's weights, which are not in the table."""
         if encoder_slots is not None:
-            self.slots += encoder_slots(names[0], self.behind)
+            self.slots += encoder_slots(names[0], self.encoder_offset)
 
     def first(self, seed: int, init: str, log_std: float) -> Array:
         """The flat weights that a run starts from."""

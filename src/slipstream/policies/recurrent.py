@@ -24,7 +24,6 @@ from slipstream.policies.parameter_layout import (
     COLUMNS,
     DENSE,
     EXTRA,
-    FLIPPED_RECURRENT,
     GRU,
     INPUTS,
     KIND,
@@ -33,6 +32,7 @@ from slipstream.policies.parameter_layout import (
     RECURRENT,
     RECURRENT_BIAS,
     STATE,
+    TRANSPOSED_RECURRENT,
     WEIGHT,
 )
 from slipstream.system.numba_compile import Number, compiled_fused
@@ -134,7 +134,7 @@ def recurrent_backward(row: Array, work: Activations, state: Array, grads: Gradi
     by_h = scratch_columns(grads.scratch, block, row[OUT], units)
     by_gates = scratch_columns(grads.scratch, block, row[EXTRA], count)
     by_inner = scratch_columns(grads.scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
-    place = row[FLIPPED_RECURRENT]
+    place = row[TRANSPOSED_RECURRENT]
     matrix = grads.flipped[place : place + count * units].reshape(count, units)
     from_h = grads.carried[0, : lanes * units].reshape(lanes, units)
     from_c = grads.carried[1, : lanes * units].reshape(lanes, units)

@@ -23,7 +23,7 @@ ABSENT = 255
 PLACE_SIZE, FEATURE_SIZE, TOKEN_SIZE = 8, 16, 64
 POOLED = 2 * TOKEN_SIZE
 """Width of the pooled encoding: the maximum of each unit, then its mean."""
-AS_IT_IS = np.zeros(POOLED, np.float32), np.ones(POOLED, np.float32)
+IDENTITY_STATS = np.zeros(POOLED, np.float32), np.ones(POOLED, np.float32)
 """Mean and scale of the pooled encoding as a network input: it is not normalised."""
 INPUTS = 2 * PLACE_SIZE + FEATURE_SIZE + 2
 SHAPES = {
@@ -77,7 +77,7 @@ def split_weights(flat: Array) -> tuple[Array, Array, Array, Array, Array, Array
 
 
 @compiled_fused
-def tabulate(flat: Array, table: Array) -> None:
+def build_table(flat: Array, table: Array) -> None:
     """Compute the lookup table of the encoder's weights."""
     row, column, feature, first, bias, second, _ = split_weights(flat)
     for part, at, start in ((row, ROW, 0), (column, COLUMN, PLACE_SIZE), (feature, FEATURE, 2 * PLACE_SIZE)):
@@ -195,7 +195,7 @@ def read_rows(
     return known
 
 
-class Reader:
+class TokenPooler:
     """Encodes and pools the tokens of an acting policy; encodings are cached until the weights change."""
 
     def __init__(self, field: ObsField, start: int) -> None:
@@ -212,7 +212,7 @@ class Reader:
     def load(self, flat: Array) -> None:
         """Use these weights."""
         self._flat = flat
-        tabulate(flat, self._table)
+        build_table(flat, self._table)
         self._clear()
 
     def read(self, rows: Array, obs: Array) -> Array:
@@ -297,7 +297,7 @@ def clear_kinds_of(kind_of: Array, keys: Array) -> None:
         kind_of[key] = 0
 
 
-def samples_of(order: Array, steps: int, rows: int) -> Array:
+def sample_indices(order: Array, steps: int, rows: int) -> Array:
     """The indices in a batch of the samples of some sequences; see `fused_network.sample_index`."""
     first = order // rows * (steps * rows) + order % rows
     indices: Array = (first[:, None] + np.arange(steps) * rows).reshape(-1)
@@ -352,14 +352,14 @@ def part_range(size: int, part: int, count: int) -> tuple[int, int]:
 
 
 @compiled_fused
-def read_book(params: Array, cache: TokenCache, part: int, count: int) -> None:
+def encode_kinds(params: Array, cache: TokenCache, part: int, count: int) -> None:
     """Encode one part of the batch's kinds; the table must be up to date."""
     low, high = part_range(cache.keys.size, part, count)
     encode_range(cache.keys, low, high, params[cache.offset :], cache.table, cache.hidden, cache.encoded)
 
 
 @compiled_fused
-def clear_kinds(cache: TokenCache, part: int) -> None:
+def clear_kind_grads(cache: TokenCache, part: int) -> None:
     """Zero the gradients of kinds of one thread."""
     cache.by_kind[part, : cache.keys.size] = ZERO
 
@@ -373,14 +373,14 @@ def pool_sample(cache: TokenCache, sample: int) -> None:
 @compiled_fused
 def pool_all(params: Array, cache: TokenCache, samples: Array) -> None:
     """Pool the tokens of these samples."""
-    tabulate(params[cache.offset :], cache.table)
-    read_book(params, cache, 0, 1)
+    build_table(params[cache.offset :], cache.table)
+    encode_kinds(params, cache, 0, 1)
     for sample in samples:
         pool_sample(cache, sample)
 
 
 @compiled_fused
-def unpool_sample(cache: TokenCache, sample: int, part: int) -> None:
+def pool_sample_backward(cache: TokenCache, sample: int, part: int) -> None:
     """Add the gradient of one sample's pooled encoding to that of its kinds."""
     pool_backward(
         cache.encoded,
@@ -393,7 +393,7 @@ def unpool_sample(cache: TokenCache, sample: int, part: int) -> None:
 
 
 @compiled_fused
-def learn_kinds(params: Array, cache: TokenCache, gradient: Array) -> None:
+def add_token_gradient(params: Array, cache: TokenCache, gradient: Array) -> None:
     """Add the gradient of the encoder's weights, given that of the kinds' encodings."""
     flat, by_flat, count = params[cache.offset :], gradient[cache.offset :], cache.keys.size
     rows = (count + 3) // 4 * 4

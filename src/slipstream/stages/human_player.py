@@ -92,7 +92,7 @@ class HumanAgent(BatchAgent):
         game, variant = parse(choice.name)
         self.name = "human"
         self.choice = choice if game is not None or choice.factory else replace(choice, factory=self._make)
-        self.wishes = StopRequest()
+        self.stop_request = StopRequest()
         self._controls = game.controls if game is not None else None
         self._variant, self._fps = variant, fps
         self._made: list[Any] = []
@@ -105,7 +105,7 @@ class HumanAgent(BatchAgent):
     def __exit__(self, *_: object) -> None:
         self._screen.close()
 
-    def sit(self, vector: Vector) -> HumanAgent:
+    def bind(self, vector: Vector) -> HumanAgent:
         """Play the first agent of this environment."""
         spec = vector.spec
         self._vector, self.obs, self.action = vector, spec.obs, spec.action
@@ -130,7 +130,7 @@ class HumanAgent(BatchAgent):
         self._due = max(self._due + self._pace_s, time.monotonic())
         keys = self._screen.wait(self._due - time.monotonic())
         if "q" in keys:
-            self.wishes.stop = self.wishes.stop or "quit"
+            self.stop_request.stop = self.stop_request.stop or "quit"
         chosen = (self._controls or default_action)(keys, self._last, self.action)
         self._last = permitted(chosen, mask[0], self.action)
         out[0] = self._last
@@ -159,7 +159,7 @@ class HumanAgent(BatchAgent):
             return draw(self.choice.name, state)
         if self._made:
             try:
-                return np.asarray(adapter.strip(self._made[-1])[0].render(), np.uint8)[..., :3]
+                return np.asarray(adapter.strip_wrappers(self._made[-1])[0].render(), np.uint8)[..., :3]
             except Exception:  # a game that cannot be drawn is played by its numbers
                 self._made.clear()
         return None

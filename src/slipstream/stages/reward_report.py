@@ -21,7 +21,7 @@ from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice, known, parse
-from slipstream.envs.rewards import Scheme, discount, weighted_terms
+from slipstream.envs.rewards import RewardScheme, discount, weighted_terms
 from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.play.games import play
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors, spread
@@ -156,7 +156,7 @@ def reward_report(demos: Demos, games: int | None, gamma: float, gae_lambda: flo
     }
 
 
-def _scheme(env: str) -> Scheme | None:
+def _scheme(env: str) -> RewardScheme | None:
     game = parse(env)[0] if known(env) else None
     return game.scheme() if game is not None and game.scheme is not None else None
 

@@ -34,7 +34,7 @@ from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, MachineError
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, check_batch, describe_change, make_plan
-from slipstream.play.assignments import OpponentRoster, fixed_assignments
+from slipstream.play.assignments import Players, fixed_assignments
 from slipstream.play.games import one_sided_error
 from slipstream.policies.design import Design
 from slipstream.settings import PlanSettings, Settings
@@ -246,7 +246,7 @@ def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
     try:
         spec = vector.spec
         design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
-        roster = OpponentRoster(lambda name: load_agent(name, spec, choice))
+        roster = Players(lambda name: load_agent(name, spec, choice))
         opponents = [settings.opponent] if settings.opponent else []
         state_sizes = [load_agent(name, spec, choice).memory(0).shape[1] for name in opponents]
         memory = max([design.state_size, *state_sizes]) if spec.competitive else 0
@@ -470,7 +470,7 @@ def _make_collector(
     spec, design, seed = env.spec, env.design, settings.seed
     envs, lag, deadline_s = plan.envs.applied, plan.lag.applied, settings.plan.deadline_s
     steps = settings.ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout
-    roster = OpponentRoster(lambda name: load_agent(name, spec, choice, sampled))
+    roster = Players(lambda name: load_agent(name, spec, choice, sampled))
     state_fields = {
         name: Field((envs * spec.agents if name.startswith("row/") else envs, *field.shape[1:]), field.dtype)
         for name, field in env.state_fields.items()

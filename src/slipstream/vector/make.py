@@ -13,9 +13,9 @@ from gymnasium import Space
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters import minerl, rlgym, vector_env
-from slipstream.envs.adapters.action_spaces import action_decoder, action_space_of
-from slipstream.envs.adapters.observation_spaces import list_encoder, obs_encoder, space_of
-from slipstream.envs.registry import LIVE, EnvChoice, import_modules, parse
+from slipstream.envs.adapters.action_spaces import action_decoder, action_space
+from slipstream.envs.adapters.observation_spaces import list_encoder, obs_encoder, observation_space
+from slipstream.envs.registry import MINERL_PREFIXES, EnvChoice, import_modules, parse
 from slipstream.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field
@@ -43,13 +43,13 @@ def make_vector(
         return _native(choice, variant, seeds, first)
     try:
         made = choice.factory() if choice.factory else _make_named(choice, variant)
-        if choice.factory is not None and rlgym.recognise(made):
+        if choice.factory is not None and rlgym.is_rlgym(made):
             return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
-        spec, env_adapter = _make_adapter(choice, variant, adapter.make_env(made))
+        spec, env_adapter = _make_adapter(choice, variant, adapter.as_gymnasium_env(made))
     except SlipstreamError:
         raise
     except Exception as error:
-        missing_package = rlgym.missing(error) if isinstance(error, ModuleNotFoundError) else None
+        missing_package = rlgym.missing_package_error(error) if isinstance(error, ModuleNotFoundError) else None
         raise missing_package or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
     spec = replace(spec, action_repeat=repeat)
@@ -60,8 +60,8 @@ def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> ve
     """Make the environments with the vector env that is registered for the env."""
     one = make_one(choice)
     try:
-        spec = adapter.spec_of(one, choice.name, choice.env.target)
-        return vector_env.open_native(variant, choice.env.options, spec, one, seeds, first)
+        spec = adapter.env_spec(one, choice.name, choice.env.target)
+        return vector_env.make_vector_env(variant, choice.env.options, spec, one, seeds, first)
     finally:
         one.close()
 
@@ -80,13 +80,13 @@ def choose_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True
     reasons = {
         "a native game already steps in batches": game is not None,
         "an env given as a Python function has no vector env": choice.factory is not None,
-        "live games step one by one": choice.name.partition(":")[0] in LIVE,
+        "live games step one by one": choice.name.partition(":")[0] in MINERL_PREFIXES,
         "env.wrappers apply to single envs": bool(choice.env.wrappers),
         "env.action_repeat applies to single envs": (choice.env.action_repeat or 1) > 1,
         "its actions are masked": spec.action.masked,
         "it has tasks": bool(spec.tasks),
     }
-    why = next((reason for reason, applies in reasons.items() if applies), "") or vector_env.lacking(variant)
+    why = next((reason for reason, applies in reasons.items() if applies), "") or vector_env.why_not_native(variant)
     if why:
         return why, 0.0
     rates = []
@@ -134,7 +134,7 @@ def spread_vector(
 def spaces_of(vector: Vector) -> tuple[Space[Any], Space[Any]]:
     """Return the observation and action spaces: the env's own, or those of a native game's rows."""
     own: tuple[Space[Any], Space[Any]] | None = getattr(vector, "spaces", None)
-    return own or (space_of(vector.spec.obs), action_space_of(vector.spec.action))
+    return own or (observation_space(vector.spec.obs), action_space(vector.spec.action))
 
 
 def make_one(choice: EnvChoice) -> adapter.Env:
@@ -143,34 +143,34 @@ def make_one(choice: EnvChoice) -> adapter.Env:
 
 
 def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
-    return adapter.make_env(choice.factory()) if choice.factory else _make_named(choice, variant)
+    return adapter.as_gymnasium_env(choice.factory()) if choice.factory else _make_named(choice, variant)
 
 
 def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
-    live = choice.name.partition(":")[0] in LIVE
+    live = choice.name.partition(":")[0] in MINERL_PREFIXES
     return minerl.make(variant, choice.env.options) if live else adapter.make(variant, choice.env.options)
 
 
 def _make_adapter(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, EnvAdapter]:
     """Read the spec of an environment and strip Gymnasium's checking wrappers; it becomes the first of the vector."""
-    bare, limit = adapter.strip(plain)
+    bare, limit = adapter.strip_wrappers(plain)
     first = [adapter.wrap(bare, choice.env.wrappers)]
 
     def make_bare() -> adapter.Env:
         if first:
             return first.pop()
-        return adapter.wrap(adapter.strip(_make_plain(choice, variant))[0], choice.env.wrappers)
+        return adapter.wrap(adapter.strip_wrappers(_make_plain(choice, variant))[0], choice.env.wrappers)
 
     env = first[0]
     try:
-        spec = adapter.spec_of(env, choice.name, choice.env.target)
+        spec = adapter.env_spec(env, choice.name, choice.env.target)
         env_adapter = EnvAdapter(
             make=make_bare,
             time_limit=limit,
             encode_obs=obs_encoder(env.observation_space),
             encode_all=list_encoder(env.observation_space),
             decode_actions=action_decoder(env.action_space),
-            mask_of=adapter.mask_of,
+            mask_of=adapter.action_mask_method,
             spaces=(env.observation_space, env.action_space),
         )
     except BaseException:

@@ -197,7 +197,7 @@ def test_a_missing_minari_gives_the_install_command(tmp_path: Path, monkeypatch:
 
 def test_imported_demos_are_those_of_the_environment(tmp_path: Path, home: Path) -> None:
     """A dataset of an environment has the very fields and actions that the environment has here."""
-    from slipstream.envs.adapters.gymnasium import spec_of
+    from slipstream.envs.adapters.gymnasium import env_spec
 
     env = gymnasium.make("Pendulum-v1")
     random = np.random.default_rng(0)
@@ -211,5 +211,5 @@ def test_imported_demos_are_those_of_the_environment(tmp_path: Path, home: Path)
     )
     made("pendulum-v0", None, None, [buffer], env="Pendulum-v1")
     import_demos("minari", "pendulum-v0", tmp_path / "out")
-    schema, spec = Demos.open(tmp_path / "out").schema, spec_of(env, "gymnasium:Pendulum-v1")
+    schema, spec = Demos.open(tmp_path / "out").schema, env_spec(env, "gymnasium:Pendulum-v1")
     assert (schema.env, schema.obs, schema.action) == (spec.name, spec.obs, spec.action)

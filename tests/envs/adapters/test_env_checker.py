@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from gymnasium import spaces
 
 from slipstream.cli import main
-from slipstream.envs.adapters.env_checker import check
+from slipstream.envs.adapters.env_checker import inspect_env
 from slipstream.testing import BrokenEnv, ToyEnv, check_env
 
 
 def found(env: Any, steps: int = 200) -> list[str]:
     """The problems of an env without their hints; each has a hint."""
-    problems = check(env, steps).problems
+    problems = inspect_env(env, steps).problems
     assert all(problem.hint for problem in problems)
     return [problem.what for problem in problems]
 
@@ -48,7 +48,7 @@ class Wrong(ToyEnv):
 def test_good_environments_have_no_problems() -> None:
     """Good environments with any action space have no problems, and their speed is reported."""
     for actions in ("discrete", "multi_discrete", "binary", "continuous", "masked"):
-        report = check(ToyEnv(actions))
+        report = inspect_env(ToyEnv(actions))
         assert report.problems == [] and report.remarks == []
         assert report.steps == 200 and report.episodes == 20 and report.steps_per_second > 0
     assert check_env(ToyEnv()) == []
@@ -148,7 +148,7 @@ def test_problems_are_listed_at_once() -> None:
 )
 def test_each_problem_has_a_hint(wrong: dict[str, Any], what: list[str], hint: str) -> None:
     """Common mistakes are reported with a hint how to fix them."""
-    problems = check(Wrong(**wrong)).problems
+    problems = inspect_env(Wrong(**wrong)).problems
     for problem, words in zip(problems, what, strict=False):
         assert problem.what.startswith(words)
     assert len(problems) >= len(what) and hint in problems[0].hint
@@ -165,7 +165,7 @@ def test_exceptions_are_reported() -> None:
             """As it was written before seeds."""
             return super().reset()
 
-    problem = check(Seedless()).problems[0]
+    problem = inspect_env(Seedless()).problems[0]
     assert problem.what.startswith("reset does not accept a seed") and "seed=None, options=None" in problem.hint
 
 
@@ -175,7 +175,7 @@ def test_remarks_are_no_problems() -> None:
     def still(told: Any) -> Any:
         return np.zeros(1, np.float32), 0.0, *told[2:]
 
-    report = check(
+    report = inspect_env(
         Wrong(
             "continuous",
             reset=lambda told: (np.zeros(1, np.float32), {}),

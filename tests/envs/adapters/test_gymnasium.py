@@ -34,22 +34,22 @@ class Spaces(gymnasium.Env[Any, Any]):
 def test_the_spec_is_read_off_the_spaces() -> None:
     """Observations, actions and the name are all there is to a Gymnasium env: one agent, nothing exact."""
     env = Spaces(spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 255, (9, 9), np.uint8)}))
-    spec = adapter.spec_of(env, "mine")
+    spec = adapter.env_spec(env, "mine")
     fields = (ObsField("a", "vector", (3,)), ObsField("b", "image", (9, 9, 1)))
     assert spec == EnvSpec("mine", ObsSpec(fields), ActionSpec("discrete", (2,)))
 
 
 def test_masks_are_noticed() -> None:
     """An env with `action_masks` is masked, also behind wrappers."""
-    assert adapter.spec_of(ToyEnv("masked"), "x").action.masked
-    assert adapter.spec_of(TimeLimit(ToyEnv("masked"), 5), "x").action.masked
-    assert not adapter.spec_of(ToyEnv(), "x").action.masked
+    assert adapter.env_spec(ToyEnv("masked"), "x").action.masked
+    assert adapter.env_spec(TimeLimit(ToyEnv("masked"), 5), "x").action.masked
+    assert not adapter.env_spec(ToyEnv(), "x").action.masked
 
 
 def test_an_action_mask_among_the_observations_is_an_observation() -> None:
     """A key called `action_mask` is nothing special: only a method `action_masks` masks."""
     seen = spaces.Dict({"action_mask": spaces.MultiBinary(2), "obs": spaces.Box(-1, 1, (2,), np.float32)})
-    spec = adapter.spec_of(Spaces(seen), "x")
+    spec = adapter.env_spec(Spaces(seen), "x")
     assert not spec.action.masked and [field.name for field in spec.obs.fields] == ["action_mask", "obs"]
 
 
@@ -73,11 +73,11 @@ def test_an_env_that_cannot_be_made() -> None:
 def test_checking_wrappers_are_taken_off_and_the_limit_is_kept() -> None:
     """Gymnasium's outer wrappers go, a second limit or another wrapper stays."""
     bare = ToyEnv()
-    env, limit = adapter.strip(OrderEnforcing(TimeLimit(bare, 7)))
+    env, limit = adapter.strip_wrappers(OrderEnforcing(TimeLimit(bare, 7)))
     assert env is bare and limit == 7
-    env, limit = adapter.strip(TimeLimit(TimeLimit(bare, 5), 9))
+    env, limit = adapter.strip_wrappers(TimeLimit(TimeLimit(bare, 5), 9))
     assert isinstance(env, TimeLimit) and limit == 9
-    made, limit = adapter.strip(gymnasium.make("CartPole-v1"))
+    made, limit = adapter.strip_wrappers(gymnasium.make("CartPole-v1"))
     assert type(made).__name__ == "CartPoleEnv" and limit == 500
 
 
@@ -146,7 +146,7 @@ class Old:
 
 def test_old_gym_environments_are_converted() -> None:
     """Four values become five, a seed is passed on, and spaces are converted by their attributes."""
-    env = adapter.make_env(Old())
+    env = adapter.as_gymnasium_env(Old())
     assert env.observation_space == spaces.Box(0, 255, (9, 9, 3), np.uint8) and env.action_space == spaces.Discrete(3)
     obs, info = env.reset(seed=4)
     assert obs.shape == (9, 9, 3) and info == {} and env.seeded == [4]
@@ -155,7 +155,7 @@ def test_old_gym_environments_are_converted() -> None:
     assert env.step(1)[1:4] == (1.0, True, False)
     env.reset()
     assert [env.step(2)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
-    assert adapter.mask_of(env) is not None
+    assert adapter.action_mask_method(env) is not None
     env.close()
     fields = {"a": Old.Choice(2), "b": SimpleNamespace(spaces=[SimpleNamespace(nvec=[2, 3]), Old.Choice(4)])}
     adopted = adapter._convert_space(SimpleNamespace(spaces=fields))

@@ -159,7 +159,7 @@ def test_a_missing_rlgym_gives_the_install_command() -> None:
 
 def test_other_envs_are_not_taken_for_it() -> None:
     """Recognised by all of its parts."""
-    assert rlgym.recognise(Duel()) and not rlgym.recognise(SimpleNamespace(obs_builder=1, step=2))
+    assert rlgym.is_rlgym(Duel()) and not rlgym.is_rlgym(SimpleNamespace(obs_builder=1, step=2))
     choice = EnvChoice("python:duel", factory=Duel)
     seen, acts = spaces_of(make_vector(choice, 1))
     assert seen.shape == (3,) and acts == spaces.Discrete(2)

@@ -9,7 +9,7 @@ from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart.drawing import ASPHALT
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.canvas import BLUE, ORANGE, WHITE
-from slipstream.envs.render.scenes import SIZE, draw, labels, pace
+from slipstream.envs.render.scenes import SIZE, draw, measured_step_seconds, state_labels
 from slipstream.envs.soccer.layout import BALL, CARS, HX, HY, X, Y
 from slipstream.vector.make import make_vector
 
@@ -62,16 +62,16 @@ def test_treechop() -> None:
 def test_columns_have_names(env: str) -> None:
     """Every column of the state has a name of its own."""
     snapshot = make_vector(EnvChoice(env), 1).snapshot()
-    named = labels(env, snapshot)
+    named = state_labels(env, snapshot)
     assert len(set(named["state"])) == len(named["state"]) == snapshot["state"].shape[1]
     assert len(named["clock"]) == snapshot["clock"].shape[1] and named["clock"][0] == "ticks_left"
-    assert labels("recall", {}) == {}
+    assert state_labels("recall", {}) == {}
 
 
 def test_names_mean_the_columns() -> None:
     """The column named as the second car's x holds it."""
     snapshot = make_vector(EnvChoice("soccer"), 1).snapshot()
-    place = labels("soccer", snapshot)["state"].index("car.1.x")
+    place = state_labels("soccer", snapshot)["state"].index("car.1.x")
     assert place == CARS + 13 + X and snapshot["state"][0, place] > 0 > snapshot["state"][0, CARS + X]
 
 
@@ -79,5 +79,5 @@ def test_seconds_per_step() -> None:
     """Seconds per step are ticks between two clocks over 60; games without ticks keep the usual value."""
     clocks = np.zeros((2, 10), np.int64)
     clocks[:, 0] = 3600, 3592
-    assert pace("soccer", clocks, 0.5) == pytest.approx(8 / 60)
-    assert pace("recall", clocks, 0.5) == pace("soccer", clocks[:1], 0.5) == 0.5
+    assert measured_step_seconds("soccer", clocks, 0.5) == pytest.approx(8 / 60)
+    assert measured_step_seconds("recall", clocks, 0.5) == measured_step_seconds("soccer", clocks[:1], 0.5) == 0.5

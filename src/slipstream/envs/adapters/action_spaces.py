@@ -100,7 +100,7 @@ def action_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array]:
     return encode
 
 
-def action_space_of(spec: ActionSpec) -> spaces.Space[Any]:
+def action_space(spec: ActionSpec) -> spaces.Space[Any]:
     """The Gymnasium space of an action spec."""
     if spec.kind == "continuous":
         return spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)

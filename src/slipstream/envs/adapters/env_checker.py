@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, ObsSpec
 from slipstream.envs.adapters.action_spaces import action_decoder, action_spec
-from slipstream.envs.adapters.gymnasium import env_tasks, mask_of
+from slipstream.envs.adapters.gymnasium import action_mask_method, env_tasks
 from slipstream.envs.adapters.observation_spaces import Leaf, leaves, obs_spec
 from slipstream.errors import SlipstreamError
 
@@ -53,7 +53,7 @@ class EnvReport:
             self.problems.append(Problem(what, hint))
 
 
-def check(env: Any, steps: int = 200, seed: int = 0) -> EnvReport:
+def inspect_env(env: Any, steps: int = 200, seed: int = 0) -> EnvReport:
     """Play random steps and list all problems for training."""
     report = EnvReport()
     obs, action = _spaces(env, report)
@@ -75,7 +75,7 @@ def _spaces(env: Any, report: EnvReport) -> tuple[ObsSpec | None, ActionSpec | N
             found.append(None)
             continue
         try:
-            more = {"masked": mask_of(env) is not None} if word == "action" else {}
+            more = {"masked": action_mask_method(env) is not None} if word == "action" else {}
             found.append(read(space, name, **more))
         except SlipstreamError as error:
             report.add(error.message, error.hint)
@@ -94,7 +94,7 @@ class _RandomPlay:
         self._env, self._obs, self._action, self._report, self._seed = env, obs, action, report, seed
         self._parts = leaves(env.observation_space)
         self._largest = dict.fromkeys((part.name for part in self._parts), 0.0)
-        self._mask, self._decode = mask_of(env), action_decoder(env.action_space)
+        self._mask, self._decode = action_mask_method(env), action_decoder(env.action_space)
         self._random = np.random.default_rng(seed)
         self._rewards: list[float] = []
         self._changed = False

@@ -68,7 +68,7 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Mapping[str, Any]]]) ->
     return env
 
 
-def make_env(env: Any) -> Env:
+def as_gymnasium_env(env: Any) -> Env:
     """The environment itself, or a wrapper with Gymnasium's API around an environment with the old Gym API."""
     return env if isinstance(env, gymnasium.Env) else LegacyEnv(env)
 
@@ -142,9 +142,9 @@ def _convert_space(space: Any) -> spaces.Space[Any]:
     )
 
 
-def spec_of(env: Env, name: str, target: Sequence[str] = ()) -> EnvSpec:
+def env_spec(env: Env, name: str, target: Sequence[str] = ()) -> EnvSpec:
     """The spec of an environment, read from its spaces; raises EnvError for an unsupported space."""
-    action = action_spec(env.action_space, name, masked=mask_of(env) is not None)
+    action = action_spec(env.action_space, name, masked=action_mask_method(env) is not None)
     tasks, own = env_tasks(env, name)
     target = choose_target(name, tasks, own, target)
     return EnvSpec(name, obs_spec(env.observation_space, name), action, tasks=tasks, target=target)
@@ -182,7 +182,7 @@ def _attribute(env: Env, name: str) -> Any:
         return None
 
 
-def strip(env: Env) -> tuple[Env, int]:
+def strip_wrappers(env: Env) -> tuple[Env, int]:
     """Remove Gymnasium's outer checking wrappers; returns the inner env and the time limit (0: none).
 
     The checks were made when the env was first probed; the stepping loop applies the time limit.
@@ -197,7 +197,7 @@ def strip(env: Env) -> tuple[Env, int]:
     return env, limit
 
 
-def mask_of(env: Env) -> Callable[[], Any] | None:
+def action_mask_method(env: Env) -> Callable[[], Any] | None:
     """The env's `action_masks` method, if any: a mask of the options of all parts, two for a binary part."""
     method = _attribute(env, "action_masks")
     return method if callable(method) else None

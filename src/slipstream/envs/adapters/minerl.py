@@ -15,8 +15,8 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import Array
-from slipstream.envs.adapters.action_spaces import action_space_of
-from slipstream.envs.adapters.gymnasium import make_env
+from slipstream.envs.adapters.action_spaces import action_space
+from slipstream.envs.adapters.gymnasium import as_gymnasium_env
 from slipstream.envs.options import check_options
 from slipstream.errors import EnvError
 from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map
@@ -52,7 +52,7 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
                 f"{', '.join(observed) or 'unnamed'} and its actions are {', '.join(taken) or 'unnamed'}.",
                 "give an env whose observations have `pov` and whose actions have `camera`",
             )
-        self.inner = make_env(_WithoutSpaces(env))
+        self.inner = as_gymnasium_env(_WithoutSpaces(env))
         self._categories = {name: tuple(space.values) for name, space in observed.items() if hasattr(space, "values")}
         self._categories |= dict(categories or {})
         self._frames = adapter or FrameAdapter()
@@ -68,7 +68,7 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
         }
         fields["pov"] = spaces.Box(0, 255, (height, width, channels * self._frames.stack), np.uint8)
         self.observation_space = spaces.Dict(fields)
-        self.action_space = action_space_of(self.map.spec)
+        self.action_space = action_space(self.map.spec)
         self._stacked: Array | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

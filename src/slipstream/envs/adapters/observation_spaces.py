@@ -156,7 +156,7 @@ def obs_decoder(space: spaces.Space[Any]) -> Read:
     return lambda rows: build(space, (), spec.split(rows))
 
 
-def space_of(spec: ObsSpec) -> spaces.Space[Any]:
+def observation_space(spec: ObsSpec) -> spaces.Space[Any]:
     """The Gymnasium space of an observation spec: a Box for each field, in a Dict if the fields have names."""
     boxes = {
         field.name: spaces.Box(-np.inf, np.inf, field.shape, np.float32)

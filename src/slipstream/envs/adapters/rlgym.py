@@ -32,12 +32,12 @@ KINDS = {
 """The action kind for each name in RLGym's action space tuples."""
 
 
-def recognise(env: Any) -> bool:
+def is_rlgym(env: Any) -> bool:
     """Whether an object is an RLGym env, by its parts."""
     return all(hasattr(env, part) for part in PARTS)
 
 
-def missing(error: ModuleNotFoundError) -> EnvError | None:
+def missing_package_error(error: ModuleNotFoundError) -> EnvError | None:
     """The error to raise if an env could not be made because RLGym is not installed; None for other modules."""
     if (error.name or "").partition(".")[0] != "rlgym":
         return None

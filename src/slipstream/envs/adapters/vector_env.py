@@ -148,7 +148,7 @@ def _length(obs: Any) -> int:
     return len(obs)
 
 
-def lacking(name: str) -> str:
+def why_not_native(name: str) -> str:
     """Why a registered environment cannot be stepped by its own vector env; empty if nothing speaks against it."""
     spec = gymnasium.registry.get(name)
     if spec is None or spec.vector_entry_point is None:
@@ -156,7 +156,7 @@ def lacking(name: str) -> str:
     return "it is registered with wrappers, which its vector env does not apply" if spec.additional_wrappers else ""
 
 
-def open_native(
+def make_vector_env(
     name: str, options: Mapping[str, Any], spec: EnvSpec, one: Any, seeds: Sequence[int], first: int
 ) -> Native:
     """Make the registered vector env of an environment; its spaces must equal those of the single env `one`."""

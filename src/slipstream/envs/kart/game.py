@@ -28,7 +28,7 @@ from slipstream.envs.kart.next_tracks import draw_ahead, move_point
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
-from slipstream.envs.rewards import Payout
+from slipstream.envs.rewards import CombinedReward
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
@@ -107,7 +107,7 @@ class Kart(ArraySnapshot):
         """The given task of each env; -1: its target, or the whole range of difficulties without a target."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
         """Behaviour statistics of the present lap."""
-        self.payout = Payout(
+        self.payout = CombinedReward(
             SCHEME,
             rewards or RewardSettings(),
             env=self.spec.name,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from slipstream.contracts import Array
 from slipstream.envs.kart.layout import DONE, GRASS, LAPPED, OVER, STEER, THROTTLE, TICKS, F
-from slipstream.envs.rewards import Scheme
+from slipstream.envs.rewards import RewardScheme
 from slipstream.envs.soccer.physics import DT, ONE, ZERO
 from slipstream.system.numba_compile import Number, inlined
 
@@ -25,7 +25,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "dense": {"progress": 10.0, "time": 0.1, "off_track": 0.5, "finish": 1.0},
 }
 """Default weights for each `rewards.mode`; terms that are not listed have weight 0."""
-SCHEME = Scheme(
+SCHEME = RewardScheme(
     TERMS,
     WEIGHTS,
     groups={"sparse": ("time", "finish"), "progress": ("progress",), "penalties": ("off_track", "smooth")},

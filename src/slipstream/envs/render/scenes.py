@@ -10,7 +10,7 @@ from slipstream.contracts import Array, Vector, Viewed
 from slipstream.envs.game import Scene
 from slipstream.envs.registry import find_game
 
-__all__ = ["SIZE", "Scene", "draw", "labels", "make_scene", "pace", "render_state"]
+__all__ = ["SIZE", "Scene", "draw", "make_scene", "measured_step_seconds", "render_state", "state_labels"]
 
 SIZE = (480, 290)
 """Width and height of one image, in pixels."""
@@ -36,7 +36,7 @@ def draw(env: str, snapshot: Mapping[str, Array], size: tuple[int, int] = SIZE) 
     return None if scene is None else np.asarray(scene.paint(0.0))
 
 
-def labels(env: str, snapshot: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
+def state_labels(env: str, snapshot: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
     """The names of the columns of a snapshot's arrays; empty for a game that declares none."""
     game = find_game(env)
     if game is None or game.state_labels is None:
@@ -44,7 +44,7 @@ def labels(env: str, snapshot: Mapping[str, Array]) -> dict[str, tuple[str, ...]
     return game.state_labels({name: array.shape[-1] for name, array in snapshot.items()})
 
 
-def pace(env: str, clocks: Array, usual: float) -> float:
+def measured_step_seconds(env: str, clocks: Array, usual: float) -> float:
     """Seconds that a step takes in an episode with these clocks [steps, columns]; some tasks have longer steps."""
     game = find_game(env)
     if game is None or not game.tick_hz or len(clocks) < 2:

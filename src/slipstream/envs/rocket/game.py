@@ -16,7 +16,7 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.options import check_choice, check_options
-from slipstream.envs.rewards import Payout
+from slipstream.envs.rewards import CombinedReward
 from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.layout import TICK_HZ
@@ -94,7 +94,7 @@ class Rocket(ArraySnapshot):
         """Kick-offs and respawns of demolished cars in the match so far."""
         self._earlier = np.zeros((envs, 2), np.int64)
         """Goals of earlier matches in the same arena."""
-        self.payout = Payout(
+        self.payout = CombinedReward(
             SCHEME,
             rewards or RewardSettings(),
             env=self.spec.name,

@@ -15,10 +15,10 @@
 
 from __future__ import annotations
 
-from slipstream.envs.rewards import Scheme
+from slipstream.envs.rewards import RewardScheme
 
 TERMS = ("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain", "aerial", "demo", "speed")
-SCHEME = Scheme(
+SCHEME = RewardScheme(
     TERMS,
     {
         "sparse": {"goal": 1.0, "win": 1.0},

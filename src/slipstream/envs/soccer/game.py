@@ -10,7 +10,7 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.game import EnvChoice
 from slipstream.envs.options import check_choice, check_game, check_range
-from slipstream.envs.rewards import Payout
+from slipstream.envs.rewards import CombinedReward
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
@@ -68,7 +68,7 @@ class Soccer(ArraySnapshot):
         """Of each env: the given task, -1 for its target, and the task of the present match."""
         self.behaviour = np.zeros((envs, 2 * slots, SUMS), np.float32)
         """Behaviour statistics of the present match."""
-        self.payout = Payout(
+        self.payout = CombinedReward(
             SCHEME,
             rewards or RewardSettings(),
             env=self.spec.name,

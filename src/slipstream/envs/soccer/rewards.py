@@ -14,7 +14,7 @@ there were.
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.envs.rewards import Scheme
+from slipstream.envs.rewards import RewardScheme
 from slipstream.envs.soccer.layout import (
     BALL,
     BALL_SPEED,
@@ -55,7 +55,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "dense": {"goal": 1.0, "win": 0.5, "touch": 0.1, "ball_to_goal": 0.6, "car_to_ball": 0.1, "boost_gain": 0.05},
 }
 """Default weights for each `rewards.mode`; terms that are not listed have weight 0."""
-SCHEME = Scheme(
+SCHEME = RewardScheme(
     TERMS,
     WEIGHTS,
     groups={

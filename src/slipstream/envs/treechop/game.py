@@ -13,7 +13,7 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target, target_tasks
 from slipstream.envs.options import check_choice, check_game, check_options
-from slipstream.envs.rewards import Payout
+from slipstream.envs.rewards import CombinedReward
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviours import BEHAVIOURS
@@ -85,7 +85,7 @@ class Treechop(ArraySnapshot):
         """The assigned task of each env; -1: one of the target tasks."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
         """The statistics of the running game."""
-        self.payout = Payout(
+        self.payout = CombinedReward(
             SCHEME,
             rewards or RewardSettings(),
             env=name,

@@ -6,7 +6,7 @@ A term is `term(before, after, clock) -> float`: state rows before and after a s
 from __future__ import annotations
 
 from slipstream.contracts import Array
-from slipstream.envs.rewards import Scheme
+from slipstream.envs.rewards import RewardScheme
 from slipstream.envs.treechop.layout import CUT, GOT, HIT, TICK_HZ, TICKS, F
 from slipstream.system.numba_compile import inlined
 
@@ -14,7 +14,7 @@ TERMS = ("log", "chop", "leaf", "time")
 T_LOG, T_CHOP, T_LEAF, T_TIME = range(4)
 WEIGHTS: dict[str, dict[str, float]] = {"sparse": {"log": 1.0}, "dense": {"log": 1.0}}
 """Default weights of each `rewards.mode`; terms that are not listed have weight 0."""
-SCHEME = Scheme(TERMS, WEIGHTS, groups={"sparse": ("log",), "work": ("chop", "leaf"), "penalties": ("time",)})
+SCHEME = RewardScheme(TERMS, WEIGHTS, groups={"sparse": ("log",), "work": ("chop", "leaf"), "penalties": ("time",)})
 
 
 @inlined
