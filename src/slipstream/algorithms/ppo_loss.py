@@ -26,7 +26,7 @@ from slipstream.algorithms.engine import (
 from slipstream.contracts import Array
 from slipstream.policies.distributions import add_log_prob_gradient, log_prob_and_entropy
 from slipstream.policies.fused_network import sample_index
-from slipstream.policies.linear_algebra import ONE, TWO, ZERO, adam_weight, exponential
+from slipstream.policies.linear_algebra import ONE, TWO, ZERO, exponential
 from slipstream.system.numba_compile import Number, compiled, compiled_fused
 
 DeviceArray = Any
@@ -278,12 +278,16 @@ def adam_at(i: int, state: AdamState, counters: Array, norm: Array, accepted: Ar
     if accepted[0] == 0:
         return
     c = read_coefficients(coefficients)
-    rate, count = np.float64(c.learning_rate), np.float64(counters[0])
+    beta_1, beta_2, rate = np.float32(0.9), np.float32(0.999), np.float64(c.learning_rate)
+    count = np.float64(counters[0])
     root = np.float32(math.sqrt(1.0 - math.pow(0.999, count)))
     size = np.float32(rate / (1.0 - math.pow(0.9, count))) * root
     grad = state.gradient[i] * min(ONE, c.max_grad_norm / (norm[0] + np.float32(1e-6)))
+    first = beta_1 * state.first[i] + (ONE - beta_1) * grad
+    second = beta_2 * state.second[i] + (ONE - beta_2) * (grad * grad)
+    state.first[i], state.second[i] = first, second
     kept = ONE - c.learning_rate * c.weight_decay
-    adam_weight(i, state.params, state.first, state.second, grad, size, c.adam_eps * root, kept)
+    state.params[i] = state.params[i] * kept - size * first / (np.float32(math.sqrt(second)) + c.adam_eps * root)
 
 
 @compiled_fused

@@ -427,7 +427,7 @@ class DeviceCollector:
         value.copy_(outputs[stack.value_layer][:, int(stack.head[HEAD_VALUE])])
 
     def _summarise(self) -> None:
-        """Sum up the reward terms, and gather some of the episodes and games that ended, as the first side sees them."""
+        """Sum up the reward terms, and gather some of the finished episodes and games, as seen by the first side."""
         r = self.rollout
         torch.sum(r.terms, 0, dtype=torch.float64, out=r.summed)
         r.ended[:, :4] = r.episodes[_some(r.episodes[:, ENDED], len(r.ended))]

@@ -28,7 +28,6 @@ E0, E1, E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float3
 E3, E4, E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 TANH_LIMIT = np.float32(9.0)
 NORM_EPS = np.float32(1e-5)
-BETA_1, BETA_2 = np.float32(0.9), np.float32(0.999)
 BIAS_127, SHIFT_23 = np.int32(127), np.int32(23)
 
 
@@ -214,24 +213,6 @@ def normalise(x: Number, mean: Number, scale: Number) -> Number:
 
 
 @compiled_fused
-def adam_weight(
-    i: int,
-    params: Array,
-    first: Array,
-    second: Array,
-    grad: Number,
-    size: Number,
-    floor: Number,
-    kept: Number,
-) -> None:
-    """Adam's update of one weight; `size` is the step size and `floor` the epsilon, both with bias correction."""
-    mean = BETA_1 * first[i] + (ONE - BETA_1) * grad
-    square = BETA_2 * second[i] + (ONE - BETA_2) * (grad * grad)
-    first[i], second[i] = mean, square
-    params[i] = params[i] * kept - size * mean / (np.float32(math.sqrt(square)) + floor)
-
-
-@compiled_fused
 def adam(
     params: Array,
     gradient: Array,
@@ -244,10 +225,15 @@ def adam(
     decay: Number,
 ) -> None:
     """One step of Adam with bias correction; `scale` clips the gradient, `decay` is the decoupled weight decay."""
+    beta_1, beta_2 = np.float32(0.9), np.float32(0.999)
     root = np.float32(math.sqrt(1.0 - 0.999**count))
     size = np.float32(rate / (1.0 - 0.9**count)) * root
     floor = np.float32(eps) * root
     scale = np.float32(scale)
     kept = np.float32(1.0 - rate * decay)
     for i in range(params.size):
-        adam_weight(i, params, first, second, gradient[i] * scale, size, floor, kept)
+        grad = gradient[i] * scale
+        mean = beta_1 * first[i] + (ONE - beta_1) * grad
+        square = beta_2 * second[i] + (ONE - beta_2) * (grad * grad)
+        first[i], second[i] = mean, square
+        params[i] = params[i] * kept - size * mean / (np.sqrt(square) + floor)
