@@ -125,7 +125,7 @@ def main() -> None:
     grid_s = len(grid_points) * options.seconds
     result.gate()
     began = time.perf_counter()
-    found = tune(choice, resolved, seconds=MARGIN * SHARE * grid_s, keep=False, tell=print_line)
+    found = tune(choice, resolved, seconds=MARGIN * SHARE * grid_s, keep=False, on_notice=print_line)
     tune_s = time.perf_counter() - began
     result.add({"work": "tune", "contestant": name(found.settings), "seconds": round(tune_s, 1), **found.facts()})
     result.gate()

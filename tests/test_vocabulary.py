@@ -47,6 +47,14 @@ INSTEAD = {
 """Words that are not used in identifiers, and what to say instead."""
 
 
+ALLOWED = {
+    "demos/importers/npz_stream.py": {"tell"},  # the position in a file
+    "envs/kart/starts.py": {"slope"},  # of a line
+    "perf/diagnose_report.py": {"told"},  # a key of `diagnose --json`
+    "perf/rules.py": {"told"},
+}
+
+
 def words(name: str) -> set[str]:
     """The words of an identifier: `told_rows` and `ToldRows` both have two."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
@@ -56,8 +64,8 @@ def words(name: str) -> set[str]:
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_identifiers_use_standard_words(path: Path) -> None:
     """No identifier contains a word that has a standard equivalent."""
-    found = {}
+    found, allowed = {}, ALLOWED.get(path.relative_to(PACKAGE).as_posix(), set())
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
-        if token.type == tokenize.NAME and (odd := words(token.string) & INSTEAD.keys()):
+        if token.type == tokenize.NAME and (odd := words(token.string) & INSTEAD.keys() - allowed):
             found[token.string] = ", ".join(INSTEAD[word] for word in odd)
     assert not found, f"rename (identifier: standard word): {found}"

@@ -313,7 +313,7 @@ def bench(
     """
     variants = [a] if b is None else [a, b]
     place = Path(out) if out else default_path(options.get("env") or "bench", "benches")
-    return benching.bench(variants, rounds=repeats, shared=settings, out=place, **{"say": _notice} | options)
+    return benching.bench(variants, rounds=repeats, shared=settings, out=place, **{"on_notice": _notice} | options)
 
 
 def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:

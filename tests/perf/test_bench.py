@@ -378,7 +378,7 @@ def test_a_broken_variant_is_named_and_runs_are_kept(toys: Path) -> None:
             shared=TINY,
             modules=("toys",),
             out=toys / "kept",
-            say=say,
+            on_notice=say,
         )
     said = str(found.value)
     assert said.startswith("Round 1 of 5 of the comparison failed.")

@@ -168,8 +168,8 @@ class PPO:
         """Copies of all that a resumed run needs: arrays, and the state of the random generator."""
         arrays = {name: array.copy() for name, array in self._own_arrays().items()}
         arrays["running_return"] = self.engine.running_return.copy()
-        mentor = {"mentor": self.imitation.random.bit_generator.state} if self.imitation is not None else {}
-        return self.engine.snapshot() | arrays, {"random": self._random.bit_generator.state} | mentor
+        imitation = {"mentor": self.imitation.random.bit_generator.state} if self.imitation is not None else {}
+        return self.engine.snapshot() | arrays, {"random": self._random.bit_generator.state} | imitation
 
     def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
         """Restore what `snapshot` returned."""

@@ -37,7 +37,7 @@ def diagnose(env: str | None, out: Path | None, rules: bool, as_json: bool, **fl
     from slipstream import api
     from slipstream.perf.diagnose_report import summary, write_page
 
-    diagnosis = api.diagnose(env, say=notice, **given(flags))
+    diagnosis = api.diagnose(env, on_notice=notice, **given(flags))
     past = diagnosis.facts().get("past")
     page = out or (Path(past["run"]) if past else Path()) / PAGE
     write_page(diagnosis, page)
@@ -79,7 +79,7 @@ def tune(env: str, as_json: bool, **flags: Any) -> None:
     """
     from slipstream import api
 
-    facts = api.tune(env, tell=notice, **given(flags))
+    facts = api.tune(env, on_notice=notice, **given(flags))
     print_result(facts, as_json, tune_text(facts))
 
 
@@ -151,6 +151,6 @@ def bench(variants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         raise ConfigError(f"{len(variants)} variants cannot be compared.", 'name two, for example: "" plan.workers=1')
     if (repeats := flags["repeats"]) is not None and repeats < MIN_ROUNDS:
         raise ConfigError(f"{repeats} repeats are too few for a result.", f"give --repeats {MIN_ROUNDS} or more")
-    facts = api.bench(*variants, say=notice, **given(flags))
+    facts = api.bench(*variants, on_notice=notice, **given(flags))
     print_result(facts, as_json, lines(facts))
     pass_gate(facts)

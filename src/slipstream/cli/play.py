@@ -136,7 +136,7 @@ def watch(agents: tuple[str, ...], env: str, as_json: bool, **flags: Any) -> Non
     """
     from slipstream import api
 
-    facts = api.watch(agents, env, say=lambda line: click.echo(line, err=as_json), **given(flags))
+    facts = api.watch(agents, env, on_notice=lambda line: click.echo(line, err=as_json), **given(flags))
     won = sum(one["outcome"] == (1 if one["players"][0] == agents[0] else -1) for one in facts["results"])
     text = f"{facts['games']} game{'' if facts['games'] == 1 else 's'}"
     print_result(facts, as_json, text + (f", {agents[0]} won {won}" if len(agents) > 1 else ""))

@@ -226,9 +226,9 @@ class DeviceCollector:
         self._normaliser = np.zeros(0, np.float32)
         """The normaliser that was loaded last."""
 
-    def publish(self, version: int, params_and_stats: Array, seats: Array, players: Sequence[str] = ()) -> None:
+    def publish(self, version: int, params_and_stats: Array, assignments: Array, players: Sequence[str] = ()) -> None:
         """Load the normaliser; the weights are shared with the learner. Every game is self-play."""
-        assert (seats[:, 1] == SELF).all()
+        assert (assignments[:, 1] == SELF).all()
         assert not players
         normaliser = params_and_stats[len(params_and_stats) - 2 * self.net.design.numbers :]
         if not np.array_equal(normaliser, self._normaliser):

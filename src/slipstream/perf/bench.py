@@ -26,7 +26,7 @@ NEED_ROUNDS = 5
 BUSY = 0.15
 """Above this share of CPU used by other processes, the result gets a note."""
 
-Say = Callable[[str], None]
+OnNotice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def turns(rounds: int, variants: int) -> Iterator[tuple[int, int]]:
 class Bench:
     """One comparison. Every run is appended to `runs.jsonl` in its folder as soon as it ends."""
 
-    def __init__(self, work: Work, out: Path, say: Say) -> None:
-        self.work, self.out, self._say = work, out, say
+    def __init__(self, work: Work, out: Path, on_notice: OnNotice) -> None:
+        self.work, self.out, self._on_notice = work, out, on_notice
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -101,9 +101,11 @@ class Bench:
 
     def _probe(self, name: str, variant: Variant) -> RunDescription:
         if variant.commit:
-            self._say(f"{name}: commit {variant.commit[:12]}; the first run compiles, which can take a minute or two")
+            self._on_notice(
+                f"{name}: commit {variant.commit[:12]}; the first run compiles, which can take a minute or two"
+            )
         description = probe(variant, self.work)
-        self._say(
+        self._on_notice(
             f"{name} ({variant.label}): first run: {description.cold_s:.1f} s for building, compiling and the first "
             f"iteration; batch {description.batch:,.0f}, {description.weights:,} parameters in the policy"
         )
@@ -113,7 +115,9 @@ class Bench:
         with open(self._raw, "a", encoding="utf-8") as file:
             file.write(json.dumps(plain({"side": name, "round": turn, **one.facts()})) + "\n")
         score = "" if one.score is None else f", score {one.score:.4g}"
-        self._say(f"{name} {turn}/{rounds}: {one.rate:,.0f} steps/s{score} (start-up {one.start_s:.1f} s, not counted)")
+        self._on_notice(
+            f"{name} {turn}/{rounds}: {one.rate:,.0f} steps/s{score} (start-up {one.start_s:.1f} s, not counted)"
+        )
 
 
 def bench(
@@ -131,7 +135,7 @@ def bench(
     gate: float | None = None,
     out: Path,
     any_machine: bool = False,
-    say: Say = lambda line: None,
+    on_notice: OnNotice = lambda line: None,
 ) -> dict[str, Any]:
     """Compare two variants, or one with a saved baseline, or measure one and save it as a baseline.
 
@@ -154,7 +158,7 @@ def bench(
     shared = list(shared) or saved.get("shared", [])
     if before:
         _check_baseline(before, work, any_machine)
-    runner = Bench(work, out, say)
+    runner = Bench(work, out, on_notice)
     measured = runner.measure([parse_variant(text, shared) for text in texts], rounds)
     facts = _common_facts(work, rounds, shared, measured)
     if save:

@@ -47,7 +47,7 @@ PARTS = {"train": 0.45, "limits": 0.05, "env": 0.3, "inference": 0.08, "learn": 
 """Shares of the seconds if all parts are tested. Building environments, workers and networks comes on top."""
 GROWTH_S, GROWTH_MIB = 5.0, 8.0
 """Minimum time and amount of growth of a leak."""
-Say = Callable[[str], None]
+OnNotice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def diagnose(
     test: str = "all",
     seconds: float = SECONDS,
     run: RunDir | None = None,
-    say: Say = lambda line: None,
+    on_notice: OnNotice = lambda line: None,
 ) -> Diagnosis:
     """Measure for about `seconds` and apply the rules; `run` adds the metrics of an existing run."""
     if test not in TESTS:
@@ -79,15 +79,15 @@ def diagnose(
         raise ConfigError(f"Nothing can be measured in {seconds:g} s.", f"give a larger --seconds, such as {SECONDS:g}")
     probe_env(choice, settings)
     python_mib = psutil.Process().memory_info().rss / 2**20
-    say("the machine's limits")
+    on_notice("the machine's limits")
     limits = measure_limits(seconds * PARTS["limits"])
-    say("training")
+    on_notice("training")
     with TrialRun(choice, settings) as trial_run:
         train, monitor = _train(trial_run, settings, seconds * PARTS["train"])
         parts = trial_run.parts
         gpu = _measure_gpu(parts, settings, train, monitor) if test in ("all", "gpu") else None
-    train = _with_one_worker_per_core(choice, settings, train, limits, seconds * PARTS["train"] / 2, say)
-    env, inference, learn = _measure_parts(choice, settings, parts, limits, test, seconds, say)
+    train = _with_one_worker_per_core(choice, settings, train, limits, seconds * PARTS["train"] / 2, on_notice)
+    env, inference, learn = _measure_parts(choice, settings, parts, limits, test, seconds, on_notice)
     memory: tuple[MemoryPart, ...] = ()
     if test in ("all", "memory"):
         memory = plan_memory(
@@ -164,19 +164,25 @@ def growth(memory: Sequence[tuple[float, float]], steps: int, filled: int) -> fl
 
 
 def _with_one_worker_per_core(
-    choice: EnvChoice, settings: Settings, train: TrainFindings, limits: Limits, seconds: float, say: Say
+    choice: EnvChoice, settings: Settings, train: TrainFindings, limits: Limits, seconds: float, on_notice: OnNotice
 ) -> TrainFindings:
     """Also measure one worker per core if there are more workers than cores."""
     if train.plan["workers"] <= limits.cores:
         return train
-    say("the same with one worker per core")
+    on_notice("the same with one worker per core")
     fewer = settings.model_copy(update={"plan": settings.plan.model_copy(update={"workers": limits.cores})})
     with TrialRun(choice, fewer) as trial_run:
         return TrainFindings(**(vars(train) | {"fewer_rate": trial_run.measure(seconds).rate}))
 
 
 def _measure_parts(
-    choice: EnvChoice, settings: Settings, parts: TrainingParts, limits: Limits, test: str, seconds: float, say: Say
+    choice: EnvChoice,
+    settings: Settings,
+    parts: TrainingParts,
+    limits: Limits,
+    test: str,
+    seconds: float,
+    on_notice: OnNotice,
 ) -> tuple[EnvFindings | None, InferenceFindings | None, LearnFindings | None]:
     """Measure environments, inference and learner alone, as far as the test covers them."""
     applied, spec, design = parts.plan.applied(), parts.spec, parts.design
@@ -184,15 +190,15 @@ def _measure_parts(
     env, inference, learn = None, None, None
     share = PARTS if test == "all" else dict.fromkeys(PARTS, 1.0 - PARTS["train"] - PARTS["limits"])
     if test in ("all", "env", "memory"):
-        say("the environment alone")
+        on_notice("the environment alone")
         stepped = replace(choice, native=applied["native"])
         env = measure_env(stepped, max(1, applied["envs"] // workers), limits, seconds * share["env"])
     if test in ("all", "inference"):
-        say("inference alone")
+        on_notice("inference alone")
         rows = max(1, applied["envs"] // workers) * spec.agents
         inference = measure_inference(design, spec, rows, seconds * share["inference"])
     if test in ("all", "learn"):
-        say("the learner alone")
+        on_notice("the learner alone")
         learn = measure_learner(settings, design, spec, parts.plan, seconds * share["learn"])
     return env, inference, learn
 

@@ -35,7 +35,7 @@ MODELLED = {"plan.collector", "plan.workers", "plan.groups", "plan.envs", "ppo.r
 MOST_BUILD_S = 10.0
 """A longer build is assumed to include compiling."""
 NO_TIME = "no time left"
-Tell = Callable[[str], None]
+OnNotice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def tune(
     seconds: float = SECONDS,
     free: bool = False,
     exact: bool = False,
-    tell: Tell = lambda line: None,
+    on_notice: OnNotice = lambda line: None,
     keep: bool = True,
 ) -> Tuned:
     """Search for a faster plan for about `seconds`, and cache it for trainings of the same kind on this machine.
@@ -127,7 +127,7 @@ def tune(
     """
     settings = resolved.untuned or resolved.settings
     fixed = {key for key, _, origin in resolved.rows() if not origin.startswith(VARIED)}
-    tuner = Tuner(choice, settings, fixed, seconds, free, exact, tell)
+    tuner = Tuner(choice, settings, fixed, seconds, free, exact, on_notice)
     try:
         found = tuner.run()
     finally:
@@ -145,7 +145,7 @@ class Tuner:
     seconds: float
     free: bool
     exact: bool
-    tell: Tell
+    on_notice: OnNotice
     accepted: Changes = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     model: CostModel | None = None
@@ -166,7 +166,7 @@ class Tuner:
         self.space = SearchSpace(
             spec.agents, machine.cores(), bool(machine.gpu_name()), self.fixed, self.free, self.exact
         )
-        self.tell(f"default plan: about {first.rate:,.0f} steps/s")
+        self.on_notice(f"default plan: about {first.rate:,.0f} steps/s")
         self.model = self._measure_model()
         self._search()
         return self._verify(first)
@@ -214,7 +214,7 @@ class Tuner:
             return None
         model = CostModel.of(trials, self.space.cores)
         facts = model.facts(envs)
-        self.tell(
+        self.on_notice(
             f"one core: env {facts['env_us']:.2f}, inference {facts['inference_us']:.2f}, learning "
             f"{facts['learn_us']:.2f} us per step; {model.cores} cores: at most {facts['limit']:,.0f} steps/s"
         )
@@ -279,7 +279,7 @@ class Tuner:
             if verdict != "not tried" or text not in {attempt.said for attempt in self.attempts}:
                 self.attempts.append(Attempt(text, changes, predicted, ratio, verdict, why))
                 line = f"{text}: {ratio}" if ratio is not None else text
-                self.tell(f"{line}, {verdict}{f': {why}' if why else ''}")
+                self.on_notice(f"{line}, {verdict}{f': {why}' if why else ''}")
             return verdict == "kept"
 
         if predicted is not None and predicted < UNLIKELY and set(changes) <= MODELLED:
@@ -359,7 +359,7 @@ class Tuner:
                 now = self.model.predict(self.best.parts.plan.applied())
                 predicted = now / self.model.predict(self._default)
             if not gain.faster:
-                self.tell(f"all changes together: {gain}, not significantly faster: the default plan is kept")
+                self.on_notice(f"all changes together: {gain}, not significantly faster: the default plan is kept")
                 self.accepted, rate, self._memory_mib = {}, default_rate, self._default_mib
         return Tuned(
             env=self.choice.name,

@@ -264,7 +264,9 @@ def ladder(players: Sequence[Player], heads: Sequence[tuple[str, int]], anchor: 
     return to_svg(ladder_chart(players, heads, anchor)) if players else ""
 
 
-def heat(names: Sequence[str], score: Sequence[Sequence[float | None]], games: Sequence[Sequence[float | None]]) -> str:
+def heatmap(
+    names: Sequence[str], score: Sequence[Sequence[float | None]], games: Sequence[Sequence[float | None]]
+) -> str:
     """A payoff matrix as SVG: the score of the row's player against the column's, and the number of games."""
     return to_svg(payoff_chart(names, score, games)) if names else ""
 

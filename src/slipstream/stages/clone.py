@@ -36,7 +36,7 @@ from slipstream.settings import Settings
 from slipstream.system import machine, numba_compile
 from slipstream.training.build import choose_env, machine_facts, make_engine, needs_torch
 
-Say = Callable[[str], None]
+OnNotice = Callable[[str], None]
 Progress = Callable[[int, int], None]
 STATE_KEYS = ("epoch", "seconds", "best", "waited", "round", "done")
 """The fields of `State` that a checkpoint stores."""
@@ -93,15 +93,17 @@ class State:
     """Epochs of earlier rounds."""
 
 
-def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, on_progress: Progress) -> CloneResult:
+def clone(
+    resolved: Resolved, folder: Path, run: Path | None, on_notice: OnNotice, on_progress: Progress
+) -> CloneResult:
     """Clone the demos in `folder` into a new run."""
     began, settings = time.perf_counter(), resolved.settings
-    numba_compile.announce(say)
+    numba_compile.announce(on_notice)
     report = check_quality(folder, limit=settings.clone.quality)
     for line in report.lines():
-        say(line)
+        on_notice(line)
     demos = Demos.open(folder)
-    cloner, plan = _make(settings, demos, say, on_progress)
+    cloner, plan = _make(settings, demos, on_notice, on_progress)
     name = f"{demos.schema.env or 'demos'}-clone"
     place = RunDir.create(run or default_path(name))
     with lock(place):
@@ -109,17 +111,17 @@ def clone(resolved: Resolved, folder: Path, run: Path | None, say: Say, on_progr
         origin = {"stage": "clone", "env": demos.schema.env, "demos": str(folder), "checksum": demos.checksum}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
         provenance.record_plan(place, plan.rows())
-        return _drive(cloner, settings, place, State(), plan, demos, say, on_progress, began)
+        return _drive(cloner, settings, place, State(), plan, demos, on_notice, on_progress, began)
 
 
-def resume(run: Path, settings: Settings, say: Say, on_progress: Progress) -> CloneResult:
+def resume(run: Path, settings: Settings, on_notice: OnNotice, on_progress: Progress) -> CloneResult:
     """Resume a clone after the last saved epoch."""
     began = time.perf_counter()
     place = RunDir.open(run)
     with lock(place) as notices:
         checkpoint, damaged = load_latest(place)
         for notice in [*notices, *damaged]:
-            say(notice)
+            on_notice(notice)
         kept = checkpoint.state
         state = State(samples=checkpoint.steps, **{name: kept[name] for name in STATE_KEYS})
         over = state.epoch - state.done >= settings.clone.epochs or state.waited >= settings.clone.patience
@@ -133,17 +135,17 @@ def resume(run: Path, settings: Settings, say: Say, on_progress: Progress) -> Cl
                 f"The demos in {demos.path} are not those that {run} was trained on.",
                 f"start a new clone: slipstream clone {demos.path}",
             )
-        cloner, plan = _make(settings, demos, say, on_progress, kept["plan"])
+        cloner, plan = _make(settings, demos, on_notice, on_progress, kept["plan"])
         for number in range(1, state.round + 1):
             played = _with_features(settings, Demos.open(run / "dagger" / str(number)), on_progress)
             cloner.add(*split(played, settings.clone.held_out, settings.seed))
         cloner.restore(checkpoint.groups["learner"])
         rewind(place, checkpoint.steps)
-        return _drive(cloner, settings, place, state, plan, demos, say, on_progress, began)
+        return _drive(cloner, settings, place, state, plan, demos, on_notice, on_progress, began)
 
 
 def _make(
-    settings: Settings, demos: Demos, say: Say, on_progress: Progress, before: dict[str, Any] | None = None
+    settings: Settings, demos: Demos, on_notice: OnNotice, on_progress: Progress, before: dict[str, Any] | None = None
 ) -> tuple[Cloner, Plan]:
     """Build the cloner and its plan; features of a frozen trunk are computed first."""
     options, design = settings.clone, _design(settings, demos)
@@ -169,7 +171,7 @@ def _make(
     )
     no_collector = {"collector": "auto", "inference": "auto"}
     plan = make_plan(settings.plan.model_copy(update=no_collector), facts, before)
-    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, say)
+    engine = make_engine(settings, design, design.split_params_and_stats(params_and_stats)[0], plan, on_notice)
     base_gamma = settings.ppo.gamma if settings.algorithm == "ppo" else settings.sac.gamma
     gamma = discount(settings.rewards, demos.schema.step_seconds, base_gamma, demos.schema.env)
     statistics = demo_statistics(train, gamma)
@@ -209,7 +211,7 @@ def _drive(
     state: State,
     plan: Plan,
     demos: Demos,
-    say: Say,
+    on_notice: OnNotice,
     on_progress: Progress,
     began: float,
 ) -> CloneResult:
@@ -224,12 +226,12 @@ def _drive(
     try:
         with handle_signals(request):
             while True:
-                _train(cloner, settings, place, state, metrics, save, request, spent, say, on_progress)
+                _train(cloner, settings, place, state, metrics, save, request, spent, on_notice, on_progress)
                 if request.stop or state.round >= settings.clone.dagger:
                     break
                 saver.wait(raise_errors=True)
                 state.round, state.done, state.waited, state.best = state.round + 1, state.epoch, 0, {}
-                _play(cloner, settings, place, state.round, demos, say, on_progress)
+                _play(cloner, settings, place, state.round, demos, on_notice, on_progress)
         saver.wait(raise_errors=True)
     finally:
         saver.close()
@@ -252,7 +254,7 @@ def _train(
     save: Callable[..., None],
     request: StopRequest,
     spent: dict[str, float],
-    say: Say,
+    on_notice: OnNotice,
     on_progress: Progress,
 ) -> None:
     """Run epochs, each with validation, metrics and a checkpoint; the last checkpoint gets the best weights."""
@@ -266,7 +268,7 @@ def _train(
             return
         checked = time.perf_counter()
         if state.epoch == 0:
-            say(cloner.choose_prefetch(row))
+            on_notice(cloner.choose_prefetch(row))
         result, confusion = cloner.validate()
         logged = time.perf_counter()
         state.epoch += 1
@@ -279,7 +281,7 @@ def _train(
             write_json(place.path / "confusion.json", {"parts": confusion})
         save({"score": -row["clone/held_out_loss"], **result} if better else None)
         metrics.append({"steps": state.samples, **row, "time/seconds": state.seconds})
-        say(f"epoch {state.epoch}/{state.done + options.epochs}: {summarise_epoch(row)}")
+        on_notice(f"epoch {state.epoch}/{state.done + options.epochs}: {summarise_epoch(row)}")
         spent["read"] += row["time/read"] * row["time/epoch_s"]
         spent["learn"] += (1 - row["time/read"]) * row["time/epoch_s"]
         spent["validate"] += logged - checked
@@ -296,13 +298,13 @@ def _play(
     place: RunDir,
     number: int,
     demos: Demos,
-    say: Say,
+    on_notice: OnNotice,
     on_progress: Progress,
 ) -> None:
     """Play one DAgger round and add its demos to the training set."""
     options, expert = settings.clone, choose_expert(demos, settings.clone.expert)
     choice = choose_env(demos.schema.env, settings)
-    say(f"DAgger round {number}: the clone plays {options.dagger_games} games, labelled by {expert}")
+    on_notice(f"DAgger round {number}: the clone plays {options.dagger_games} games, labelled by {expert}")
     played = play_dagger_round(
         choice,
         f"run:{place.path}",

@@ -221,7 +221,7 @@ def _payoff(data: RunData) -> str:
         if len(names) > len(kept):
             title += f" (the first {len(kept)} of {len(names)})"
         parts.append(
-            figure(title, figures.heat([shown.get(names[n], names[n]) for n in kept], score, games), wide=True)
+            figure(title, figures.heatmap([shown.get(names[n], names[n]) for n in kept], score, games), wide=True)
         )
     if not any(parts):
         return ""

@@ -161,7 +161,7 @@ class Pipeline:
         if seconds < WORTH_TUNING_S:
             self._on_notice(f"tuning is skipped: training takes about {seconds:,.1f} s")
             return {"settings": {}, "steps_per_second": trial.rate, "gain": 1.0, "exact": True}
-        tuned = tune(self.choice, self._configure({}), exact=True, tell=self._on_notice)
+        tuned = tune(self.choice, self._configure({}), exact=True, on_notice=self._on_notice)
         return {key: tuned.facts()[key] for key in TUNED_FACTS}
 
     def _needs_more_steps(self, name: str) -> bool:

@@ -30,7 +30,7 @@ CHUNK = 512
 """Games that a thread plays before they are logged."""
 MAX_TIEBREAKS = 20
 """Extra pairs of a drawn knockout match before the better seed advances."""
-Say = Callable[[str], None]
+OnNotice = Callable[[str], None]
 
 
 def tournament(
@@ -46,7 +46,7 @@ def tournament(
     anchor: str = ANCHOR,
     replays: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
-    on_notice: Say | None = None,
+    on_notice: OnNotice | None = None,
 ) -> dict[str, Any]:
     """Play `games` games between every two agents that the format pairs, and rate all agents.
 
@@ -110,7 +110,7 @@ def _winner(tables: Sequence[dict[str, Any]], tournament: _Tournament) -> str:
 class _Entrants:
     """The agents of the tournament, and those that were retired."""
 
-    say: Say
+    on_notice: OnNotice
     names: list[str] = field(default_factory=list)
     """With versions, in seed order."""
     retired: dict[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class _Entrants:
         """Leave an agent out of all further games; the games it has played count."""
         if name not in self.retired:
             self.retired[name] = why
-            self.say(f"{name} is retired: {why}")
+            self.on_notice(f"{name} is retired: {why}")
         if name in self.names:
             self.names.remove(name)
         if len(self.names) < 2:
@@ -130,10 +130,10 @@ class _Entrants:
 
 
 def _load_entrants(
-    choice: EnvChoice, spec: EnvSpec, agents: Sequence[str], sampled: bool, say: Say | None
+    choice: EnvChoice, spec: EnvSpec, agents: Sequence[str], sampled: bool, on_notice: OnNotice | None
 ) -> _Entrants:
     """Load every agent once, to find its version and whether it can play."""
-    entrants = _Entrants(say or (lambda text: None))
+    entrants = _Entrants(on_notice or (lambda text: None))
     broken: dict[str, str] = {}
     found: dict[tuple[str, str], str] = {}
     for text in agents:
@@ -145,7 +145,7 @@ def _load_entrants(
             broken[text] = error.message
             continue
         if (same := found.setdefault(_identity(name), name)) in entrants.names:
-            entrants.say(f"{text} is {same}, which is entered already: it plays once")
+            entrants.on_notice(f"{text} is {same}, which is entered already: it plays once")
         else:
             entrants.names.append(name)
     if len(agents) < 2:

@@ -41,7 +41,7 @@ def watch(
     seed: int = 0,
     speed: float = 1.0,
     sampled: bool = False,
-    say: Callable[[str], None] = print,
+    on_notice: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Play games between the named agents, swapping sides after each game; return the results."""
     if games < 1:
@@ -54,7 +54,7 @@ def watch(
 
     screen = Terminal() if is_terminal() else None
     results: list[dict[str, Any]] = []
-    display = GameDisplay(screen, speed, say)
+    display = GameDisplay(screen, speed, on_notice)
     try:
         for number in range(games):
             players = names[::-1] if number % 2 else names
@@ -74,8 +74,8 @@ def watch(
 class GameDisplay:
     """The screen and its keys: space pauses, + and - change the speed, q quits."""
 
-    def __init__(self, screen: Terminal | None, speed: float, say: Callable[[str], None]) -> None:
-        self._screen, self._speed, self._say = screen, speed, say
+    def __init__(self, screen: Terminal | None, speed: float, on_notice: Callable[[str], None]) -> None:
+        self._screen, self._speed, self._on_notice = screen, speed, on_notice
         self._paused = False
         self._due = time.monotonic()
 
@@ -96,11 +96,11 @@ class GameDisplay:
             if self._screen is None:
                 for event in found:
                     if event.kind != "touch":
-                        self._say(_event_line(game, event, names, seconds))
+                        self._on_notice(_event_line(game, event, names, seconds))
         outcome = int(game.rows.outcome[0]) if spec.competitive else 0
         score = game.score if "goals" in spec.behaviours else None
         if self._screen is None:
-            self._say(f"{title}: {_result_line(game, names, outcome, float(total.mean()))}")
+            self._on_notice(f"{title}: {_result_line(game, names, outcome, float(total.mean()))}")
         return {
             "players": list(game.game.players),
             "seed": game.game.seed,

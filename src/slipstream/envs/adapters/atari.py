@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows
-from slipstream.envs.adapters.base import ThreadedAdapter, import_package
+from slipstream.envs.adapters.adapter_vector import ThreadedAdapter, import_package
 from slipstream.errors import ConfigError
 from slipstream.system import machine
 

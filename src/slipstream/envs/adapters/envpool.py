@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.action_spaces import action_spec, batch_decoder
-from slipstream.envs.adapters.base import ThreadedAdapter, import_package
+from slipstream.envs.adapters.adapter_vector import ThreadedAdapter, import_package
 from slipstream.envs.adapters.multi_agent import game_outcome
 from slipstream.envs.adapters.observation_spaces import batch_encoder, obs_spec
 from slipstream.errors import ConfigError, EnvError, did_you_mean

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
-from slipstream.envs.adapters.base import AdapterVector
+from slipstream.envs.adapters.adapter_vector import AdapterVector
 from slipstream.system.rng import env_seeds
 
 Encoder = Callable[[Any, Array], None]

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.action_spaces import batch_decoder
-from slipstream.envs.adapters.base import AdapterVector
+from slipstream.envs.adapters.adapter_vector import AdapterVector
 from slipstream.envs.adapters.observation_spaces import batch_encoder, obs_encoder
 from slipstream.errors import EnvError
 

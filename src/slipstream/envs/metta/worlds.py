@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.envs.adapters.base import import_package
+from slipstream.envs.adapters.adapter_vector import import_package
 from slipstream.envs.options import check_options
 from slipstream.errors import ConfigError
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.envs.adapters.base import import_package
+from slipstream.envs.adapters.adapter_vector import import_package
 from slipstream.errors import EnvError
 
 SIDE, END, CORNER, HEIGHT = 4096.0, 5120.0, 8064.0, 2044.0
