@@ -61,7 +61,7 @@ def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Call
 
 def test_value_targets_are_scaled_returns(make_demos: Callable[..., Path]) -> None:
     """Value targets are discounted returns divided by PPO's return scale, and the value loss falls."""
-    cloner = cloner_of(make_demos(episodes=100), value=0.5)
+    cloner = cloner_of(make_demos(episodes=100), value_coef=0.5)
     deviation = float(np.sqrt(cloner.statistics.returns.variance[0]))
     (window,) = cloner.held_out.batches(None, np.zeros(6), np.ones(6), False)
     steps = int(cloner.held_out.demos.episodes["steps"][0])

@@ -41,7 +41,7 @@ def test_three_bad_evaluations_restore_the_last_good_weights() -> None:
     weights.value[:] = 3
     for strike in range(2):
         assert f"({strike + 1} in a row)" in gate.judge(0.2, result(0.1), weights)
-    assert "are back" in gate.judge(0.2, result(0.1), weights)
+    assert "are restored" in gate.judge(0.2, result(0.1), weights)
     assert weights.value[0] == 2
     assert (gate.strikes, gate.returns) == (0, 1)
 
@@ -61,5 +61,5 @@ def test_the_state_can_be_restored() -> None:
     other = Rollback(2)
     other.restore(gate.describe(), gate.good)
     weights.value[:] = 7
-    assert "are back" in other.judge(0.1, result(0.0), weights)
+    assert "are restored" in other.judge(0.1, result(0.0), weights)
     assert weights.value[0] == 0

@@ -64,7 +64,7 @@ def test_several_schedules_leave_other_settings_alone() -> None:
         "ppo.gamma": "linear to 1 over 50",
     }
     now = Schedules(Settings(schedules=text)).now("ppo", 100)
-    assert (now.clip, now.entropy, now.gamma) == pytest.approx((0.1, 0.005, 1.0))
+    assert (now.clip, now.entropy_coef, now.gamma) == pytest.approx((0.1, 0.005, 1.0))
     assert now.gae_lambda == 0.95 and now.learning_rate == 3e-4
 
 

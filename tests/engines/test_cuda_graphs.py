@@ -317,7 +317,7 @@ def test_steps_do_not_wait(device: str, make_case: Make) -> None:
     for graphs in (False, True):
         engine = TorchEngine(design, params.copy(), 1, device=device, graphs=graphs)
         learn(engine, batch)
-        data, index = engine._bring(batch), torch.arange(40, device=device)
+        data, index = engine._to_device(batch), torch.arange(40, device=device)
         torch.cuda.set_sync_debug_mode("error")
         try:
             for _ in range(3):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
 from pathlib import Path
@@ -714,7 +713,7 @@ def test_half_precision_takes_nearly_the_same_steps(
     design, params, batch = make_case(**more)
     if not ends:
         batch = batch._replace(episode_start=np.zeros_like(batch.episode_start))
-    batch = replace(paired(design, batch), reference=reference_of(design, batch))
+    batch = paired(design, batch)._replace(reference=reference_of(design, batch))
     coefficients = KNOBS._replace(minibatch=200, contrast=0.3, reference_kl=0.2)
     found = []
     for wanted in ({}, {"precision": "bf16"}, {"precision": "bf16", "micro_batch": 25, "checkpointing": True}):

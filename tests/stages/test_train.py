@@ -142,7 +142,7 @@ def test_a_run_needs_its_own_terms_again(quick: Callable[..., Run]) -> None:
     with pytest.raises(ConfigError) as caught:
         resume(run.path, steps=256)
     assert caught.value.message.startswith("This run was trained with the reward terms [")
-    assert caught.value.hint == "give still again in Python: slipstream.resume(run, terms={...})"
+    assert "still" in caught.value.hint and "slipstream.resume(run, terms={...})" in caught.value.hint
     assert resume(run.path, steps=256, terms={"still": still}).facts["steps"] == 256
 
 

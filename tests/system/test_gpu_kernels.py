@@ -52,7 +52,7 @@ def test_kernels_are_cached() -> None:
         assert memory.sum(1).tolist() == [0.0, 3.0] and last.sum(1).tolist() == [3.0, 0.0]
         found = _kernel(reset_row, False).stats
         assert attempt == 0 or sum(found.cache_hits.values()) == 1
-    assert list(Path(found.cache_path).glob("launch.slipstream.collect.device.reset_row*.nbc"))
+    assert list(Path(found.cache_path).glob("gpu_kernels.slipstream.collect.device.reset_row*.nbc"))
 
 
 @pytest.mark.gpu

@@ -6,9 +6,11 @@ rounded separately there as well, so that games are the same bit for bit; otherw
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -102,6 +104,19 @@ class Graph:
         self.graph.replay()
 
 
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect garbage now and not within the block: freeing GPU memory of old objects would end a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def capture(work: Callable[[], None], warmups: int = 0, changed: Sequence[Any] = ()) -> Graph:
     """Capture the launches of `work` as a CUDA graph, after `warmups` calls; then restore the tensors `changed`.
 
@@ -119,7 +134,7 @@ def capture(work: Callable[[], None], warmups: int = 0, changed: Sequence[Any] =
             work()
         for tensor, old in zip(changed, saved, strict=True):
             tensor.copy_(old)
-        with _capturing:
+        with _capturing, _without_garbage_collection():
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):

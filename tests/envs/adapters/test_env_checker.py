@@ -226,11 +226,11 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "gymnasium.register('Bad-v0', entry_point=lambda: BrokenEnv('nan_reward', at=3))\n"
     )
     done = CliRunner().invoke(main, ["check-env", "gymnasium:CartPole-v1"], catch_exceptions=False)
-    assert done.exit_code == 0 and "gymnasium:CartPole-v1: no problems found (200 steps," in done.stdout
+    assert done.exit_code == 0 and "gymnasium:CartPole-v1: ready for training (200 steps," in done.stdout
     words = ["check-env", "gymnasium:Bad-v0", "--import", "bad_game"]
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 3 and "problem: The reward at step 2 is not finite: nan." in done.stdout
-    assert "hint: look for a division by zero in step" in done.stdout and "1 problem to fix" in done.stdout
+    assert "hint: look for a division by zero in step" in done.stdout and "gymnasium:Bad-v0: 1 problem (" in done.stdout
     facts = json.loads(CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False).stdout)
     assert facts["problems"][0]["what"] == "The reward at step 2 is not finite: nan." and facts["episodes"] == 20
     refused = CliRunner().invoke(main, ["check-env", "soccer"])

@@ -173,8 +173,7 @@ def test_small_seeds_are_far_apart() -> None:
     assert 0.45 < (game.clock[:, at.KEY] & 1).mean() < 0.55, "both hit orders are equally frequent"
     with pytest.raises(ConfigError) as caught:
         game.reset_envs([0], out, seeds=[2**48])
-    assert caught.value.message == "281474976710656 is not a valid seed of a game."
-    assert caught.value.hint == "give a seed from 0 to 281474976710655."
+    assert "281474976710656" in caught.value.message and "0 to 281474976710655" in caught.value.hint
 
 
 def test_kick_offs_are_symmetric_and_varied() -> None:
