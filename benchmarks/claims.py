@@ -524,7 +524,7 @@ def page(found: Mapping[str, Mapping[str, Any]]) -> str:
     for name, one in found.items():
         machine = one["summary"]["machine"]
         where = f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}"
-        link = f"[`benchmarks/results/{name}.json`](../benchmarks/results/{name}.json)"
+        link = f"[`benchmarks/results/{name}.json`](results.md#{name})"
         parts.append(f"{link}: {where}; {one['summary']['rounds']} rounds.")
     if not found:
         parts.append("There is no result yet.")
@@ -540,7 +540,7 @@ def _measured(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> str:
     summaries = {place: one["summary"] for place, one in found.items()}
     for name in claim.comparisons:
         there = [(place, one["results"][name]) for place, one in summaries.items() if name in one["results"]]
-        cells += [f"{outcome_text(result)} ([{place}](../benchmarks/results/{place}.json))" for place, result in there]
+        cells += [f"{outcome_text(result)} ([{place}](results.md#{place}))" for place, result in there]
         if not there:
             why = next((one["failed"][name] for one in summaries.values() if name in one["failed"]), "")
             needs = " (needs a GPU)" if GROUPS.get(COMPARISONS[name].group, GROUPS["envs"]).gpu else ""

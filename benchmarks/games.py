@@ -118,7 +118,7 @@ def page(summary: dict[str, Any]) -> str:
     lines = "\n".join(["| game | | extra | alone, one core | training |", "|---|---|---|---|---|", *rows])
     return f"""# Games
 
-Written by `benchmarks/games.py --write` from [`benchmarks/results/games.json`](../../benchmarks/results/games.json):
+Written by `benchmarks/games.py --write` from [`benchmarks/results/games.json`](../results.md#games):
 agent-steps per second on {summary["cores"]} cores ({summary["cpu"]}). *Alone*: one core steps the game with random
 actions. *Training*: all cores, end to end, with the game's preset or the defaults; networks and epochs differ between
 games.

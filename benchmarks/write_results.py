@@ -39,7 +39,7 @@ def section(result: dict[str, Any]) -> str:
     name, machine = result["name"], result["machine"]
     gpu = f", {machine['gpu']}" if machine.get("gpu") else ""
     commands = "\n".join(f"    {line}" for line in result["command"].splitlines())
-    link = f"[`benchmarks/results/{name}.json`](../benchmarks/results/{name}.json)"
+    link = f"`benchmarks/results/{name}.json`"
     where = f"{machine['cpu']}, {machine['cores']} cores{gpu}, Python {machine['python']}"
     commit, _, state = result["commit"].splitlines()[0].partition(" ")
     state = " with local changes" if state.startswith("dirty") else ""

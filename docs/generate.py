@@ -1,7 +1,8 @@
 """Writes the documentation that is generated from the code and from benchmark results.
 
 Whole pages: docs/reference/{settings,cli,api,glossary}.md. Parts between `<!-- NAME -->` and `<!-- /NAME -->` markers:
-the folders and layers of docs/architecture.md.
+the folders and layers of docs/architecture.md, the names of other libraries in docs/guides/from-sb3.md, and the results
+in README.md and docs/faq.md.
 
 `python docs/generate.py` writes everything, `python docs/generate.py --check` fails if something is out of date.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -186,9 +189,10 @@ def api_page() -> str:
 def _signature(name: str, thing: Any) -> list[str]:
     if inspect.isclass(thing) and issubclass(thing, BaseException | BaseModel):
         return []
-    text = f"{name}{inspect.signature(thing)}".replace("'", "")
+    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", f"{name}{inspect.signature(thing)}".replace("'", ""))
     if len(text) > 100:
-        parts = [f"    {str(one).replace(chr(39), '')}," for one in inspect.signature(thing).parameters.values()]
+        parameters = [str(one).replace("'", "") for one in inspect.signature(thing).parameters.values()]
+        parts = [re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", f"    {one},") for one in parameters]
         returned = text.rpartition(" -> ")[2] if " -> " in text else ""
         text = "\n".join([f"{name}(", *parts, f") -> {returned}" if returned else ")"])
     return ["```text", text, "```", ""]
@@ -263,7 +267,10 @@ def glossary_page() -> str:
     """The words that the code and these pages use, with where each is."""
     lines = ["# Glossary", "", NOTE, "", "| term | meaning | in the code |", "|---|---|---|"]
     for term, meaning, place in GLOSSARY:
-        where = f"`{place.removeprefix('slipstream.').replace(':', '.')}`" if place else "planned"
+        module, _, name = place.removeprefix("slipstream.").partition(":")
+        path = module.replace(".", "/")
+        path = f"{path}/" if (PACKAGE / path).is_dir() else f"{path}.py"
+        where = (f"`{name}` in `{path}`" if name else f"`{path}`") if place else "planned"
         if place.startswith("setting:"):
             key = place.partition(":")[2]
             where = f"[`{key}`](settings.md#{key})"
@@ -302,6 +309,138 @@ def names_part() -> str:
     return "\n".join(lines)
 
 
+def results_part() -> str:
+    """The README's table of results."""
+
+    def load(name: str) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["summary"]
+        return summary
+
+    def race(name: str, case: str, mine: str = "slipstream-lag0") -> tuple[float, str, float, float]:
+        """Our rate, the fastest other trainer, its rate, and the ratio."""
+        found = load(name)
+        found = found.get("cases", found)[case]
+        others = {who: one["median"] for who, one in found["contestants"].items() if not who.startswith("slipstream")}
+        best = max(others, key=lambda who: others[who])
+        ratio = found["ratios"].get(mine) or found["ratios"][best]
+        return found["contestants"][mine]["median"], TRAINERS[best.partition("-")[0]], others[best], ratio["median"]
+
+    rows = ["| steps per second on equal work | Slipstream | fastest other | ratio |", "|---|---|---|---|"]
+    for title, *where in (
+        ("CartPole-v1, PPO, 1 epoch", "peers-cartpole", "cartpole-1"),
+        ("HalfCheetah-v5, PPO, 10 epochs", "peers-headroom", "halfcheetah"),
+        ("MiniGrid-Empty-8x8, PPO, 4 epochs", "peers-minigrid", "minigrid"),
+        ("Atari Pong, PPO with a CNN, 1 epoch", "peers-pong", "pong-1"),
+        ("CartPole-v1, PPO with an LSTM", "learners-recurrent", "recurrent", "slipstream"),
+        ("Pendulum-v1, SAC", "learners-sac", "sac-small", "slipstream"),
+    ):
+        ours, who, theirs, ratio = race(*where)
+        rows.append(f"| {title} | {ours:,.0f} | {theirs:,.0f} ({who}) | {ratio:.2f}x |")
+    gpu, rocket = load("gpu"), load("rocket-train")
+    rates = sorted(run["result"]["win_rate"] for run in rocket["runs"])
+    rows.append(f"| Car soccer on one {gpu['gpu']}, game and learner | {gpu['mlp']['median']:,.0f} | | |")
+    rows.append(
+        f"| Rocket League 1v1: win rate against the scripted driver after {rocket['minutes']:.0f} minutes, "
+        f"{len(rocket['runs'])} seeds | {rates[0]:.1%} to {rates[-1]:.1%} | | |"
+    )
+    note = "Two cores of an AMD EPYC unless stated otherwise; medians of interleaved rounds."
+    return "\n".join([*rows, "", note])
+
+
+TRAINERS = {"skrl": "skrl", "sbx": "SBX", "sb3": "Stable-Baselines3", "samplefactory": "Sample Factory"}
+
+
+def steps_part() -> str:
+    """How many steps and minutes games took, from results."""
+
+    def load(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        return found
+
+    until = [row for row in load("until-475")["rows"] if row["contestant"] == "slipstream"]
+    until.sort(key=lambda row: row["until_steps"])
+    middle = until[len(until) // 2]
+    soccer = load("overtake-soccer")["summary"]["seeds"]
+    kart = load("overtake-kart")["summary"]["seeds"]
+    gpu = sorted(load("gpu")["summary"]["learning"], key=lambda run: run["until_seconds"])[1]
+    boards, metta = load("boards-connect_four")["summary"], load("mettagrid-learn")["summary"]["learn"]
+    rocket, chop = load("rocket-train")["summary"]["runs"], load("treechop-path")["summary"]
+    league = next(row for row in load("league-season")["rows"] if row["contestant"] == "league")
+    rule = load("league-season")["summary"]["rule"]
+    table = [
+        (
+            "CartPole-v1 from random weights",
+            "mean return 475",
+            middle["until_steps"],
+            middle["until_seconds"],
+            "until-475",
+        ),
+        (
+            "`soccer` from a clone of `scripted:rule`",
+            f"score {soccer[0]['way'][-1]['score']:.2f} against it",
+            soccer[0]["way"][-1]["steps"],
+            soccer[0]["seconds"],
+            "overtake-soccer",
+        ),
+        (
+            "`soccer` in a league",
+            f"score {rule['score']:.3f} against `scripted:rule`",
+            league["steps"],
+            league["seconds"],
+            "league-season",
+        ),
+        ("`soccer` on one NVIDIA H200", "win rate at least 70 %", gpu["until_steps"], gpu["until_seconds"], "gpu"),
+        (
+            "`kart` from a clone of its expert",
+            "faster than the expert",
+            kart[0]["ppo"]["steps"],
+            kart[0]["ppo"]["seconds"],
+            "overtake-kart",
+        ),
+        (
+            "`rocket` 1v1 from a clone",
+            f"win rate {rocket[0]['result']['win_rate']:.0%} against `scripted:driver`",
+            rocket[0]["steps"],
+            rocket[0]["seconds"],
+            "rocket-train",
+        ),
+        (
+            "`mettagrid:arena`",
+            f"{metta['means']['slipstream']:.0f} hearts (random: {metta['means']['random']:.0f})",
+            metta["steps"],
+            15 * 60,
+            "mettagrid-learn",
+        ),
+        ("`pettingzoo:connect_four`", "see the curve", boards["steps"], boards["train_s"], "boards-connect_four"),
+        (
+            "`treechop` from pixels, from a clone",
+            f"{chop['logs']['agent']:.0f} logs (clone: {chop['logs']['clone']:.0f})",
+            None,
+            chop["whole"],
+            "treechop-path",
+        ),
+    ]
+    rows = ["| game | reached | steps | time | result |", "|---|---|---|---|---|"]
+    for game, reached, steps, seconds, name in table:
+        count = "" if steps is None else f"{steps / 1e6:,.2f} M" if steps >= 1e5 else f"{steps:,.0f}"
+        time = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        rows.append(f"| {game} | {reached} | {count} | {time} | [`{name}`](results.md#{name}) |")
+    rows += ["", "Expected curves: the score of evaluations against the reference opponent by steps.", ""]
+    scratch = next(row for row in load("overtake-soccer")["rows"] if row["contestant"] == "scratch")["way"]
+    for title, points in (
+        ("`soccer` from random weights", [(one["steps"], one["score"]) for one in scratch]),
+        ("`pettingzoo:connect_four`", [(one["steps"], one["evaluate/score"]) for one in boards["way"]]),
+    ):
+        some = points[:: max(1, len(points) // 8)]
+        rows += ["| " + title + " | " + " | ".join(f"{steps / 1e6:.1f} M" for steps, _ in some) + " |"]
+        rows += [
+            "|---" * (len(some) + 1) + "|",
+            "| score | " + " | ".join(f"{score:.2f}" for _, score in some) + " |",
+            "",
+        ]
+    return "\n".join(rows).rstrip()
+
+
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/cli.md": cli_page,
@@ -312,6 +451,8 @@ PARTS = {
     ("docs/architecture.md", "folders"): folders_part,
     ("docs/architecture.md", "layers"): layers_part,
     ("docs/guides/from-sb3.md", "names"): names_part,
+    ("docs/faq.md", "steps"): steps_part,
+    ("README.md", "results"): results_part,
 }
 
 

@@ -262,7 +262,7 @@ def test_old_keys_in_schedules_name_the_new_ones() -> None:
 
 
 def test_the_config_of_an_older_run_opens(tmp_path: Path) -> None:
-    """In the config.yaml of a run, the keys of version 0.1.0 are read as the new ones; in your own file they are not."""
+    """The config.yaml of a run may have the keys of version 0.1.0; your own file may not."""
     changed = {
         key: value + 0.125 if isinstance(value, float) else value + 1
         for key, value in flatten(Settings())
@@ -297,7 +297,7 @@ def test_the_config_of_an_older_run_opens(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_of_another_library_names_the_equivalent(key: str, parts: list[str]) -> None:
-    """An unknown key that SB3, CleanRL, RLlib or a common script uses is answered with the setting of the same effect."""
+    """The error of a key of SB3, CleanRL, RLlib or a common script names the equivalent setting."""
     with pytest.raises(ConfigError) as caught:
         resolve(flag_layer({key: 1}))
     assert f"Unknown setting `{key}`" in caught.value.message

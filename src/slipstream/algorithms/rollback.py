@@ -43,8 +43,8 @@ class Rollback:
         engine.restore(self.good)
         self.strikes, self.returns = 0, self.returns + 1
         return (
-            f"{self.limit} evaluations in a row were below {self.floor:.3f}, the floor of the run: the weights of the last "
-            "good evaluation are restored."
+            f"{self.limit} evaluations in a row were below {self.floor:.3f}, the floor of the run: "
+            "the weights of the last good evaluation are restored."
         )
 
     def describe(self) -> dict[str, Any]:

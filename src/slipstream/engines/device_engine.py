@@ -159,7 +159,8 @@ class DeviceEngine:
         partner: Array | None = None,
     ) -> DeviceBatch:
         """Note the coefficients of the advantages; the first epoch computes them."""
-        assert reference is None and partner is None  # `training.build.off_device` refuses both
+        assert reference is None  # `training.build.off_device` refuses it
+        assert partner is None
         self._gae.copy_(torch.from_numpy(np.array(gae, np.float32)))
         self._first_epoch = True
         return self._batch(rollout)
