@@ -49,6 +49,26 @@ ACTIONS = {
 }
 
 
+SLOW_FIXTURES = {"quick", "trained", "cli", "finished"}
+SLOW_FOLDERS = ("stages", "cli", "league")
+SLOW_FILES = (
+    "test_cli.py",
+    "test_every_setting.py",
+    "test_sac.py",
+    "test_sac_fused.py",
+    "test_cloning.py",
+    "test_precision.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that train, start processes or compile much as slow; `scripts/test quick` leaves them out."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & SLOW_FIXTURES or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES:
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tests of a fresh clone compile; what they print must not depend on that."""
