@@ -45,6 +45,6 @@ assert not problems, problems
 with TemporaryDirectory() as folder:
     run = ss.train(lambda: Thermostat(), steps=50_000, run=Path(folder) / "run", plan__envs=16, ppo__minibatch=512)
     trained = ss.evaluate(f"run:{run.path}", lambda: Thermostat(), games=50)
-    rng = ss.evaluate("random", lambda: Thermostat(), games=50)
-    print(f"mean return: trained {trained['mean_return']:.1f}, random {chance['mean_return']:.1f}")
+    random = ss.evaluate("random", lambda: Thermostat(), games=50)
+    print(f"mean return: trained {trained['mean_return']:.1f}, random {random['mean_return']:.1f}")
     print("too cold:", ["cool", "nothing", "heat"][int(run.agent().act([-2.0, 0.0]))])
