@@ -30,7 +30,7 @@ from harness import RESULTS, ROOT, Result, interleave, make_parser, read_result,
 from parts import WORKS, Rate
 from recording import SLOW, play
 from slipstream.api import configure
-from slipstream.perf.bench import Bench, Measured, Say, this_machine
+from slipstream.perf.bench import Bench, Measured, OnNotice, this_machine
 from slipstream.perf.bench_report import interval, table
 from slipstream.perf.comparison import EQUAL, compare, judge, median_of, ratio
 from slipstream.perf.diagnose import shares_of
@@ -359,7 +359,7 @@ def train_group(
     return results
 
 
-def take_turns(work: Work, variants: Sequence[Variant], rounds: int, say: Say) -> list[Measured]:
+def take_turns(work: Work, variants: Sequence[Variant], rounds: int, say: OnNotice) -> list[Measured]:
     """Build all variants in this process and measure them in interleaved rounds."""
     runs: list[list[TimedRun]] = [[] for _ in variants]
     with ExitStack() as stack:
