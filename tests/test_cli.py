@@ -92,7 +92,7 @@ def test_train_json(cli: Cli, tmp_path: Path) -> None:
     assert found["run"] == "r" and found["steps"] == 384 and found["stopped"] == ""
     assert Path(found["checkpoint"]).is_dir()
     assert re.search(r"^plan\.collector +local +local +requested$", result.stderr, re.MULTILINE)
-    assert re.search(r"^env\.action_repeat +4 +the game's own$", result.stderr, re.MULTILINE)
+    assert re.search(r"^env\.action_repeat +4 +the game's default$", result.stderr, re.MULTILINE)
     assert "plan.workers" not in result.stderr and "plan.graphs" not in result.stderr
     assert "seed: 3  # flag" in (tmp_path / "r" / "config.yaml").read_text()
 
