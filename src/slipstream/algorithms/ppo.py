@@ -1,4 +1,7 @@
-"""PPO: one update from a rollout to better weights, the same for every engine that takes its gradient steps."""
+"""PPO's update: normalise rewards, compute advantages, run the epochs, stop at `target_kl`, recover from divergence.
+
+An `Engine` (compiled kernels, torch, or a GPU) takes the gradient steps; the update is the same for all of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ GOOD_EVERY = 16
 
 
 class PPO:
-    """Weights, optimiser and running statistics; `params_and_stats` is what the acting policy reads."""
+    """Learns from rollouts by proximal policy optimisation; `params_and_stats` is what the acting policy reads."""
 
     section = "ppo"
 
