@@ -1,7 +1,8 @@
 """PPO's clipped loss and its gradient, advantage standardisation and Adam as scalar functions for compiled kernels.
 
-`engines.torch_engine.ppo_loss` is the same loss in torch. The scalar functions are written for one sample or one weight. The fused kernel calls them in its loops; on a GPU each
-thread calls them for its own index, and the loops beside them are what a CPU runs instead.
+`engines.torch_engine.ppo_loss` is the same loss in torch. The scalar functions are written for one sample or weight. The
+fused kernel calls them in its loops; on a GPU each thread calls them for its own index, and the loops beside them
+are what a CPU runs instead.
 """
 
 from __future__ import annotations
