@@ -1,7 +1,7 @@
 """PPO's clipped loss and its gradient, advantage standardisation and Adam as scalar functions for compiled kernels.
 
-`engines.torch_engine.ppo_loss` is the same loss in torch. The scalar functions are written for one sample or weight. The
-fused kernel calls them in its loops; on a GPU each thread calls them for its own index, and the loops beside them
+`engines.torch_engine.ppo_loss` is the same loss in torch. The scalar functions are written for one sample or weight.
+The fused kernel calls them in its loops; on a GPU each thread calls them for its own index, and the loops beside them
 are what a CPU runs instead.
 """
 
