@@ -24,7 +24,7 @@ from slipstream.runs.figures import (
     Player,
     Style,
     bars,
-    heat,
+    heatmap,
     ladder,
     lines,
     number,
@@ -77,7 +77,7 @@ def test_numbers_and_names_are_short() -> None:
 def test_one_point_is_no_line() -> None:
     """Nothing is drawn where there is nothing to connect."""
     assert lines([line(1)]) == "" and lines([]) == "" and stacked([line(1)]) == "" and bars([]) == ""
-    assert ladder([], []) == "" and heat([], [], []) == "" and stripe([("a", 0.0, "")]) == ""
+    assert ladder([], []) == "" and heatmap([], [], []) == "" and stripe([("a", 0.0, "")]) == ""
 
 
 def test_a_line_goes_from_edge_to_edge() -> None:
@@ -133,7 +133,7 @@ def test_a_ladder_has_whiskers_where_they_are_known() -> None:
 def test_a_map_shows_who_takes_more() -> None:
     """Above a half is one colour, below another, and pairs that never met are blank."""
     picture = drawn(
-        heat(
+        heatmap(
             ["a", "b", "c"],
             [[None, 0.9, None], [0.1, None, 0.5], [None, 0.5, None]],
             [[0, 10, 0], [10, 0, 4], [0, 4, 0]],
