@@ -309,16 +309,18 @@ def names_part() -> str:
     return "\n".join(lines)
 
 
+def _result(name: str) -> dict[str, Any]:
+    """A result file of the benchmarks."""
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
 def results_part() -> str:
     """The README's table of results."""
 
-    def load(name: str) -> dict[str, Any]:
-        summary: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["summary"]
-        return summary
-
     def race(name: str, case: str, mine: str = "slipstream-lag0") -> tuple[float, str, float, float]:
         """Our rate, the fastest other trainer, its rate, and the ratio."""
-        found = load(name)
+        found = _result(name)["summary"]
         found = found.get("cases", found)[case]
         others = {who: one["median"] for who, one in found["contestants"].items() if not who.startswith("slipstream")}
         best = max(others, key=lambda who: others[who])
@@ -336,7 +338,7 @@ def results_part() -> str:
     ):
         ours, who, theirs, ratio = race(*where)
         rows.append(f"| {title} | {ours:,.0f} | {theirs:,.0f} ({who}) | {ratio:.2f}x |")
-    gpu, rocket = load("gpu"), load("rocket-train")
+    gpu, rocket = _result("gpu")["summary"], _result("rocket-train")["summary"]
     rates = sorted(run["result"]["win_rate"] for run in rocket["runs"])
     rows.append(f"| Car soccer on one {gpu['gpu']}, game and learner | {gpu['mlp']['median']:,.0f} | | |")
     rows.append(
@@ -352,21 +354,16 @@ TRAINERS = {"skrl": "skrl", "sbx": "SBX", "sb3": "Stable-Baselines3", "samplefac
 
 def steps_part() -> str:
     """How many steps and minutes games took, from results."""
-
-    def load(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-        return found
-
-    until = [row for row in load("until-475")["rows"] if row["contestant"] == "slipstream"]
+    until = [row for row in _result("until-475")["rows"] if row["contestant"] == "slipstream"]
     until.sort(key=lambda row: row["until_steps"])
     middle = until[len(until) // 2]
-    soccer = load("overtake-soccer")["summary"]["seeds"]
-    kart = load("overtake-kart")["summary"]["seeds"]
-    gpu = sorted(load("gpu")["summary"]["learning"], key=lambda run: run["until_seconds"])[1]
-    boards, metta = load("boards-connect_four")["summary"], load("mettagrid-learn")["summary"]["learn"]
-    rocket, chop = load("rocket-train")["summary"]["runs"], load("treechop-path")["summary"]
-    league = next(row for row in load("league-season")["rows"] if row["contestant"] == "league")
-    rule = load("league-season")["summary"]["rule"]
+    soccer = _result("overtake-soccer")["summary"]["seeds"]
+    kart = _result("overtake-kart")["summary"]["seeds"]
+    gpu = sorted(_result("gpu")["summary"]["learning"], key=lambda run: run["until_seconds"])[1]
+    boards, metta = _result("boards-connect_four")["summary"], _result("mettagrid-learn")["summary"]["learn"]
+    rocket, chop = _result("rocket-train")["summary"]["runs"], _result("treechop-path")["summary"]
+    league = next(row for row in _result("league-season")["rows"] if row["contestant"] == "league")
+    rule = _result("league-season")["summary"]["rule"]
     table = [
         (
             "CartPole-v1 from random weights",
@@ -426,7 +423,7 @@ def steps_part() -> str:
         time = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
         rows.append(f"| {game} | {reached} | {count} | {time} | [`{name}`](results.md#{name}) |")
     rows += ["", "Expected curves: the score of evaluations against the reference opponent by steps.", ""]
-    scratch = next(row for row in load("overtake-soccer")["rows"] if row["contestant"] == "scratch")["way"]
+    scratch = next(row for row in _result("overtake-soccer")["rows"] if row["contestant"] == "scratch")["way"]
     for title, points in (
         ("`soccer` from random weights", [(one["steps"], one["score"]) for one in scratch]),
         ("`pettingzoo:connect_four`", [(one["steps"], one["evaluate/score"]) for one in boards["way"]]),

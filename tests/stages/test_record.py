@@ -200,7 +200,7 @@ def test_dropped_episodes_are_reported_once(tmp_path: Path, monkeypatch: pytest.
         "env.options.at=25",
     )
     assert done.exit_code == 0, done.output
-    assert "4 episodes" in done.stdout.splitlines()[-1]
+    assert done.stdout.splitlines()[-1] == "dropped: 4 episodes with NaN or infinite values"
     assert done.stdout.startswith("16 games, 16 episodes, 160 steps in ")
     told = [line for line in done.stderr.splitlines() if "not finite" in line]
     assert sorted(told) == [

@@ -61,7 +61,7 @@ def test_as_json(kept: Path) -> None:
 def test_verified(kept: Path) -> None:
     """--verify plays the game again."""
     done = call(kept, "--verify")
-    assert done.exit_code == 0 and done.stdout.strip().endswith("bit for bit")
+    assert done.exit_code == 0 and done.stdout.strip().endswith("states identical bit for bit")
 
 
 def test_a_sheet(kept: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_video_needs_pyav(kept: Path, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--size", "big"], "write --size 1280x720"),
+        (["--size", "big"], "`--size big` is not a size.\nhint: write --size 1280x720"),
         (["--size", "10x10"], "A size of 10x10 is not possible.\nhint: each edge must be 64 to 8192"),
         (["--speed", "0"], "`--speed 0` is not possible.\nhint: give a positive number"),
         (["--fps", "-3"], "`--fps -3` is not possible."),

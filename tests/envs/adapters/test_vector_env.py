@@ -279,7 +279,7 @@ def test_the_plan_tells_what_was_asked_what_is_done_and_why() -> None:
     assert native(replace(able, native_gain=1.1)) == (None, False, "its own vector env steps 1.1 times as fast")
     assert native(replace(able, native_gain=1.1), native=True) == (True, True, "requested")
     assert native(able, native=False) == (False, False, "requested")
-    assert native(able, reproducible=True)[:2] == (None, False)
+    assert native(able, reproducible=True) == (None, False, "plan.reproducible: not chosen by a timing")
     assert native(replace(able, no_native="it has tasks")) == (None, False, "it has tasks")
     with pytest.raises(ConfigError, match=r"plan\.native=true: it has tasks") as caught:
         native(replace(able, no_native="it has tasks"), native=True)
