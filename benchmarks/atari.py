@@ -22,7 +22,8 @@ from slipstream.api import configure
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.atari import Atari
 from slipstream.system import machine
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
+from slipstream.training.parts import TrainingParts
 
 BAR = 0.9
 SETTLE_S = 1.0

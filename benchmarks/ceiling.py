@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from slipstream.policies.design import ActInputs, ActOutputs
+
 sys.path.insert(1, str(Path(__file__).resolve().parent / "peers"))
 
 from case import Case
@@ -143,7 +145,7 @@ def time_policy(case: Case, seconds: float, implementation: str) -> dict[str, li
     settings = configure(env, flags=[*flags_of(case, 0), *alone, *flags]).settings
     parts = build(choose_env(env, settings), settings)
     try:
-        parts.matches.draw()
+        parts.matchmaker.draw()
         parts.publish(0)
         parts.collector.start(0, None)
         rollout = parts.collector.collect(0)
@@ -188,7 +190,7 @@ def _time_acting(parts: Any, rollout: Any, seconds: float, implementation: str) 
     obs, mask = rollout.obs[0], rollout.mask[0]
 
     def act() -> None:
-        acting.act(rows, obs, mask, streams, True, action, log_prob, value, states)
+        acting.act(ActInputs(rows, obs, mask, states, streams), ActOutputs(action, log_prob, value), True)
 
     return times(act, len(rows), seconds)
 

@@ -84,7 +84,7 @@ def timed_windows(cloner: Cloner, windows: int, samples: int) -> dict[str, Any]:
             raise StopEpoch
 
     with suppress(StopEpoch):
-        for number in range(cloner.now.epochs):
+        for number in range(cloner.settings.epochs):
             cloner.epoch(number, on_window)
             before += cloner.train.demos.steps
     (first, began, read), (last, ended, read_at_end) = marks[0], marks[-1]

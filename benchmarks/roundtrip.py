@@ -18,7 +18,7 @@ import torch
 
 from harness import Result, make_parser, run_rounds, verdict
 from slipstream.contracts import ActionSpec, vector_obs
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.gpu_actor import GPUActor
 from slipstream.settings import PolicySettings
 from slipstream.system.pinned_memory import pin, unpin
@@ -41,7 +41,7 @@ def staged(design: Design, rows: int, obs: Any, device: str, graphs: bool) -> Ca
     action, (log_prob, value) = np.zeros((rows, len(SIZES)), np.int32), np.zeros((2, rows), np.float32)
 
     def run() -> None:
-        acting.act(everyone, obs, mask, streams, True, action, log_prob, value, states)
+        acting.act(ActInputs(everyone, obs, mask, states, streams), ActOutputs(action, log_prob, value), True)
         if acting.graph_error:
             raise SystemExit(acting.graph_error)
 

@@ -20,7 +20,7 @@ from slipstream.algorithms.demo_batches import (
 )
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
-from slipstream.policies.action_bounds import bound
+from slipstream.policies.distributions import bound
 from slipstream.policies.fused_actor import make_actor
 
 

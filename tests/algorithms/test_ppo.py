@@ -15,7 +15,8 @@ from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
 from slipstream.policies.fused_actor import make_actor
 from slipstream.testing import ToyEnv
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
+from slipstream.training.parts import TrainingParts
 
 ENGINES = ["fused", "torch"]
 SMALL = {
@@ -143,7 +144,7 @@ def test_three_bad_steps_restore_the_weights_and_halve_the_rate(engine: str) -> 
     ]
     assert np.array_equal(learner.params_and_stats[: parts.design.weights.size], start)
     assert np.isfinite(learner.params_and_stats).all()
-    assert learner.coefficients().learning_rate == pytest.approx(0.5 * parts.learner.now.learning_rate)
+    assert learner.coefficients().learning_rate == pytest.approx(0.5 * parts.learner.settings.learning_rate)
     arrays, state = learner.snapshot()
     other = make(ToyEnv, plan__learner=engine).learner
     other.restore(arrays, state)

@@ -17,7 +17,8 @@ from slipstream.errors import ConfigError
 from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import PPOSettings
 from slipstream.testing import ToyEnv
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
+from slipstream.training.parts import TrainingParts
 
 SMALL = {
     "plan__collector": "local",

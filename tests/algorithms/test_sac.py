@@ -15,7 +15,7 @@ from slipstream.algorithms.sac import SAC, target_entropy
 from slipstream.collect.rollout import Rollout, empty_rollout
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, vector_obs
 from slipstream.errors import ConfigError, EnvError
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.fused_actor import FusedActor
 from slipstream.settings import SACSettings, Settings
 from slipstream.training.build import make_sac_engine
@@ -65,15 +65,11 @@ class Game:
         rollout.mask[..., -1:] = 0
         for t in range(steps):
             self.acting.act(
-                np.arange(rows),
-                rollout.obs[t],
-                rollout.mask[t],
-                self.streams,
+                ActInputs(
+                    np.arange(rows), rollout.obs[t], rollout.mask[t], np.zeros((rows, 0), np.float32), self.streams
+                ),
+                ActOutputs(rollout.action[t], rollout.log_prob[t], rollout.value[t]),
                 True,
-                rollout.action[t],
-                rollout.log_prob[t],
-                rollout.value[t],
-                np.zeros((rows, 0), np.float32),
             )
             rollout.reward[t] = self.pay(rollout.obs[t], rollout.action[t])
         getattr(rollout, self.ended)[:] = 1
@@ -94,15 +90,9 @@ class Game:
         mask = np.ones((count, action.options), np.uint8)
         mask[:, -1:] = 0
         self.acting.act(
-            np.arange(count),
-            obs,
-            mask,
-            self.streams,
+            ActInputs(np.arange(count), obs, mask, np.zeros((count, 0), np.float32), self.streams),
+            ActOutputs(chosen, np.zeros(count, np.float32), np.zeros(count, np.float32)),
             False,
-            chosen,
-            np.zeros(count, np.float32),
-            np.zeros(count, np.float32),
-            np.zeros((count, 0), np.float32),
         )
         return np.tanh(chosen) if action.kind == "continuous" else chosen
 
@@ -398,7 +388,7 @@ def test_scheduled_settings_are_used() -> None:
     sac = make(learning_starts=0)
     game = Game(sac, 1, near)
     assert game.learn(1)["sac/updates"] == 1
-    sac.now = sac.now.model_copy(update={"learning_rate": 1e-9, "updates_per_step": 4.0})
+    sac.settings = sac.settings.model_copy(update={"learning_rate": 1e-9, "updates_per_step": 4.0})
     before = sac.params_and_stats.copy()
     row = game.learn(1)
     assert row["sac/updates"] == 5 and row["sac/learning_rate"] == 1e-9

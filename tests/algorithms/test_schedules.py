@@ -16,7 +16,7 @@ def at(text: str, now: int, key: str = "ppo.learning_rate", start: float = 1e-3,
     """The value of one scheduled setting."""
     head, _, name = key.partition(".")
     schedules = Schedules(Settings(**{head: {name: start}, "schedules": {key: text}, "algorithm": head, **more}))
-    return float(getattr(schedules.now(head, now), name))
+    return float(getattr(schedules.at(head, now), name))
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_by_metric() -> None:
     """The setting follows the last value of the metric, and stays at its start before."""
     text = "linear to 0.05 by episode/return_mean from 100 to 300"
     schedules = Schedules(Settings(schedules={"ppo.clip": text}))
-    assert schedules.now("ppo", 0).clip == 0.2
+    assert schedules.at("ppo", 0).clip == 0.2
     for value, clip in ((0.0, 0.2), (200.0, 0.125), (400.0, 0.05)):
         schedules.see({"episode/return_mean": value, "loss/policy": 1.0})
-        assert schedules.now("ppo", 10**9).clip == pytest.approx(clip)
+        assert schedules.at("ppo", 10**9).clip == pytest.approx(clip)
     schedules.see({"episode/return_mean": None})
     assert schedules.seen == {"episode/return_mean": 400.0}
 
@@ -63,7 +63,7 @@ def test_several_schedules_leave_other_settings_alone() -> None:
         "ppo.entropy_coef": "cosine to 0 over 200",
         "ppo.gamma": "linear to 1 over 50",
     }
-    now = Schedules(Settings(schedules=text)).now("ppo", 100)
+    now = Schedules(Settings(schedules=text)).at("ppo", 100)
     assert (now.clip, now.entropy_coef, now.gamma) == pytest.approx((0.1, 0.005, 1.0))
     assert now.gae_lambda == 0.95 and now.learning_rate == 3e-4
 

@@ -173,7 +173,7 @@ def run_updates(
         parts.collector.start(0, None)
         steps, logged = 0, []
         for version in range(UPDATES):
-            parts.learner.now = parts.schedules.now(parts.learner.section, steps)
+            parts.learner.settings = parts.schedules.at(parts.learner.section, steps)
             samples, row = parts.learner.update(parts.collector.collect(version), steps)
             parts.publish(version + 1)
             steps += samples

@@ -22,8 +22,9 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics
 from slipstream.runs.signals import StopRequest
 from slipstream.settings import PlanSettings
-from slipstream.training.build import TrainingParts, build, choose_env, make_engine
+from slipstream.training.build import build, choose_env, make_engine
 from slipstream.training.loop import iterate
+from slipstream.training.parts import TrainingParts
 from slipstream.training.run_state import Position, capture
 
 SMALL: dict[str, Any] = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slipstream.api import Run, evaluate
+from slipstream.policies.design import ActInputs, ActOutputs
 from slipstream.testing import ToyEnv
 
 SETTINGS: dict[str, Any] = {
@@ -45,15 +46,9 @@ def test_truncation_is_not_mistaken_for_an_end(quick: Callable[..., Run]) -> Non
     acting = agent.acting
     mask, streams = np.zeros((4, 0), np.uint8), np.zeros((4, 2), np.int64)
     acting.act(
-        np.arange(4),
-        np.eye(4, dtype=np.float32),
-        mask,
-        streams,
+        ActInputs(np.arange(4), np.eye(4, dtype=np.float32), mask, np.zeros((4, 0), np.float32), streams),
+        ActOutputs(action, log_prob, value),
         False,
-        action,
-        log_prob,
-        value,
-        np.zeros((4, 0), np.float32),
     )
     assert 7.5 < value.mean() < 11, "1 / (1 - 0.9) = 10"
 

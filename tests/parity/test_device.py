@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from slipstream.api import configure
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
+from slipstream.training.parts import TrainingParts
 from slipstream.training.run_state import Position, capture, restore
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -136,7 +137,7 @@ def test_a_run_resumes_with_either_collector(resumes: str) -> None:
     begin(first)
     for version in range(2):
         iterate(first, version)
-    position = Position(steps=1024, version=2, start=first.collector.snapshot(2))
+    position = Position(steps=1024, iteration=2, start=first.collector.snapshot(2))
     restore(second, capture(first, position, 0.0))
     after, _, _ = iterate(first, 2)
     again, _, _ = iterate(second, 2)
@@ -153,7 +154,7 @@ def test_samples_are_shuffled_by_the_seed() -> None:
         parts = parts_of("soccer", "device", {"ppo.minibatch": 128, "ppo.shuffle": order, "policy.sequence": 8})
         begin(parts)
         rollout = parts.collector.collect(0)
-        engine, now = parts.learner.engine, parts.learner.now
+        engine, now = parts.learner.engine, parts.learner.settings
         drawn = engine.draw_order(rollout, None, now, np.random.default_rng(0))
         assert drawn.shape == (4, 128)
         assert torch.equal(drawn.flatten().sort().values, torch.arange(512))

@@ -14,6 +14,7 @@ from slipstream.contracts import Array
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import (
     MASKED,
+    add_kl_gradient,
     add_log_prob_gradient,
     apply_mask,
     greedy,
@@ -21,7 +22,6 @@ from slipstream.policies.distributions import (
     log_squash,
     sample,
 )
-from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams
 

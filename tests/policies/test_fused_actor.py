@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
-from slipstream.policies.action_bounds import bound
-from slipstream.policies.design import Design
-from slipstream.policies.distributions import MASKED, sample
+from slipstream.policies.design import ActInputs, ActOutputs, Design
+from slipstream.policies.distributions import MASKED, bound, sample
 from slipstream.policies.fused_actor import FusedActor, make_actor
 from slipstream.policies.parameter_layout import head_table
 from slipstream.policies.torch_actor import TorchActor
@@ -44,7 +43,7 @@ def act(
     log_prob, value = np.zeros(count, np.float32), np.zeros(count, np.float32)
     held = np.zeros((count, design.state_size), np.float32) if states is None else states
     for rows in parts or (np.arange(count),):
-        acting.act(rows, obs, mask, streams, sampled, action, log_prob, value, held)
+        acting.act(ActInputs(rows, obs, mask, held, streams), ActOutputs(action, log_prob, value), sampled)
     return action, log_prob, value
 
 

@@ -12,7 +12,7 @@ import torch
 
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies import gpu_actor
-from slipstream.policies.design import Design, PolicyActor
+from slipstream.policies.design import ActInputs, ActOutputs, Design, PolicyActor
 from slipstream.policies.fused_actor import FusedActor
 from slipstream.policies.gpu_actor import GPUActor
 from slipstream.system.rng import make_streams
@@ -48,7 +48,7 @@ def play(acting: PolicyActor, steps: int, rows: Array, sampled: bool = True) -> 
         obs = random.normal(size=(ROWS, design.obs.width)).astype(np.float32)
         mask = (random.random((ROWS, design.action.options)) < 0.7).astype(np.uint8)
         mask[:, :: max(1, design.action.options // 2)] = 1
-        acting.act(rows, obs, mask, streams, sampled, action[t], log_prob[t], value[t], states)
+        acting.act(ActInputs(rows, obs, mask, states, streams), ActOutputs(action[t], log_prob[t], value[t]), sampled)
         acting.value(rows[::3], obs, last[t], states)
     if isinstance(acting, GPUActor):
         acting.flush()

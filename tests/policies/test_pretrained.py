@@ -21,7 +21,7 @@ from slipstream.engines.torch_engine import TorchEngine
 from slipstream.errors import CheckpointError, ConfigError, MachineError
 from slipstream.policies import pretrained
 from slipstream.policies.convert_weights import VptImageEncoder, VptShape, write_trunk
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.fused_actor import make_actor
 from slipstream.policies.pretrained import (
     CLIP_MEAN,
@@ -332,7 +332,11 @@ def test_a_head_on_features_is_the_policy_on_pixels(
         action, log_prob, value = np.zeros((70, which.action.parts), which.action.dtype), *np.zeros((2, 70), np.float32)
         states = np.zeros((70, which.state_size), np.float32)
         for _ in range(2):
-            acting.act(np.arange(70), rows, mask, np.zeros((70, 2), np.int64), False, action, log_prob, value, states)
+            acting.act(
+                ActInputs(np.arange(70), rows, mask, states, np.zeros((70, 2), np.int64)),
+                ActOutputs(action, log_prob, value),
+                False,
+            )
         outputs = np.zeros((70, which.outputs), np.float32)
         acting.outputs(np.arange(70), rows, states, outputs)
         results.append((action, value, outputs))

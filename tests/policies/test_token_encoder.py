@@ -11,7 +11,7 @@ import torch
 
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.policies import token_encoder
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.fused_actor import FusedActor, make_actor
 from slipstream.policies.torch_actor import TorchActor
 from slipstream.policies.torch_policy import ActorCritic, state_columns
@@ -74,7 +74,7 @@ def test_a_row_does_not_depend_on_others(make_policy: Callable[..., Any]) -> Non
         action, log_prob, value = np.zeros((ROWS, 1), np.int32), np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
         mask, streams = np.zeros((ROWS, 0), np.uint8), make_streams(0, "act", 0, ROWS)
         for rows in parts:
-            acting.act(rows, obs, mask, streams, True, action, log_prob, value, states)
+            acting.act(ActInputs(rows, obs, mask, states, streams), ActOutputs(action, log_prob, value), True)
         return value, states
 
     whole = act([every])

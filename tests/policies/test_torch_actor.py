@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from slipstream.contracts import ObsField, ObsSpec
+from slipstream.policies.design import ActInputs, ActOutputs
 from slipstream.policies.distributions import apply_mask, sample
 from slipstream.policies.torch_actor import TorchActor, split_blocks
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
@@ -54,7 +55,7 @@ def test_acting_equals_module_and_kernel_sampling(
     start, streams = states.copy(), make_streams(2, "act", 0, 70)
     action = np.zeros((70, design.action.parts), design.action.dtype)
     log_prob, value = np.full(70, 9, np.float32), np.full(70, 9, np.float32)
-    acting.act(rows, obs, mask, streams, True, action, log_prob, value, states)
+    acting.act(ActInputs(rows, obs, mask, states, streams), ActOutputs(action, log_prob, value), True)
     params, mean, scale = design.split_params_and_stats(params_and_stats)
     named = design.weights.named(params)
     policy = ActorCritic(design)
@@ -83,7 +84,11 @@ def test_greedy_advances_no_stream(make_torch_actor: Callable[..., Any]) -> None
     streams, found = make_streams(0, "act", 0, 70), []
     for _ in range(2):
         action, one = np.zeros((70, 3), np.int32), np.zeros(70, np.float32)
-        acting.act(np.arange(70), obs, mask, streams, False, action, one, one.copy(), np.zeros((70, 0), np.float32))
+        acting.act(
+            ActInputs(np.arange(70), obs, mask, np.zeros((70, 0), np.float32), streams),
+            ActOutputs(action, one, one.copy()),
+            False,
+        )
         found.append(action)
     assert np.array_equal(*found) and not streams[:, 1].any()
 
@@ -104,7 +109,9 @@ def test_outputs_and_value(kind: str, make_torch_actor: Callable[..., Any]) -> N
     acting.value(rows, obs, value, value_states)
     action = np.zeros((70, design.action.parts), design.action.dtype)
     log_prob, acted, moved = np.zeros(70, np.float32), np.zeros(70, np.float32), start.copy()
-    acting.act(rows, obs, mask, make_streams(0, "act", 0, 70), True, action, log_prob, acted, moved)
+    acting.act(
+        ActInputs(rows, obs, mask, moved, make_streams(0, "act", 0, 70)), ActOutputs(action, log_prob, acted), True
+    )
     assert np.array_equal(value, acted) and np.array_equal(output_states, moved)
     assert np.array_equal(value_states, start)
     if kind == "continuous":
@@ -131,7 +138,9 @@ def test_shares_of_whole_blocks_give_the_same_bits(memory: str, make_torch_actor
             np.zeros(count, np.float32),
         )
         states, streams = np.full((count, design.state_size), 0.2, np.float32), make_streams(1, "act", low, count)
-        other.act(rows, obs[low:high], mask[low:high], streams, True, action, log_prob, value, states)
+        other.act(
+            ActInputs(rows, obs[low:high], mask[low:high], states, streams), ActOutputs(action, log_prob, value), True
+        )
         results.append((action, log_prob, value, states, streams))
     for one, two in zip(*results, strict=True):
         assert np.array_equal(one[64:192], two)

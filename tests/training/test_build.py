@@ -9,7 +9,8 @@ import pytest
 from slipstream.api import configure
 from slipstream.errors import ConfigError
 from slipstream.system import machine
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
+from slipstream.training.parts import TrainingParts
 
 STEP = 4 / 60
 GPU = configure("recall", preset="gpu", tuned=False).settings
@@ -26,25 +27,25 @@ def parts(env: str = "soccer", **settings: Any) -> TrainingParts:
 def test_a_half_life_sets_the_discount_of_ppo_with_a_notice() -> None:
     """Ten seconds in steps of four ticks are 150 steps, whatever `ppo.gamma` is; a notice has the value."""
     made = parts(rewards__half_life_s=10.0, ppo__gamma=0.5)
-    gamma = made.schedules.now("ppo", 0).gamma
-    assert gamma**150 == pytest.approx(0.5) and made.learner.now.gamma == gamma
+    gamma = made.schedules.at("ppo", 0).gamma
+    assert gamma**150 == pytest.approx(0.5) and made.learner.settings.gamma == gamma
     assert made.learner.notices == ["ppo.gamma = 0.99539  (rewards.half_life_s: 10 s in steps of 0.0667 s)"]
-    assert parts(rewards__half_life_s=10.0, env__action_repeat=8).learner.now.gamma ** 75 == pytest.approx(0.5)
+    assert parts(rewards__half_life_s=10.0, env__action_repeat=8).learner.settings.gamma ** 75 == pytest.approx(0.5)
     assert parts().learner.notices == []
 
 
 def test_a_half_life_sets_the_discount_of_sac() -> None:
     """A half-life sets the discount of SAC as well."""
     made = parts("kart", algorithm="sac", env__actions="continuous", rewards__half_life_s=3.0)
-    assert made.learner.now.gamma ** (3 / STEP) == pytest.approx(0.5)
+    assert made.learner.settings.gamma ** (3 / STEP) == pytest.approx(0.5)
     assert made.learner.notices[0].startswith("sac.gamma = ")
 
 
 def test_a_schedule_starts_at_the_half_life() -> None:
     """A schedule of gamma starts at the value that follows from the half-life."""
     made = parts(rewards__half_life_s=10.0, schedules={"ppo.gamma": "linear to 0.9 over 100"})
-    assert made.schedules.now("ppo", 0).gamma == pytest.approx(0.5 ** (STEP / 10))
-    assert made.schedules.now("ppo", 100).gamma == pytest.approx(0.9)
+    assert made.schedules.at("ppo", 0).gamma == pytest.approx(0.5 ** (STEP / 10))
+    assert made.schedules.at("ppo", 100).gamma == pytest.approx(0.9)
 
 
 def test_an_env_without_time_has_no_half_life() -> None:

@@ -23,7 +23,8 @@ from slipstream.plan import Facts, Plan, Switch, make_plan
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.settings import PlanSettings
 from slipstream.system.worker_pool import WorkerPool
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
+from slipstream.training.parts import TrainingParts
 
 SMALL: dict[str, Any] = {
     "plan__envs": 16,

@@ -9,8 +9,8 @@ import numpy as np
 from slipstream.agents.simple import BatchAgent
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
 from slipstream.errors import CheckpointError
-from slipstream.policies.action_bounds import bound
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
+from slipstream.policies.distributions import bound
 from slipstream.policies.fused_actor import make_actor
 from slipstream.runs.checkpoint import Checkpoint, find, load
 from slipstream.runs.layout import RunDir
@@ -94,15 +94,9 @@ class TrainedAgent(BatchAgent):
         if self._log_prob_and_value.shape[1] < len(obs):
             self._log_prob_and_value = np.zeros((2, len(obs)), np.float32)
         self.acting.act(
-            rows,
-            obs,
-            mask,
-            streams,
+            ActInputs(rows, obs, mask, states, streams),
+            ActOutputs(out, self._log_prob_and_value[0], self._log_prob_and_value[1]),
             self.sampled,
-            out,
-            self._log_prob_and_value[0],
-            self._log_prob_and_value[1],
-            states,
         )
         if self.action.kind == "continuous":
             actions = out[rows]

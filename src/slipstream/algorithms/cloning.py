@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from slipstream.algorithms.demo_batches import DemoBatches, DemoStatistics, Window
-from slipstream.algorithms.engine import POLICY, SAMPLES, SUMS, VALUE, Coefficients, Engine
+from slipstream.algorithms.engine import FAILED_STEPS, POLICY, SAMPLES, SUMS, VALUE, Coefficients, Engine
 from slipstream.algorithms.running_stats import explained_variance
 from slipstream.contracts import Array
 from slipstream.demos.reader import Demos
-from slipstream.policies.action_bounds import bound
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
+from slipstream.policies.distributions import bound
 from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import CloneSettings
 
@@ -42,7 +42,7 @@ class Cloner:
         gamma: float,
         seed: int,
     ) -> None:
-        self.now = settings
+        self.settings = settings
         self.design = design
         self.params_and_stats = params_and_stats
         self.engine = engine
@@ -62,7 +62,7 @@ class Cloner:
 
     def add(self, train: Demos, held_out: Demos) -> None:
         """Add demos to both sets; the normalisation of observations and returns does not change."""
-        scale, mib = float(self.statistics.returns.scale[0]), self.now.window_mib
+        scale, mib = float(self.statistics.returns.scale[0]), self.settings.window_mib
         self.train, self.held_out = (
             DemoBatches(old.demos.join(more), self.design, scale, self._gamma, mib)
             for old, more in ((self.train, train), (self.held_out, held_out))
@@ -79,7 +79,7 @@ class Cloner:
         for window in self.train.batches(rng, mean.copy(), scale.copy(), self.prefetch):
             self._compute_states(self.train, window)
             order = rng.permutation(window.batch.rows).astype(np.int64)
-            share = self.now.batch_size * 64
+            share = self.settings.batch_size * 64
             for first in range(0, len(order), max(1, share // window.batch.sequence)):
                 chosen = order[first : first + max(1, share // window.batch.sequence)]
                 coefficients = self._coefficients(number, (done + first) / max(1, steps))
@@ -95,7 +95,7 @@ class Cloner:
             "clone/loss": float(totals[POLICY]) / samples,
             "clone/value_loss": float(totals[VALUE]) / samples,
             "clone/learning_rate": self._coefficients(number, 1.0).learning_rate,
-            "clone/failed_updates": int(self.engine.counters[2]),
+            "clone/failed_updates": int(self.engine.counters[FAILED_STEPS]),
             "time/samples_per_second": samples / seconds,
             "time/read": min(1.0, spent["read"] / seconds),
             "time/remember": min(1.0, spent["remember"] / seconds),
@@ -166,7 +166,9 @@ class Cloner:
             for first in range(0, rows, ACT_BATCH):
                 chosen = np.arange(first, min(first + ACT_BATCH, rows))
                 actor.act(
-                    chosen, batch.obs[part], batch.mask[part], streams, False, out[part], unused[0], unused[1], states
+                    ActInputs(chosen, batch.obs[part], batch.mask[part], states, streams),
+                    ActOutputs(out[part], unused[0], unused[1]),
+                    False,
                 )
         return out
 
@@ -179,7 +181,7 @@ class Cloner:
 
     def _coefficients(self, epoch: int, progress: float) -> Coefficients:
         """The coefficients of the next gradient steps; the learning rate follows a cosine over all epochs."""
-        s = self.now
+        s = self.settings
         share = min(1.0, (epoch + progress) / s.epochs)
         rate = s.learning_rate * max(0.01, 0.5 * (1.0 + math.cos(math.pi * share)))
         return Coefficients(
@@ -201,7 +203,7 @@ class Cloner:
         if self.design.action.kind != "continuous":
             return
         arrays = self.engine.snapshot()
-        arrays["weight/log_std"] = np.maximum(arrays["weight/log_std"], np.float32(math.log(self.now.min_std)))
+        arrays["weight/log_std"] = np.maximum(arrays["weight/log_std"], np.float32(math.log(self.settings.min_std)))
         self.engine.restore(arrays)
 
     def snapshot(self) -> dict[str, Array]:

@@ -15,7 +15,9 @@ POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATE
 SUMS = 11
 """What an epoch adds up: sums over samples, then the number of samples, the gradient norms, the steps taken, and the
 steps that fp16 skipped because its loss scale was too large."""
-FAILED_STEPS = 3
+STEPS, FAILED_IN_A_ROW, FAILED_STEPS = range(3)
+"""What an engine counts: optimiser steps, failed gradient steps in a row, and all failed gradient steps."""
+MAX_FAILED_IN_A_ROW = 3
 """Failed gradient steps in a row that end an update."""
 
 
@@ -190,7 +192,7 @@ class Engine(Protocol):
         """The order in which an epoch visits the sequences of a batch."""
 
     def run_epoch(self, batch: Any, order: Any, coefficients: Coefficients) -> Array:
-        """Take the gradient steps of one epoch and return their sums [SUMS]; `FAILED_STEPS` in a row end it."""
+        """Take the gradient steps of one epoch and return their sums [SUMS]; `MAX_FAILED_IN_A_ROW` end it."""
 
     def finish(self, rollout: Any, batch: Any, shift: Array | None) -> BatchStatistics:
         """Make `params` current after the epochs on a batch, and return its statistics.

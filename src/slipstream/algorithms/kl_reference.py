@@ -10,7 +10,7 @@ from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError
 from slipstream.policies.design import Design
-from slipstream.policies.kl import apply_masks
+from slipstream.policies.distributions import apply_masks
 
 STEP = 1.5
 """The factor by which the weight follows `ppo.reference_target`."""

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from slipstream.algorithms import diagnostics
-from slipstream.algorithms.engine import FAILED_STEPS, KL, SAMPLES, SUMS, Coefficients, Engine, UpdateStats
+from slipstream.algorithms.engine import (
+    FAILED_IN_A_ROW,
+    FAILED_STEPS,
+    KL,
+    MAX_FAILED_IN_A_ROW,
+    SAMPLES,
+    SUMS,
+    Coefficients,
+    Engine,
+    UpdateStats,
+)
 from slipstream.algorithms.gae import GAECoefficients
 from slipstream.algorithms.imitation_loss import ImitationLoss
 from slipstream.algorithms.kl_reference import KLReference
@@ -44,7 +54,7 @@ class PPO:
         imitation: ImitationLoss | None = None,
         start: Mapping[str, Array] | None = None,
     ) -> None:
-        self.now: PPOSettings = settings.ppo
+        self.settings: PPOSettings = settings.ppo
         """The current settings; schedules replace them."""
         self.design = design
         self.params_and_stats = params_and_stats
@@ -71,7 +81,7 @@ class PPO:
 
     def update(self, rollout: Any, steps: int) -> tuple[int, dict[str, Any]]:
         """Learn from a rollout that began at `steps`; return its number of samples and the metrics to log."""
-        s, engine = self.now, self.engine
+        s, engine = self.settings, self.engine
         rewards = engine.reward_statistics(rollout, s.gamma, mean=bool(s.centre_rewards), returns=s.normalise_return)
         if not rewards.samples:
             raise EnvError(
@@ -85,22 +95,25 @@ class PPO:
             self._good = engine.snapshot()
         coefficients = self.coefficients()
         batch = self._batch = self._load(rollout, scale)
-        totals, failed = np.zeros(SUMS, np.float64), int(engine.counters[2])
+        totals, failed = np.zeros(SUMS, np.float64), int(engine.counters[FAILED_STEPS])
         epochs = int(self._epochs[0]) if s.epochs_max else s.epochs
-        for epoch in range(epochs):  # noqa: B007 (the number of epochs run is logged below)
+        epochs_run = 0
+        for _ in range(epochs):
             if s.vtrace_rho and not engine.reweight(rollout, batch, self._gae_coefficients(scale)):
                 break
             added = engine.run_epoch(batch, engine.draw_order(rollout, batch, s, self._random), coefficients)
             totals += added
-            if engine.counters[1] >= FAILED_STEPS:
+            epochs_run += 1
+            if engine.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
                 break
             if s.target_kl > 0 and added[SAMPLES] and added[KL] / added[SAMPLES] > s.target_kl:
                 break
-        stats = UpdateStats.of(totals, int(engine.counters[2]) - failed, bool(engine.counters[1] >= FAILED_STEPS))
+        diverged = bool(engine.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW)
+        stats = UpdateStats.of(totals, int(engine.counters[FAILED_STEPS]) - failed, diverged)
         metrics = stats.metrics() | {
             "ppo/learning_rate": coefficients.learning_rate,
             "ppo/reward_scale": scale,
-            "ppo/epochs": epoch + 1,
+            "ppo/epochs": epochs_run,
         }
         if self.imitation is not None and not self._warming[0]:
             order = engine.draw_order(rollout, batch, s, self._random)
@@ -117,7 +130,7 @@ class PPO:
 
     def _settle(self, stats: UpdateStats, metrics: dict[str, Any]) -> None:
         """Apply the result of an update to the next one: fallback, epochs, reference weight, warm-up."""
-        s = self.now
+        s = self.settings
         self._failing = stats.failed > 0
         if stats.failed:
             self.notices.append(diagnostics.skipped_steps(stats.failed))
@@ -140,7 +153,7 @@ class PPO:
 
     def coefficients(self) -> Coefficients:
         """The coefficients of the next gradient steps: current settings, warm-up and halved learning rates included."""
-        s, warming = self.now, self._warming[0] > 0
+        s, warming = self.settings, self._warming[0] > 0
         return Coefficients(
             minibatch=s.minibatch,
             clip=s.clip,
@@ -200,7 +213,7 @@ class PPO:
 
     def _update_centre(self, mean: float) -> None:
         """Move the reward centre towards the mean reward; the first mean is taken as it is."""
-        share = self.now.centre_rewards if self._iterations[0] else 1.0
+        share = self.settings.centre_rewards if self._iterations[0] else 1.0
         self._centre += share * (mean - self._centre)
 
     def _update_return_scale(self, sums: Array) -> float:
@@ -211,7 +224,7 @@ class PPO:
         return float(self._return.scale[0])
 
     def _gae_coefficients(self, scale: float) -> GAECoefficients:
-        s = self.now
+        s = self.settings
         numbers = (s.gamma, s.gae_lambda, scale, self._centre[0], s.vtrace_rho, s.vtrace_c)
         return GAECoefficients(*(np.float32(number) for number in numbers))
 
@@ -219,9 +232,9 @@ class PPO:
         """The engine's batch of a rollout, with what the KL reference and the contrastive loss need."""
         _, mean, deviation = self.design.split_params_and_stats(self.params_and_stats)
         reference = partner = None
-        if self.reference is not None and self.reference.holds(self.now.reference_target):
+        if self.reference is not None and self.reference.holds(self.settings.reference_target):
             reference = self.reference.evaluate(rollout, episode_starts(rollout.terminated, rollout.truncated))
-        if self.now.contrastive_coef:
+        if self.settings.contrastive_coef:
             partner = self._choose_partners(rollout)
         return self.engine.load(rollout, self._gae_coefficients(scale), (mean, deviation), reference, partner)
 
@@ -229,11 +242,11 @@ class PPO:
         """A later sample of the same episode for each sample, at a geometric distance: the contrastive positives."""
         starts = episode_starts(rollout.terminated, rollout.truncated)
         partner = np.zeros(starts.size, np.int64)
-        draws = np.asarray(self._random.geometric(1.0 / self.now.contrastive_steps, starts.shape))
+        draws = np.asarray(self._random.geometric(1.0 / self.settings.contrastive_steps, starts.shape))
         length = self.design.sequence if self.design.state_size else rollout.steps
         choose_partners(draws, starts, rollout.active[: rollout.steps], length, partner)
         return partner
 
     def _write_normaliser(self) -> None:
-        if self.now.normalise_obs:
+        if self.settings.normalise_obs:
             self.design.write_normaliser(self.params_and_stats, self._obs.mean, self._obs.scale)

@@ -15,11 +15,14 @@ import numpy as np
 from slipstream.algorithms.engine import (
     CLIPPED,
     ENTROPY,
+    FAILED_IN_A_ROW,
     FAILED_STEPS,
     KL,
+    MAX_FAILED_IN_A_ROW,
     NORMS,
     POLICY,
     SAMPLES,
+    STEPS,
     UPDATES,
     VALUE,
     Coefficients,
@@ -244,18 +247,19 @@ def losses(
 @compiled
 def count_step(i: int, norm: Array, added: Array, counters: Array, totals: Array, accepted: Array) -> None:
     """Decide whether a gradient step is taken, and count it: `accepted` is 1 where gradient and loss are finite."""
-    fine = math.isfinite(norm[0]) and math.isfinite(added[POLICY] + added[VALUE]) and counters[1] < FAILED_STEPS
+    ended = counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW
+    fine = math.isfinite(norm[0]) and math.isfinite(added[POLICY] + added[VALUE]) and not ended
     accepted[0] = 1 if fine else 0
     if fine:
-        counters[0] += 1
-        counters[1] = 0
+        counters[STEPS] += 1
+        counters[FAILED_IN_A_ROW] = 0
         for k in range(SAMPLES + 1):
             totals[k] += added[k]
         totals[NORMS] += norm[0]
         totals[UPDATES] += 1.0
-    elif counters[1] < FAILED_STEPS:
-        counters[1] += 1
-        counters[2] += 1
+    elif not ended:
+        counters[FAILED_IN_A_ROW] += 1
+        counters[FAILED_STEPS] += 1
 
 
 @compiled
@@ -280,7 +284,7 @@ def adam_at(i: int, state: AdamState, counters: Array, norm: Array, accepted: Ar
         return
     c = read_coefficients(coefficients)
     beta_1, beta_2, rate = np.float32(0.9), np.float32(0.999), np.float64(c.learning_rate)
-    count = np.float64(counters[0])
+    count = np.float64(counters[STEPS])
     root = np.float32(math.sqrt(1.0 - math.pow(0.999, count)))
     size = np.float32(rate / (1.0 - math.pow(0.9, count))) * root
     grad = state.gradient[i] * min(ONE, c.max_grad_norm / (norm[0] + np.float32(1e-6)))

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from slipstream.algorithms import diagnostics
+from slipstream.algorithms.engine import FAILED_IN_A_ROW, FAILED_STEPS, MAX_FAILED_IN_A_ROW
 from slipstream.algorithms.replay_buffer import ReplayBuffer, ReplaySampler, check_budget, load_demos
 from slipstream.algorithms.running_stats import RunningMeanStd
 from slipstream.algorithms.sac_critics import (
     ACTOR_STEPS,
     CRITIC_LOSS,
-    FAILED_IN_A_ROW,
-    FAILED_STEPS,
     GRADIENT_NORM,
     LOG_PROB,
     POLICY_LOSS,
@@ -60,7 +59,7 @@ class SAC:
         start: Mapping[str, Array] | None = None,
     ) -> None:
         s = settings.sac
-        self.now: SACSettings = s
+        self.settings: SACSettings = s
         """The current settings; schedules replace them."""
         self.design = design
         self.params_and_stats = params_and_stats
@@ -96,13 +95,13 @@ class SAC:
         before = self.replay.total
         samples = self.replay.add(rollout)
         self._check_transitions(samples)
-        if self.now.normalise_obs:
+        if self.settings.normalise_obs:
             self._obs.update(rollout.obs, rollout.active[: rollout.steps])
             self._write_normaliser()
-        counted = max(0, self.replay.total - max(self.now.learning_starts, before))
+        counted = max(0, self.replay.total - max(self.settings.learning_starts, before))
         if counted and not self._warm[0]:
             self._warm_up_critics()
-        self._owed += self.now.updates_per_step * counted
+        self._owed += self.settings.updates_per_step * counted
         due = math.floor(self._owed[0] + 1e-9)
         self._owed -= due
         self._taken[1] += counted
@@ -111,8 +110,8 @@ class SAC:
             "sac/updates": int(self._taken[0]),
             "sac/updates_per_step": float(self._taken[0]) / max(1, int(self._taken[1])),
             "sac/buffer": self.replay.size,
-            "sac/learning_rate": self.now.learning_rate * float(self._rate_scale[0]),
-            "sac/temperature": self.now.temperature or self.engine.temperature(),
+            "sac/learning_rate": self.settings.learning_rate * float(self._rate_scale[0]),
+            "sac/temperature": self.settings.temperature or self.engine.temperature(),
         }
 
     def _take_steps(self, due: int) -> dict[str, Any]:
@@ -128,7 +127,7 @@ class SAC:
         self._failing = failed > 0
         if failed:
             self.notices.append(diagnostics.skipped_steps(failed))
-        if self.engine.counters[FAILED_IN_A_ROW] >= 3:
+        if self.engine.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
             self.notices.append(diagnostics.fall_back(self.engine, self._good, self._rate_scale))
         taken = float(totals[UPDATES])
         if not taken:
@@ -147,12 +146,12 @@ class SAC:
     def _warm_up_critics(self) -> None:
         """Train only the critics for `sac.actor_warmup` steps, so that they fit the actor that training starts from."""
         coefficients = self._coefficients(freeze_actor=True)
-        self.engine.run(self.sampler, coefficients, self.now.actor_warmup, np.zeros(SUMS, np.float64))
+        self.engine.run(self.sampler, coefficients, self.settings.actor_warmup, np.zeros(SUMS, np.float64))
         self._warm[0] = 1
 
     def _coefficients(self, freeze_actor: bool = False) -> SACCoefficients:
         """The coefficients of the next gradient steps: current settings, and the learning rate cut by divergences."""
-        s = self.now
+        s = self.settings
         return SACCoefficients(
             learning_rate=s.learning_rate * float(self._rate_scale[0]),
             gamma=s.gamma,
@@ -207,7 +206,7 @@ class SAC:
             )
 
     def _write_normaliser(self) -> None:
-        if self.now.normalise_obs:
+        if self.settings.normalise_obs:
             self.design.write_normaliser(self.params_and_stats, self._obs.mean, self._obs.scale)
 
 

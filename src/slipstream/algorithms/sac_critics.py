@@ -13,8 +13,8 @@ from slipstream.policies.parameter_layout import NetworkLayout, NetworkSpec
 from slipstream.settings import SACSettings
 
 ADAM_EPS = 1e-8
-CRITIC_STEPS, FAILED_IN_A_ROW, FAILED_STEPS, ACTOR_STEPS = range(4)
-"""The entries of an engine's `counters`."""
+CRITIC_STEPS, ACTOR_STEPS = 0, 3
+"""Entries of an engine's `counters`; `engine.FAILED_IN_A_ROW` and `FAILED_STEPS` are the others."""
 POLICY_LOSS, CRITIC_LOSS, LOG_PROB, Q_VALUE, GRADIENT_NORM, UPDATES = range(6)
 """The entries of the statistics that gradient steps add up: batch means, the actor's gradient norm, steps taken."""
 SUMS = 6

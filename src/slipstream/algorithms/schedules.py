@@ -87,8 +87,8 @@ class Schedules:
         self.seen: dict[str, float] = {}
         """The last value of each metric that a schedule follows."""
 
-    def now(self, section: str, steps: int) -> Any:
-        """The current values of a section of the settings."""
+    def at(self, section: str, steps: int) -> Any:
+        """A section of the settings with the values that its schedules have after `steps`."""
         start: Section = getattr(self._settings, section)
         values: dict[str, Any] = {}
         for one in self._all:

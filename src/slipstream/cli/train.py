@@ -163,7 +163,7 @@ def _dry_run(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any],
         "obs": parts.spec.obs.width,
         "batch": parts.batch,
         "parameters": sum(array.size for array in parts.design.weights.named(parts.learner.params_and_stats).values()),
-        "gamma": parts.schedules.now(parts.learner.section, 0).gamma,
+        "gamma": parts.schedules.at(parts.learner.section, 0).gamma,
         "plan": {
             name: {"requested": requested, "applied": applied, "why": why} for name, requested, applied, why in rows
         },

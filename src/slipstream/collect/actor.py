@@ -24,8 +24,8 @@ from slipstream.collect.nan_guard import (
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.contracts import Array, EnvSpec, Rows, Vector, empty_rows
 from slipstream.play.assignments import TASK, FinishedGame, Players, TrainingGames, act_opponents
-from slipstream.policies.action_bounds import bound
-from slipstream.policies.design import Design, PolicyActor
+from slipstream.policies.design import ActInputs, ActOutputs, Design, PolicyActor
+from slipstream.policies.distributions import bound
 from slipstream.policies.fused_actor import make_actor
 from slipstream.system.rng import make_streams
 
@@ -40,9 +40,7 @@ class StepView:
     obs: Array
     mask: Array
     active: Array
-    action: Array
-    log_prob: Array
-    value: Array
+    out: ActOutputs
     rows: Rows
     check_args: CheckArgs
     """The arguments of `check_rows` after the step."""
@@ -75,9 +73,7 @@ class StepViews:
             obs=rollout.obs[t],
             mask=rollout.mask[t],
             active=rollout.active[t],
-            action=rollout.action[t],
-            log_prob=rollout.log_prob[t],
-            value=rollout.value[t],
+            out=ActOutputs(rollout.action[t], rollout.log_prob[t], rollout.value[t]),
             rows=rows,
             check_args=check_args(self._spec, rows),
         )
@@ -169,13 +165,13 @@ class Actor:
     def choose_actions(self, t: int) -> None:
         """Choose actions at step t. Afterwards the vector must be stepped with `action` and write into `rows`."""
         began, step, memory, assignments = perf_counter(), self._step_views[t], self._memory, self.assignments
-        obs, mask, action = step.obs, step.mask, step.action
+        obs, mask, action = step.obs, step.mask, step.out.action
         for sequence in self._sequence_starts.get(t, ()):
             self._rollout.state[sequence] = memory
         own = assignments.own
         if self._flags & INACTIVE and not memory.size:
             own = self._active_rows(own, step.active)
-        self.policy.act(own, obs, mask, self._streams, True, action, step.log_prob, step.value, memory)
+        self.policy.act(ActInputs(own, obs, mask, memory, self._streams), step.out, True)
         if self._continuous:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
@@ -191,7 +187,7 @@ class Actor:
                 check=t == 0,
             )
         if assignments.follows:
-            assignments.expect(step.value, step.active)
+            assignments.expect(step.out.value, step.active)
         self.action, self.rows = action, step.rows
         self._steps += 1
         self._step_counter[0] = self._steps

@@ -19,9 +19,8 @@ from torch import Tensor
 from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.contracts import Array, empty_rows, sides_of
 from slipstream.play.assignments import SELF, FinishedGame, TrainingGames
-from slipstream.policies.action_bounds import bound, bound_row
 from slipstream.policies.device_net import DeviceNet
-from slipstream.policies.distributions import sample
+from slipstream.policies.distributions import bound, bound_row, sample
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE
 from slipstream.system.gpu_kernels import capture, launch
 from slipstream.system.numba_compile import compiled, compiled_fused

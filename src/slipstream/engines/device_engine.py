@@ -45,9 +45,8 @@ from slipstream.algorithms.running_stats import sum_returns, sum_row
 from slipstream.collect.device import DeviceRollout
 from slipstream.contracts import Array
 from slipstream.engines.tensor_batch import standardise
-from slipstream.engines.weights_io import arrays_by_name, read_arrays
 from slipstream.policies.device_net import DeviceNet
-from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE
+from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, arrays_by_name, read_arrays
 from slipstream.settings import PPOSettings
 from slipstream.system.gpu_kernels import capture, launch
 

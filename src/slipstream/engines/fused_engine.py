@@ -16,12 +16,15 @@ import numpy as np
 from slipstream.algorithms.engine import (
     CLIPPED,
     ENTROPY,
+    FAILED_IN_A_ROW,
     FAILED_STEPS,
     KL,
+    MAX_FAILED_IN_A_ROW,
     NORMS,
     POLICY,
     REFERENCE,
     SAMPLES,
+    STEPS,
     SUMS,
     UPDATES,
     VALUE,
@@ -32,10 +35,9 @@ from slipstream.algorithms.engine import (
 from slipstream.algorithms.ppo_loss import RecordedSample, Standardisation, clipped_loss, standardise
 from slipstream.contracts import Array
 from slipstream.engines.host_engine import HostEngine
-from slipstream.engines.weights_io import arrays_by_name, read_arrays
 from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
-from slipstream.policies.distributions import add_log_prob_gradient, apply_mask, log_prob_and_entropy
+from slipstream.policies.distributions import add_kl_gradient, add_log_prob_gradient, apply_mask, log_prob_and_entropy
 from slipstream.policies.fused_network import (
     Network,
     backward,
@@ -44,7 +46,6 @@ from slipstream.policies.fused_network import (
     sample_index,
     transpose_weights,
 )
-from slipstream.policies.kl import add_kl_gradient
 from slipstream.policies.linear_algebra import (
     CHUNK,
     ZERO,
@@ -57,7 +58,16 @@ from slipstream.policies.linear_algebra import (
     squared_length,
     thread_slice,
 )
-from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, OUT, UNITS, pad
+from slipstream.policies.parameter_layout import (
+    DENSE,
+    HEAD_LOG_STD,
+    HEAD_VALUE,
+    OUT,
+    UNITS,
+    arrays_by_name,
+    pad,
+    read_arrays,
+)
 from slipstream.policies.token_encoder import (
     IDENTITY_STATS,
     TokenCache,
@@ -112,17 +122,22 @@ def accumulate_gradient(
     clip, clip_value = np.float32(coefficients.clip), np.float32(coefficients.clip_value)
     value_coef, entropy_coef = np.float32(coefficients.value), np.float32(coefficients.entropy)
     policy_coef, reference_coef = np.float32(coefficients.policy), np.float32(coefficients.reference_kl)
+    # Arrays are taken out of NamedTuples before the loops: each access there would count references.
     steps, rows, share = batch.sequence, batch.rows, scaling.share
+    params, table, head = net.params, net.table, net.head
+    mask, action, weight, reference = batch.mask, batch.action, batch.weight, batch.reference
+    advantage, value_target = batch.advantage, batch.value_target
+    old_log_prob, old_value = batch.log_prob, batch.value
     episode_start, gradient, sums = work.episode_start[thread], work.gradients[thread], work.sums[thread]
     block, width = episode_start.size, episode_start.shape[1]
     activations = Activations(work.scratch[thread], block, episode_start)
     grads = Gradients(work.grad_scratch[thread], gradient, work.flipped, work.carried[thread])
-    policy = outputs(activations.scratch, block, net.table, net.policy_layer)
-    values = outputs(activations.scratch, block, net.table, net.value_layer)
-    d_policy = outputs(grads.scratch, block, net.table, net.policy_layer)
-    d_value = outputs(grads.scratch, block, net.table, net.value_layer)
-    log_std, d_log_std = net.params[net.head[HEAD_LOG_STD] :], gradient[net.head[HEAD_LOG_STD] :]
-    value_column, probs, measured = net.head[HEAD_VALUE], work.probs[thread], np.zeros(2, np.float32)
+    policy = outputs(activations.scratch, block, table, net.policy_layer)
+    values = outputs(activations.scratch, block, table, net.value_layer)
+    d_policy = outputs(grads.scratch, block, table, net.policy_layer)
+    d_value = outputs(grads.scratch, block, table, net.value_layer)
+    log_std, d_log_std = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
+    value_column, probs, measured = head[HEAD_VALUE], work.probs[thread], np.zeros(2, np.float32)
     gradient[:], sums[:] = ZERO, 0.0
     for first in range(0, index.size, width):
         chosen = index[first : first + width]
@@ -138,37 +153,33 @@ def accumulate_gradient(
             for lane in range(chosen.size):
                 i = step * lanes + lane
                 n = sample_index(chosen[lane], step, steps, rows)
-                if batch.weight[n] == ZERO:
+                if weight[n] == ZERO:
                     continue
-                if batch.mask.shape[1]:
-                    apply_mask(policy[i], batch.mask[n], net.head)
-                log_prob_and_entropy(policy[i], log_std, net.head, batch.action[n], probs, measured)
-                advantage = (batch.advantage[n] - scaling.mean) * scaling.inverse_std * batch.weight[n]
+                if mask.shape[1]:
+                    apply_mask(policy[i], mask[n], head)
+                log_prob_and_entropy(policy[i], log_std, head, action[n], probs, measured)
+                scaled = (advantage[n] - scaling.mean) * scaling.inverse_std * weight[n]
+                sample = RecordedSample(old_log_prob[n], old_value[n], scaled, value_target[n])
                 loss = clipped_loss(
-                    measured[0],
-                    values[i, value_column],
-                    RecordedSample(batch.log_prob[n], batch.value[n], advantage, batch.value_target[n]),
-                    clip,
-                    clip_value,
-                    coefficients.imitate,
+                    measured[0], values[i, value_column], sample, clip, clip_value, coefficients.imitate
                 )
                 add_log_prob_gradient(
                     policy[i],
                     log_std,
-                    net.head,
-                    batch.action[n],
+                    head,
+                    action[n],
                     probs,
                     share * policy_coef * loss.d_log_prob,
                     -share * entropy_coef,
                     d_policy[i],
                     d_log_std,
                 )
-                if batch.reference.shape[1]:
+                if reference.shape[1]:
                     sums[REFERENCE] += add_kl_gradient(
                         policy[i],
                         log_std,
-                        net.head,
-                        batch.reference[n],
+                        head,
+                        reference[n],
                         probs,
                         share * reference_coef,
                         d_policy[i],
@@ -181,9 +192,9 @@ def accumulate_gradient(
                 sums[KL] += loss.kl
                 sums[CLIPPED] += loss.clipped
                 sums[SAMPLES] += 1.0
-        backward(net.params, net.table, activations, state, grads, lanes, steps)
+        backward(params, table, activations, state, grads, lanes, steps)
         if tokens is not None:
-            below = outputs(grads.scratch, block, net.table, -1)
+            below = outputs(grads.scratch, block, table, -1)
             for lane in range(chosen.size):
                 for step in range(steps):
                     n = sample_index(chosen[lane], step, steps, rows)
@@ -214,7 +225,7 @@ def epoch_steps(
         mean, inverse_std, sample_share = standardise(
             batch.advantage, batch.weight, index, batch.sequence, batch.rows, coefficients.normalise_advantage
         )
-        share = (index.size + 4 * threads - 1) // (4 * threads) * 4
+        per_thread = (index.size + 4 * threads - 1) // (4 * threads) * 4
         transpose_weights(net.params, net.table, work.flipped)
         if tokens is not None:
             token_encoder.build_table(net.params[tokens.offset :], tokens.table)
@@ -224,7 +235,7 @@ def epoch_steps(
                 token_encoder.clear_kind_grads(tokens, thread)
         for number in numba.prange(threads):
             thread = np.int64(number)
-            low, high = min(thread * share, index.size), min((thread + 1) * share, index.size)
+            low, high = min(thread * per_thread, index.size), min((thread + 1) * per_thread, index.size)
             accumulate_gradient(
                 net,
                 work,
@@ -246,8 +257,8 @@ def epoch_steps(
             multiply_row(moments.value_weights, gradient)
         norm = math.sqrt(squared_length(gradient))
         if math.isfinite(norm) and math.isfinite(sums[POLICY] + sums[VALUE]):
-            counters[0] += 1
-            counters[1] = 0
+            counters[STEPS] += 1
+            counters[FAILED_IN_A_ROW] = 0
             add_row(sums, totals)
             totals[NORMS] += norm
             totals[UPDATES] += 1.0
@@ -256,16 +267,16 @@ def epoch_steps(
                 gradient,
                 moments.first,
                 moments.second,
-                counters[0],
+                counters[STEPS],
                 coefficients.learning_rate,
                 coefficients.adam_eps,
                 min(1.0, coefficients.max_grad_norm / (norm + 1e-6)),
                 coefficients.weight_decay,
             )
         else:
-            counters[1] += 1
-            counters[2] += 1
-            if counters[1] >= FAILED_STEPS:
+            counters[FAILED_IN_A_ROW] += 1
+            counters[FAILED_STEPS] += 1
+            if counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
                 return
 
 
@@ -350,7 +361,7 @@ class FusedEngine(HostEngine):
         for part in parts:
             inputs = inputs if len(parts) == 1 else self._inputs(batch, part)
             run(self._net, self._adam, self._work, self._state, inputs, part, coefficients, self._tokens, totals)
-            if self.counters[1] >= FAILED_STEPS:
+            if self.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
                 break
         return totals
 

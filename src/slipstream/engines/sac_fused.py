@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from slipstream.algorithms.engine import FAILED_IN_A_ROW, FAILED_STEPS, MAX_FAILED_IN_A_ROW
 from slipstream.algorithms.replay_buffer import (
     ReplayBatch,
     ReplaySampler,
@@ -27,8 +28,6 @@ from slipstream.algorithms.sac_critics import (
     ACTOR_STEPS,
     ADAM_EPS,
     CRITIC_STEPS,
-    FAILED_IN_A_ROW,
-    FAILED_STEPS,
     GRADIENT_NORM,
     LOG_PROB,
     POLICY_LOSS,
@@ -49,7 +48,6 @@ from slipstream.engines.sac_gradients import (
     compute_value_targets,
     thread_range,
 )
-from slipstream.engines.weights_io import strip_prefix
 from slipstream.policies.design import Design
 from slipstream.policies.linear_algebra import (
     CHUNK,
@@ -62,7 +60,17 @@ from slipstream.policies.linear_algebra import (
     squared_length,
     transpose_rows,
 )
-from slipstream.policies.parameter_layout import BIAS, COLUMNS, IN_COLUMNS, INPUTS, OUT, TRANSPOSED, WEIGHT, pad
+from slipstream.policies.parameter_layout import (
+    BIAS,
+    COLUMNS,
+    IN_COLUMNS,
+    INPUTS,
+    OUT,
+    TRANSPOSED,
+    WEIGHT,
+    pad,
+    strip_prefix,
+)
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
 CRITIC_GRADIENT, CRITIC_UPDATE, ACTOR_GRADIENT, ACTOR_UPDATE = range(4)
@@ -292,7 +300,7 @@ def take_steps(
                 break
         if finite:
             finish_step(nets, work, counters, coefficients, alpha, rows, totals)
-        elif counters[FAILED_IN_A_ROW] >= 3:
+        elif counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
             return
 
 

@@ -21,8 +21,7 @@ from slipstream.policies.distributions import (
     soft_value_gradient,
     softmax_part,
 )
-from slipstream.policies.fused_network import backward, forward, load_obs, outputs
-from slipstream.policies.layer_norm import layer_norm_backward_row
+from slipstream.policies.fused_network import backward, forward, layer_norm_backward_row, load_obs, outputs
 from slipstream.policies.linear_algebra import (
     CHUNK,
     HALF,

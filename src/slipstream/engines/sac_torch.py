@@ -10,19 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slipstream.algorithms.engine import FAILED_IN_A_ROW, FAILED_STEPS, MAX_FAILED_IN_A_ROW
 from slipstream.algorithms.replay_buffer import ReplayBatch, ReplaySampler
 from slipstream.algorithms.sac_critics import (
     ACTOR_STEPS,
     ADAM_EPS,
     CRITIC_STEPS,
-    FAILED_IN_A_ROW,
-    FAILED_STEPS,
     CriticEnsemble,
     SACCoefficients,
 )
 from slipstream.contracts import Array, vector_obs
-from slipstream.engines.weights_io import strip_prefix
 from slipstream.policies.design import Design
+from slipstream.policies.parameter_layout import strip_prefix
 from slipstream.policies.torch_policy import ActorCritic, TorchNetwork
 
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}
@@ -104,7 +103,7 @@ class TorchSAC:
             if statistics is None:
                 self.counters[FAILED_IN_A_ROW] += 1
                 self.counters[FAILED_STEPS] += 1
-                if self.counters[FAILED_IN_A_ROW] >= 3:
+                if self.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
                     break
                 continue
             self.counters[FAILED_IN_A_ROW] = 0

@@ -13,17 +13,28 @@ import torch
 from torch import Tensor, nn
 
 from slipstream.algorithms.contrastive_loss import contrastive_loss
-from slipstream.algorithms.engine import CONTRAST, NORMS, SAMPLES, SUMS, UPDATES, Batch, BatchEvaluation, Coefficients
+from slipstream.algorithms.engine import (
+    CONTRAST,
+    FAILED_IN_A_ROW,
+    NORMS,
+    SAMPLES,
+    STEPS,
+    SUMS,
+    UPDATES,
+    Batch,
+    BatchEvaluation,
+    Coefficients,
+)
 from slipstream.contracts import Array
 from slipstream.engines.cuda_graphs import StepGraphs, StepStats
 from slipstream.engines.host_engine import HostEngine
 from slipstream.engines.tensor_batch import MicroBatch, TensorBatch
 from slipstream.engines.torch_backends import HALVES, LossScale, ran_out_of_memory
 from slipstream.engines.torch_optimisers import Optimiser, clip_grad_norm
-from slipstream.engines.weights_io import strip_prefix
 from slipstream.errors import MachineError
 from slipstream.plan import describe_change
 from slipstream.policies.design import Design
+from slipstream.policies.parameter_layout import strip_prefix
 from slipstream.policies.torch_policy import ActorCritic, PolicyOutput
 
 EVALUATED = 4096
@@ -151,7 +162,7 @@ class TorchEngine(HostEngine):
         """Take the gradient steps of one epoch on the sequences in `order`; the host waits only at its end."""
         with self._own_stream():
             data, stats = self._to_device(batch), self._stats
-            stats.begin(int(self.counters[1]))
+            stats.begin(int(self.counters[FAILED_IN_A_ROW]))
             for index in torch.split(
                 torch.from_numpy(order).to(self.device), self._sequences(coefficients.minibatch, batch)
             ):
@@ -161,7 +172,7 @@ class TorchEngine(HostEngine):
                 self._graphs.settle()
             sums, failed, streak = stats.read()
         self.counters += np.array([int(sums[UPDATES]), 0, failed])
-        self.counters[1] = streak
+        self.counters[FAILED_IN_A_ROW] = streak
         self._copy_weights_to_host()
         return sums
 
@@ -240,7 +251,7 @@ class TorchEngine(HostEngine):
         if self._scale is not None and "loss_scale" in arrays:
             self._scale.restore(arrays["loss_scale"])
         self.counters[:] = arrays["counters"]
-        self.optimiser.count(int(self.counters[0]))
+        self.optimiser.count(int(self.counters[STEPS]))
         self._copy_weights_to_host()
 
     def _to_device(self, batch: Batch) -> TensorBatch:

@@ -39,7 +39,8 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.settings import Settings
 from slipstream.system import machine
-from slipstream.training.build import TrainingParts, probe_env
+from slipstream.training.build import probe_env
+from slipstream.training.parts import TrainingParts
 
 TESTS = ("all", "env", "inference", "learn", "gpu", "memory")
 SECONDS = 30.0

@@ -15,11 +15,12 @@ from slipstream.perf.machine_limits import item_us
 from slipstream.perf.measurements import InferenceFindings, LearnFindings, Times
 from slipstream.perf.tracing import counting_syncs
 from slipstream.plan import Plan, Switch
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import Settings
 from slipstream.system.rng import make_streams
-from slipstream.training.build import Learner, make_engine, make_sac_engine, needs_torch
+from slipstream.training.build import make_engine, make_sac_engine, needs_torch
+from slipstream.training.parts import Learner
 from slipstream.vector.random_rollout import draw_actions
 
 BATCHES = (1, 8, 64, 512)
@@ -120,7 +121,7 @@ def _acting(design: Design, spec: EnvSpec, rows: int) -> Callable[[], Any]:
     log_prob, value = np.zeros((2, rows), np.float32)
     states, streams = np.zeros((rows, design.state_size), np.float32), make_streams(0, "act", 0, rows)
     every = np.arange(rows)
-    return lambda: acting.act(every, obs, mask, streams, True, action, log_prob, value, states)
+    return lambda: acting.act(ActInputs(every, obs, mask, states, streams), ActOutputs(action, log_prob, value), True)
 
 
 def _learning(

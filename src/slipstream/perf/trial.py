@@ -140,28 +140,29 @@ class TrialRun:
         """Start as a new run does."""
         self.parts.publish(0)
         self.parts.collector.start(0, None)
-        self.parts.matches.advance(0, self.parts.learner.params_and_stats)
+        self.parts.matchmaker.advance(0, self.parts.learner.params_and_stats)
 
     def _iterate(self) -> tuple[int, int, int, dict[str, Any]]:
         """One iteration as in the training loop; its steps, gradient steps, samples and metrics row."""
-        parts, collector, learner, matches = self.parts, self.parts.collector, self.parts.learner, self.parts.matches
+        parts = self.parts
+        collector, learner, matchmaker = parts.collector, parts.learner, parts.matchmaker
         with self._spans("collect"):
             rollout = collector.collect(self._version)
         if collector.lag:
             learner.params_and_stats.copy()
-        learner.now = parts.schedules.now(learner.section, self._steps)
+        learner.settings = parts.schedules.at(learner.section, self._steps)
         with self._spans("learn"):
             taken, row = learner.update(rollout, self._steps)
         parts.episodes.add(rollout)
         self._steps += taken
-        matches.record_games(collector.finished_games(self._version), collector.failed, self._steps)
+        matchmaker.record_games(collector.finished_games(self._version), collector.failed, self._steps)
         self._version += 1
         collector.snapshot(self._version)
-        row |= matches.advance(self._steps, learner.params_and_stats)
-        matches.draw()
+        row |= matchmaker.advance(self._steps, learner.params_and_stats)
+        matchmaker.draw()
         parts.publish(self._version)
         row |= parts.episodes.metrics()
-        matches.drain_events()
+        matchmaker.drain_events()
         collector.drain_faults()
         learner.notices.clear()
         if learner.section == "ppo":

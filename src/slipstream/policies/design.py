@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -194,6 +194,24 @@ class Design:
         return design
 
 
+class ActInputs(NamedTuple):
+    """What a policy acts on. All arrays are indexed by row."""
+
+    rows: Array  # the rows to act for
+    obs: Array  # [all rows, obs]
+    mask: Array  # [all rows, options] or [all rows, 0]
+    states: Array  # [all rows, size]: recurrent states, which advance
+    streams: Array  # RNG streams, which advance
+
+
+class ActOutputs(NamedTuple):
+    """Where a policy writes the result of acting. All arrays are indexed by row."""
+
+    action: Array  # [all rows, parts]
+    log_prob: Array  # [all rows]
+    value: Array  # [all rows]
+
+
 class PolicyActor(Protocol):
     """The acting copy of a policy: weights and normaliser, and the scratch memory to run them in."""
 
@@ -202,21 +220,10 @@ class PolicyActor(Protocol):
     def load(self, params_and_stats: Array) -> None:
         """Act with the weights and normaliser of `params_and_stats`, without a copy if possible."""
 
-    def act(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        sampled: bool,
-        action: Array,
-        log_prob: Array,
-        value: Array,
-        states: Array,
-    ) -> None:
-        """Write action, log-probability and value of `rows` and advance their recurrent states.
+    def act(self, inputs: ActInputs, out: ActOutputs, sampled: bool) -> None:
+        """Write action, log-probability and value of the rows and advance their recurrent states.
 
-        All arrays are indexed by row. `sampled` False selects the most likely action. `streams` are RNG streams.
+        `sampled` False selects the most likely action.
         """
 
     def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:

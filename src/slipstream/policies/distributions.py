@@ -1,4 +1,4 @@
-"""Action distributions as compiled kernels: log-probabilities, samples, entropies and gradients, row by row.
+"""Action distributions as compiled kernels: samples, log-probabilities, entropies, KL and gradients, row by row.
 
 This is the only compiled implementation; the fused, torch, SAC and device code paths call it. `ActorCritic` in
 `torch_policy.py` has the same formulas in torch.
@@ -53,6 +53,13 @@ def apply_mask(logits: Array, mask: Array, head: Array) -> None:
             if mask[column + j] == 0:
                 logits[at + j] = MASKED
         at, column = at + size, column + size
+
+
+@compiled_fused
+def apply_masks(logits: Array, masks: Array, head: Array) -> None:
+    """Mask the logits of invalid options, row by row."""
+    for row in range(logits.shape[0]):
+        apply_mask(logits[row], masks[row], head)
 
 
 @compiled_fused
@@ -264,6 +271,62 @@ def add_log_prob_gradient(
 
 
 @compiled_fused
+def add_kl_gradient(
+    outputs: Array,
+    log_std: Array,
+    head: Array,
+    other: Array,
+    probs: Array,
+    weight: Number,
+    result: Array,
+    log_std_result: Array,
+) -> Number:
+    """Return KL(policy || other) of a row and add `weight` times its gradient to `result`.
+
+    `other` holds the masked outputs of the reference, for continuous actions followed by their log deviations. Call it
+    after `add_log_prob_gradient` of the same row, which writes `result` and the probabilities of switches.
+    """
+    divergence = ZERO
+    if head[HEAD_KIND] != DISCRETE:
+        count = head[HEAD_OUTPUTS]
+        for k in range(count):
+            gap, log_dev, log_other = outputs[k] - other[k], log_std[k], other[count + k]
+            inverse = exponential(-TWO * log_other)
+            ratio = exponential(TWO * (log_dev - log_other))
+            divergence += log_other - log_dev + HALF * (ratio + gap * gap * inverse) - HALF
+            result[k] += weight * gap * inverse
+            log_std_result[k] += weight * (ratio - ONE)
+        return divergence
+    start = 0
+    for part in range(head.size - HEAD_PARTS):
+        size = head[HEAD_PARTS + part]
+        if size < 0:
+            p, gap = probs[start], outputs[start] - other[start]
+            if abs(outputs[start]) < SURE:
+                divergence += p * gap + softplus(other[start]) - softplus(outputs[start])
+                result[start] += weight * p * (ONE - p) * gap
+            start += 1
+            continue
+        top = other[start]
+        for j in range(start + 1, start + size):
+            top = max(top, other[j])
+        total = ZERO
+        for j in range(start, start + size):
+            total += exponential(other[j] - top)
+        shift, part_sum = top + np.float32(math.log(total)), ZERO
+        own = softmax_part(outputs, start, size, probs)
+        for j in range(start, start + size):
+            if probs[j] > ZERO:
+                part_sum += probs[j] * ((outputs[j] - own) - (other[j] - shift))
+        for j in range(start, start + size):
+            if probs[j] > ZERO:
+                result[j] += weight * probs[j] * ((outputs[j] - own) - (other[j] - shift) - part_sum)
+        divergence += part_sum
+        start += size
+    return divergence
+
+
+@compiled_fused
 def select_action(
     outputs: Array,
     log_std: Array,
@@ -284,6 +347,27 @@ def select_action(
         log_prob[row] = sample(outputs, log_std, head, streams, row, probs, action)
     else:
         greedy(outputs, head, action)
+
+
+@compiled_fused
+def bound_row(row: int, raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
+    """Map a row of policy actions from [-1, 1] to [low, high]; dimensions without finite bounds are unchanged.
+
+    With `squash` actions pass through tanh first, otherwise they are clipped to [-1, 1].
+    """
+    for k in range(raw.shape[1]):
+        x = hyperbolic_tangent(raw[row, k]) if squash else raw[row, k]
+        if math.isfinite(low[k]) and math.isfinite(high[k]):
+            x = min(max(x, -ONE), ONE)
+            x = low[k] + (x + ONE) * HALF * (high[k] - low[k])
+        out[row, k] = x
+
+
+@compiled_fused
+def bound(raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
+    """Map policy actions to the env's, row by row."""
+    for row in range(raw.shape[0]):
+        bound_row(row, raw, low, high, squash, out)
 
 
 @compiled_fused

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.policies.design import Design, PolicyActor
+from slipstream.policies.design import ActInputs, ActOutputs, Design, PolicyActor
 from slipstream.policies.distributions import apply_mask, greedy, log_std_of, sample
 from slipstream.policies.fused_network import Network, forward, load_obs, outputs
 from slipstream.policies.linear_algebra import CHUNK, Activations
@@ -16,51 +16,53 @@ from slipstream.policies.recurrent import keep_state
 from slipstream.policies.token_encoder import IDENTITY_STATS, TokenPooler
 from slipstream.system.numba_compile import compiled_fused
 
+Fields = tuple[Any, ...]
+"""The fields of a NamedTuple as a plain tuple. A kernel that is called in every step takes them like this: reading the
+arguments of `act_rows` as NamedTuples takes numba 3 us longer, a third of a step of 32 rows."""
 
-class Inputs(NamedTuple):
-    """What the policy reads; arrays are indexed by row."""
 
-    rows: Array  # the rows to act for
-    obs: Array  # [rows, obs]
+class NetworkInputs(NamedTuple):
+    """What the network reads; observations and states are indexed by row."""
+
+    rows: Array  # the rows to run
+    obs: Array  # [all rows, obs]
     mean: Array
     scale: Array
-    states: Array  # [rows, size]
-
-
-class Actions(NamedTuple):
-    """Where the policy's actions are written, by row."""
-
-    action: Array
-    log_prob: Array
-    value: Array
+    states: Array  # [all rows, size]
 
 
 @compiled_fused
-def run_chunk(net: Network, work: Activations, state: Array | None, inputs: Inputs, first: int, count: int) -> None:
+def run_chunk(
+    net: Network, work: Activations, state: Array | None, inputs: NetworkInputs, first: int, count: int
+) -> None:
     """Run the network on the rows [first, first + count) of `inputs.rows`, one per lane."""
+    rows, obs, mean, scale, states = inputs
     into = outputs(work.scratch, CHUNK, net.table, -1)
     for i in range(count):
-        row = inputs.rows[first + i]
-        load_obs(inputs.obs, row, inputs.mean, inputs.scale, into[i])
+        row = rows[first + i]
+        load_obs(obs, row, mean, scale, into[i])
         if state is not None:
             for k in range(state.shape[1]):
-                state[i, k] = inputs.states[row, k]
+                state[i, k] = states[row, k]
     forward(net.params, net.table, work, state, (count + 3) // 4 * 4, 1)
 
 
 @compiled_fused
 def act_rows(
-    net: Network,
-    work: Activations,
+    net_fields: Fields,
+    work_fields: Fields,
     state: Array | None,
     probs: Array,
-    inputs: Inputs,
+    input_fields: Fields,
     mask: Array,
     streams: Array,
     sampled: bool,
-    result: Actions,
+    out_fields: Fields,
 ) -> None:
     """Act for `inputs.rows` and advance their states. Everything is indexed by row, so rows may be split at will."""
+    net, work = Network(*net_fields), Activations(*work_fields)
+    inputs, head = NetworkInputs(*input_fields), net.head
+    action, log_prob, value = out_fields
     policy = outputs(work.scratch, CHUNK, net.table, net.policy_layer)
     values = outputs(work.scratch, CHUNK, net.table, net.value_layer)
     log_std = net.params[net.head[HEAD_LOG_STD] :]
@@ -70,19 +72,22 @@ def act_rows(
         for i in range(count):
             row = inputs.rows[first + i]
             if mask.shape[1]:
-                apply_mask(policy[i], mask[row], net.head)
+                apply_mask(policy[i], mask[row], head)
             if sampled:
-                result.log_prob[row] = sample(policy[i], log_std, net.head, streams, row, probs, result.action[row])
+                log_prob[row] = sample(policy[i], log_std, head, streams, row, probs, action[row])
             else:
-                greedy(policy[i], net.head, result.action[row])
-            result.value[row] = values[i, net.head[HEAD_VALUE]]
+                greedy(policy[i], head, action[row])
+            value[row] = values[i, head[HEAD_VALUE]]
             if state is not None:
                 keep_state(net.table, work.scratch, CHUNK, 0, i, inputs.states[row])
 
 
 @compiled_fused
-def value_rows(net: Network, work: Activations, state: Array | None, inputs: Inputs, value: Array) -> None:
+def value_rows(
+    net_fields: Fields, work_fields: Fields, state: Array | None, input_fields: Fields, value: Array
+) -> None:
     """Write the value of `inputs.rows`; their states are not advanced."""
+    net, work, inputs = Network(*net_fields), Activations(*work_fields), NetworkInputs(*input_fields)
     values = outputs(work.scratch, CHUNK, net.table, net.value_layer)
     for first in range(0, inputs.rows.size, CHUNK):
         count = min(CHUNK, inputs.rows.size - first)
@@ -92,8 +97,11 @@ def value_rows(net: Network, work: Activations, state: Array | None, inputs: Inp
 
 
 @compiled_fused
-def policy_outputs(net: Network, work: Activations, state: Array | None, inputs: Inputs, result: Array) -> None:
+def policy_outputs(
+    net_fields: Fields, work_fields: Fields, state: Array | None, input_fields: Fields, result: Array
+) -> None:
     """Write the policy's outputs of `inputs.rows`, means followed by log deviations; advance their states."""
+    net, work, inputs = Network(*net_fields), Activations(*work_fields), NetworkInputs(*input_fields)
     policy, count_outputs = outputs(work.scratch, CHUNK, net.table, net.policy_layer), net.head[HEAD_OUTPUTS]
     log_std = net.params[net.head[HEAD_LOG_STD] :]
     for first in range(0, inputs.rows.size, CHUNK):
@@ -115,11 +123,12 @@ class FusedActor:
     def __init__(self, design: Design) -> None:
         self.design = design
         stack = design.stack
-        self._work = Activations(
+        work = Activations(
             scratch=np.zeros(CHUNK * stack.scratch_columns, np.float32),
             block=CHUNK,
             episode_start=np.zeros((1, CHUNK), np.uint8),
         )
+        self._work = tuple(work)
         self._state = np.zeros((CHUNK, stack.state_size), np.float32) if stack.state_size else None
         self._probs = np.zeros(max(1, design.outputs), np.float32)
         self._reader = TokenPooler(design.tokens, 0) if design.tokens is not None else None
@@ -129,26 +138,16 @@ class FusedActor:
         """Act with the weights and normaliser of `params_and_stats`, which is not copied."""
         stack = self.design.stack
         params, self._mean, self._scale = self.design.split_params_and_stats(params_and_stats)
-        self._net = Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer)
+        self._net = tuple(Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer))
         if self._reader is not None:
             self._reader.load(params[stack.encoder_offset :])
             self._mean, self._scale = IDENTITY_STATS
 
-    def act(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        sampled: bool,
-        action: Array,
-        log_prob: Array,
-        value: Array,
-        states: Array,
-    ) -> None:
-        """Write action, log-probability and value of `rows` and advance their states."""
-        inputs, result = self._inputs(rows, obs, states), Actions(action, log_prob, value)
-        act_rows(self._net, self._work, self._state, self._probs, inputs, mask, streams, sampled, result)
+    def act(self, inputs: ActInputs, out: ActOutputs, sampled: bool) -> None:
+        """Write action, log-probability and value of the rows and advance their states."""
+        rows, obs, mask, states, streams = inputs
+        read = self._inputs(rows, obs, states)
+        act_rows(self._net, self._work, self._state, self._probs, read, mask, streams, sampled, tuple(out))
 
     def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
         """Write the value of `rows`."""
@@ -158,10 +157,10 @@ class FusedActor:
         """Write the policy's outputs of `rows` and advance their states."""
         policy_outputs(self._net, self._work, self._state, self._inputs(rows, obs, states), out)
 
-    def _inputs(self, rows: Array, obs: Array, states: Array) -> Inputs:
-        """What the network reads of the rows: observations, or their pooled tokens."""
+    def _inputs(self, rows: Array, obs: Array, states: Array) -> Fields:
+        """The fields of `NetworkInputs`: observations, or their pooled tokens."""
         read = obs if self._reader is None else self._reader.read(rows, obs)
-        return Inputs(rows, read, self._mean, self._scale, states)
+        return rows, read, self._mean, self._scale, states
 
 
 def make_actor(design: Design) -> PolicyActor:

@@ -6,11 +6,15 @@ state [lanes, size] is an argument of its own: where it is None, no recurrent co
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from slipstream.contracts import Array
-from slipstream.policies.layer_norm import layer_norm, layer_norm_backward
 from slipstream.policies.linear_algebra import (
+    NORM_EPS,
+    ONE,
     ZERO,
     Activations,
     Gradients,
@@ -39,10 +43,11 @@ from slipstream.policies.parameter_layout import (
     RECURRENT_BIAS,
     TRANSPOSED,
     TRANSPOSED_RECURRENT,
+    UNITS,
     WEIGHT,
 )
 from slipstream.policies.recurrent import gates_of, keep_state, recurrent_backward, recurrent_forward
-from slipstream.system.numba_compile import compiled_fused
+from slipstream.system.numba_compile import Number, compiled_fused
 
 
 class Network(NamedTuple):
@@ -72,6 +77,55 @@ def outputs(scratch: Array, block: int, table: Array, layer: int) -> Array:
     if layer < 0:
         return scratch_columns(scratch, block, 0, table[0, IN_COLUMNS])
     return scratch_columns(scratch, block, table[layer, OUT], table[layer, COLUMNS])
+
+
+@compiled_fused
+def layer_norm(params: Array, row: Array, values: Array, scratch: Array, block: int, rows: int) -> None:
+    """Normalise over the units, then apply gain and shift, in place; keep what `layer_norm_backward` needs."""
+    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
+    kept = scratch_columns(scratch, block, row[EXTRA], columns)
+    inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
+    for i in range(rows):
+        mean = ZERO
+        for j in range(units):
+            mean += values[i, j]
+        mean /= np.float32(units)
+        square = ZERO
+        for j in range(units):
+            square += (values[i, j] - mean) * (values[i, j] - mean)
+        factor = ONE / np.float32(math.sqrt(square / np.float32(units) + NORM_EPS))
+        inverse[i, 0] = factor
+        for j in range(units):
+            kept[i, j] = (values[i, j] - mean) * factor
+            values[i, j] = kept[i, j] * params[gain + j] + params[gain + columns + j]
+
+
+@compiled_fused
+def layer_norm_backward(
+    params: Array, row: Array, grad: Array, scratch: Array, gradient: Array, block: int, rows: int
+) -> None:
+    """The backward pass of `layer_norm`, in place."""
+    columns, units, gain = row[COLUMNS], row[UNITS], row[NORM]
+    kept = scratch_columns(scratch, block, row[EXTRA], columns)
+    inverse = scratch_columns(scratch, block, row[EXTRA] + columns, 1)
+    for i in range(rows):
+        for j in range(units):
+            gradient[gain + j] += grad[i, j] * kept[i, j]
+            gradient[gain + columns + j] += grad[i, j]
+        layer_norm_backward_row(grad[i], params[gain:], kept[i], inverse[i, 0], units)
+
+
+@compiled_fused
+def layer_norm_backward_row(grad: Array, gains: Array, kept: Array, inverse: Number, units: int) -> None:
+    """One row of the backward pass, without the gradient of gain and shift."""
+    mean, along, share = ZERO, ZERO, ONE / np.float32(units)
+    for j in range(units):
+        grad[j] *= gains[j]
+        mean += grad[j]
+        along += grad[j] * kept[j]
+    mean, along = mean * share, along * share
+    for j in range(units):
+        grad[j] = inverse * (grad[j] - mean - kept[j] * along)
 
 
 @compiled_fused
@@ -165,15 +219,17 @@ def run_block(
 ) -> None:
     """Run the sequences in `index`, one per lane, from their recorded states, refreshed by their burn-in."""
     inputs, steps, rows = outputs(work.scratch, work.block, net.table, -1), batch.sequence, batch.rows
+    obs, mean, scale, recorded = batch.obs, batch.mean, batch.scale, batch.state
+    episode_start, lane_start = batch.episode_start, work.episode_start
     if state is not None:
         for lane in range(index.size):
-            for k in range(batch.state.shape[1]):
-                state[lane, k] = batch.state[index[lane], k]
+            for k in range(recorded.shape[1]):
+                state[lane, k] = recorded[index[lane], k]
         for ahead in range(batch.burn_in, 0, -1):
             for lane in range(index.size):
                 n = sample_index(index[lane], -ahead, steps, rows)
-                work.episode_start[0, lane] = 0 if n < 0 else batch.episode_start[n]
-                load_obs(batch.obs, max(n, 0), batch.mean, batch.scale, inputs[lane])
+                lane_start[0, lane] = 0 if n < 0 else episode_start[n]
+                load_obs(obs, max(n, 0), mean, scale, inputs[lane])
             forward(net.params, net.table, work, state, lanes, 1)
             for lane in range(index.size):
                 if index[lane] // rows * steps >= ahead:
@@ -181,6 +237,6 @@ def run_block(
     for lane in range(index.size):
         for step in range(steps):
             n = sample_index(index[lane], step, steps, rows)
-            load_obs(batch.obs, n, batch.mean, batch.scale, inputs[step * lanes + lane])
-            work.episode_start[step, lane] = batch.episode_start[n]
+            load_obs(obs, n, mean, scale, inputs[step * lanes + lane])
+            lane_start[step, lane] = episode_start[n]
     forward(net.params, net.table, work, state, lanes, steps)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from slipstream.contracts import Array
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.distributions import select_action
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
 from slipstream.system.gpu_kernels import capture, launch
@@ -34,6 +34,14 @@ ROWS_PER_BLOCK = 32
 HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class DeviceInputs(NamedTuple):
+    """What `select_row` reads besides the network's outputs, in device memory."""
+
+    acting: Any  # [rows]: 1 for rows that act
+    mask: Any  # [rows, options]
+    streams: Any  # RNG streams, which advance
+
+
 @compiled_fused
 def select_row(
     row: int,
@@ -41,33 +49,20 @@ def select_row(
     values: Array,
     log_std: Array,
     head: Array,
-    acting: Array,
-    mask: Array,
-    streams: Array,
+    inputs: DeviceInputs,
     probs: Array,
     masked: bool,
     sampled: bool,
-    action: Array,
-    log_prob: Array,
-    value: Array,
+    out: ActOutputs,
 ) -> None:
-    """Select the action of one row, if `acting` is set for it."""
-    if acting[row] == 0:
+    """Select the action of one row, if it acts."""
+    if inputs.acting[row] == 0:
         return
+    mask, action = inputs.mask[row], out.action[row]
     select_action(
-        outputs[row],
-        log_std,
-        head,
-        mask[row],
-        masked,
-        streams,
-        row,
-        probs[row],
-        sampled,
-        action[row],
-        log_prob,
+        outputs[row], log_std, head, mask, masked, inputs.streams, row, probs[row], sampled, action, out.log_prob
     )
-    value[row] = values[row]
+    out.value[row] = values[row]
 
 
 @compiled_fused
@@ -76,21 +71,15 @@ def select_rows(
     values: Array,
     log_std: Array,
     head: Array,
-    acting: Array,
-    mask: Array,
-    streams: Array,
+    inputs: DeviceInputs,
     probs: Array,
     masked: bool,
     sampled: bool,
-    action: Array,
-    log_prob: Array,
-    value: Array,
+    out: ActOutputs,
 ) -> None:
-    """Select the actions of all rows for which `acting` is set."""
+    """Select the actions of all rows that act."""
     for row in range(outputs.shape[0]):
-        select_row(
-            row, outputs, values, log_std, head, acting, mask, streams, probs, masked, sampled, action, log_prob, value
-        )
+        select_row(row, outputs, values, log_std, head, inputs, probs, masked, sampled, out)
 
 
 class StagingBuffer:
@@ -187,19 +176,9 @@ class GPUActor:
         """Store the observations of the next steps in `mirror` [steps, rows, obs], on the same device."""
         self._mirror, self._step = mirror, 0
 
-    def act(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        sampled: bool,
-        action: Array,
-        log_prob: Array,
-        value: Array,
-        states: Array,
-    ) -> None:
-        """Write action, log-probability and value of `rows` and advance their recurrent states."""
+    def act(self, inputs: ActInputs, out: ActOutputs, sampled: bool) -> None:
+        """Write action, log-probability and value of the rows and advance their recurrent states."""
+        rows, obs, mask, states, streams = inputs
         host, all_rows = self._staging.host, len(rows) == len(obs)
         host["acting"][:] = all_rows
         if not all_rows:
@@ -217,13 +196,7 @@ class GPUActor:
                 self._step += 1
         if self._done is not None:
             self._done.synchronize()
-        for name, array in (
-            ("streams", streams),
-            ("states", states),
-            ("action", action),
-            ("log_prob", log_prob),
-            ("value", value),
-        ):
+        for name, array in (("streams", streams), ("states", states), *out._asdict().items()):
             if array.size:
                 np.copyto(array, host[name]) if all_rows else array.__setitem__(rows, host[name][rows])
 
@@ -280,15 +253,11 @@ class GPUActor:
             values.contiguous(),
             self._log_std.detach(),
             self._head,
-            device["acting"],
-            device["mask"],
-            device["streams"],
+            DeviceInputs(device["acting"], device["mask"], device["streams"]),
             self._probs,
             self.design.action.masked,
             sampled,
-            device["action"],
-            device["log_prob"],
-            device["value"],
+            ActOutputs(*(cast(Any, device[name]) for name in ActOutputs._fields)),
         )
         launch(select_rows, select_row, len(self._obs), args, block=ROWS_PER_BLOCK)
         if self.design.state_size:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from slipstream.contracts import Array
-from slipstream.policies.design import Design
+from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.distributions import select_action
 from slipstream.policies.linear_algebra import CHUNK
 from slipstream.policies.parameter_layout import UnpaddedSlot
@@ -20,22 +20,29 @@ def select_actions(
     values: Array,
     log_std: Array,
     head: Array,
-    rows: Array,
-    mask: Array,
-    streams: Array,
+    inputs: ActInputs,
     probs: Array,
     sampled: bool,
-    action: Array,
-    log_prob: Array,
-    value: Array,
+    out: ActOutputs,
 ) -> None:
-    """Select actions given outputs and values of `rows`, side by side; all other arrays are indexed by row."""
-    for i in range(rows.size):
-        row = rows[i]
+    """Select the actions of `inputs.rows`, given their outputs and values [len(rows)]."""
+    mask, masked = inputs.mask, inputs.mask.shape[1] > 0
+    for i in range(inputs.rows.size):
+        row = inputs.rows[i]
         select_action(
-            outputs[i], log_std, head, mask[row], mask.shape[1] > 0, streams, row, probs, sampled, action[row], log_prob
+            outputs[i],
+            log_std,
+            head,
+            mask[row],
+            masked,
+            inputs.streams,
+            row,
+            probs,
+            sampled,
+            out.action[row],
+            out.log_prob,
         )
-        value[row] = values[i]
+        out.value[row] = values[i]
 
 
 def split_blocks(rows: Array) -> list[Array]:
@@ -70,34 +77,10 @@ class TorchActor:
             if slot.name == "log_std":
                 self._log_std = params[slot.offset : slot.end]
 
-    def act(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        sampled: bool,
-        action: Array,
-        log_prob: Array,
-        value: Array,
-        states: Array,
-    ) -> None:
-        """Write action, log-probability and value of `rows` and advance their recurrent states."""
-        outputs, values = self._forward(rows, obs, states, advance=True)
-        select_actions(
-            outputs,
-            values,
-            self._log_std,
-            self.design.head,
-            rows,
-            mask,
-            streams,
-            self._probs,
-            sampled,
-            action,
-            log_prob,
-            value,
-        )
+    def act(self, inputs: ActInputs, out: ActOutputs, sampled: bool) -> None:
+        """Write action, log-probability and value of the rows and advance their recurrent states."""
+        outputs, values = self._forward(inputs.rows, inputs.obs, inputs.states, advance=True)
+        select_actions(outputs, values, self._log_std, self.design.head, inputs, self._probs, sampled, out)
 
     def value(self, rows: Array, obs: Array, value: Array, states: Array) -> None:
         """Write the value of `rows`."""

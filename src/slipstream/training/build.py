@@ -9,9 +9,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.engine import Engine
@@ -28,7 +28,7 @@ from slipstream.collect.actors import ActorsCollector
 from slipstream.collect.batched import BatchedPlan, make_batched
 from slipstream.collect.collector import Collector
 from slipstream.collect.local import LocalCollector
-from slipstream.collect.rollout import Rollout, empty_rollout
+from slipstream.collect.rollout import empty_rollout
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
@@ -42,6 +42,7 @@ from slipstream.system import machine
 from slipstream.system.slab import Field
 from slipstream.training.curriculum import make_curriculum
 from slipstream.training.opponents import FixedOpponent, Matchmaker, Opponents
+from slipstream.training.parts import Learner, TrainingParts
 from slipstream.vector.make import choose_native, make_vector, spread_vector
 
 if TYPE_CHECKING:
@@ -51,65 +52,6 @@ SAC_PASSES = 8
 """Forward passes of a network of the actor's size in one gradient step of SAC; PPO has one."""
 Notify = Callable[[str], Any]
 """Receives a notice for the user."""
-
-
-class Learner(Protocol):
-    """Updates the weights from rollouts: PPO or SAC."""
-
-    section: str
-    """The section of the settings that it reads: `ppo` or `sac`."""
-    now: Any
-    """That section with the current values of its schedules."""
-    params_and_stats: Array
-    """The weights and the observation normaliser, as actors load them."""
-    notices: list[str]
-    """Notices for the user; the loop drains them."""
-    engine: Any
-    """Holds the weights and their optimiser; has `snapshot` and `restore`."""
-
-    def update(self, rollout: Rollout, steps: int) -> tuple[int, dict[str, Any]]:
-        """Update the weights with a rollout that began at `steps`; return its number of samples and the metrics."""
-
-    def gradient_statistics(self) -> dict[str, float]:
-        """Return statistics of the last gradient of each layer."""
-
-    def dormant(self) -> dict[str, float]:
-        """Return the fraction of dormant units of each layer."""
-
-    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return copies of everything that a resumed run needs."""
-
-    def restore(self, arrays: dict[str, Array], state: dict[str, Any]) -> None:
-        """Restore what `snapshot` returned."""
-
-
-@dataclass
-class TrainingParts:
-    """The parts of a run."""
-
-    choice: EnvChoice
-    spec: EnvSpec
-    plan: Plan
-    design: Design
-    learner: Learner
-    schedules: Schedules
-    episodes: EpisodeStats
-    matches: Matchmaker
-    collector: Collector
-    batch: int
-    """Samples of one rollout."""
-    reward_hacking: RewardHackingDetector
-    rollback: Rollback | None = None
-
-    def publish(self, version: int) -> None:
-        """Give the collector the newest weights as `version`, and the assignments of games that begin with them."""
-        games = self.matches
-        self.collector.publish(version, self.learner.params_and_stats, games.assignments, games.new_players())
-
-    def close(self) -> None:
-        """End everything that was started."""
-        self.collector.close()
-        self.matches.opponents.close()
 
 
 def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
@@ -161,7 +103,7 @@ def build(
         learner=learner,
         schedules=schedules,
         episodes=EpisodeStats(envs * spec.agents, versus=settings.opponent is not None),
-        matches=matchmaker,
+        matchmaker=matchmaker,
         collector=collector,
         batch=batch,
         reward_hacking=RewardHackingDetector(steady=curriculum is None),
@@ -216,7 +158,7 @@ def _build_on_device(
         learner=learner,
         schedules=schedules,
         episodes=EpisodeStats(rows, versus=False, tracker=collector),
-        matches=Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None),
+        matchmaker=Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None),
         collector=collector,
         batch=batch,
         reward_hacking=RewardHackingDetector(steady=True),

@@ -13,8 +13,8 @@ from slipstream.runs.metrics import Metrics
 from slipstream.runs.signals import StopRequest
 from slipstream.runs.spans import Spans
 from slipstream.settings import Settings
-from slipstream.training.build import TrainingParts
 from slipstream.training.opponents import Event
+from slipstream.training.parts import TrainingParts
 from slipstream.training.run_state import Position, capture
 
 
@@ -53,64 +53,64 @@ def iterate(
 
     Logging, evaluation and saving depend on the step count only, so a resumed run logs what an uninterrupted run logs.
     """
-    collector, learner, matches, every = parts.collector, parts.learner, parts.matches, settings.every
+    collector, learner, matchmaker, every = parts.collector, parts.learner, parts.matchmaker, settings.every
     spans, began, load = Spans(), time.perf_counter(), dict[str, Any]()
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
-    if parts.rollback is not None and not position.version:
+    if parts.rollback is not None and not position.iteration:
         score, result = evaluate(0)
         parts.rollback.judge(score, result, learner.engine)
         metrics.append({"steps": 0, **result})
-    if not position.version:
-        matches.advance(0, learner.params_and_stats)
+    if not position.iteration:
+        matchmaker.advance(0, learner.params_and_stats)
 
     while not request.stop and not _finished(settings, position, time.perf_counter() - began):
         # Collect a rollout and update the policy with it.
         before = position.steps
         with profile(before) if before and due(every.profile, before - parts.batch, before) else spans("iteration"):
             with spans("collect"):
-                rollout = collector.collect(position.version)
+                rollout = collector.collect(position.iteration)
             previous = learner.params_and_stats.copy() if collector.lag else None
             position.consistent = False
-            learner.now = parts.schedules.now(learner.section, before)
+            learner.settings = parts.schedules.at(learner.section, before)
             with spans("learn"):
                 samples, row = learner.update(rollout, before)
 
         # Advance the run's position, draw the next games and publish the new weights.
         parts.episodes.add(rollout)
         position.steps += samples
-        matches.record_games(collector.finished_games(position.version), collector.failed, position.steps)
-        position.version += 1
+        matchmaker.record_games(collector.finished_games(position.iteration), collector.failed, position.steps)
+        position.iteration += 1
         position.previous = previous
-        position.start = collector.snapshot(position.version)
-        row |= matches.advance(position.steps, learner.params_and_stats)
+        position.start = collector.snapshot(position.iteration)
+        row |= matchmaker.advance(position.steps, learner.params_and_stats)
         position.consistent = True
-        matches.draw()
-        parts.publish(position.version)
+        matchmaker.draw()
+        parts.publish(position.iteration)
 
         # Metrics, and evaluation where it is due.
-        row |= {"iteration": position.version, "lag": collector.lag}
+        row |= {"iteration": position.iteration, "lag": collector.lag}
         row |= parts.episodes.metrics() | _reward_terms(parts, rollout, samples)
         if due(every.gradients, before, position.steps):
             row |= learner.gradient_statistics()
         if due(every.dormant_units, before, position.steps):
             row |= learner.dormant()
-        best, evaluating = matches.opponents.promotion, due(every.evaluate, before, position.steps)
+        best, evaluating = matchmaker.opponents.promotion, due(every.evaluate, before, position.steps)
         if evaluating:
             with spans("evaluate"):
                 score, result = evaluate(position.steps)
             row |= result
             if parts.rollback is not None and (notice := parts.rollback.judge(score, result, learner.engine)):
                 learner.notices.append(notice)
-                parts.publish(position.version)
-            if not matches.opponents.promotes and (position.best is None or score >= position.best):
+                parts.publish(position.iteration)
+            if not matchmaker.opponents.promotes and (position.best is None or score >= position.best):
                 position.best, best = score, {"score": score, **result}
 
         # The weights are final from here on: at lag 0 the workers can start the next rollout while metrics are written.
         now = time.perf_counter()
         progress.seconds = now - began
         if not collector.lag and not _finished(settings, position, progress.seconds):
-            collector.prefetch(position.version)
+            collector.prefetch(position.iteration)
 
         # Timing. The rate excludes the first iteration, in which kernels are compiled.
         parts.schedules.see(row)
@@ -128,7 +128,7 @@ def iterate(
             if best or request.save or due(every.checkpoint, before, position.steps):
                 saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=request.save)
                 request.save = False
-            progress.events = matches.drain_events()
+            progress.events = matchmaker.drain_events()
             if evaluating or due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
                 warning = parts.reward_hacking.see({"steps": position.steps, **row})

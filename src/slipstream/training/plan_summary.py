@@ -6,7 +6,7 @@ from typing import Any
 
 from slipstream.plan import DEFAULTS
 from slipstream.settings import Settings
-from slipstream.training.build import TrainingParts
+from slipstream.training.parts import TrainingParts
 
 Row = tuple[str, Any, Any, str]
 """Name, requested, applied, why."""

@@ -10,7 +10,7 @@ from slipstream.agents.trained import policy_arrays
 from slipstream.contracts import Array
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.checkpoint import Checkpoint
-from slipstream.training.build import TrainingParts
+from slipstream.training.parts import TrainingParts
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Position:
     """The progress of a run between two iterations."""
 
     steps: int = 0
-    version: int = 0
+    iteration: int = 0
     """Iterations done; also the number of the next rollout and the version of the newest weights."""
     seconds: float = 0.0
     """Training time before this process resumed the run."""
@@ -43,14 +43,14 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
     }
     if position.previous is not None:
         groups["acting"] = {"previous": position.previous}
-    groups["matches"], matches = parts.matches.snapshot()
+    groups["matches"], matchmaker_state = parts.matchmaker.snapshot()
     if parts.rollback is not None and parts.rollback.good:
         groups["gate"] = parts.rollback.good
     return Checkpoint(
         steps=position.steps,
         groups=groups,
         state={
-            "version": position.version,
+            "version": position.iteration,
             "seconds": seconds,
             "best": position.best,
             "plan": parts.plan.applied(),
@@ -60,7 +60,7 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
             "env": parts.choice.name,
             "seen": dict(parts.schedules.seen),
             "learner": state,
-            "matches": matches,
+            "matches": matchmaker_state,
             "alarm": parts.reward_hacking.describe(),
             "gate": parts.rollback.describe() if parts.rollback is not None else None,
         },
@@ -94,12 +94,12 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     parts.reward_hacking.restore(state["alarm"])
     if parts.rollback is not None and state["gate"]:
         parts.rollback.restore(state["gate"], checkpoint.groups.get("gate", {}))
-    matches = parts.matches
-    matches.restore(checkpoint.groups["matches"], state["matches"])
+    matchmaker = parts.matchmaker
+    matchmaker.restore(checkpoint.groups["matches"], state["matches"])
     previous = checkpoint.groups.get("acting", {}).get("previous")
     version = int(state["version"])
     if previous is not None:
-        parts.collector.publish(version - 1, previous, matches.previous_assignments)
+        parts.collector.publish(version - 1, previous, matchmaker.previous_assignments)
     parts.publish(version)
     parts.collector.start(version, checkpoint.groups["envs"])
     return Position(

@@ -36,9 +36,10 @@ from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
 from slipstream.runs.signals import StopRequest, handle_signals
 from slipstream.settings import Settings
 from slipstream.system import numba_compile
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import build, choose_env
 from slipstream.training.loop import Progress, due, iterate
 from slipstream.training.opponents import Opponents
+from slipstream.training.parts import TrainingParts
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
 from slipstream.training.run_state import Position, capture, restore
 
@@ -179,13 +180,13 @@ def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Posi
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
                     _handle_keys(display, request)
             finally:
-                if position.version and position.consistent:
+                if position.iteration and position.consistent:
                     saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
                 saver.wait(raise_errors=sys.exc_info()[0] is None)
                 if progress.row:
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
     except EnvError as error:
-        if position.version:
+        if position.iteration:
             modules = "".join(f" --import {name}" for name in parts.choice.modules)
             error.hint = f"{error.hint}; then resume with: slipstream resume {run.path}{modules}"
         raise
@@ -312,7 +313,7 @@ def _view(
         "seconds": row["time/seconds"],
         "eta_s": eta,
         "steps_per_second": rate,
-        "updates": position.version,
+        "updates": position.iteration,
         "split": {name: row[f"time/{name}"] for name in ("env", "inference", "learn", "other")},
         "losses": {"policy": row.get("loss/policy"), "value": row.get("loss/value")},
         "kl": row.get("ppo/kl"),
