@@ -2,10 +2,12 @@
 
     .venv/bin/python scripts/trace_iteration.py [--source src] [--collector actors] [--list]
 
-Trains soccer for three iterations and records every Python function of the package that runs during the second one, in
-this process and in its workers (`sys.setprofile`). The profiler cannot see inside compiled functions. So every compiled
+Trains soccer for six iterations and records every Python function of the package that runs from the second to the
+fourth one, in this process and in its workers (`sys.setprofile`). Workers collect ahead of the learner, so a single
+iteration would not always hold a whole rollout. The profiler cannot see inside compiled functions. So every compiled
 function that a recorded function refers to counts as well, and what that one refers to, and so on. The table shows, for
-each file, the lines of the functions met and the lines of the whole file.
+each file, the lines of the functions met and the lines of the whole file. `statements` counts the statements of those
+functions, which does not depend on how lines are broken.
 """
 
 from __future__ import annotations
@@ -82,20 +84,21 @@ DRIVER = textwrap.dedent(
         for number in range(10_000):
             if number == 1:
                 (folder / "record").touch()
+            if 1 <= number <= 3:
                 sys.setprofile(sitecustomize.profile)
             try:
                 progress = next(steps)
             except StopIteration:
                 return
             finally:
-                if number == 1:
-                    sys.setprofile(None)
+                sys.setprofile(None)
+                if number == 3:
                     (folder / "record").unlink()
             yield progress
 
     driver.iterate = iterate
     import slipstream as ss
-    ss.train("soccer", run=folder / "run", steps=3 * 8 * 16 * 2, plan__collector=collector, plan__workers=2,
+    ss.train("soccer", run=folder / "run", steps=6 * 8 * 16 * 2, plan__collector=collector, plan__workers=2,
              plan__envs=8, ppo__rollout=16, ppo__minibatch=64, every__evaluate=0, every__checkpoint=0, every__system=0)
     """
 )
@@ -119,15 +122,17 @@ def functions_met(source: Path, collector: str) -> dict[str, set[int]]:
     return met
 
 
-def lines_of(file: Path, firsts: set[int]) -> int:
-    """The lines of the functions of a file that begin at some lines (a decorator counts as the beginning)."""
+def lines_and_statements(file: Path, firsts: set[int]) -> tuple[int, int]:
+    """Count the functions of a file that begin at some lines (a decorator counts as the beginning)."""
     lines: set[int] = set()
+    statements: set[int] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
             if first in firsts or node.lineno in firsts:
                 lines |= set(range(first, (node.end_lineno or first) + 1))
-    return len(lines)
+                statements |= {id(one) for one in ast.walk(node) if isinstance(one, ast.stmt)}
+    return len(lines), len(statements)
 
 
 def main() -> None:
@@ -141,17 +146,19 @@ def main() -> None:
     rows = []
     for name, firsts in sorted(met.items()):
         file = options.source / "slipstream" / name
-        rows.append((name, len(firsts), lines_of(file, firsts), len(file.read_text(encoding="utf-8").splitlines())))
+        whole = len(file.read_text(encoding="utf-8").splitlines())
+        rows.append((name, len(firsts), *lines_and_statements(file, firsts), whole))
     if options.list:
-        print("| file | functions | lines of them | lines of the file |\n|---|---|---|---|")
+        print("| file | functions | lines of them | statements of them | lines of the file |\n|---|---|---|---|---|")
         for row in rows:
-            print("| `{}` | {} | {} | {} |".format(*row))
+            print("| `{}` | {} | {} | {} | {} |".format(*row))
     for title, some in (
         ("without the game", [row for row in rows if not row[0].startswith("envs/")]),
         ("with the game", rows),
     ):
-        functions, met_lines, file_lines = (sum(row[k] for row in some) for k in (1, 2, 3))
-        print(f"{title}: {len(some)} files, {functions} functions of {met_lines} lines, in files of {file_lines} lines")
+        functions, lines, statements, file_lines = (sum(row[k] for row in some) for k in (1, 2, 3, 4))
+        met = f"{functions} functions of {lines} lines and {statements} statements"
+        print(f"{title}: {len(some)} files, {met}, in files of {file_lines} lines")
 
 
 if __name__ == "__main__":
