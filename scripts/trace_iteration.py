@@ -4,8 +4,8 @@
 
 Trains soccer for three iterations and records every Python function of the package that runs during the second one, in
 this process and in its workers (`sys.setprofile`). The profiler cannot see inside compiled functions. So every compiled
-function that a recorded function refers to counts as well, and what that one refers to, and so on. The table shows, for
-each file, the lines of the functions met and the lines of the whole file.
+function that a recorded function refers to, directly or through other compiled functions, counts as well. The table
+shows, for each file, the lines of the recorded functions and the lines of the whole file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRACER = textwrap.dedent(
                     seen, found = set(), set()
                     compiled_in(code, frame.f_globals, seen, found)
                     met.update(found)
-                    with open(os.path.join(PLACE, f"{os.getpid()}.json"), "w") as file:  # workers leave without notice
+                    with open(os.path.join(PLACE, f"{os.getpid()}.json"), "w") as file:  # workers exit without cleanup
                         json.dump(sorted(met), file)
 
         sys.setprofile(profile)
@@ -102,7 +102,7 @@ DRIVER = textwrap.dedent(
 
 
 def functions_met(source: Path, collector: str) -> dict[str, set[int]]:
-    """Train, and return the first lines of all functions met, by file relative to the package."""
+    """Train, and return the first lines of all recorded functions, by file relative to the package."""
     package = (source / "slipstream").resolve()
     with tempfile.TemporaryDirectory(prefix="trace-") as place:
         folder = Path(place)
@@ -120,7 +120,7 @@ def functions_met(source: Path, collector: str) -> dict[str, set[int]]:
 
 
 def lines_of(file: Path, firsts: set[int]) -> int:
-    """The lines of the functions of a file that begin at some lines (a decorator counts as the beginning)."""
+    """The line count of the functions of a file that start at the given lines (a decorator counts as the start)."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
