@@ -1,4 +1,4 @@
-"""Makes a vector of environments from the name of one."""
+"""Make a vector of environments from the name of an environment."""
 
 from __future__ import annotations
 
