@@ -1,4 +1,4 @@
-"""PPO's options: each one has its effect and no other."""
+"""PPO's options: each has its documented effect."""
 
 from __future__ import annotations
 
