@@ -68,7 +68,7 @@ class Training:
         parts.collector.start(0, None)
 
     def run(self, seconds: float) -> tuple[int, float]:
-        """Train whole iterations for some seconds. The first is not counted: its rollout was collected before."""
+        """Train whole iterations for some seconds. The first is not counted: its rollout was collected earlier."""
         self.iterate()
         began, before = time.perf_counter(), self.steps
         while self.steps == before or time.perf_counter() - began < seconds:

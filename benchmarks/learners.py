@@ -109,7 +109,7 @@ def _slipstream(name: str, steps: int, seed: int, options: argparse.Namespace) -
         first, last = settled[0], settled[-1]
         count, seconds = last["steps"] - first["steps"], last["time/seconds"] - first["time/seconds"]
         rate = {"steps": count, "seconds": round(seconds, 4), "steps_per_second": round(count / seconds, 1)}
-    products = [row["time/products"] for row in settled if row.get("time/products") is not None]
+    products = [row["time/matmul"] for row in settled if row.get("time/matmul") is not None]
     return {
         "version": slipstream_version(),
         "versions": {package: version_of(package) for package in ("torch", "gymnasium", "numpy", "numba")},

@@ -66,7 +66,7 @@ def loading(quick: bool) -> dict[str, Rate]:
 
 
 def caching(quick: bool) -> dict[str, Rate]:
-    """Five epochs of a head on images that a frozen trunk reads: once, and again in every epoch."""
+    """Five epochs of a head on features of a frozen trunk: computed once, and computed again in every epoch."""
     import torch
     from torch import nn
     from transformers import CLIPVisionConfig, CLIPVisionModel
@@ -179,7 +179,7 @@ def resolving(quick: bool) -> dict[str, Rate]:
 
 
 def inferring(quick: bool) -> dict[str, Rate]:
-    """Actions for 8 envs from a policy in torch: asked for one by one, and all at once."""
+    """Actions for 8 envs from a policy in torch: one env at a time, and all in one batch."""
     import torch
     from torch import nn
 
@@ -192,7 +192,7 @@ def inferring(quick: bool) -> dict[str, Rate]:
     def ask(groups: list[torch.Tensor]) -> Callable[[], None]:
         @torch.inference_mode()
         def work() -> None:
-            with torch_threads(1):  # as policies that act do: more would wait for each other
+            with torch_threads(1):  # as in inference; more threads are slower
                 for _ in range(calls):
                     for some in groups:
                         torch.multinomial(net(some).softmax(-1), 1).numpy()

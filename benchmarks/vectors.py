@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/vectors.py [--cases cartpole,acrobot,...] [--rounds 7] [--seconds 1] [--quick]
 
 All contestants of an environment are created once and run in interleaved rounds; ratios to the fastest of the four
-others are taken within a round. Only steps of episodes count: a step that only resets is none. Slipstream is measured
+others are taken within a round. A step that only resets does not count. Slipstream is measured
 with both APIs; the bar is for the better one: 2x on CartPole with 64 environments and 1x elsewhere.
 """
 
@@ -73,7 +73,7 @@ class DictEnv(gymnasium.Env[Any, Any]):
 
 @dataclass(frozen=True)
 class Case:
-    """An environment, the number of its copies, and the bar of the ratio to the fastest other."""
+    """An environment, the number of copies, and the bar of the ratio to the fastest other."""
 
     env: str | Callable[[], Any]
     envs: int

@@ -59,7 +59,7 @@ TRACER = textwrap.dedent(
                     seen, found = set(), set()
                     compiled_in(code, frame.f_globals, seen, found)
                     met.update(found)
-                    with open(os.path.join(PLACE, f"{os.getpid()}.json"), "w") as file:  # workers leave without notice
+                    with open(os.path.join(PLACE, f"{os.getpid()}.json"), "w") as file:  # workers exit without cleanup
                         json.dump(sorted(met), file)
 
         sys.setprofile(profile)
@@ -105,7 +105,7 @@ DRIVER = textwrap.dedent(
 
 
 def functions_met(source: Path, collector: str) -> dict[str, set[int]]:
-    """Train, and return the first lines of all functions met, by file relative to the package."""
+    """Train, and return the first lines of all recorded functions, by file relative to the package."""
     package = (source / "slipstream").resolve()
     with tempfile.TemporaryDirectory(prefix="trace-") as place:
         folder = Path(place)

@@ -1,6 +1,6 @@
 """Runs commands in forked children of one process that has imported the package, so that a command starts at once.
 
-The documentation has more than a hundred commands. Each would import the package anew, which takes longer than most of
+The documentation has more than a hundred commands. Each would import the package again, which takes longer than most of
 them run. `CommandServer` starts this file as a process and writes two small programs, `slipstream` and `python`, into a
 folder for the PATH. They pass arguments, folder, environment and standard streams to the server, which forks.
 """

@@ -1,11 +1,11 @@
-"""What several tests need: small runs made in this process, and policies of any shape.
+"""Shared fixtures: small runs made in this process, and policies of any shape.
 
-Tests that need a GPU are skipped without one. Where there is one, this runs them all and says each failure in a line:
+Tests that need a GPU are skipped without one. This runs only the GPU tests and prints one line per failure:
 
     python -m pytest -m gpu -q --tb=line -p no:cacheprovider tests
 
-The first of them compile for the GPU, which takes a minute or two. What a graph can hold is tested without a GPU too,
-by `refused`, with the CPU in its part.
+The first ones compile GPU kernels, which takes a minute or two. `refused` tests without a GPU whether CUDA graphs can
+capture the work, with a CPU device in place of the GPU.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SLOW_FILES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that train, start processes or compile much as slow; `scripts/test quick` leaves them out."""
+    """Mark tests that train, start processes or compile a lot as slow; `scripts/test quick` skips them."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & SLOW_FIXTURES or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES:
@@ -71,14 +71,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first tests of a fresh clone compile; what they print must not depend on that."""
+    """Output must not depend on whether kernels were compiled before; the first tests of a fresh clone compile them."""
     monkeypatch.setattr(numba_compile, "COLD", False)
     monkeypatch.setattr(numba_compile, "NOTICE_AFTER_S", math.inf)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Plans that somebody has tuned on this machine must not change what tests do."""
+    """Ignore plans that were tuned on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -97,7 +97,7 @@ def quick(tmp_path: Path) -> Callable[..., Run]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One whole smoke run on soccer with a trace, shared by tests that only read it."""
+    """A complete smoke run on soccer with a trace, shared by tests that only read it."""
     from slipstream.api import train
 
     return train("soccer", preset="smoke", every__profile=512, run=tmp_path_factory.mktemp("shared") / "run")
@@ -105,9 +105,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def make_policy() -> Callable[..., tuple[Design, Array]]:
-    """Make a design and a pack of lively random weights and normaliser.
+    """Make a design with random parameters and normaliser statistics.
 
-    The kind names the actions; more settings of the policy (memory, layer_norm, squash, ...) come by name.
+    `kind` selects the action space; other policy settings (memory, layer_norm, squash, ...) are keyword arguments.
     """
 
     def make(
@@ -135,7 +135,7 @@ def make_policy() -> Callable[..., tuple[Design, Array]]:
 
 @pytest.fixture(scope="session")
 def make_samples() -> Callable[..., tuple[Array, Array, Array]]:
-    """Draw observations, masks with at least one option in each part, and actions that the masks allow."""
+    """Draw observations, masks with at least one allowed option per component, and allowed actions."""
 
     def draw(design: Design, count: int, random: np.random.Generator) -> Array:
         if design.obs.plain:
@@ -167,7 +167,7 @@ def make_samples() -> Callable[..., tuple[Array, Array, Array]]:
 
 @pytest.fixture(scope="session")
 def kernel_measure() -> Callable[..., tuple[Array, Array, Array, Array]]:
-    """Run the compiled network over samples, from an empty memory: outputs, values, log-probabilities, entropies."""
+    """Run the compiled network on samples from the initial state: outputs, values, log-probabilities, entropies."""
 
     def run(
         design: Design, params_and_stats: Array, obs: Array, mask: Array, action: Array
@@ -197,7 +197,7 @@ def kernel_measure() -> Callable[..., tuple[Array, Array, Array, Array]]:
 
 @pytest.fixture
 def make_demos(tmp_path: Path) -> Callable[..., Path]:
-    """Record episodes of an expert whose actions follow from what it sees (or saw first): a folder of demos."""
+    """Record demos of an expert whose actions depend on the current (or the first) observation; return the folder."""
     from slipstream.demos.format import TERMINATED, Schema
     from slipstream.demos.writer import Shard, prepare, recording_name
 
@@ -228,7 +228,7 @@ def make_demos(tmp_path: Path) -> Callable[..., Path]:
 
 
 def _expert(action: ActionSpec, numbers: Array) -> Array:
-    """Choices that are largest among some numbers, or bounded actions that are close to linear in them."""
+    """The argmax of some numbers for discrete actions, or bounded actions that are close to linear in them."""
     if action.kind == "continuous":
         return np.tanh(0.3 * numbers[:, : action.parts]).astype(np.float32)
     starts = np.cumsum([0, *action.sizes])
@@ -236,15 +236,15 @@ def _expert(action: ActionSpec, numbers: Array) -> Array:
 
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount", "equal.default")
-"""Operations whose result, or the size of it, the host would have to wait for."""
+"""Operations that synchronise: the host waits for their result or for its size."""
 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[str]]:
-    """Do some work with `cpu:0` in the GPU's part; list what a CUDA graph could not hold of it.
+    """Run some work with `cpu:0` in place of the GPU; list the operations that a CUDA graph cannot capture.
 
-    Whatever is made meanwhile without `cpu:0` stands on the host: nothing may be copied from there (Python's numbers
-    come with their kernel, but some of torch's functions make tensors of them), and the host may not ask for a result.
+    Tensors without `cpu:0` are host tensors. Nothing may be copied from the host (Python numbers are kernel arguments,
+    but some torch functions turn them into tensors), and the host may not read a result.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -269,7 +269,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], l
             moved = name.startswith("_to_copy") and str((kwargs or {}).get("device")) == "cpu:0"
             if near and moved:
                 self.found.append(f"{name} brings {[list(x.shape) for x in near]} from the host")
-            behind = torch._C._current_autograd_node() is not None  # torch makes a zero there, where the gradient is
+            behind = torch._C._current_autograd_node() is not None  # torch creates a zero on the gradient's device
             there = moved or str((kwargs or {}).get("device")) == "cpu:0" or len(near) < len(given) or behind
             if name.startswith("lift_fresh") or not there:
                 self.host |= {id(x): x for x in tree_leaves(told) if isinstance(x, torch.Tensor)}

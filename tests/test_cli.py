@@ -282,7 +282,7 @@ def test_smoke_does_everything(trained: Run) -> None:
         "reward/goal",
         "evaluate/win_rate",
         "evaluate/opponent",
-        "gradient/trunk.layers.0.weight/length",
+        "gradient/trunk.layers.0.weight/norm",
         "system/cpu_percent",
         "time/steps_per_second",
     ):

@@ -1,4 +1,4 @@
-"""The documentation is true: blocks and examples run, links and keys exist, generated pages are up to date."""
+"""The documentation is correct: blocks and examples run, links and keys exist, generated pages are up to date."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY = re.compile(rf"\b((?:{'|'.join(SECTIONS)})(?:\.|__)[a-z_]+)\b(?!\.|\()")
 TIMEOUT_S = 300
 MISSPELT = {"ppo.learnig_rate"}
 SUFFIXES = ("md", "py", "json", "yaml", "safetensors", "png")
-"""What makes a word with a dot a file and not a setting."""
+"""File extensions, which distinguish a file name from a setting."""
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -97,7 +97,7 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_fences_are_known(page: Path) -> None:
-    """Every block says what it is, so that none is skipped by accident."""
+    """Every block names its language, so that none is skipped by accident."""
     unknown = {language for language, _ in blocks(page)} - {*RUNNABLE, *SKIPPED}
     assert not unknown, f"mark these as one of {RUNNABLE} or {SKIPPED}: {unknown}"
 
@@ -205,7 +205,7 @@ def test_json_keys_are_listed(finished: Run, tmp_path: Path) -> None:
 
 
 def said() -> Iterator[str]:
-    """Every piece of text in the code, as it stands between the values that are put into it."""
+    """Every string constant in the code, including the parts of f-strings."""
     yield (ROOT / "scripts" / "setup").read_text(encoding="utf-8")
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

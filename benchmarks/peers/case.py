@@ -54,8 +54,7 @@ class Case:
     module: str = ""
     """A module of this folder that registers the environment."""
     frames: bool = False
-    """Whether it is an Atari game: 84 x 84 grey, 4 frames stacked, every fourth seen; the network is Nature's, one for
-    policy and value."""
+    """An Atari game: 84 x 84 grey, 4 stacked frames, frame skip 4; policy and value share a Nature CNN."""
     slow: bool = False
     """Whether a step is slow enough for environments in other processes."""
 
@@ -117,7 +116,7 @@ CASES = {
 }
 
 
-# for libraries held to a gymnasium without the case's version: the same model and the same step
+# for libraries that pin a gymnasium without the case's version: the same model and the same step
 OLDER = {"HalfCheetah-v5": "HalfCheetah-v4"}
 
 

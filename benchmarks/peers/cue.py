@@ -1,8 +1,8 @@
-"""A task that needs memory and masks at once: a cue, a wait, and then the answer; importing this registers it.
+"""A task that needs memory and action masks: a cue, a wait, and then the answer. Importing this module registers it.
 
-Step 0 shows one of two cues, `BLANKS` steps show nothing, and the next one lights the go lamp: the action named by the
-cue earns 1, the other one -1, and the episode ends. Until then waiting is the only action that `action_masks` allows,
-at the go lamp it is the only one that it forbids; a forbidden action is an error, so that who learns here obeys masks.
+Step 0 shows one of two cues, `BLANKS` steps show nothing, and the next step shows the go signal: the action of the cue
+gives reward 1, the other one -1, and the episode ends. `action_masks` allows only waiting before the go signal, and
+everything else at it. A forbidden action is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DelayedCue(gymnasium.Env[Any, Any]):
     """Observations are [cue 0, cue 1, go], actions are [answer 0, answer 1, wait]."""
 
     def __init__(self) -> None:
-        """Make the spaces."""
+        """Create the spaces."""
         self.observation_space = spaces.Box(0.0, 1.0, (3,), np.float32)
         self.action_space = spaces.Discrete(3)
         self._cue = 0
@@ -45,7 +45,7 @@ class DelayedCue(gymnasium.Env[Any, Any]):
         return self._look(), 0.0, False, False, {}
 
     def action_masks(self) -> Any:
-        """Which actions are allowed now, one bool each."""
+        """The actions that are allowed now, one bool each."""
         return np.array([self._go, self._go, not self._go])
 
     @property
@@ -58,7 +58,7 @@ class DelayedCue(gymnasium.Env[Any, Any]):
 
 
 class Forgiving(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """For learners without masks: the mask stands in the observation, and the first allowed action replaces others."""
+    """For learners without masks: observations include the mask; a forbidden action becomes the first allowed one."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         """Wrap `env`, which has `action_masks`."""
@@ -72,12 +72,12 @@ class Forgiving(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
     def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset, and show the mask."""
+        """Reset; the observation includes the mask."""
         obs, info = self.env.reset(**how)
         return self._show(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step with an allowed action, and show the next mask."""
+        """Step with an allowed action; the observation includes the next mask."""
         mask = self._mask()
         obs, *rest = self.env.step(action if mask[action] else int(np.argmax(mask)))
         return self._show(obs), *rest

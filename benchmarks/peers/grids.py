@@ -1,4 +1,4 @@
-"""A slow environment in plain Python: MiniGrid's empty room, seen as a vector; importing this registers it."""
+"""A slow environment in plain Python: MiniGrid's empty room with vector observations. Importing this registers it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SIZE = 8
 
 
 class FlatGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """The 7 x 7 cells in view, three numbers each, as 147 floats; the mission, always the same, is left out."""
+    """The 7 x 7 cells in view, three numbers each, as 147 floats; the constant mission is left out."""
 
     def __init__(self, **options: Any) -> None:
-        """Make the room."""
+        """Create the room."""
         super().__init__(EmptyEnv(size=SIZE, **options))
         image = self.env.observation_space["image"]  # type: ignore[index]
         self.observation_space = spaces.Box(0.0, 255.0, (int(np.prod(image.shape)),), np.float32)
 
     def observation(self, observation: Any) -> Any:
-        """What is seen, as a vector."""
+        """The observation as a vector."""
         return observation["image"].reshape(-1).astype(np.float32)
 
 
 def make(**options: Any) -> FlatGrid:
-    """A room (a function, since older versions of Gymnasium stumble over a wrapper's class)."""
+    """A room. A function, because older versions of Gymnasium do not accept a wrapper class."""
     return FlatGrid(**options)
 
 

@@ -1,8 +1,8 @@
-"""Samples per second of `imitation`'s behaviour cloning on equal work, and its accuracy on the part held out.
+"""Samples per second of `imitation`'s behaviour cloning on equal work, and its accuracy on held-out samples.
 
-`transitions` hands it the demos as its documentation does, and its own loader makes the batches; `batches` hands it
-ready batches, one index into tensors each, which is the quickest way that it takes. The policy has no value network of
-its own, since nothing would learn there; entropy, weight decay, logging and rollouts are off.
+`transitions` passes the demos as its documentation does, and its own loader makes the batches. `batches` passes
+precomputed batches, each an index into tensors, which is the fastest input that it accepts. The policy has no value
+network, since it would not be trained; entropy, weight decay, logging and rollouts are off.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from case import BORN, claim_stdout
 
 NEVER = 10**9
-JUDGED = 8192  # samples that are judged together
+JUDGED = 8192  # samples per evaluation batch
 
 
 class Batches:
-    """Shuffled batches of one size, the rest left out as the library's own loader does."""
+    """Shuffled batches of one size; the partial batch is dropped, as in the library's own loader."""
 
     def __init__(self, obs: Any, acts: Any, size: int) -> None:
         self._obs, self._acts, self._size = obs, acts, size
@@ -57,7 +57,7 @@ def make(options: argparse.Namespace, obs: Any, acts: Any) -> Any:
     )
     if options.loader == "batches":
         demos: Any = Batches(torch.from_numpy(obs), torch.from_numpy(acts), options.batch)
-    else:  # BC reads neither what came next nor where episodes ended
+    else:  # BC uses neither next observations nor dones
         nothing = np.full(len(obs), {})
         demos = Transitions(obs=obs, acts=acts, infos=nothing, next_obs=obs, dones=np.zeros(len(obs), bool))
     return BC(
@@ -75,7 +75,7 @@ def make(options: argparse.Namespace, obs: Any, acts: Any) -> Any:
 
 
 def main() -> None:
-    """Read the options, learn, judge, print."""
+    """Parse the options, train, evaluate, print."""
     parser = argparse.ArgumentParser(description="Clone on equal work and print one JSON object.")
     parser.add_argument("data", type=Path, help="a .npz of train_obs, train_acts, held_obs, held_acts")
     parser.add_argument("--loader", choices=("transitions", "batches"), default="transitions")

@@ -176,5 +176,5 @@ def _sac(work: Replay) -> dict[str, Any]:
         "sac.gamma": work.gamma,
         "sac.tau": work.tau,
         "sac.normalise_obs": False,
-        "policy.init": "uniform",  # Stable-Baselines3's SAC starts from torch's own weights
+        "policy.init": "uniform",  # Stable-Baselines3's SAC uses torch's default initialisation
     }

@@ -12,7 +12,7 @@ from case import Enough, TimedTraining, arguments, begin
 
 def train(training: TimedTraining) -> None:
     """Train for the training's time and report."""
-    os.environ["PATH"] = "/usr/bin:/bin"  # with nvcc in sight the library takes its CUDA kernel, built or not
+    os.environ["PATH"] = "/usr/bin:/bin"  # with nvcc on it, the library uses its CUDA kernel, built or not
     import gymnasium
     import pufferlib.vector
     import torch

@@ -2,7 +2,7 @@
 
     python rlgym_steps.py SIZE SECONDS SEED      SIZE cars per team
 
-Made as its documentation makes one: DefaultObs, LookupTableAction repeated 8 times, goals and touches as rewards.
+Set up as in its documentation: DefaultObs, LookupTableAction repeated 8 times, rewards for goals and touches.
 """
 
 from __future__ import annotations

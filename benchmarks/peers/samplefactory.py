@@ -1,6 +1,6 @@
 """Sample Factory on equal work: its APPO with the rollout workers that suit the machine.
 
-`async` collects while it learns, as the library does by default; `sync` waits; `serial` runs all in one process.
+`async` collects during updates, as by default; `sync` waits for updates; `serial` runs everything in one process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def settings(training: TimedTraining, directory: str) -> list[str]:
         "num_workers": workers,
         "num_envs_per_worker": case.envs // workers,
         "worker_num_splits": 2 if training.variant == "async" else 1,
-        "batched_sampling": training.variant == "serial",  # measured better here, not so with workers
+        "batched_sampling": training.variant == "serial",  # faster here, but not with workers
         # a minibatch must hold whole rollouts; the batch stays envs x rollout steps
         "rollout": min(case.rollout, case.minibatch),
         "recurrence": 1,
@@ -75,7 +75,7 @@ def make(name: str, config: Any = None, env_config: Any = None, render_mode: str
 
 
 def frames_of(env: Any) -> Any:
-    """The library's own way with Atari games, wrapper by wrapper, around a game that it has no name for."""
+    """The library's own Atari wrappers around a game that is not in its list."""
     import gymnasium
     from sample_factory.envs import env_wrappers as own
 
@@ -102,7 +102,7 @@ def train(training: TimedTraining) -> None:
     torch.set_num_threads(training.threads)
 
     class Watch(AlgoObserver):
-        """Tells the clock after each pass over a batch and lets the runner end by its own step limit."""
+        """Reports the end of each iteration to the clock; the runner ends at its own step limit."""
 
         def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
             try:

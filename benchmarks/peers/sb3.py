@@ -12,12 +12,12 @@ from case import CASES, Case, Enough, TimedTraining, arguments, begin, make_name
 from learning_tasks import LESSONS
 
 PUBLISHED = LESSONS["cartpole"].work
-PUBLISHED_STEPS = LESSONS["cartpole"].steps  # the length of the published schedules: past it the learning rate is 0
+PUBLISHED_STEPS = LESSONS["cartpole"].steps  # the length of the published schedules; the learning rate is 0 after it
 LIMIT_S = 120.0
 
 
 def ppo_options(case: Case, activation: Any, seed: int) -> dict[str, Any]:
-    """A case as keyword arguments of PPO and its kin."""
+    """A case as keyword arguments of PPO and its variants."""
 
     def falling(value: float) -> Any:
         return (lambda remaining: remaining * value) if case.falling else value
@@ -63,7 +63,7 @@ def build(training: TimedTraining, algorithm: Any, activation: Any) -> Any:
         make_vec_env(make_named, env_kwargs={"name": training.env}, wrapper_class=AtariWrapper, **shared), 4
     )
     wanted = ppo_options(training.case, activation, training.seed)
-    del wanted["policy_kwargs"]  # Nature's network and nothing behind it is what its policy for images has
+    del wanted["policy_kwargs"]  # its CnnPolicy is the Nature CNN without further layers
     return algorithm("CnnPolicy", envs, **wanted)
 
 
@@ -75,7 +75,7 @@ def train(training: TimedTraining, model: Any, until: float | None = None) -> No
     reached: dict[str, Any] = {"reached": False}
 
     class Watch(BaseCallback):
-        """Sees the end of each iteration, which is the start of the next rollout or of none."""
+        """Reports the end of each iteration: the start of the next rollout, or the end of training."""
 
         def _on_step(self) -> bool:
             return True
@@ -105,7 +105,7 @@ def train(training: TimedTraining, model: Any, until: float | None = None) -> No
 
 
 def main() -> None:
-    """Read the options, train, print."""
+    """Parse the options, train, print."""
     parser = arguments(("dummy", "subproc"), threads=dict.fromkeys(CASES, 1) | {"pong": 2})
     parser.add_argument("--until-return", type=float, help="published CartPole settings until this mean return")
     options: argparse.Namespace = parser.parse_args()

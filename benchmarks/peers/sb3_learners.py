@@ -1,6 +1,6 @@
 """Steps per second of Stable-Baselines3's SAC and sb3-contrib's RecurrentPPO on equal work.
 
-`--vec separate` gives RecurrentPPO an LSTM each for policy and value, which is its default, instead of one for both.
+`--vec separate` gives RecurrentPPO separate LSTMs for policy and value, its default, instead of a shared one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sb3_learning import model_of
 
 
 def replay(training: TimedTraining, model: Any) -> None:
-    """Train SAC for the training's time, counted from where it has settled, and report."""
+    """Train SAC for the training's time, counted from the end of the warm-up, and report."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Watch(BaseCallback):
-        """Sees every step."""
+        """Reports every step to the clock."""
 
         def _on_step(self) -> bool:
             if self.num_timesteps >= SETTLED:
@@ -34,7 +34,7 @@ def replay(training: TimedTraining, model: Any) -> None:
 
 
 def main() -> None:
-    """Read the options, train, print."""
+    """Parse the options, train, print."""
     training = begin("sb3", "sb3-contrib", arguments(("plain", "separate"), threads=1, cases=SPEED_TASKS).parse_args())
     import torch
     from stable_baselines3.common.env_util import make_vec_env

@@ -1,4 +1,4 @@
-"""One task learned by Stable-Baselines3 or sb3-contrib, then played greedily on a fresh environment."""
+"""Train Stable-Baselines3 or sb3-contrib on one task, then evaluate greedily on a new environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from learning_tasks import TASKS, Task
 
 
 def model_of(side: str, work: Case | Replay, envs: Any, seed: int) -> Any:
-    """The untrained model of a side; `sb3-separate` is RecurrentPPO with an LSTM each for policy and value."""
+    """The untrained model of a contestant; `sb3-separate` is RecurrentPPO with separate LSTMs for policy and value."""
     import torch
     from sb3 import ppo_options
 
@@ -62,17 +62,17 @@ def model_of(side: str, work: Case | Replay, envs: Any, seed: int) -> Any:
 
 
 def environments(side: str, task: Task, count: int, seed: int) -> Any:
-    """So many environments of a task as this side can use them; Stable-Baselines3's monitor sees plain returns."""
+    """The vector environment of a task for this contestant; SB3's Monitor records unnormalised returns."""
     from stable_baselines3.common.env_util import make_vec_env
 
     module = importlib.import_module(task.module) if task.module else None
     wrapper = module.Forgiving if module is not None and side == "sb3-recurrent" else None
-    # a name instead of a function would ask for pictures
+    # a name instead of a function would create environments with a render mode
     return make_vec_env(partial(gymnasium.make, task.work.env), count, seed, wrapper_class=wrapper)
 
 
 def play(model: Any, side: str, task: Task, episodes: int, seed: int) -> list[float]:
-    """The returns of greedy episodes on a fresh environment, with the statistics of training held still."""
+    """The returns of greedy episodes on a new environment, with frozen normalisation statistics."""
     import numpy as np
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -92,7 +92,7 @@ def play(model: Any, side: str, task: Task, episodes: int, seed: int) -> list[fl
 
 
 def main() -> None:
-    """Read the options, train, play, print."""
+    """Parse the options, train, evaluate, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=list(TASKS))
     parser.add_argument("--contestant", default="sb3")

@@ -9,7 +9,7 @@ from sb3 import build, train
 
 
 def main() -> None:
-    """Read the options, train, print."""
+    """Parse the options, train, print."""
     training = begin("sbx", "sbx-rl", arguments(("dummy",), threads=1).parse_args())
     if training.threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"

@@ -1,4 +1,4 @@
-"""skrl on equal work: PPO over Gymnasium's vector environments, one after another or a process each."""
+"""skrl on equal work: PPO over Gymnasium's vector environments, serial or one process each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(training: TimedTraining) -> None:
     }
 
     class Watched(PPO):
-        """PPO that tells the clock after each update."""
+        """PPO that reports each update to the clock."""
 
         iterations = 0
 

@@ -73,7 +73,7 @@ def train(training: TimedTraining) -> None:
     )
 
     def begun(epoch: int, steps: int) -> None:
-        if steps:  # the start of an iteration is the end of the one before
+        if steps:  # the start of an iteration is the end of the previous one
             training.iteration(steps)
 
     collector = Collector(algorithm, envs, VectorReplayBuffer(case.batch, case.envs))

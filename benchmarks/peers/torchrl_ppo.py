@@ -1,4 +1,4 @@
-"""TorchRL on equal work: its collector, GAE, replay buffer and clipped loss in the loop its documentation shows."""
+"""TorchRL on equal work: its collector, GAE, replay buffer and clipped loss in the loop of its documentation."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def record(
 ) -> dict[str, Any]:
     """Record games of an agent into a demos folder and return the results; the agent `human` plays by keyboard."""
     if fps is not None and agent != "human":
-        raise ConfigError("--fps is the pace of a person's game.", "leave it out, or record human")
+        raise ConfigError("--fps applies to a human player only.", "leave it out, or record human")
     choice, resolved, own = prepare(env, options, recording.record, agent=agent)
     if agent == "human":
         from slipstream.stages.human_player import HumanAgent

@@ -38,7 +38,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     """Return median, low, high and the interval's coverage, for any distribution of the values; NaN without values.
 
     The interval goes from the k-th smallest to the k-th largest value, for the largest k with enough coverage. The
-    median lies outside with the probability that fewer than k of n fair coins show heads, or fewer than k show tails.
+    median is outside if fewer than k of n values are below it, or fewer than k above it (binomial with p = 1/2).
     With fewer than six values even the smallest and largest have less than 95 % coverage; they are returned with it.
     """
     if not values:

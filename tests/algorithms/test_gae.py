@@ -42,7 +42,7 @@ def test_by_hand_with_termination_and_truncation() -> None:
         truncated=[[0], [0], [0], [1], [0]],
         final_value=[[0], [0], [0], [0.7], [0]],
     )
-    a_4 = 5 + 0.9 * 0.6 - 0.5  # goes on behind the rollout: V of the last observation
+    a_4 = 5 + 0.9 * 0.6 - 0.5  # continues after the rollout: V of the last observation
     a_3 = 4 + 0.9 * 0.7 - 0.4  # truncated: V of its final observation, and nothing is carried over the cut
     a_2 = 3 + 0.9 * 0.4 - 0.3 + 0.9 * 0.8 * a_3
     a_1 = 2 + 0.9 * 0.0 - 0.2  # terminated: nothing follows

@@ -215,12 +215,14 @@ def test_gradient_statistics_are_by_layer(engine: str) -> None:
     parts.learner.update(parts.collector.collect(0), 0)
     row = parts.learner.gradient_statistics()
     names = [f"trunk.{layer}.{kind}" for layer in ("layers.0", "head") for kind in ("weight", "bias")]
-    assert row.keys() == {f"gradient/{n}/{what}" for n in names for what in ("length", "largest", "zeros", "relative")}
+    assert row.keys() == {
+        f"gradient/{n}/{what}" for n in names for what in ("norm", "max_abs", "zero_share", "relative_norm")
+    }
     named = parts.design.weights.named(parts.learner.engine.gradient())["trunk.layers.0.weight"]
-    assert row["gradient/trunk.layers.0.weight/length"] == pytest.approx(float(np.sqrt((named**2).sum())), rel=1e-5)
-    assert row["gradient/trunk.layers.0.weight/largest"] == pytest.approx(float(np.abs(named).max()))
-    assert row["gradient/trunk.layers.0.weight/zeros"] == float((named == 0).mean())
-    assert row["gradient/trunk.layers.0.weight/relative"] > 0
+    assert row["gradient/trunk.layers.0.weight/norm"] == pytest.approx(float(np.sqrt((named**2).sum())), rel=1e-5)
+    assert row["gradient/trunk.layers.0.weight/max_abs"] == pytest.approx(float(np.abs(named).max()))
+    assert row["gradient/trunk.layers.0.weight/zero_share"] == float((named == 0).mean())
+    assert row["gradient/trunk.layers.0.weight/relative_norm"] > 0
 
 
 def test_inactive_rows_are_not_samples() -> None:

@@ -1,4 +1,4 @@
-"""PPO's options: each one has its effect and no other."""
+"""PPO's options: each has its documented effect."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_the_kl_reference_attracts_the_policy(engine: str, memory: str, quick: C
         )
         rows = train(parts, 12)
         ends[pull] = rows[-1]["ppo/reference_kl"]
-        assert [row["ppo/reference_weight"] for row in rows[:3]] == pytest.approx([pull, 0.9 * pull, 0.81 * pull])
+        assert [row["ppo/reference_kl_coef"] for row in rows[:3]] == pytest.approx([pull, 0.9 * pull, 0.81 * pull])
         assert rows[0]["ppo/reference_kl"] > 0.05
     assert ends[20.0] < 0.5 * ends[0.0]
 
@@ -278,9 +278,9 @@ def test_the_contrastive_loss_falls(memory: str) -> None:
         ppo__contrastive_steps=2,
     )
     assert "`ppo.contrastive_coef`" in parts.plan.learner.why
-    losses = [row["loss/contrast"] for row in train(parts, 12)]
+    losses = [row["loss/contrastive"] for row in train(parts, 12)]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:2])
-    assert "loss/contrast" not in train(make(policy__memory=memory), 1)[0]
+    assert "loss/contrastive" not in train(make(policy__memory=memory), 1)[0]
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
@@ -293,15 +293,15 @@ def test_dormant_units_are_counted(engine: str) -> None:
     parts.learner.engine.restore(parts.learner.engine.snapshot() | {f"weight/{k}": v for k, v in named.items()})
     parts.publish(0)
     train(parts, 1)
-    assert parts.learner.dormant() == {"dormant/trunk.0": 2 / 16, "dormant/share": 2 / 16}
+    assert parts.learner.dormant() == {"dormant_units/trunk.0": 2 / 16, "dormant_units/share": 2 / 16}
 
 
 def test_dormant_units_are_reported_at_their_interval(quick: Callable[..., Run]) -> None:
     """`every.dormant_units` adds the shares to the metrics."""
     run = quick(lambda: ToyEnv(), steps=640, every__log=64, every__dormant_units=320, policy__memory="lstm")
-    found = [row["steps"] for row in run.metrics() if "dormant/share" in row]
+    found = [row["steps"] for row in run.metrics() if "dormant_units/share" in row]
     assert found == [320, 640]
-    assert "dormant/trunk.0.memory" in run.metrics()[-1]
+    assert "dormant_units/trunk.0.memory" in run.metrics()[-1]
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])

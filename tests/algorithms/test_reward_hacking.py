@@ -35,14 +35,12 @@ def noisy(seed: int, count: int, gain: float = 0.0, fall: float = 0.0) -> list[d
 def test_hacked_rewards_are_reported_once_with_numbers_and_terms() -> None:
     """One warning reports the changes, the terms that grew and what to do."""
     rows = [
-        evaluated(
-            1000 * k, 1.0 + 0.5 * (k >= 3) + 0.01 * (k % 2), 0.8 - 0.5 * (k >= 3), touch=0.1 * k, value_target=-0.1 * k
-        )
+        evaluated(1000 * k, 1.0 + 0.5 * (k >= 3) + 0.01 * (k % 2), 0.8 - 0.5 * (k >= 3), touch=0.1 * k, goal=-0.1 * k)
         for k in range(20)
     ]
     assert heard(RewardHackingDetector(), rows) == [
-        "The rewards may be gamed: from step 0 to 5,000 the return in evaluation rose from 1 to 1.51 while the win "
-        "rate fell from 80% to 30%. Terms that grew most: touch by 0.3 a step. Lower rewards.weights.touch, or set "
+        "Possible reward hacking: from step 0 to 5,000 the return in evaluation rose from 1 to 1.51 while the win "
+        "rate fell from 80% to 30%. Terms that grew most: touch by 0.3 per step. Lower rewards.weights.touch, or set "
         "rewards.potential=true."
     ]
 

@@ -198,10 +198,10 @@ def test_logged_metrics() -> None:
         "sac/buffer",
         "sac/failed_updates",
         "sac/gradient_norm",
-        "time/products",
+        "time/matmul",
     }
     assert all(np.isfinite(value) for value in row.values())
-    assert 0 < row["time/products"] < 1.5 and row["sac/gradient_norm"] > 0 and row["sac/learning_rate"] == 1e-3
+    assert 0 < row["time/matmul"] < 1.5 and row["sac/gradient_norm"] > 0 and row["sac/learning_rate"] == 1e-3
 
 
 def test_training_updates_params_and_stats() -> None:
@@ -259,7 +259,7 @@ def test_a_restored_learner_continues_bit_for_bit(learner: str, action: ActionSp
     for _ in range(24):
         rollout = game.play()
         ours, theirs = (sac.update(rollout, 0)[1] for sac in (one, other))
-        assert {**ours, "time/products": 0} == {**theirs, "time/products": 0}
+        assert {**ours, "time/matmul": 0} == {**theirs, "time/matmul": 0}
     assert one.engine.counters[0] >= 50 + 30
     assert np.array_equal(one.params_and_stats, other.params_and_stats)
     again = other.snapshot()[0]
@@ -408,17 +408,17 @@ def test_gradient_statistics_and_dormant_units_by_layer(learner: str) -> None:
     Game(sac, 1, near).learn(3)
     row = sac.gradient_statistics()
     assert len(row) == 4 * 6
-    assert row["gradient/policy.layers.0.bias/zeros"] >= 0.25
-    assert 0 < row["gradient/policy.head.weight/largest"] <= row["gradient/policy.head.weight/length"]
+    assert row["gradient/policy.layers.0.bias/zero_share"] >= 0.25
+    assert 0 < row["gradient/policy.head.weight/max_abs"] <= row["gradient/policy.head.weight/norm"]
     weight = np.linalg.norm(sac.design.weights.named(params)["policy.head.weight"])
-    assert row["gradient/policy.head.weight/relative"] == pytest.approx(
-        row["gradient/policy.head.weight/length"] / weight, rel=1e-5
+    assert row["gradient/policy.head.weight/relative_norm"] == pytest.approx(
+        row["gradient/policy.head.weight/norm"] / weight, rel=1e-5
     )
     shares = sac.dormant()
-    assert set(shares) == {"dormant/policy.0", "dormant/policy.1", "dormant/share"}
-    assert shares["dormant/policy.0"] >= 0.25
-    assert shares["dormant/share"] == pytest.approx(
-        (16 * shares["dormant/policy.0"] + 8 * shares["dormant/policy.1"]) / 24
+    assert set(shares) == {"dormant_units/policy.0", "dormant_units/policy.1", "dormant_units/share"}
+    assert shares["dormant_units/policy.0"] >= 0.25
+    assert shares["dormant_units/share"] == pytest.approx(
+        (16 * shares["dormant_units/policy.0"] + 8 * shares["dormant_units/policy.1"]) / 24
     )
 
 

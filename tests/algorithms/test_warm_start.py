@@ -150,7 +150,7 @@ def test_a_teacher_and_demos_are_imitated(soccer_clone: Path, tmp_path: Path, qu
         every__log=1,
     ).metrics()
     assert rows[-1]["ppo/teacher_loss"] < rows[0]["ppo/teacher_loss"] - 0.2
-    assert rows[1]["ppo/demo_weight"] == pytest.approx(0.05)
+    assert rows[1]["ppo/demo_coef"] == pytest.approx(0.05)
     assert np.isfinite([row["ppo/demo_loss"] for row in rows]).all()
 
 

@@ -76,7 +76,7 @@ def test_good_demos(write: Write, everything: Schema) -> None:
         (spoil(3, action=put((4, 0), 3)), "has an action out of its range"),
         (spoil(3, action=put((4, 0), -1)), "has an action out of its range"),
         (spoil(3, mask=put((slice(None), slice(3)), 0)), "has an action that its mask forbids"),
-        (spoil(3, obs=put((slice(None),), 1.0)), "stands still: its observations never change"),
+        (spoil(3, obs=put((slice(None),), 1.0)), "is constant: its observations never change"),
     ],
 )
 def test_bad_values(write: Write, everything: Schema, alter: Any, reason: str, plain: Schema) -> None:

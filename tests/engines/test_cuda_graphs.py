@@ -1,4 +1,4 @@
-"""Gradient steps without waiting: what adds up on the device, what is brought there, and what graphs replay."""
+"""Gradient steps without synchronisation: statistics summed on the device, copies to it, and CUDA graph replay."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ Make = Callable[..., tuple[Design, Array, Batch]]
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions compute in fp32 unless a test says otherwise."""
+    """Convolutions compute in fp32 unless a test changes that."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @pytest.fixture
 def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Make:
-    """Make a policy and a batch of 200 samples in 10 rows, of which some do not count."""
+    """Make a policy and a batch of 200 samples in 10 rows; some samples have weight 0."""
 
     def make(kind: str = "discrete", count: int = 200, **more: Any) -> tuple[Design, Array, Batch]:
         design, params_and_stats = make_policy(kind, **more)
@@ -82,7 +82,7 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
 def learn(
     engine: TorchEngine, batch: Batch, coefficients: Coefficients = KNOBS, epochs: int = 3
 ) -> tuple[Array, Array]:
-    """Take some epochs; return the weights and the totals."""
+    """Run some epochs; return the weights and the totals."""
     random, totals = np.random.default_rng(1), np.zeros(SUMS)
     for _ in range(epochs):
         totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob) // batch.sequence), coefficients)
@@ -90,7 +90,7 @@ def learn(
 
 
 def test_a_tally_counts_what_was_taken_and_ends_after_three_failures() -> None:
-    """Failed steps add nothing, skipped ones neither and break no row; after three in a row nothing counts."""
+    """Failed and skipped steps add nothing, a skipped step does not reset the streak, and three failures end it."""
     tally = StepStats("cpu")
     tally.begin(1)
     added = torch.zeros(SUMS, dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_a_tally_counts_what_was_taken_and_ends_after_three_failures() -> None:
 
 
 def test_what_does_not_count_is_left_out_of_the_standard() -> None:
-    """Mean and deviation by hand: advantages 1, 3 and 5 count, 100 does not."""
+    """Mean and standard deviation computed by hand: advantages 1, 3 and 5 count, 100 does not."""
     zeros, none = np.zeros(4, np.float32), np.zeros((4, 0), np.float32)
     columns = {"advantage": np.array([1, 100, 3, 5], np.float32), "weight": np.array([1, 0, 0.5, 2], np.float32)}
     batch = Batch(
@@ -134,7 +134,7 @@ def test_what_does_not_count_is_left_out_of_the_standard() -> None:
 
 
 def test_observations_may_be_there_already(make_case: Make) -> None:
-    """A batch whose observations are a tensor teaches the same, bit for bit."""
+    """A batch whose observations are a tensor gives the same weights bit for bit."""
     design, params, batch = make_case()
     plain = learn(TorchEngine(design, params.copy(), 1), batch)
     there = learn(TorchEngine(design, params.copy(), 1), batch._replace(obs=torch.from_numpy(batch.obs.copy())))
@@ -142,7 +142,7 @@ def test_observations_may_be_there_already(make_case: Make) -> None:
 
 
 def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
-    """Sequences with memory are learned step by step, and the plan hears why, once."""
+    """Recurrent policies train without graphs, and the plan reports the reason once."""
     design, params, batch = make_case(memory="lstm", sequence=5)
     engine, heard = TorchEngine(design, params, 1), list[Any]()
     graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, lambda *told: heard.append(told))
@@ -153,7 +153,7 @@ def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
 
 
 def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> None:
-    """The learning rate and the clip are read from memory; what changes the steps themselves is not."""
+    """The learning rate and the clip are read from device memory; coefficients that change the graph recapture it."""
     design, params, batch = make_case()
     engine = TorchEngine(design, params, 1)
     graphs = StepGraphs(engine.step, engine.optimiser, lambda *_: "", print)
@@ -186,7 +186,7 @@ def test_a_graph_can_hold_a_step(
     make_case: Make,
     refused: Callable[..., list[str]],
 ) -> None:
-    """A gradient step copies nothing from the host, and never asks for a result: on a GPU it can be captured."""
+    """A gradient step neither copies from the host nor synchronises, so a CUDA graph can capture it."""
     compared = case.pop("reference", False)
     design, params, batch = make_case(**case)
     if compared:
@@ -202,7 +202,7 @@ def test_a_graph_can_hold_a_step(
 
 
 def test_what_a_graph_cannot_hold_is_noticed(refused: Callable[..., list[str]]) -> None:
-    """Numbers that torch makes tensors of, tensors of the host, results that are asked for, and sizes that depend."""
+    """`refused` finds numbers turned into tensors, host tensors, results read by the host, and data-dependent sizes."""
     x = torch.arange(6.0, device="cpu:0").reshape(2, 3)
     fine = [
         lambda: 2 * x - 1,
@@ -229,12 +229,12 @@ def test_what_a_graph_cannot_hold_is_noticed(refused: Callable[..., list[str]]) 
 
 
 def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minibatches, batches and knobs that move come to a step that is played again, which is captured once."""
+    """A replayed step uses new minibatches, batches and coefficients, and is captured only once."""
     monkeypatch.setattr(graphs_module, "capture", lambda work: SimpleNamespace(replay=work))
     design, params, batch = make_case()
     second, made = batch._replace(advantage=-batch.advantage), []
     for graphed in (False, True):
-        engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that data has to be brought to
+        engine = TorchEngine(design, params.copy(), 1, device="cpu:0")  # a device that needs copies
         if graphed:
             engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, warn_of_fallback)
         learn(engine, batch)
@@ -245,7 +245,7 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
 
 
 def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one step is lost, it is tried once, and the first line of the reason is heard."""
+    """A failed capture loses no step, is not retried, and the first line of its error is reported."""
     design, params, batch = make_case()
     tried, heard = list[int](), list[Any]()
 
@@ -267,7 +267,7 @@ def test_a_capture_that_fails_is_done_without(make_case: Make, monkeypatch: pyte
 @on_gpu
 @pytest.mark.parametrize("case", [{}, {"kind": "continuous"}, {"kind": "masked_multi"}, {"obs": SEEN}])
 def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make_case: Make) -> None:
-    """On a GPU in fp32, replayed steps leave the weights of eager ones and of the CPU; a second batch is seen too."""
+    """On a GPU in fp32, replayed steps give the weights of eager steps and of the CPU, also on a second batch."""
     design, params, batch = make_case(**case)
     second = batch._replace(advantage=-batch.advantage)
     made = []
@@ -302,7 +302,7 @@ def test_halves_learn_nearly_the_same(device: str, make_case: Make) -> None:
 @on_gpu
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_memories_learn_as_on_the_cpu(memory: str, device: str, make_case: Make) -> None:
-    """Sequences with a reset inside and two layers of memory leave the weights that the CPU's leave."""
+    """Sequences with resets and two recurrent layers give the same weights as on the CPU."""
     design, params, batch = make_case(memory=memory, sequence=5, memory_layers=2)
     batch.episode_start[::7] = 1
     one, other = (learn(TorchEngine(design, params.copy(), 1, device=where), batch) for where in ("cpu", device))
@@ -312,7 +312,7 @@ def test_memories_learn_as_on_the_cpu(memory: str, device: str, make_case: Make)
 
 @on_gpu
 def test_steps_do_not_wait(device: str, make_case: Make) -> None:
-    """Within an epoch nothing makes the host wait for the GPU, with graphs or without."""
+    """An epoch does not synchronise with the GPU, with or without graphs."""
     design, params, batch = make_case(obs=SEEN)
     for graphs in (False, True):
         engine = TorchEngine(design, params.copy(), 1, device=device, graphs=graphs)
@@ -331,7 +331,7 @@ def test_steps_do_not_wait(device: str, make_case: Make) -> None:
 
 @on_gpu
 def test_observations_may_stay_on_the_host(device: str, make_case: Make) -> None:
-    """Offloaded observations teach the same; the plan hears that such steps are not captured."""
+    """Offloaded observations give the same weights; the plan reports that such steps are not captured."""
     design, params, batch = make_case()
     heard: list[Any] = []
     kept = learn(TorchEngine(design, params.copy(), 1, device=device), batch)

@@ -1,4 +1,4 @@
-"""The fused kernel against torch: the same gradient, the same weights, the same caution; and what only torch does."""
+"""The fused kernel against torch: equal gradients, weights and failure handling; and the features of torch alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Case = tuple[Design, Array, Batch]
 
 
 def cover() -> list[dict[str, Any]]:
-    """Designs among which every pair of choices appears."""
+    """Designs that cover every pair of options."""
     cases = []
     for (a, kind), (b, memory) in product(enumerate(KINDS), enumerate(MEMORIES)):
         activation = ("tanh", "relu", "elu")[(a + 2 * b) % 3]
@@ -67,13 +67,13 @@ def cover() -> list[dict[str, Any]]:
 
 
 def name_of(case: dict[str, Any]) -> str:
-    """What a case is called."""
+    """The test id of a case."""
     return "-".join(str(value) for value in case.values())
 
 
 @pytest.fixture
 def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any]) -> Callable[..., Case]:
-    """Make a policy and a batch that an older policy near it might have collected."""
+    """Make a policy and a batch as collected by a slightly older policy."""
 
     def make(kind: str = "discrete", length: int = 20, rows: int = 10, **more: Any) -> Case:
         memory = more.get("memory", "none") != "none"
@@ -132,7 +132,7 @@ def outcome_of(engine: Engine, batch: Batch, coefficients: Coefficients, orders:
 
 
 def orders_of(batch: Batch, epochs: int, seed: int = 0) -> Array:
-    """A fresh order of all sequences for each epoch."""
+    """A new permutation of all sequences for each epoch."""
     random = np.random.default_rng(seed)
     return np.stack([random.permutation(len(batch.log_prob) // batch.sequence) for _ in range(epochs)])
 
@@ -148,7 +148,7 @@ def both(case: Case, orders: Array, coefficients: Coefficients, threads: int = 1
 
 
 def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
-    """One gradient, and the weights, moments and log after some updates, are the same for both engines."""
+    """One gradient, and the weights, moments and statistics after some updates, are equal in both engines."""
     batch = case[2]
     free = coefficients._replace(max_grad_norm=1e9, minibatch=len(batch.log_prob))
     (fused, one), (other, two) = both(case, orders_of(batch, 1), free, threads)
@@ -166,7 +166,7 @@ def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
 
 
 def reference_of(design: Design, batch: Batch) -> Array:
-    """Masked outputs of some other policy, with log deviations behind means."""
+    """Masked outputs of another policy, with log standard deviations after the means."""
     random = np.random.default_rng(8)
     count = design.outputs * (2 if design.action.kind == "continuous" else 1)
     told = random.normal(0, 0.5, (len(batch.log_prob), count)).astype(np.float32)
@@ -177,7 +177,7 @@ def reference_of(design: Design, batch: Batch) -> Array:
 
 
 def test_the_designs_cover_every_pair() -> None:
-    """Kinds of action, memories, sharing, norms, activations and depths are met in every pair."""
+    """The cases cover every pair of action space, memory, sharing, norm, activation and depth."""
     cases = cover()
     choices = {key: {case[key] for case in cases} for key in cases[0]}
     for one, two in combinations(choices, 2):
@@ -187,7 +187,7 @@ def test_the_designs_cover_every_pair() -> None:
 
 @pytest.mark.parametrize("more", cover(), ids=name_of)
 def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_case: Callable[..., Case]) -> None:
-    """For every kind of policy, with resets, absent samples, burn-in, reference and decay: the same to 1e-5."""
+    """The engines agree to 1e-5 for every kind of policy, with resets, absent samples, burn-in, reference and decay."""
     design, params, batch = make_case(**more, burn_in=2, hidden=(24, 9))
     batch = batch._replace(reference=reference_of(design, batch), weight=batch.weight * np.float32(0.7))
     compare((design, params, batch), KNOBS._replace(clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
@@ -199,7 +199,7 @@ def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_c
 def test_tokens_are_learned_from_as_by_torch(
     kind: str, memory: str, threads: int, make_case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kinds of token are read once for all samples: embeddings and both layers get the gradient that torch gives."""
+    """Each token type is encoded once for all samples; embeddings and both layers get torch's gradient."""
     design, params, batch = make_case(kind, obs=TOKENS, memory=memory, hidden=(24,), features=20)
     few = TOKENS.split(batch.obs)[""]
     few[..., 0] %= 32
@@ -212,7 +212,7 @@ def test_tokens_are_learned_from_as_by_torch(
     monkeypatch.setattr(token_encoder, "KNOWN", 10)  # one minibatch at a time
     outcome_of(parts, batch, KNOBS, orders_of(batch, 2))
     assert np.abs(whole.params - parts.params).max() < 1e-6 and np.array_equal(whole.counters, parts.counters)
-    again = batch._replace(obs=batch.obs[::-1].copy())  # another batch in the memory of the first
+    again = batch._replace(obs=batch.obs[::-1].copy())  # another batch in the same buffers
     engine, episode_start = FusedEngine(design, params.copy(), threads), FusedEngine(design, params.copy(), threads)
     engine.evaluate(batch)
     assert np.array_equal(engine.evaluate(again).log_prob, episode_start.evaluate(again).log_prob)
@@ -221,7 +221,7 @@ def test_tokens_are_learned_from_as_by_torch(
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_imitation_is_that_of_torch(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
-    """Raising the log-probability of given actions takes the same steps in both engines, whatever was likely before."""
+    """Maximising the log-probability of given actions takes equal steps in both engines for any old log-probability."""
     design, params, batch = make_case(kind, memory=memory)
     coefficients = KNOBS._replace(imitate=True, normalise_advantage=False)
     weights = np.random.default_rng(2).uniform(0.5, 1.5, len(batch.log_prob)).astype(np.float32)
@@ -245,7 +245,7 @@ def test_imitation_is_that_of_torch(kind: str, memory: str, make_case: Callable[
 def test_threads_and_clipping_change_nothing(
     threads: int, clip_value: float, memory: str, make_case: Callable[..., Case]
 ) -> None:
-    """Gradients added up over threads, and clipped values, are those of torch too."""
+    """Gradients summed over threads, and value clipping, equal torch's."""
     for hidden, shared in (((16, 16), True), ((50, 3), False), ((), True)):
         case = make_case(memory=memory, hidden=hidden, shared=shared, seed=len(hidden))
         compare(case, KNOBS._replace(clip_value=clip_value), threads)
@@ -256,14 +256,14 @@ def test_threads_and_clipping_change_nothing(
 def test_sequences_that_fill_no_whole_block_count_too(
     threads: int, memory: str, make_case: Callable[..., Case]
 ) -> None:
-    """More sequences than a block holds, and a number that no block divides, give the gradients of torch."""
+    """More sequences than a block, and a number that blocks do not divide, give torch's gradients."""
     case = make_case("masked", memory=memory, rows=13, length=40, burn_in=1)
     compare(case, KNOBS._replace(minibatch=35), threads)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[..., Case]) -> None:
-    """Orders that repeat sequences, within a minibatch and across, with weights of their own, train as torch does."""
+    """Orders that repeat sequences within and across minibatches, with their own weights, train as torch does."""
     design, params, batch = make_case(memory=memory)
     random = np.random.default_rng(2)
     weight = batch.weight * random.uniform(0.2, 3, len(batch.weight)).astype(np.float32)
@@ -278,7 +278,7 @@ def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("kind", ["discrete", "squashed", "masked_binary"])
 def test_surveys_are_the_same(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
-    """Log-probabilities, values and the activity of every hidden layer are those of torch, under the same names."""
+    """Log-probabilities, values and the activity of every hidden layer equal torch's, under the same names."""
     design, params, batch = make_case(kind, memory=memory, memory_layers=2, shared=False, burn_in=3, layer_norm=True)
     one, two = (make(design, params.copy(), 1).evaluate(batch) for make in ENGINES.values())
     assert np.allclose(one.log_prob, two.log_prob, atol=2e-5)
@@ -293,7 +293,7 @@ def test_surveys_are_the_same(kind: str, memory: str, make_case: Callable[..., C
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_case: Callable[..., Case]) -> None:
-    """Burn-in and resets inside sequences make the very states that stepping on from the rollout's start makes."""
+    """Burn-in and resets inside sequences give exactly the states of stepping from the start of the rollout."""
     for memory in ("gru", "lstm"):
         design, params, batch = make_case(memory=memory, memory_layers=2, sequence=5, burn_in=20)
         first = batch.state[: batch.rows]
@@ -315,7 +315,7 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_the_fused_gradient_is_that_of_finite_differences(memory: str, make_case: Callable[..., Case]) -> None:
-    """Moving single weights a little changes the loss as the gradient says."""
+    """Finite differences of the loss match the gradient."""
     design, params, batch = make_case("continuous", memory=memory, hidden=(8,), memory_size=6, memory_layers=2)
     coefficients = KNOBS._replace(max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
     order = orders_of(batch, 1)
@@ -355,7 +355,7 @@ def test_the_same_start_gives_the_same_bits(threads: int, memory: str, make_case
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_samples_not_named_in_the_order_are_not_used(kind: str, make_case: Callable[..., Case]) -> None:
-    """What stands in the batch at samples that the order leaves out, NaN included, changes nothing."""
+    """Samples that the order leaves out have no effect, even if they are NaN."""
     design, params, batch = make_case()
     orders = np.stack([np.flatnonzero(np.arange(200) != 7)[:120]] * 2)
     engines = []
@@ -372,7 +372,7 @@ def test_samples_not_named_in_the_order_are_not_used(kind: str, make_case: Calla
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_samples_that_do_not_count_carry_no_loss(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
-    """Where the weight is 0, what was done and hoped for changes nothing, NaN included."""
+    """Actions, advantages and value targets of samples with weight 0 have no effect, even if they are NaN."""
     design, params, batch = make_case(memory=memory)
     batch.weight[::3] = 0
     ends = []
@@ -394,7 +394,7 @@ def test_samples_that_do_not_count_carry_no_loss(kind: str, memory: str, make_ca
 def test_a_step_that_is_not_finite_is_left_out(
     kind: str, column: str, optimiser: str, make_case: Callable[..., Case]
 ) -> None:
-    """The minibatch with a NaN changes neither weights nor optimiser; the others are taken; the log stays finite."""
+    """A minibatch with a NaN changes neither weights nor optimiser; the others do; the statistics stay finite."""
     if (kind, optimiser) == ("fused", "muon"):
         return
     more = {"optimiser": optimiser} if kind == "torch" else {}
@@ -412,7 +412,7 @@ def test_a_step_that_is_not_finite_is_left_out(
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_three_in_a_row_are_a_divergence_across_iterations_too(kind: str, make_case: Callable[..., Case]) -> None:
-    """Failures are counted from one run to the next, a good step starts the count anew, and three end a run."""
+    """Failures are counted across epochs, a good step resets the count, and three in a row end an epoch."""
     design, params, batch = make_case()
     poisoned = batch._replace(advantage=np.full_like(batch.advantage, np.nan))
     one, order = KNOBS._replace(minibatch=200), orders_of(batch, 1)
@@ -432,7 +432,7 @@ def test_three_in_a_row_are_a_divergence_across_iterations_too(kind: str, make_c
 @pytest.mark.parametrize("optimiser", ["adam", "muon"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_snapshot_goes_on_exactly(kind: str, optimiser: str, make_case: Callable[..., Case]) -> None:
-    """Weights, moments and the count of steps come back, so the next updates are the same bits."""
+    """Weights, moments and the step count are restored, so the next updates are equal bit for bit."""
     if (kind, optimiser) == ("fused", "muon"):
         return
     more = {"optimiser": optimiser} if kind == "torch" else {}
@@ -455,7 +455,7 @@ def test_a_snapshot_goes_on_exactly(kind: str, optimiser: str, make_case: Callab
 
 
 def test_engines_take_over_from_each_other(make_case: Callable[..., Case]) -> None:
-    """A snapshot of one engine goes on in the other to the same weights."""
+    """Each engine continues from the other's snapshot to the same weights."""
     design, params, batch = make_case(memory="lstm")
     (fused, _), (other, _) = both((design, params, batch), orders_of(batch, 2), KNOBS)
     swapped = TorchEngine(design, params.copy(), 1), FusedEngine(design, params.copy(), 1)
@@ -469,7 +469,7 @@ def test_engines_take_over_from_each_other(make_case: Callable[..., Case]) -> No
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_entropy_value_clip_and_norm_each_act(kind: str, make_case: Callable[..., Case]) -> None:
-    """Every knob changes what is learned, in the direction that its description says."""
+    """Every coefficient changes the result in the direction that its description states."""
     design, params, batch = make_case(shared=False)
     batch = batch._replace(reference=reference_of(design, batch))
 
@@ -500,7 +500,7 @@ def test_entropy_value_clip_and_norm_each_act(kind: str, make_case: Callable[...
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_gradients_are_shortened_to_the_limit(kind: str, make_case: Callable[..., Case]) -> None:
-    """The first moment after one step is a tenth of a gradient of the allowed length."""
+    """The first moment after one step is a tenth of the clipped gradient."""
     design, params, batch = make_case()
     engine = ENGINES[kind](design, params.copy(), 1)
     coefficients = KNOBS._replace(minibatch=200, max_grad_norm=0.05)
@@ -519,7 +519,7 @@ PARTED: list[dict[str, Any]] = [
 
 
 def paired(design: Design, batch: Batch) -> Batch:
-    """The batch with a partner one or two steps later for most samples."""
+    """The batch with a positive one or two steps later for most samples."""
     count = len(batch.log_prob)
     later = np.arange(count) + np.random.default_rng(3).integers(1, 3, count) * batch.rows
     span = batch.sequence * batch.rows if batch.sequence > 1 else count
@@ -532,7 +532,7 @@ def paired(design: Design, batch: Batch) -> Batch:
 def test_parts_of_a_minibatch_add_up_to_the_whole(
     more: dict[str, Any], contrasted: float, make_case: Callable[..., Case]
 ) -> None:
-    """Gradients added up over micro-batches of any size are those of the whole, contrast among all samples included."""
+    """Gradients summed over micro-batches of any size equal those of the whole, including the contrastive loss."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
     coefficients = KNOBS._replace(minibatch=100, contrast=contrasted, max_grad_norm=1e9)
@@ -552,7 +552,7 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(
 
 @pytest.mark.parametrize("more", PARTED, ids=lambda more: more["kind"])
 def test_checkpointing_computes_again_and_learns_the_same(more: dict[str, Any], make_case: Callable[..., Case]) -> None:
-    """With checkpointing every network runs twice for one gradient, and the gradient is the same."""
+    """With activation checkpointing every network runs twice per gradient, and the gradient is the same."""
     design, params, batch = make_case(**more | {"burn_in": 0})
     calls, gradients = [], []
     for checkpointing in (False, True):
@@ -572,7 +572,7 @@ def test_checkpointing_computes_again_and_learns_the_same(more: dict[str, Any], 
 
 
 def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
-    """A hidden matrix moves by one whose singular values are near each other, as far as Adam would; heads by Adam."""
+    """Muon's update of a hidden matrix has similar singular values and the size of Adam's; heads use Adam."""
     design, params, batch = make_case(hidden=(32, 32))
     moves = {}
     for optimiser in ("adam", "muon"):
@@ -592,7 +592,7 @@ def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
 
 
 def test_muon_learns_and_decays(make_case: Callable[..., Case]) -> None:
-    """The value loss falls, and decay shrinks matrices."""
+    """The value loss falls, and weight decay shrinks matrices."""
     design, params, batch = make_case(shared=False)
     coefficients = KNOBS._replace(learning_rate=1e-2, policy=0.0)
     engine = TorchEngine(design, params.copy(), 1, optimiser="muon")
@@ -606,7 +606,7 @@ def test_muon_learns_and_decays(make_case: Callable[..., Case]) -> None:
 
 
 def test_contrast_of_two_by_hand() -> None:
-    """Two anchors at a right angle, one positive each: -log of the softmax of the cosines over the temperature."""
+    """Two orthogonal anchors, one positive each: -log of the softmax of the cosines over the temperature."""
     anchors = torch.tensor([[2.0, 0.0], [0.0, 3.0]])
     positives = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
     # Cosines: [[1, 0.6], [0, 0.8]]; temperature 0.5 doubles them.
@@ -614,14 +614,14 @@ def test_contrast_of_two_by_hand() -> None:
     assert float(info_nce(anchors, positives, 0.5)) == pytest.approx(expected, rel=1e-6)
     mean, by_anchors, by_positives = contrastive_loss(anchors, positives, 0.5)
     assert float(mean) == pytest.approx(expected / 2, rel=1e-6)
-    # Anchor 0 can only turn: its slope along [0, 1] is (p1 * 0.8 - (1 - p0) * 0 ...) = p1 * (0.8 - 0) / 0.5 / 2 / |a|.
+    # Anchor 0 can only turn: its gradient on [0, 1] is (p1 * 0.8 - (1 - p0) * 0 ...) = p1 * (0.8 - 0) / 0.5 / 2 / |a|.
     share = np.exp(1.2) / (np.exp(1.2) + np.exp(2.0))
     assert by_anchors[0].numpy() == pytest.approx([0.0, share * 0.8 / 0.5 / 2 / 2.0], abs=1e-6)
     assert float((by_positives * positives).sum(-1).abs().max()) < 1e-6
 
 
 def test_contrast_in_blocks_is_the_contrast_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anchors taken some at a time give the loss and the slopes of all at once."""
+    """Anchors in chunks give the loss and the gradients of all anchors at once."""
     from slipstream.algorithms import contrastive_loss as contrasting
 
     generator = torch.Generator().manual_seed(0)
@@ -634,7 +634,7 @@ def test_contrast_in_blocks_is_the_contrast_of_all(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("more", [{}, {"memory": "gru"}, {"obs": SEEN}], ids=["plain", "memory", "images"])
 def test_contrast_falls_when_trained(more: dict[str, Any], make_case: Callable[..., Case]) -> None:
-    """The contrastive loss goes down, from about that of chance; without it nothing is counted."""
+    """The contrastive loss falls from about that of random guessing; without a coefficient it is not computed."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
     coefficients = KNOBS._replace(contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
@@ -654,7 +654,7 @@ def test_contrast_falls_when_trained(more: dict[str, Any], make_case: Callable[.
 
 @pytest.mark.parametrize("image", ["nature", "impala"])
 def test_images_and_tokens_are_learned_from(image: str, make_case: Callable[..., Case]) -> None:
-    """Every weight of every encoder moves, the value loss falls, and a survey tells of the encoders' layers."""
+    """Every weight of every encoder changes, the value loss falls, and the activity includes the encoders' layers."""
     design, params, batch = make_case(obs=SEEN, image=image, memory="lstm", shared=False)
     engine = TorchEngine(design, params.copy(), 1)
     assert batch.obs.dtype == np.uint8
@@ -677,13 +677,13 @@ HALVED: list[dict[str, Any]] = [
 
 
 def cosine(one: Array, two: Array) -> float:
-    """How far two gradients point the same way."""
+    """The cosine similarity of two gradients."""
     return float(one @ two / np.linalg.norm(one) / np.linalg.norm(two))
 
 
 @pytest.mark.parametrize("more", HALVED, ids=lambda more: more["kind"])
 def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[..., Case]) -> None:
-    """Layers give bf16 while they learn, memories, means over tokens and a survey fp32; all that is kept is fp32."""
+    """Layers compute in bf16 in training; memories, token means, activity and everything stored are fp32."""
     design, params, batch = make_case(**more)
     engine = TorchEngine(design, params.copy(), 1, precision="bf16")
     seen: dict[str, set[torch.dtype]] = {}
@@ -709,7 +709,7 @@ def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[.
 def test_half_precision_takes_nearly_the_same_steps(
     more: dict[str, Any], ends: bool, make_case: Callable[..., Case]
 ) -> None:
-    """Gradients point the way of those in fp32 but are not the same, in parts and checkpointed too, reset or not."""
+    """bf16 gradients are similar to fp32 ones but not equal, also with micro-batches, checkpointing and resets."""
     design, params, batch = make_case(**more)
     if not ends:
         batch = batch._replace(episode_start=np.zeros_like(batch.episode_start))
@@ -736,13 +736,13 @@ needs_compiler = pytest.mark.skipif(
 
 @needs_compiler
 def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
-    """Weights after some updates, the last of each epoch on fewer samples, are those of networks as they are."""
+    """Weights after some updates, with a smaller last minibatch, equal those of uncompiled networks."""
     design, params, batch = make_case(hidden=(12,), activation="relu")
     coefficients, said = KNOBS._replace(minibatch=60), list[tuple[Any, ...]]()
     plain = TorchEngine(design, params.copy(), 1)
     engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and not plain.compiled
-    assert np.array_equal(engine.params, params), "the trial must leave no trace"
+    assert np.array_equal(engine.params, params), "the trial must not change the state"
     orders = orders_of(batch, 3)
     outcome_of(plain, batch, coefficients, orders)
     outcome_of(engine, batch, coefficients, orders)
@@ -756,7 +756,7 @@ def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> Non
 
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Let torch.compile trace as it does, but run what it found as it stands; what was found, in order."""
+    """Let torch.compile trace, but run the traced graphs uncompiled; the list of traced graphs."""
     found: list[Any] = []
 
     def keep(graph: Any, inputs: Any) -> Any:
@@ -776,7 +776,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 def test_other_sizes_are_not_compiled_for_ever(
     more: dict[str, Any], precision: str, captured: list[Any], make_case: Callable[..., Case]
 ) -> None:
-    """After one, a few and many samples at once no other number is a reason to compile, and the same is learned."""
+    """After batches of one, a few and many samples, no other batch size recompiles, and the weights are equal."""
     design, params, batch = make_case(**more)
     batch, coefficients, said = paired(design, batch), KNOBS._replace(contrast=0.2), list[tuple[Any, ...]]()
     wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
@@ -785,7 +785,7 @@ def test_other_sizes_are_not_compiled_for_ever(
         design, params.copy(), 1, **wanted, compiled=True, report_fallback=lambda *told: said.append(told)
     )
     first, counts = len(captured), []
-    assert first == 1, "a network is one piece for the compiler, and a second one of the same kind is no other"
+    assert first == 1, "a network is one graph, and a second network of the same kind adds none"
     for sizes in ((199, 30, 5), (45, 30, 190, 70), (115, 95, 10, 165)):
         for size in sizes:
             for one in (plain, engine):
@@ -797,29 +797,29 @@ def test_other_sizes_are_not_compiled_for_ever(
 
 
 def refuse(*_: Any, **__: Any) -> Any:
-    """Compile nothing."""
-    raise RuntimeError("the compiler is on holiday\nand this is where it went")
+    """A compiler that always fails."""
+    raise RuntimeError("no compiler here\nand more lines")
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
-    """A compiler that fails is told of once, in one line, and the steps are just those of networks as they are."""
+    """A failing compiler is reported once, in one line, and the steps equal those of uncompiled networks."""
     design, params, batch = make_case(memory="gru")
     plain, said = TorchEngine(design, params.copy(), 1), list[tuple[Any, ...]]()
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
     engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     for one in (plain, engine):
         outcome_of(one, batch, KNOBS, orders_of(batch, 2))
-    assert said == [("compile", False, "compiling failed: the compiler is on holiday")]
+    assert said == [("compile", False, "compiling failed: no compiler here")]
     assert not engine.compiled
     assert np.array_equal(engine.params, plain.params)
-    with pytest.warns(UserWarning, match=r"^plan\.compile is off: compiling failed: the compiler is on holiday$"):
+    with pytest.warns(UserWarning, match=r"^plan\.compile is off: compiling failed: no compiler here$"):
         TorchEngine(design, params.copy(), 1, compiled=True)
 
 
 def test_a_machine_without_a_compiler_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]
 ) -> None:
-    """Torch's own complaint about the missing compiler is the reason."""
+    """Torch's own error about the missing compiler is the reason."""
     from torch._inductor import config
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -834,7 +834,7 @@ def test_a_machine_without_a_compiler_is_named(
 
 
 def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, make_case: Callable[..., Case]) -> None:
-    """A shape that cannot be compiled in the midst of an epoch runs as it is, and counts once; faults still show."""
+    """A shape that fails to compile during an epoch runs uncompiled and is reported once; other errors still raise."""
     design, params, batch = make_case()
     plain, said, calls = TorchEngine(design, params.copy(), 1), list[tuple[Any, ...]](), [0]
 
@@ -847,10 +847,10 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
     engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and calls[0] > 0
     tried[0] = calls[0]
-    coefficients = KNOBS._replace(minibatch=199)  # and one more, whose size is no symbol to torch
+    coefficients = KNOBS._replace(minibatch=199)  # leaves a last minibatch of 1, a size that torch specialises on
     outcomes = [outcome_of(one, batch, coefficients, orders_of(batch, 1)) for one in (plain, engine)]
     torch.compiler.reset()
-    assert said == [("compile", False, "compiling failed: RuntimeError: the compiler is on holiday")]
+    assert said == [("compile", False, "compiling failed: RuntimeError: no compiler here")]
     assert not engine.compiled
     assert outcomes[0].updates == outcomes[1].updates == 2
     assert outcomes[0].policy_loss == pytest.approx(outcomes[1].policy_loss, abs=1e-6)

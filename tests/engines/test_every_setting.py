@@ -1,4 +1,4 @@
-"""Every PPO, policy and plan setting on every engine: it has a measured effect, or it is refused with a reason."""
+"""Every PPO, policy and plan setting on every engine: it has a measured effect or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ ROWS += [(f"policy.{name}", row) for name, row in POLICY_ROWS.items()] + OTHER_V
     ("section", "rows"), [(PPOSettings, PPO_ROWS), (PolicySettings, POLICY_ROWS)], ids=["ppo", "policy"]
 )
 def test_every_setting_has_a_row(section: Any, rows: dict[str, Row]) -> None:
-    """A setting that is added needs a row that says what it does on every engine."""
+    """Every setting has a row that states its effect on every engine."""
     assert set(rows) == set(section.model_fields)
     for name, row in rows.items():
         assert row.value != section.model_fields[name].default, f"{name}: the row must change the setting"
@@ -272,7 +272,7 @@ NOT_IN_THE_PLAN = {"deadline_s": "tests/faults/test_environments.py"}
 
 
 def test_every_plan_setting_has_a_row() -> None:
-    """A plan setting that is added needs a row, or a test that measures it."""
+    """Every plan setting has a row, or a test that measures it."""
     assert set(PLAN_ROWS) | set(NOT_IN_THE_PLAN) == set(PlanSettings.model_fields)
     for name, path in NOT_IN_THE_PLAN.items():
         assert f"plan.{name}" in Path(path).read_text()

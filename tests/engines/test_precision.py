@@ -1,4 +1,4 @@
-"""Precision and compiling from the plan to what runs: engines of real games, and what is said when it cannot be."""
+"""Precision and compiling as planned and as applied, in engines of real games, and the messages when they fail."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any)
 
 
 def dtypes(policy: Any) -> set[torch.dtype]:
-    """What the hidden layers of a policy give from now on."""
+    """Record the output dtypes of a policy's hidden layers."""
     found: set[torch.dtype] = set()
     for module in policy.hidden_modules().values():
         module.register_forward_hook(lambda module, inputs, output: found.add(output.dtype))
@@ -57,18 +57,18 @@ def dtypes(policy: Any) -> set[torch.dtype]:
 
 
 def broken(*_: Any, **__: Any) -> Any:
-    """Compile nothing."""
+    """A compiler that always fails."""
     raise RuntimeError("there is no compiler")
 
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch.compile fail when what it made is first run, as it does where a compiler is missing."""
+    """Let torch.compile fail at the first call, as it does without a C++ compiler."""
     monkeypatch.setattr(torch, "compile", lambda *_, **__: broken)
 
 
 def test_learning_is_halved_and_acting_is_not() -> None:
-    """By `plan.precision=bf16` the learner's layers give bf16; the same policy acts in fp32."""
+    """With `plan.precision=bf16` the learner's layers compute in bf16; inference of the same policy is in fp32."""
     for wanted, learned in (("bf16", torch.bfloat16), ("auto", torch.float32)):
         parts = make(plan__precision=wanted)
         assert isinstance(parts.learner.engine, TorchEngine)
@@ -82,7 +82,7 @@ def test_learning_is_halved_and_acting_is_not() -> None:
 
 
 def test_a_vector_policy_gets_torch_for_it() -> None:
-    """Where the fused kernels would do, bf16 takes torch and the plan says why; both at once are refused."""
+    """bf16 selects torch where the fused kernels would be used, and the plan states why; both together are refused."""
     assert isinstance(make("recall").learner.engine, FusedEngine)
     parts = make("recall", plan__precision="bf16", policy__memory="lstm")
     assert (parts.plan.learner.applied, parts.plan.learner.why) == ("torch", "bf16 needs torch")
@@ -95,7 +95,7 @@ def test_a_vector_policy_gets_torch_for_it() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_pixels_are_learned_in_either_precision(precision: str) -> None:
-    """The bright quarter is named nearly every time after some thousand steps, in fp32 and in bf16 alike."""
+    """The policy finds the bright quarter nearly always after some thousand steps, in fp32 and in bf16."""
     parts = make(
         plan__precision=precision,
         plan__envs=32,
@@ -124,7 +124,7 @@ def test_pixels_are_learned_in_either_precision(precision: str) -> None:
 def test_what_was_tried_is_what_learns(
     env: str, more: dict[str, Any], quick: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trial compiles all that PPO then runs, whatever a policy sees and remembers: nothing is left for later."""
+    """The trial compiles everything that PPO runs later, for every kind of observation and memory."""
     if env == "frozen":
         base = quick("pixels", "base", **SMALL | {"steps": 256})
         env, more = "pixels", {"policy__image": "frozen", "policy__trunk": f"run:{base.path}"}
@@ -145,7 +145,7 @@ def test_what_was_tried_is_what_learns(
 
 
 def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: None) -> None:
-    """Plan and checkpoint show what really runs, and the first iteration says why; the run goes on."""
+    """If compiling fails, the run continues; plan, checkpoint and first iteration report the value and why."""
     parts = make(plan__compile=True)
     why = "compiling failed: there is no compiler"
     assert parts.plan.compile == Switch(True, False, why)
@@ -165,7 +165,7 @@ def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: No
 
 
 def test_what_is_said_later_is_heard_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that fails in the midst of training is among the learner's notices, and the plan is mended."""
+    """A compiler failure during training is a notice of the learner and updates the plan."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     parts = make(plan__compile=True)
     assert parts.learner.engine.compiled and parts.plan.compile == Switch(True, True, "requested")
@@ -176,7 +176,7 @@ def test_what_is_said_later_is_heard_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_whoever_gives_no_ear_is_warned(no_compiler: None) -> None:
-    """An engine made without `say` warns, so that nothing is off in silence."""
+    """An engine made without `say` issues a Python warning."""
     settings = configure("pixels", flags=SMALL | {"plan__compile": True}).settings
     design = make().design
     plan = make_plan(PlanSettings(compile=True), Facts(cores=1, native=True, minibatch=64))
@@ -186,7 +186,7 @@ def test_whoever_gives_no_ear_is_warned(no_compiler: None) -> None:
 
 
 def test_runs_go_on_in_the_precision_they_began_in(quick: Callable[..., Run], no_compiler: None) -> None:
-    """A resumed run is bit for bit the one that never stopped, and does not try again what failed."""
+    """A resumed run equals the uninterrupted run bit for bit, and does not retry a failed compilation."""
     more: dict[str, Any] = SMALL | {"plan__precision": "bf16", "plan__compile": True, "every__checkpoint": 256}
     whole = quick("pixels", "whole", steps=512, **more)
     half = quick("pixels", "half", steps=256, **more)
@@ -198,7 +198,7 @@ def test_runs_go_on_in_the_precision_they_began_in(quick: Callable[..., Run], no
 
 
 def test_a_run_from_before_these_switches_is_built_as_it_was() -> None:
-    """A plan without them gives the engine that there was then."""
+    """A plan of an older version without these switches gives the engine of that version."""
     before = make().plan.applied()
     del before["precision"], before["compile"]
     parts = make(before=before)

@@ -50,7 +50,7 @@ def make_replay(action: ActionSpec, steps: int = STEPS, seed: int = 0) -> Replay
 
 
 def make_params(design: Design) -> Array:
-    """Random weights and a normaliser; some log standard deviations lie outside of their limits."""
+    """Random weights and a normaliser; some log standard deviations are outside their limits."""
     random = np.random.default_rng(3)
     params_and_stats = design.initial_params_and_stats(0)
     params, mean, scale = design.split_params_and_stats(params_and_stats)
@@ -147,7 +147,7 @@ def test_batches_and_steps_are_deterministic() -> None:
 
 @pytest.mark.parametrize("batch", [1, 3, 64, 130])
 def test_any_batch_size(batch: int) -> None:
-    """Batches that fill neither threads nor lanes give torch's steps too."""
+    """Batch sizes that no thread count or lane count divides give torch's steps too."""
     for kind in ("continuous", "masked"):
         fused, torch = make(FusedSAC, kind, 2, batch=batch, **PAIR), make(TorchSAC, kind, batch=batch, **PAIR)
         run(fused, 3)
@@ -240,7 +240,7 @@ def test_restored_engines_continue_equally(engine: Any) -> None:
 
 
 def test_both_engines_report_the_same_activity() -> None:
-    """Unit activity by hidden layer, gradient norm, and the time of the products."""
+    """Unit activity by hidden layer, gradient norm, and the time of the matrix products."""
     (fused, sampler), torch = make(FusedSAC, threads=2, **PAIR), make(TorchSAC, **PAIR)
     length = run((fused, sampler), 1)[GRADIENT_NORM]
     run(torch, 1)

@@ -1,4 +1,4 @@
-"""Adam by torch's kernel is torch's own AdamW, and a training with torch does without torch's compiler."""
+"""Adam by torch's kernel equals torch's AdamW, and training with torch does not import torch's compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.engines.torch_optimisers import Adam
 
 SHAPES = ((8, 4, 3, 3), (8,), (5, 16), (5,), (3, 5))
 SILENT = 3
-"""The weight that has no gradient in every other step."""
+"""The index of the weight that has no gradient in every other step."""
 
 
 def grads(step: int) -> list[Tensor | None]:
@@ -27,7 +27,7 @@ def grads(step: int) -> list[Tensor | None]:
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 def test_steps_are_those_of_torch(decay: float) -> None:
-    """Bit for bit: weights, moments and counts, with weights that have no gradient and steps that are left out."""
+    """Weights, moments and counts are equal bit for bit, with weights without gradients and skipped steps."""
     random = torch.Generator().manual_seed(9)
     mine = [nn.Parameter(torch.randn(shape, generator=random)) for shape in SHAPES]
     theirs = [nn.Parameter(weight.detach().clone()) for weight in mine]
@@ -54,7 +54,7 @@ def test_steps_are_those_of_torch(decay: float) -> None:
 
 
 def test_training_needs_no_compiler_of_torch(tmp_path: Path) -> None:
-    """It takes longer to import than all the rest of torch, and nothing is compiled unless asked for."""
+    """Training does not import torch's compiler, which takes longer to import than the rest of torch."""
     script = (
         "import sys; from slipstream.api import train\n"
         f"train('pixels', preset='smoke', run={str(tmp_path / 'run')!r}, plan__collector='local')\n"

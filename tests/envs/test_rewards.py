@@ -131,7 +131,7 @@ def test_a_half_life_is_a_discount() -> None:
     with pytest.raises(ConfigError) as caught:
         discount(rewards, 0.0, 0.99, "gymnasium:CartPole-v1")
     assert caught.value.message == (
-        "`rewards.half_life_s` = 2 s, but `gymnasium:CartPole-v1` does not say how long a step takes."
+        "`rewards.half_life_s` = 2 s, but `gymnasium:CartPole-v1` does not declare the duration of a step."
     )
     assert payout(half_life_s=0.1).gamma == 0.5
 

@@ -1,4 +1,4 @@
-"""The built-in tiny games: what needs memory, pixels or several senses is learned by the policies that have them."""
+"""The tiny games: policies with memory, images or several observation fields learn the games that need them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SETTINGS: dict[str, Any] = {
 
 
 AT_ONCE = {"ppo__gamma": 0.0, "ppo__gae_lambda": 0.0, "ppo__learning_rate": 1e-3}
-"""Where every action is paid at once, looking ahead is noise."""
+"""A discount of 0, because every action is rewarded immediately."""
 
 
 def learn(quick: Callable[..., Run], game: str, steps: int, games: int = 200, **more: Any) -> float:
-    """Train and play greedily; the mean return."""
+    """Train and evaluate greedily; return the mean return."""
     run = quick(game, steps=steps, **(SETTINGS | more))
     return float(evaluate(f"run:{run.path}", game, games=games, seed=1)["mean_return"])
 
@@ -34,7 +34,7 @@ def test_memory_solves_the_delayed_cue(game: str, memory: str, seed: int, quick:
 
 
 def test_without_memory_it_is_a_coin(quick: Callable[..., Run]) -> None:
-    """A feed-forward policy cannot do better than chance, however long it trains."""
+    """A feed-forward policy is no better than random."""
     assert abs(learn(quick, "recall", 120_000, games=1000)) <= 0.12
 
 
@@ -45,13 +45,13 @@ def test_images_are_read(image: str, quick: Callable[..., Run]) -> None:
 
 
 def test_image_vector_and_tokens_are_read_together(quick: Callable[..., Run]) -> None:
-    """Each sense pays a third; all three are needed for more than 6 of 8, by two agents with masks."""
+    """Each field gives a third of the reward; two agents with masks need all three for more than 6 of 8."""
     assert learn(quick, "mixed:team", 40_000, games=50, **AT_ONCE) >= 6.8
 
 
 @pytest.mark.parametrize(("memory", "steps"), [("none", 30_000), ("lstm", 75_000)])
 def test_continuous_actions_from_several_senses(memory: str, steps: int, quick: Callable[..., Run]) -> None:
-    """Squashed actions close in on what three senses ask for, with memory in between too."""
+    """Squashed actions approach the targets given by three fields, with and without memory."""
     score = learn(
         quick, "mixed:continuous", steps, games=50, policy__memory=memory, policy__squash=True, policy__log_std=-0.5,
         ppo__entropy_coef=0.0, **AT_ONCE,

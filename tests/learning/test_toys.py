@@ -31,14 +31,14 @@ SETTINGS: dict[str, Any] = {
     ],
 )
 def test_nine_tenths_of_the_optimum(actions: str, engine: str, seed: int, quick: Callable[..., Run]) -> None:
-    """20,000 steps are enough to play within 10 % of the best possible, greedily."""
+    """After 20,000 steps the greedy policy is within 10 % of the optimum."""
     run = quick(lambda: ToyEnv(actions), steps=20_000, seed=seed, plan__learner=engine, **SETTINGS)
     result = evaluate(f"run:{run.path}", lambda: ToyEnv(actions), games=50, seed=seed)
     assert result["mean_return"] >= 9.0
 
 
 def test_truncation_is_not_mistaken_for_an_end(quick: Callable[..., Run]) -> None:
-    """Where episodes are cut off, values look past the cut: they settle near r / (1 - gamma), not below."""
+    """With truncated episodes, values are bootstrapped and approach r / (1 - gamma)."""
     run = quick(lambda: ToyEnv(truncates=True), steps=20_000, ppo__normalise_return=False, **SETTINGS)
     assert run.facts["mean_return"] > 8.0
     agent = run.agent()

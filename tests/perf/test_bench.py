@@ -1,4 +1,4 @@
-"""Comparisons: statistics by hand, what is like for like, real trainings, baselines, the gate, and what goes wrong."""
+"""Comparisons: statistics computed by hand, equal work, real training runs, baselines, the gate, and errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def runs(*rates: float, scores: tuple[float | None, ...] = ()) -> list[TimedRun]
 
 
 def judged(before: list[TimedRun], after: list[TimedRun], **more: Any) -> dict[str, Any]:
-    """A comparison of two variants that are alike unless said otherwise."""
+    """A comparison of two variants that are equal by default."""
     b, gate = more.get("b", PORTRAIT), more.get("gate")
     return compare(PORTRAIT, b, before, after, paired=more.get("paired", True), gate=gate)
 
@@ -98,20 +98,20 @@ def test_a_baseline_is_compared_from_interval_to_interval() -> None:
     [
         ((1.1, 1.2, 1.15, 1.3, 1.12), "faster"),
         ((0.9, 0.8, 0.95, 0.7, 0.88), "slower"),
-        ((1.1, 1.2, 0.99, 1.3, 1.12), "no difference"),  # one round the other way: it may be chance
-        ((1.001, 1.002, 1.003, 1.004, 1.009), "no difference"),  # sure, and too small to mean anything
-        ((1.5, 1.6), "no difference"),  # two rounds prove nothing
+        ((1.1, 1.2, 0.99, 1.3, 1.12), "no difference"),  # one round in the other direction: not significant
+        ((1.001, 1.002, 1.003, 1.004, 1.009), "no difference"),  # significant, but too small
+        ((1.5, 1.6), "no difference"),  # two rounds are too few
     ],
 )
 def test_verdicts(ratios: tuple[float, ...], verdict: str) -> None:
-    """Faster or slower only if the interval says so, enough rounds stand behind it, and it is one percent at least."""
+    """Faster or slower needs a significant interval, enough rounds, and a difference of at least 1 %."""
     found = judge(median_of(ratios), ("faster", "slower"), 1.0, 0.01)
     assert found == verdict
     assert judged(runs(*[100.0] * len(ratios)), runs(*[100 * one for one in ratios]))["verdict"] == verdict
 
 
 def test_identical_rates_are_no_difference() -> None:
-    """The same runs on both variants: ratio 1, and a gate of 0 % passes."""
+    """Equal runs of both variants have a ratio of 1 and pass a gate of 0 %."""
     same = runs(90, 100, 110, 95, 105, scores=(1.0, 2.0, 3.0, 4.0, 5.0))
     facts = judged(same, same, gate=0.0)
     assert facts["verdict"] == "no difference" and facts["speed"]["median"] == 1.0
@@ -120,7 +120,7 @@ def test_identical_rates_are_no_difference() -> None:
 
 
 def test_scores_are_compared_by_rounds() -> None:
-    """B earns 1, 2, 3, 4, 5 more in the rounds: 3 more, surely; where a run has no score, its round is left out."""
+    """Score differences of 1, 2, 3, 4, 5 have a significant median of 3; rounds without both scores are left out."""
     before = runs(*[100.0] * 6, scores=(1.0, 1.0, 1.0, 1.0, 1.0, None))
     after = runs(*[100.0] * 6, scores=(2.0, 3.0, 4.0, 5.0, 6.0, 9.0))
     score = judged(before, after)["score"]
@@ -129,7 +129,7 @@ def test_scores_are_compared_by_rounds() -> None:
 
 
 def test_speed_switches_are_like_for_like() -> None:
-    """Other workers change the speed and not the work; rows that the comparison writes count for nothing."""
+    """A different number of workers is equal work; settings that the comparison sets itself are ignored."""
     b = replace(PORTRAIT, settings=SETTINGS | {"plan.workers": 1, "every.log": 99}, plan={"workers": 1, "lag": 0})
     (only,) = differences(PORTRAIT, b)
     assert (only.key, only.a, only.b, only.matters) == ("plan.workers", 2, 1, False)
@@ -158,7 +158,7 @@ def test_speed_switches_are_like_for_like() -> None:
     ],
 )
 def test_other_work_is_not_like_for_like(b: RunDescription, keys: set[str], price: str | None) -> None:
-    """Fewer updates, a smaller network, longer actions, older data, another batch: each is told, with what it saved."""
+    """Fewer updates, a smaller network, longer actions, older data, another batch are listed with what they saved."""
     facts = judged(runs(*[100.0] * 5), runs(*[200.0] * 5), b=b)
     assert facts["verdict"] == "faster" and not facts["like_for_like"]
     assert {one["key"] for one in facts["differences"] if one["matters"]} == keys
@@ -167,13 +167,13 @@ def test_other_work_is_not_like_for_like(b: RunDescription, keys: set[str], pric
 
 
 def test_evaluation_is_work() -> None:
-    """A variant that evaluates less saves that time."""
+    """A variant with fewer evaluations is not equal work."""
     busy = replace(PORTRAIT, settings=SETTINGS | {"every.evaluate": 1000})
     assert bought_with(PORTRAIT, busy) == ["less evaluation"]
 
 
 def test_the_gate() -> None:
-    """5 % slower passes a gate of 10 % and not one of 3 %, where the error says by how much."""
+    """5 % slower passes a gate of 10 % but not one of 3 %; the error states the ratio."""
     before, after = runs(*[100.0] * 5), runs(95, 94, 95, 96, 95)
     assert judged(before, after, gate=10.0)["gate"]["passed"]
     facts = judged(before, after, gate=3.0) | {"out": "here"}
@@ -188,7 +188,7 @@ def row(iteration: int, seconds: float, score: float | None = None) -> dict[str,
 
 
 def test_the_first_iteration_is_not_timed() -> None:
-    """The first iteration took 5 s, later ones 1 s: 100 steps/s, and 4 s of warm-up."""
+    """With a first iteration of 5 s and later ones of 1 s, the rate is 100 steps/s and the warm-up 4 s."""
     rows = [row(n, 4.0 + n) for n in range(1, 5)]
     facts = {"steps": 400, "seconds": 8.0, "steps_per_second": 100.0}
     found = clock(rows, facts, 0)
@@ -198,7 +198,7 @@ def test_the_first_iteration_is_not_timed() -> None:
 
 
 def test_steps_without_updates_are_not_timed() -> None:
-    """200 quick steps before the first update: only what comes after them counts."""
+    """Steps before the first update do not count."""
     rows = [row(1, 0.1), row(2, 0.2), row(3, 1.2), row(4, 2.2)]
     facts = {"steps": 400, "seconds": 2.2, "steps_per_second": 300 / 2.1}
     assert clock(rows, facts, 200).rate == pytest.approx(100.0)
@@ -207,7 +207,7 @@ def test_steps_without_updates_are_not_timed() -> None:
 
 
 def test_variants_are_parsed(tmp_path: Path) -> None:
-    """Settings with brackets, a preset and a file may stand together; settings of both variants come first."""
+    """Settings with brackets, a preset and a file can be combined; shared settings come first."""
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {epochs: 2}")
     variant = parse_variant(f"smoke,policy.hidden=[8,8],ppo.gamma=0.9,{file}", ["seed=3"])
@@ -226,7 +226,7 @@ def test_variants_are_parsed(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_variants(text: str, said: str) -> None:
-    """What is wrong with a variant is said before anything is trained."""
+    """An invalid variant is an error before anything is trained."""
     with pytest.raises(ConfigError) as found:
         parse_variant(text)
     assert said in str(found.value)
@@ -257,7 +257,7 @@ print(json.dumps(facts))
 
 
 def test_commits_run_by_their_own_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit's own program is written out, kept, and asked only for what it understands."""
+    """The sources of a commit are extracted once, and its command line gets only flags that it supports."""
     package = tmp_path / "repo" / "src" / "slipstream"
     (package / "cli").mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -303,7 +303,7 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Result]]:
-    """A whole comparison with a game that is slower on one variant, which is kept as a baseline too."""
+    """A complete comparison with a game that is slower in one variant, saved as a baseline too."""
     folder = tmp_path_factory.mktemp("planted")
     (folder / "toys.py").write_text(TOYS)
     with pytest.MonkeyPatch.context() as patch:
@@ -313,7 +313,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Re
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_planted_slow_down_is_recognised(planted: tuple[Path, Result]) -> None:
-    """An env that sleeps some milliseconds a step is slower; the gate ends with code 7, and all files are there."""
+    """An env with a sleep in every step is slower; the gate exits with code 7, and all files are written."""
     toys, result = planted
     assert result.exit_code == 7, result.output
     assert "error: B is slower than A: 0." in result.stderr and "10 % are allowed" in result.stderr
@@ -332,7 +332,7 @@ def test_a_planted_slow_down_is_recognised(planted: tuple[Path, Result]) -> None
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_baselines(planted: tuple[Path, Result]) -> None:
-    """A variant is saved and compared with later; work of another kind, or another machine, is refused."""
+    """A saved variant can be compared with later; different work or a different machine is refused."""
     toys = planted[0]
     common: dict[str, Any] = {"modules": ("toys",), "rounds": 1}
     facts = bench([""], against=toys / "kept.json", out=toys / "two", gate=0.0, **common)
@@ -401,20 +401,20 @@ def test_a_broken_variant_is_named_and_runs_are_kept(toys: Path) -> None:
     ],
 )
 def test_what_cannot_be_compared(toys: Path, words: list[str], said: str) -> None:
-    """Wrong questions are refused before anything is trained, with exit code 2."""
+    """Invalid arguments are refused before anything is trained, with exit code 2."""
     result = call(*words)
     assert result.exit_code == 2 and said in result.stderr, result.output
 
 
 @pytest.mark.speed
 def test_identical_variants_show_no_difference(toys: Path) -> None:
-    """The same settings twice, really trained in nine rounds."""
+    """Equal settings trained in nine rounds give no difference."""
     facts = bench(["", ""], env="gymnasium:CartPole-v1", seconds=1.0, rounds=9, shared=TINY, out=toys / "same")
     assert facts["verdict"] == "no difference" and facts["like_for_like"]
 
 
 def test_help_needs_no_torch() -> None:
-    """The verb is listed without importing what it needs."""
+    """Listing the verb does not import its dependencies."""
     told = "import sys; from slipstream.cli import main; print('torch' in sys.modules, 'bench' in main.commands)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False True"

@@ -35,7 +35,7 @@ def claims() -> ModuleType:
 
 
 def test_the_page_is_up_to_date(claims: ModuleType) -> None:
-    """docs/claims.md is the page that the results give."""
+    """docs/claims.md is the page generated from the results."""
     written = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     assert written == claims.page(claims.read_results()), "run: python benchmarks/claims.py --write"
 
@@ -109,7 +109,7 @@ def test_a_run_of_a_few_keeps_the_others(claims: ModuleType, tmp_path: Path, mon
 
 
 def test_variants_take_turns(claims: ModuleType) -> None:
-    """Variants take turns in one process, and their differences are found as in `bench`."""
+    """Variants alternate in one process, and their differences are computed as in `bench`."""
     shared = ("plan.device=cpu", "plan.collector=local", "plan.envs=8", "ppo.rollout=16", "ppo.minibatch=32")
     variants = [parse_variant(text, shared) for text in ("ppo.epochs=4", "ppo.epochs=1")]
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""The model of the machine, against arithmetic by hand."""
+"""The cost model, against arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MODEL = CostModel(cores=2, env=Cost(2.0, 32.0), inference=Cost(1.0, 0.0), learn=
 
 
 def plan(**more: Any) -> dict[str, Any]:
-    """An applied plan, as far as the model reads it."""
+    """The switches of an applied plan that the model reads."""
     return {"collector": "actors", "envs": 64, "workers": 2, "groups": 1, "threads": 1, "lag": 0} | more
 
 
 def test_costs_are_fitted_through_two_sizes() -> None:
-    """2 s a step with 64 envs and 1.25 s with 256 is 1 s each and 64 s a call."""
+    """2 s per step with 64 envs and 1.25 s with 256 give 1 s per step and 64 s per call."""
     assert Cost.fit({64: 2.0, 256: 1.25}) == Cost(1.0, 64.0)
     assert Cost.fit({64: 2.0}) == Cost(2.0, 0.0)
     assert Cost.fit({64: 1.0, 256: 1.5}) == Cost(1.5, 0.0), "a call costs nothing rather than less"
@@ -41,7 +41,7 @@ def test_costs_are_fitted_through_two_sizes() -> None:
     ],
 )
 def test_plans_are_predicted(wished: dict[str, Any], seconds: float) -> None:
-    """Workers share collecting, threads share learning, lag overlaps the two, groups overlap env and policy."""
+    """Workers divide collecting, threads divide learning, lag overlaps the two, groups overlap env and policy."""
     assert MODEL.predict(plan(**wished)) == pytest.approx(1 / seconds)
 
 
@@ -52,7 +52,7 @@ def test_the_limit_is_every_core_busy_all_the_time() -> None:
 
 
 def test_it_is_read_off_trials() -> None:
-    """Seconds of the spans by steps; learning as with the most envs."""
+    """Costs are the seconds of each span per step; learning is taken from the trial with most envs."""
     applied = make_plan(PlanSettings(), Facts(2, True, 1024))
     one = Trial(
         applied,

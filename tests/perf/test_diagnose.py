@@ -1,4 +1,4 @@
-"""Planted bottlenecks are named by real measurement, and what a diagnosis leaves."""
+"""Diagnosis finds artificial bottlenecks by measurement, and its output."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from slipstream.testing import SlowEnv, ToyEnv
 
 SMALL: dict[str, Any] = {"plan__envs": 8, "plan__collector": "local", "ppo__rollout": 32, "ppo__minibatch": 128}
 ALONE = "gpu"
-"""The test that measures nothing but training where there is no GPU."""
+"""The test that measures only training on a machine without a GPU."""
 
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_python_loop_in_step_is_named_with_its_line() -> None:
-    """500 turns of Python in every step: env-bound, and that loop is to be vectorised before processes are added."""
+    """500 iterations of Python in every step are env-bound, and the advice is to vectorise before adding processes."""
     found = diagnose(lambda: SlowEnv("loop", 500), test="env", seconds=1.5, **SMALL)
     first = found.advice[0]
     assert (found.verdict, first.rule) == ("env-bound", "python-loop-in-step")
@@ -38,7 +38,7 @@ def test_a_python_loop_in_step_is_named_with_its_line() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_sleep_in_reset_is_named() -> None:
-    """5 ms in every reset of episodes of ten steps: reset-bound."""
+    """5 ms in every reset with episodes of ten steps are reset-bound."""
     found = diagnose(lambda: SlowEnv("reset", 5), test="env", seconds=1.5, **SMALL)
     assert (found.verdict, found.advice[0].rule) == ("reset-bound", "slow-reset")
     assert found.found.env is not None and found.found.env.reset is not None
@@ -47,7 +47,7 @@ def test_a_sleep_in_reset_is_named() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_numbers_out_of_tensors_are_named() -> None:
-    """200 calls of .item() in every step: sync-bound, with their number."""
+    """200 calls of .item() in every step are sync-bound, and the advice has their number."""
     found = diagnose(lambda: SlowEnv("items", 200), test="env", seconds=1.5, **SMALL)
     assert (found.verdict, found.advice[0].rule) == ("sync-bound", "numbers-out-of-tensors-in-step")
     assert found.found.env is not None and found.found.env.syncs == 200
@@ -55,7 +55,7 @@ def test_numbers_out_of_tensors_are_named() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_leak_is_named_with_its_line() -> None:
-    """4,000 bytes that every step keeps: a leak, with the line that keeps them."""
+    """4,000 bytes leaked in every step are a leak, and the advice has the line."""
     found = diagnose(lambda: SlowEnv("leak", 4000), test="env", seconds=1.5, **SMALL)
     assert (found.verdict, found.advice[0].rule) == ("leak", "leaking-env")
     assert "self._kept.append" in found.advice[0].told
@@ -64,7 +64,7 @@ def test_a_leak_is_named_with_its_line() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_dear_activations_are_named() -> None:
-    """Four layers of tanh in large minibatches on the torch learner: activation-bound."""
+    """Four layers of tanh in large minibatches on the torch learner are activation-bound."""
     deep = {"plan__learner": "torch", "plan__threads": 1, "policy__hidden": (64,) * 4, "ppo__epochs": 16}
     large = {"plan__envs": 32, "plan__collector": "local", "ppo__rollout": 128, "ppo__minibatch": 4096}
     found = diagnose(lambda: ToyEnv(), test="learn", seconds=4, **deep, **large)
@@ -82,7 +82,7 @@ def test_dear_activations_are_named() -> None:
 )
 @pytest.mark.usefixtures("quiet_machine")
 def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
-    """Gradient steps for every single step: wasted-updates, whichever algorithm takes them."""
+    """Too many gradient steps per step are wasted-updates, for either algorithm."""
     found = diagnose(lambda: ToyEnv(), test=ALONE, seconds=2, **SMALL | settings)
     assert (found.verdict, found.advice[0].rule) == ("wasted-updates", "updates-without-data")
     assert found.found.train.updates_per_step >= 4
@@ -90,7 +90,7 @@ def test_an_update_per_step_is_named(settings: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_buffer_that_is_never_cleared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learner that learns from all steps ever seen after every few: wasted updates, not a slow env."""
+    """A learner that trains on all past steps after every few new ones has wasted updates, not a slow env."""
     learn, seen = PPO.update, list[Any]()
 
     def update(self: PPO, rollout: Any, steps: int) -> tuple[int, dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_a_buffer_that_is_never_cleared_is_named(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_more_workers_than_cores_are_named() -> None:
-    """Twice as many busy workers as cores: oversubscribed, compared with one for each core."""
+    """Twice as many busy workers as cores are oversubscribed, compared with one worker per core."""
     many = 2 * machine.cores()
     settings = {"plan__collector": "actors", "plan__workers": many, "plan__envs": 4 * many, "ppo__rollout": 32}
     found = diagnose(lambda: SlowEnv("loop", 500), test=ALONE, seconds=3, ppo__minibatch=64, **settings)
@@ -120,7 +120,7 @@ def test_more_workers_than_cores_are_named() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_sound_training_is_measured_whole() -> None:
-    """With all tests every part is there, its shares add up, and nothing is found to be a leak."""
+    """With all tests every part is measured, shares sum to 1, and no leak is found."""
     found = diagnose(lambda: ToyEnv(), seconds=2, **SMALL)
     facts = found.facts()
     assert sum(facts["train"]["shares"].values()) == pytest.approx(1.0)
@@ -134,7 +134,7 @@ def test_a_sound_training_is_measured_whole() -> None:
 
 
 def test_wrong_wishes_are_refused() -> None:
-    """A test that does not exist and no time are errors that say what there is."""
+    """An unknown test and zero seconds are errors with a hint."""
     with pytest.raises(ConfigError, match=r"There is no test `envs`\. Did you mean `env`\?") as wrong:
         diagnose("soccer", test="envs")
     assert wrong.value.hint == "tests: all, env, inference, learn, gpu, memory"
@@ -163,7 +163,7 @@ def test_shares_follow_what_workers_did() -> None:
 
 
 def test_the_past_of_a_run(tmp_path: Path) -> None:
-    """Rates are those between rows, whatever was before; memory is taken where it was sampled."""
+    """Rates are computed between rows, and memory at the rows that have a sample."""
     run = RunDir(tmp_path)
     rows = [
         f'{{"steps": {100 * n}, "time/seconds": {n * n}, "system/memory_mib": {500 + 100 * n}}}' for n in range(1, 9)
@@ -176,7 +176,7 @@ def test_the_past_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
-    """There is nothing to tell about a run that has not logged."""
+    """A run without metrics is an error."""
     with pytest.raises(ConfigError, match="has no metrics"):
         past_of(RunDir(tmp_path))
 
@@ -193,21 +193,21 @@ def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
     ids=["leak", "a buffer that fills", "steady", "settling", "hardly"],
 )
 def test_growth_of_memory(mib: Callable[[float], float], filled: int, expected: float) -> None:
-    """10 MiB a second for 10 s are 100 MiB over the steps; what fills a buffer, settles or hardly moves is none."""
+    """10 MiB per second for 10 s are 100 MiB; memory that fills a buffer, settles or hardly changes is no leak."""
     memory = [(n / 10, mib(n / 10)) for n in range(101)]
     assert growth(memory, 1, filled) == pytest.approx(expected)
     assert growth(memory[:40], 1, filled) == 0.0
 
 
 def test_copies_are_timed() -> None:
-    """Copies there and back have a rate, on any device."""
+    """Copies in both directions have a rate, on any device."""
     up, down = copy_rates("cpu", pinned=False, mib=1)
     assert up > 0 and down > 0
 
 
 @pytest.mark.gpu
 def test_a_gpu_is_measured() -> None:
-    """Copies, numbers out of tensors and waits have their price on a GPU too."""
+    """Copies, numbers read from tensors and synchronisations are measured on a GPU."""
     import torch
 
     if not torch.cuda.is_available():

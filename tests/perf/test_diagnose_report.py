@@ -1,4 +1,4 @@
-"""A diagnosis for people: lines for the terminal, and a page that needs no network."""
+"""The report of a diagnosis: text for the terminal, and a self-contained page."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from slipstream.testing import SlowEnv
 
 @pytest.fixture(scope="module")
 def diagnosis() -> Diagnosis:
-    """One whole diagnosis of a slow env."""
+    """A complete diagnosis of a slow env."""
     small = {"plan__envs": 4, "plan__collector": "local", "ppo__rollout": 16, "ppo__minibatch": 64}
     return diagnose(lambda: SlowEnv("loop"), seconds=1.5, **small)
 
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_the_summary_says_verdict_advice_and_command(diagnosis: Diagnosis) -> None:
-    """The verdict is first, each advice has its rule, its gain and what to type."""
+    """The verdict comes first, and each advice has its rule, its gain and a command."""
     text = summary(diagnosis)
     assert text.startswith("python:SlowEnv: env-bound (")
     assert "1. testing.py:" in text and "[python-loop-in-step]" in text
@@ -36,7 +36,7 @@ def test_the_summary_says_verdict_advice_and_command(diagnosis: Diagnosis) -> No
 
 
 def test_the_page_is_whole(diagnosis: Diagnosis, tmp_path: Path) -> None:
-    """The page is well-formed, has its pictures, all rules and the memory table, and fetches nothing."""
+    """The page is well-formed, has its charts, all rules and the memory table, and loads nothing."""
     found = diagnosis.found
     past = PastFindings("runs/a", 10, ((1.0, 5.0), (2.0, 6.0)), ((1.0, 100.0), (2.0, 101.0)))
     place = tmp_path / "new" / "page.html"

@@ -19,7 +19,7 @@ LIMITS = measure_limits(0.05)
 
 
 def test_actions_are_legal() -> None:
-    """What is drawn lies in its bounds (1 where there are none), and where options are masked, only allowed ones."""
+    """Random actions are within their bounds (1 if there are none) and allowed by the masks."""
     random = np.random.default_rng(0)
     bounded = ActionSpec("continuous", (), (-2.0, -np.inf), (-1.0, np.inf))
     drawn = draw_actions(EnvSpec("x", vector_obs(1), bounded), np.ones((100, 0), np.uint8), random)
@@ -33,7 +33,7 @@ def test_actions_are_legal() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_a_native_game_is_measured() -> None:
-    """A native game has rows, no Python in its step, and no reset that could be told apart."""
+    """A native game has rows, no Python lines per step, and no separate reset time."""
     settings = configure("soccer", preset="smoke").settings
     env = measure_env(choose_env("soccer", settings), 4, LIMITS, 0.3)
     assert env.native and env.reset is None and env.hottest_times < 50 and not env.leak_bytes
@@ -42,7 +42,7 @@ def test_a_native_game_is_measured() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_checks_inside_of_wrappers_are_found() -> None:
-    """Gymnasium's checks are taken off where they are outermost, and counted where a wrapper hides them."""
+    """Gymnasium's outermost checking wrappers are removed, and those inside other wrappers are counted."""
 
     def hidden() -> Any:
         return gymnasium.Wrapper(gymnasium.make("CartPole-v1"))
@@ -55,7 +55,7 @@ def test_checks_inside_of_wrappers_are_found() -> None:
 
 @pytest.mark.usefixtures("quiet_machine")
 def test_processes_are_compared_where_there_is_time() -> None:
-    """With time enough, the same envs are stepped by several processes too."""
+    """With enough time, the same envs are also timed in several processes."""
     settings = configure("python:x").settings
     choice = choose_env("python:x", settings, factory=lambda: ToyEnv())
     if LIMITS.cores < 2:

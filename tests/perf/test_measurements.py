@@ -1,4 +1,4 @@
-"""Times and trends, against numbers worked out by hand."""
+"""Times and trends, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slipstream.perf.measurements import Times, Trend
 
 
 def test_times_are_means_and_percentiles() -> None:
-    """1 to 100 microseconds have a mean and a median of 50.5, and 99 % take 99.01 at most."""
+    """1 to 100 microseconds have a mean and a median of 50.5 and a 99 % quantile of 99.01."""
     times = Times.of([n * 1e-6 for n in range(1, 101)])
     assert times.count == 100
     assert (times.mean_us, times.p50_us) == pytest.approx((50.5, 50.5))
@@ -16,7 +16,7 @@ def test_times_are_means_and_percentiles() -> None:
 
 
 def test_a_line_is_a_trend() -> None:
-    """From 100 down to 80 in ten even steps: a fifth is lost, for sure."""
+    """A fall from 100 to 80 in ten equal steps is a significant loss of a fifth."""
     trend = Trend.of(range(11), [100.0 - 2 * n for n in range(11)])
     assert trend.sure and trend.change == pytest.approx(-0.2)
     assert (trend.first, trend.last) == pytest.approx((100.0, 80.0))
@@ -34,5 +34,5 @@ def test_a_line_is_a_trend() -> None:
     ids=["nothing", "two points", "noise", "flat", "filled up"],
 )
 def test_no_trend(values: list[float]) -> None:
-    """Noise, too few points, and what rises once and then stays are no trend."""
+    """Noise, too few points, and a single rise are no trend."""
     assert not Trend.of(range(len(values)), values).sure

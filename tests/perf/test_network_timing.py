@@ -20,7 +20,7 @@ from slipstream.training.build import choose_env, probe_env
 @pytest.mark.parametrize("kind", ["discrete", "continuous", "masked"])
 @pytest.mark.usefixtures("quiet_machine")
 def test_acting_is_measured(kind: str, make_policy: Callable[..., tuple[Design, Array]]) -> None:
-    """Every batch size has its times, that of training among them; larger batches take longer."""
+    """Every batch size is timed, including that of training; larger batches take longer."""
     design, _ = make_policy(kind, hidden=(64, 64))
     acting = measure_inference(design, EnvSpec("x", design.obs, design.action), 24, 0.2)
     assert set(acting.by_batch) == {1, 8, 24, 64, 512} and acting.rows == 24
@@ -34,7 +34,7 @@ def test_acting_is_measured(kind: str, make_policy: Callable[..., tuple[Design, 
     ids=["fused", "torch", "memory"],
 )
 def test_learning_is_measured(flags: dict[str, Any], engine: str) -> None:
-    """Each engine learns from synthetic samples; torch by choice is compared with the fused engine."""
+    """Each engine trains on synthetic samples; a requested torch learner is compared with the fused engine."""
     base = {"plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64, "policy__hidden": (16,)}
     settings = configure("python:x", flags=base | flags).settings
     spec, design, *_ = probe_env(choose_env("python:x", settings, factory=lambda: ToyEnv()), settings)

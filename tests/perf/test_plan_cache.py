@@ -1,4 +1,4 @@
-"""The plans that are kept: for whom they count, what they may say, and that nothing else is taken from them."""
+"""Cached plans: when they apply, which settings they may hold, and that nothing else is read from them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ FOUND = {"plan.envs": 1024, "ppo.rollout": 32, "plan.threads": 1}
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test has a cache of its own."""
+    """Use a separate cache for every test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def keep(settings: dict[str, Any], env: str = "soccer") -> Path:
-    """Keep a plan for the game as it is by default."""
+    """Save a plan for the game with default settings."""
     base = configure(env, tuned=False).settings
     found = Tuned(env, settings, 1.0, 2.0, Ratio(2.0, 1.9, 2.1, 5), 1.5, 65_536, [], {}, 3.0, 4.0)
     return Path(plan_cache.save(env, base, found).path)
 
 
 def test_a_plan_is_a_layer_between_preset_and_file(tmp_path: Path) -> None:
-    """It wins over presets, loses to files and flags, and every value says `tuned`."""
+    """A cached plan overrides presets, is overridden by files and flags, and its values have the origin `tuned`."""
     keep(FOUND)
     resolved = configure("soccer")
     origins = {key: (value, origin) for key, value, origin in resolved.rows()}
@@ -60,7 +60,7 @@ def test_a_plan_is_a_layer_between_preset_and_file(tmp_path: Path) -> None:
     ],
 )
 def test_another_kind_of_training_has_no_part_in_it(flags: dict[str, Any]) -> None:
-    """Another batch, network, game or wish for the plan: the plan was not tuned for that."""
+    """A plan does not apply to another batch, network, game or requested plan."""
     keep(FOUND)
     assert configure("soccer", flags=flags).untuned is None
     assert configure("soccer:2v2").untuned is None
@@ -74,7 +74,7 @@ def test_what_speed_does_not_depend_on_does_not_matter() -> None:
 
 
 def test_another_machine_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU makes another machine of it."""
+    """A machine with a GPU is another machine."""
     path = keep(FOUND)
     assert path.parent.name == machine.fingerprint()
     monkeypatch.setattr(machine, "gpu_name", lambda: "Some GPU")
@@ -82,21 +82,21 @@ def test_another_machine_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_plan_leaves_everything_as_it_is() -> None:
-    """That nothing is faster is kept too, so that nobody looks again."""
+    """The result that no plan is faster is saved too."""
     keep({})
     assert configure("soccer").untuned is None
     assert plan_cache.load("soccer", configure("soccer").settings) is not None
 
 
 def test_envs_without_a_name_keep_nothing() -> None:
-    """A function has no name that would be the same tomorrow."""
+    """An env given as a function has no name, so no plan is saved for it."""
     found = Tuned("python:X", FOUND, 1.0, 2.0, Ratio(1, 1, 1, 0), None, 1, [], {}, 1.0, 1.0)
     assert plan_cache.save("python:X", Settings(), found).path == ""
     assert plan_cache.load("python:X", Settings()) is None and not plan_cache.folder().exists()
 
 
 def test_files_that_were_tampered_with_are_refused() -> None:
-    """Only settings that tuning may change are taken, only with values that settings allow, and only from JSON."""
+    """Only settings that tuning may change are read, only with valid values, and only from JSON."""
     path = keep(FOUND | {"ppo.learning_rate": 1.0})
     with pytest.raises(ConfigError) as caught:
         configure("soccer")
@@ -117,7 +117,7 @@ def test_files_that_were_tampered_with_are_refused() -> None:
 
 
 def test_costs_of_stages() -> None:
-    """What a stage took per unit of work is put down, the last time counts, nonsense is left out."""
+    """The time of a stage per unit of work is saved, the last one counts, and invalid values are ignored."""
     settings = configure("soccer").settings
     assert plan_cache.stage_costs("soccer", settings) == {}
     plan_cache.keep_stage_cost("soccer", settings, "train", 0.5)

@@ -27,7 +27,7 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_pages_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/results.md and docs/guides/games.md are the pages that the results give."""
+    """docs/results.md and docs/guides/games.md are the pages generated from the results."""
     results = load("write_results", monkeypatch)
     assert results.PAGE.read_text(encoding="utf-8") == results.page(), "run: python benchmarks/write_results.py"
     games = load("games", monkeypatch)

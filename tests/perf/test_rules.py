@@ -1,4 +1,4 @@
-"""Rules: each holds where it should, predicts by the measured shares, and stands in the guide."""
+"""Rules: each applies where it should, predicts gains from the measured shares, and is in the guide."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RISING = tuple((float(n), 500.0 + 20 * n + n % 2) for n in range(20))
 
 
 def found(**changes: Any) -> Findings:
-    """A sound training on two cores, with changes by `part__name`."""
+    """Measurements of a healthy training on two cores, changed by `part__name`."""
     parts: dict[str, Any] = {
         "limits": Limits(cores=2, memory_mib=8192, gemm_gflops=50.0, copy_gib_s=10.0, line_us=0.02),
         "train": TrainFindings(
@@ -90,7 +90,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.name))
 def test_a_rule_holds_where_it_should(rule: Any) -> None:
-    """Each rule is silent about a sound training and speaks about its own trouble, with a gain and a command."""
+    """No rule applies to a healthy training; each applies to its own problem, with a gain and a command."""
     assert not rule.holds(found())
     case = found(**CASES[rule.name])
     assert rule.holds(case)
@@ -101,20 +101,20 @@ def test_a_rule_holds_where_it_should(rule: Any) -> None:
 
 
 def test_every_verdict_has_a_rule_and_a_meaning() -> None:
-    """The vocabulary is fixed: each word but `balanced` is some rule's, and each is explained."""
+    """Every verdict except `balanced` belongs to a rule, and every verdict is explained."""
     assert {rule.verdict for rule in RULES if rule.verdict} | {"balanced"} == set(VERDICTS) == set(MEANS)
     assert len({rule.name for rule in RULES}) == len(RULES) == len(CASES)
     assert apply_rules(found()) == ("balanced", [])
 
 
 def test_causes_go_before_symptoms() -> None:
-    """A slow reset makes the env slow: the verdict names the reset, and both advise."""
+    """With a slow reset, the verdict is reset-bound, and the advice includes both rules."""
     verdict, advice = apply_rules(found(**CASES["slow-reset"]))
     assert verdict == "reset-bound" and [one.rule for one in advice] == ["slow-reset", "slow-env"]
 
 
 def test_advice_is_ranked_by_gain() -> None:
-    """Of what has the same verdict, that which gains most is first."""
+    """Among rules with the same verdict, the one with the largest gain comes first."""
     _, advice = apply_rules(found(**CASES["python-loop-in-step"], env__checkers=1, env__wrapper_share=0.1))
     assert [one.rule for one in advice] == ["python-loop-in-step", "slow-env", "checkers-inside"]
     gains = [one.gain for one in advice]
@@ -122,7 +122,7 @@ def test_advice_is_ranked_by_gain() -> None:
 
 
 def test_gains_are_computed_by_hand() -> None:
-    """Amdahl: half of the time gone is 2x, four times faster 1.6x; a share of 1 is not believed."""
+    """Amdahl's law: removing half of the time is 2x, making it four times faster 1.6x; a share of 1 is limited."""
     assert speedup(0.5) == pytest.approx(2.0)
     assert speedup(0.5, 4.0) == pytest.approx(1.6)
     assert speedup(1.0) == pytest.approx(50.0)
@@ -135,7 +135,7 @@ def test_overlap_by_hand() -> None:
 
 
 def test_a_row_in_larger_batches_by_hand() -> None:
-    """10 us for 32 rows against 160 us for 512: the same price for a row."""
+    """10 us for 32 rows and 160 us for 512 are the same cost per row."""
     assert batching(found()) == pytest.approx(1.0)
 
 
@@ -151,13 +151,13 @@ def test_a_row_in_larger_batches_by_hand() -> None:
     ],
 )
 def test_what_is_wasted(algorithm: str, updates: int, critics: int, times: float) -> None:
-    """The usual numbers of PPO, SAC and its ensembles are no waste; ten, sixteen and two times as much are."""
+    """Usual update ratios of PPO, SAC and ensembles are not wasted; ten, sixteen and two times as many are."""
     case = replace(found(train__algorithm=algorithm, train__updates=updates), settings={"sac.critics": critics})
     assert wasted_times(case) == pytest.approx(times)
 
 
 def test_waiting_is_what_oversubscribes() -> None:
-    """Workers that sleep may be more than there are cores; where the system cannot tell, their number decides."""
+    """More workers than cores are allowed if they sleep; without a measurement, their number decides."""
     (rule,) = [rule for rule in RULES if rule.name == "more-workers-than-cores"]
     assert not rule.holds(found(train__plan=MANY, train__waiting_share=0.05))
     assert rule.holds(found(train__plan=MANY, train__waiting_share=-1.0))
@@ -165,7 +165,7 @@ def test_waiting_is_what_oversubscribes() -> None:
 
 @pytest.mark.parametrize(("memory", "leaks"), [(STEADY, False), (RISING, True)])
 def test_the_past_of_a_run_counts(memory: Any, leaks: bool) -> None:
-    """A run whose memory has risen all the time leaks, whatever these few seconds showed."""
+    """A run whose memory rose throughout leaks, regardless of the short measurement."""
     past = PastFindings("runs/a", 100, (), memory)
     verdict, advice = apply_rules(replace(found(), past=past))
     assert (verdict == "leak") is leaks
@@ -173,7 +173,7 @@ def test_the_past_of_a_run_counts(memory: Any, leaks: bool) -> None:
 
 
 def test_what_to_type_next() -> None:
-    """A command where the env has a name, a call where it was given in Python."""
+    """The advice is a command if the env has a name, and a Python call otherwise."""
     (rule,) = [rule for rule in RULES if rule.name == "idle-cores"]
     assert rule.command(found()) == (
         "slipstream train gymnasium:CartPole-v1 --set plan.collector=actors --set plan.workers=2 --set plan.envs=256"

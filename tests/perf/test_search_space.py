@@ -1,4 +1,4 @@
-"""Moves: what is tried, and that it leaves alone what is learned from."""
+"""The search space: which changes are tried, and that they keep the batch."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def applied(settings: Settings = BASE, gpu: str = "", **facts: Any) -> dict[str,
     ],
 )
 def test_rollouts_keep_the_batch(changes: dict[str, Any], wanted: int, rollout: int | None) -> None:
-    """512 envs x 64 steps become as many samples of other envs, or nothing: 16 steps or a sequence is the least."""
+    """The rollout changes with the number of envs so that the batch stays; its minimum is 16 steps or a sequence."""
     settings = BASE.model_copy(update={"algorithm": changes.pop("algorithm", "ppo")})
     assert rollout_for(apply_changes(settings, changes), 512, wanted) == rollout
 
 
 @pytest.mark.parametrize("gpu", ["", "Some GPU"])
 def test_whatever_is_tried_keeps_the_batch(gpu: str) -> None:
-    """Every move leaves batch, minibatch and epochs as they were."""
+    """No change affects batch, minibatch and epochs."""
     space, plan = SearchSpace(2, 4, bool(gpu)), applied(gpu=gpu)
     moves = [one for name in space.coordinates(plan) if name not in DOUBLING for one in space.options(name, plan)]
     moves += [one for name in space.coordinates(plan) for up in (True, False) if (one := _step(space, name, plan, up))]
@@ -59,7 +59,7 @@ def _step(space: SearchSpace, name: str, plan: dict[str, Any], up: bool) -> dict
 
 
 def test_ladders() -> None:
-    """Doubled or halved, up to the cores; the last core but one is a rung of its own."""
+    """Workers are doubled or halved, up to the number of cores; one less than all cores is tried too."""
     space, plan = SearchSpace(1, 4, False), applied() | {"workers": 4, "threads": 1}
     assert space.step("threads", plan, BASE, True) == {"plan.threads": 2}
     assert space.step("threads", plan, BASE, False) is None
@@ -73,7 +73,7 @@ def test_ladders() -> None:
 
 
 def test_larger_batches_only_if_free() -> None:
-    """Larger batches and minibatches are tried only where learning may change, minibatches up to the whole batch."""
+    """Larger batches and minibatches are tried only if learning may change, minibatches up to the whole batch."""
     assert "minibatch" not in SearchSpace(1, 4, False).coordinates(applied())
     space = SearchSpace(1, 4, False, free=True)
     assert space.coordinates(applied())[-2:] == ["batch", "minibatch"]
@@ -85,7 +85,7 @@ def test_larger_batches_only_if_free() -> None:
 
 
 def test_exact_moves_change_how_and_never_what() -> None:
-    """Only who collects; nothing that a bit of the result could depend on."""
+    """With `exact`, only changes that keep the result bit for bit are tried."""
     space = SearchSpace(1, 4, True, exact=True)
     assert space.coordinates(applied()) == ["collector", "workers", "groups", "vector", "pinned"]
     keys = {key for one in space.options("collector", applied()) for key in one}
@@ -94,7 +94,7 @@ def test_exact_moves_change_how_and_never_what() -> None:
 
 
 def test_a_game_that_lives_on_the_gpu_is_taken_off_it_last() -> None:
-    """What keeps it there is tried before other collectors and the CPU; games elsewhere look at collectors first."""
+    """For a game on the GPU, other collectors and the CPU are tried last; for other games, collectors first."""
     space, plan = SearchSpace(2, 4, True), applied(gpu="Some GPU", images=True)
     assert space.coordinates(plan)[0] == "collector"
     there = space.coordinates(plan | {"collector": "device"})
@@ -103,7 +103,7 @@ def test_a_game_that_lives_on_the_gpu_is_taken_off_it_last() -> None:
 
 
 def test_what_is_asked_for_stands() -> None:
-    """A setting that somebody gave is not tried otherwise, and a rollout that is given fixes the envs."""
+    """A setting given by the user is not changed, and a given rollout fixes the number of envs."""
     space = SearchSpace(1, 4, False, fixed={"plan.threads", "ppo.rollout", "plan.collector"})
     plan = applied()
     assert space.options("collector", plan) == []
@@ -112,7 +112,7 @@ def test_what_is_asked_for_stands() -> None:
 
 
 def test_what_only_a_gpu_or_torch_has() -> None:
-    """Precision and compile are tried for torch; graphs and storage on a GPU, storage not where a game lives there."""
+    """Precision and compile are tried for torch; graphs and storage on a GPU, storage not if the game runs there."""
     space, plain = SearchSpace(1, 4, True), applied()
     assert all(not space.options(name, plain) for name in ("precision", "compile", "graphs", "storage"))
     torch = plain | {"learner": "torch"}
@@ -131,7 +131,7 @@ def test_what_only_a_gpu_or_torch_has() -> None:
 
 
 def test_what_has_to_be_compiled_first_is_known() -> None:
-    """torch.compile, and kernels of a game that comes to the GPU or leaves it; another number of envs needs neither."""
+    """torch.compile and moving a game to or from the GPU need compiling; another number of envs does not."""
     cuda = applied(gpu="Some GPU", images=True)
     there = cuda | {"collector": "device"}
     assert compiles_s(cuda, {"plan.compile": True}) == 90

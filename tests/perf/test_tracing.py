@@ -1,4 +1,4 @@
-"""Looking into running code: counts are exact, and everything is put back."""
+"""Tracing of running code: counts are exact, and everything is restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.perf.tracing import counting_lines, counting_syncs, kept_bytes, 
 
 
 def turn(times: int) -> int:
-    """Two lines that run again and again, and two that run once."""
+    """Two lines that run repeatedly, and two that run once."""
     total = 0
     for number in range(times):
         total += number
@@ -18,7 +18,7 @@ def turn(times: int) -> int:
 
 
 def test_lines_are_counted() -> None:
-    """A loop of 30 turns runs 31 + 30 lines, and two around it; the loop's own line runs most often."""
+    """A loop of 30 iterations runs 31 + 30 lines, and two around it; the loop's own line runs most often."""
     before = sys.gettrace()
     with counting_lines() as lines:
         turn(30)
@@ -48,7 +48,7 @@ def test_numbers_out_of_tensors_are_counted() -> None:
 
 
 def test_what_is_kept_is_found() -> None:
-    """Work that keeps 1,000 bytes a time is found with its line; work that keeps as much once is not."""
+    """Work that leaks 1,000 bytes per call is found with its line; work that allocates as much once is not."""
     kept: list[bytes] = []
 
     def leak(times: int) -> None:
@@ -64,5 +64,5 @@ def test_what_is_kept_is_found() -> None:
 
 
 def test_a_place_without_a_file() -> None:
-    """Code that has no file still has a name and a line."""
+    """Code without a file has a name and a line."""
     assert place("<string>", 3) == "<string>:3"

@@ -1,4 +1,4 @@
-"""Trials: their counts, and that they do the same as training."""
+"""Trials: their counts, and equality with training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_trial_counts_what_was_done(collector: str) -> None:
 
 
 def test_it_learns_what_training_learns(quick: Any) -> None:
-    """The weights after some iterations are those of a run of the same steps, bit for bit."""
+    """The weights after some iterations equal those of a run of the same steps, bit for bit."""
     run = quick(steps=3 * 128)
     with TrialRun(*game(), warm_iterations=2) as trial_run:
         seen: list[float] = []
@@ -50,7 +50,7 @@ def test_it_learns_what_training_learns(quick: Any) -> None:
 
 
 def test_off_policy_learning_is_measured_while_it_learns() -> None:
-    """The measured part begins behind the warm-up of the buffer, and counts its gradient steps."""
+    """The measurement starts after the warm-up of the replay buffer, and counts gradient steps."""
     more = {"algorithm": "sac", "sac.learning_starts": 64, "sac.batch_size": 16, "env.actions": "continuous"}
     trial = run_trial(*game(**more), seconds=0.1)
     assert trial.updates == trial.steps

@@ -1,4 +1,4 @@
-"""Tuning: it finds what is faster for sure, refuses what does not fit, and keeps nothing else."""
+"""Tuning finds plans that are significantly faster, refuses plans that do not fit, and saves nothing else."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from slipstream.testing import ToyEnv
 from slipstream.training.build import choose_env
 
 STILL = {"plan.collector": "local", "plan.threads": 1, "plan.learner": "fused"}
-"""Leaves the number of envs to be tried."""
+"""Settings that leave the number of envs to be tried."""
 
 
 class SlowEnv(ToyEnv):
-    """A ToyEnv that sleeps in every step: two processes sleep twice as fast, and the number of envs changes nothing.
+    """A ToyEnv that sleeps in every step: two processes are twice as fast, and the number of envs has no effect.
 
-    Which the model foresees on any machine, so that it does not call another number of envs not worth a try.
+    The cost model predicts this on any machine, so that it does not skip other numbers of envs.
     """
 
     def step(self, action: Any) -> Any:
@@ -51,7 +51,7 @@ def verdicts(found: Tuned) -> dict[str, Attempt]:
 
 @pytest.fixture
 def hopeful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is tried, whatever the cost model predicts."""
+    """Try everything, regardless of the cost model's prediction."""
     monkeypatch.setattr(module, "UNLIKELY", 0.0)
 
 

@@ -128,7 +128,7 @@ def test_a_masked_option_is_not_drawn_even_by_the_topmost_draw() -> None:
 
 
 def test_a_switch_that_must_be_on_is_on_even_by_the_topmost_draw() -> None:
-    """A draw of 1 is not below a chance of 1, and still the side that is ruled out does not come."""
+    """A random number of 1 is not below a probability of 1, but the impossible option is not chosen."""
     head = head_table(ActionSpec("multi_discrete", (2,), masked=True, binary=(True,)), False, False, 0, 0)
     streams, action = np.array([[TOPMOST, 0]], np.int64), np.zeros(1, np.int32)
     sample(np.array([-MASKED]), np.zeros(0, np.float32), head, streams, 0, np.zeros(1, np.float32), action)
@@ -182,7 +182,7 @@ def test_greedy_is_the_likeliest(
 def test_values_alone_equal_those_of_acting(
     memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
-    """`value` gives the very bits that `act` gives, at the rows asked for only, and leaves states alone."""
+    """`value` equals the values of `act` bit for bit, only at the given rows, and does not change states."""
     design, params_and_stats = make_policy("discrete", shared=False, memory=memory)
     obs, mask, _ = make_samples(design, 70)
     start = np.full((70, design.state_size), 0.2, np.float32)
@@ -201,7 +201,7 @@ def test_values_alone_equal_those_of_acting(
 def test_telling_gives_outputs_and_moves_states(
     kind: str, memory: str, make_policy: Callable[..., Any], make_samples: Callable[..., Any]
 ) -> None:
-    """`tell` gives the module's outputs, log deviations behind means, and the states that acting gives."""
+    """`outputs` gives the module's outputs, log standard deviations after means, and the states of `act`."""
     design, params_and_stats = make_policy(kind, memory=memory)
     obs, mask, _ = make_samples(design, 70)
     acting = FusedActor(design)

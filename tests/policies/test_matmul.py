@@ -39,7 +39,7 @@ def test_a_tile_by_hand() -> None:
 @pytest.mark.parametrize("columns", [16, 48, 64, 80, 144])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_of_all_widths(columns: int, turned: bool) -> None:
-    """Whatever tiles the columns fall into, and however `a` stands in memory, it is a + b @ c."""
+    """The result is a + b @ c for any number of columns and any memory layout of `a`."""
     a, b, c = matrix(24, 20), matrix(20, columns, 1), matrix(24, columns, 2)
     bias, layer = matrix(1, columns, 3)[0], np.zeros((24, columns), np.float32)
     exact = a.astype(np.float64) @ b
@@ -67,7 +67,7 @@ def test_a_number_does_not_depend_on_its_neighbours() -> None:
 
 
 def test_a_tile_of_other_numbers_is_refused() -> None:
-    """Only float32 arrays can be told as vectors of 16."""
+    """Only float32 arrays can be tiled as vectors of 16."""
     wide = np.zeros((4, 16))
     with pytest.raises(TypingError, match="A tile is made of float32 arrays, not of array\\(float64"):
         write_one(wide, wide, wide, wide, 0, 0, 4)

@@ -48,7 +48,7 @@ def drawn(text: str) -> ElementTree.Element:
 
 
 def coordinates(text: str) -> list[tuple[float, float]]:
-    """Points as a polyline tells them."""
+    """The points of a polyline."""
     return [(float(x), float(y)) for x, y in (point.split(",") for point in text.split())]
 
 
@@ -75,7 +75,7 @@ def test_numbers_and_names_are_short() -> None:
 
 
 def test_one_point_is_no_line() -> None:
-    """Nothing is drawn where there is nothing to connect."""
+    """A line without two points is not drawn."""
     assert lines([line(1)]) == "" and lines([]) == "" and stacked([line(1)]) == "" and bars([]) == ""
     assert ladder([], []) == "" and heatmap([], [], []) == "" and stripe([("a", 0.0, "")]) == ""
 
@@ -113,7 +113,7 @@ def test_shares_fill_the_plane() -> None:
 
 
 def test_bars_grow_from_zero_both_ways() -> None:
-    """Negative values go left of where positive ones begin."""
+    """Negative bars extend to the left of positive ones."""
     picture = drawn(bars([("up", 3.0, "3"), ("down", -1.0, "-1")]))
     up, down = (one.attrib for one in picture.iter("rect"))
     assert float(up["width"]) == pytest.approx(3 * float(down["width"]), abs=0.2)
@@ -121,7 +121,7 @@ def test_bars_grow_from_zero_both_ways() -> None:
 
 
 def test_a_ladder_has_whiskers_where_they_are_known() -> None:
-    """Better players are further right; one without an interval is a dot alone."""
+    """Better players are further right; a player without an interval is only a dot."""
     players = [Player("a", 1600, 1550, 1650, ("x",)), Player("b", 1500, None, None, ("y",))]
     picture = drawn(ladder(players, [("head", 60)], 1500))
     a, b = (float(one.attrib["cx"]) for one in picture.iter("circle"))
@@ -152,7 +152,7 @@ def pixels(path: Path) -> Array:
 
 
 def near(picture: Array, colour: str) -> Array:
-    """Where a picture has about a colour."""
+    """The pixels of an image that are close to a colour."""
     return np.abs(picture - np.array(ImageColor.getrgb(colour)[:3])).max(axis=-1) < 24
 
 
@@ -169,7 +169,7 @@ def plotted(path: Path, one: Panel) -> Array:
 
 
 def test_a_line_goes_where_its_values_are(tmp_path: Path) -> None:
-    """A rising line starts at the bottom left and ends at the top right; a second has a colour of its own."""
+    """A rising line starts at the bottom left and ends at the top right; a second line has another colour."""
     box = plotted(
         tmp_path / "a.png", panel("line", range(11), {"up": list(range(11)), "down": list(range(10, -1, -1))})
     )
@@ -183,7 +183,7 @@ def test_a_line_goes_where_its_values_are(tmp_path: Path) -> None:
 
 
 def test_gaps(tmp_path: Path) -> None:
-    """Nothing is drawn where there is no value; a single value is a dot."""
+    """Gaps are not drawn, and a single value is a dot."""
     values = [1.0, 1.0, 1.0, None, float("nan"), None, None, None, 1.0, None, None]
     columns = near(plotted(tmp_path / "a.png", panel("line", range(11), {"y": values})), PALETTE[0]).any(axis=0)
     width = len(columns)
@@ -203,7 +203,7 @@ def test_a_band_is_a_pale_area(tmp_path: Path) -> None:
 
 
 def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
-    """Bars stand on zero; those of several labels stand side by side."""
+    """Bars start at zero; bars of several labels are side by side."""
     box = near(plotted(tmp_path / "a.png", panel("bars", range(4), {"n": [4, 2, 0, 4]}, style="bars")), PALETTE[0])
     heights = box.sum(axis=0)
     width = len(heights)
@@ -216,7 +216,7 @@ def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
 
 
 def test_long_series_keep_their_peaks(tmp_path: Path) -> None:
-    """Of a million values one peak is still seen, and drawing takes no longer for the rest."""
+    """One peak among a million values is visible, and drawing is not slower."""
     values = np.zeros(1_000_000)
     values[777_777] = 1.0
     box = near(plotted(tmp_path / "a.png", panel("line", np.arange(len(values)), {"y": values})), PALETTE[0])
@@ -240,7 +240,7 @@ def test_long_series_keep_their_peaks(tmp_path: Path) -> None:
     ids=lambda one: one.title,
 )
 def test_odd_panels(tmp_path: Path, one: Panel) -> None:
-    """Whatever the values, there is a picture of the right size."""
+    """Any values give an image of the right size."""
     plot(tmp_path / "a.png", [one, one], "a title " * 40)
     assert pixels(tmp_path / "a.png").shape == (
         figures.TITLE_HEIGHT + 2 * figures.PANEL_HEIGHT + 8,
@@ -264,7 +264,7 @@ def test_tick_labels_are_distinct() -> None:
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path) -> None:
-    """The file and the reason are named, and folders on the way are made."""
+    """An error names the file and the reason, and missing folders are created."""
     (tmp_path / "file").touch()
     with pytest.raises(MachineError, match=r"a\.png could not be written"):
         plot(tmp_path / "file" / "a.png", [panel("line", [0, 1], {"y": [0, 1]})])

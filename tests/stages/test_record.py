@@ -219,7 +219,7 @@ def test_dropped_episodes_are_reported_once(tmp_path: Path, monkeypatch: pytest.
         (["random", "--env", "soccer", "--episodes", 1, "--workers", 0], 2, "0 workers cannot record."),
         (["random", "--env", "soccer", "--episodes", 1, "--seed", -1], 2, "-1 cannot be a seed."),
         (["random", "--env", "recall", "--episodes", 1, "--opponent", "random"], 2, "`recall` has one side"),
-        (["random", "--env", "soccer", "--episodes", 1, "--fps", 9], 2, "--fps is the pace of a person's game."),
+        (["random", "--env", "soccer", "--episodes", 1, "--fps", 9], 2, "--fps applies to a human player only."),
         (["run:none", "--env", "soccer", "--episodes", 1], 5, "No run at none: no such folder."),
     ],
 )

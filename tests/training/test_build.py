@@ -50,7 +50,7 @@ def test_a_schedule_starts_at_the_half_life() -> None:
 
 def test_an_env_without_time_has_no_half_life() -> None:
     """A Gymnasium env has no step duration, so a half-life is an error."""
-    with pytest.raises(ConfigError, match="`gymnasium:CartPole-v1` does not say how long a step takes"):
+    with pytest.raises(ConfigError, match="`gymnasium:CartPole-v1` does not declare the duration of a step"):
         parts("gymnasium:CartPole-v1", rewards__half_life_s=10.0)
 
 

@@ -52,7 +52,7 @@ def test_intervals_count_steps(quick: Callable[..., Run], monkeypatch: pytest.Mo
     saved = steps_of(RunDir.open(Path(run.path)))
     assert set(saved) <= set(requested), "a save may be skipped for a newer one"
     assert saved[-1] == 640
-    assert [row["steps"] for row in rows if "gradient/trunk.head.weight/length" in row] == [640]
+    assert [row["steps"] for row in rows if "gradient/trunk.head.weight/norm" in row] == [640]
     assert all(row["lag"] == 0 for row in rows)
 
 

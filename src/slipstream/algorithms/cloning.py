@@ -98,7 +98,7 @@ class Cloner:
             "clone/failed_updates": int(self.engine.counters[FAILED_STEPS]),
             "time/samples_per_second": samples / seconds,
             "time/read": min(1.0, spent["read"] / seconds),
-            "time/remember": min(1.0, spent["remember"] / seconds),
+            "time/recurrent_state": min(1.0, spent["remember"] / seconds),
             "time/epoch_s": seconds,
         }
 

@@ -19,10 +19,10 @@ def gradient_statistics(weights: ParameterLayout, gradient: Array, params: Array
     own, row = weights.named(params), {}
     for name, array in weights.named(gradient).items():
         norm = float(np.linalg.norm(array))
-        row[f"gradient/{name}/length"] = norm
-        row[f"gradient/{name}/largest"] = float(np.abs(array).max())
-        row[f"gradient/{name}/zeros"] = float((array == 0).mean())
-        row[f"gradient/{name}/relative"] = norm / max(1e-12, float(np.linalg.norm(own[name])))
+        row[f"gradient/{name}/norm"] = norm
+        row[f"gradient/{name}/max_abs"] = float(np.abs(array).max())
+        row[f"gradient/{name}/zero_share"] = float((array == 0).mean())
+        row[f"gradient/{name}/relative_norm"] = norm / max(1e-12, float(np.linalg.norm(own[name])))
     return row
 
 
@@ -31,9 +31,9 @@ def dormant(activity: Mapping[str, Array]) -> dict[str, float]:
     row, dormant_units, units = {}, 0, 0
     for name, sizes in activity.items():
         quiet = int((sizes <= DORMANT * sizes.mean()).sum())
-        row[f"dormant/{name}"] = quiet / len(sizes)
+        row[f"dormant_units/{name}"] = quiet / len(sizes)
         dormant_units, units = dormant_units + quiet, units + len(sizes)
-    return row | {"dormant/share": dormant_units / max(1, units)}
+    return row | {"dormant_units/share": dormant_units / max(1, units)}
 
 
 def skipped_steps(steps: int) -> str:

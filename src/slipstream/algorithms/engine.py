@@ -1,4 +1,4 @@
-"""What an iteration's gradient steps read and return, and the engines that take them."""
+"""The inputs and outputs of an iteration's gradient steps, and the interface of the engines that take them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def track_episodes(
     window: Array,
     count: int,
 ) -> int:
-    """Carry every row's episode forward; write finished ones into the ring `window`; return the new `count`.
+    """Advance every row's episode; write finished ones into the ring `window`; return the new `count`.
 
     An episode in which the learning policy never acted is not counted.
     """

@@ -36,7 +36,7 @@ class GAECoefficients(NamedTuple):
 
 @compiled_fused
 def read_gae_coefficients(vector: Array) -> GAECoefficients:
-    """The coefficients from an array [6] in device memory, which a captured graph reads anew at every replay."""
+    """The coefficients from an array [6] in device memory, which a captured graph reads at every replay."""
     return GAECoefficients(vector[0], vector[1], vector[2], vector[3], vector[4], vector[5])
 
 

@@ -47,13 +47,13 @@ class ImitationLoss:
             action = policy_actions(self.design, self._teacher_actions(rollout)).reshape(batch.action.shape)
             labelled = batch._replace(action=action, advantage=ones)
             row["ppo/teacher_loss"] = _imitate(engine, labelled, order, coefficients._replace(policy=now.teacher_coef))
-            row["ppo/teacher_weight"] = now.teacher_coef
+            row["ppo/teacher_coef"] = now.teacher_coef
         if self._demos is not None and now.demo_coef:
             weight = now.demo_coef * float(self.pull[0])
             demo = self._demo_batch(now.demo_batch, batch)
             order_of_all = np.arange(len(demo.weight) // demo.sequence)
             row["ppo/demo_loss"] = _imitate(engine, demo, order_of_all, coefficients._replace(policy=weight))
-            row["ppo/demo_weight"] = weight
+            row["ppo/demo_coef"] = weight
             self.pull *= now.demo_decay
         return row
 

@@ -140,14 +140,14 @@ class PPO:
             self._epochs[0] = tune_epochs(int(self._epochs[0]), stats, s)
         if self.reference is not None:
             metrics["ppo/reference_kl"] = stats.reference_kl
-            metrics["ppo/reference_weight"] = s.reference_kl_coef * float(self.reference.pull[0])
+            metrics["ppo/reference_kl_coef"] = s.reference_kl_coef * float(self.reference.pull[0])
             if not self._warming[0]:
                 self.reference.move(stats.reference_kl, s.reference_target, s.reference_decay)
         if self._warming[0]:
             warm = metrics["ppo/explained_variance"] >= s.value_warmup_explained_variance
             self._warming[0] = 0 if warm else self._warming[0] - 1
         if s.contrastive_coef:
-            metrics["loss/contrast"] = stats.contrast
+            metrics["loss/contrastive"] = stats.contrast
         if s.centre_rewards:
             metrics["ppo/reward_centre"] = float(self._centre[0])
 

@@ -478,7 +478,7 @@ def _policy_action(path: str, recorded: Array, action: ActionSpec) -> Array:
     outside = (recorded < low - BOUNDS_TOLERANCE * width) | (recorded > high + BOUNDS_TOLERANCE * width)
     if outside.any():
         raise DemoError(
-            f"{int(outside.any(axis=1).sum()):,} of {len(recorded):,} actions of the demos {path} lie outside of "
+            f"{int(outside.any(axis=1).sum()):,} of {len(recorded):,} actions of the demos {path} are outside "
             f"the bounds {low.tolist()} to {high.tolist()}.",
             "record actions as the env takes them",
         )

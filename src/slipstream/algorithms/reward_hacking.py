@@ -76,13 +76,13 @@ class RewardHackingDetector:
         (r0, r1), (w0, w1) = ([mean(half) for half in self._halves(name)] for name in ("return", "win_rate"))
         where = "in evaluation" if self._kind == "evaluate" else "in training"
         text = (
-            f"The rewards may be gamed: {when}the return {where} rose from {r0:.3g} to {r1:.3g} while the win rate "
+            f"Possible reward hacking: {when}the return {where} rose from {r0:.3g} to {r1:.3g} while the win rate "
             f"fell from {w0:.0%} to {w1:.0%}."
         )
         grown = self._grown()
         if not grown:
             return f"{text} Inspect the reward terms: slipstream rewards report RUN."
-        named = ", ".join(f"{name} by {gain:.2g} a step" for name, gain in grown)
+        named = ", ".join(f"{name} by {gain:.2g} per step" for name, gain in grown)
         weights = " ".join(f"rewards.weights.{name}" for name, _ in grown)
         return f"{text} Terms that grew most: {named}. Lower {weights}, or set rewards.potential=true."
 

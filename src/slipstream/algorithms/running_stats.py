@@ -39,7 +39,7 @@ def sum_row(
     running: Array,
     sums: Array,
 ) -> None:
-    """Carry the discounted return of one row forward and write its count, sum and sum of squares into `sums`."""
+    """Advance the discounted return of one row and write its count, sum and sum of squares into `sums`."""
     carried, number, total, squares = running[row], 0.0, 0.0, 0.0
     for t in range(reward.shape[0]):
         carried = carried * gamma + reward[t, row]
@@ -57,7 +57,7 @@ def sum_row(
 def sum_returns(
     reward: Array, terminated: Array, truncated: Array, active: Array, gamma: Number, running: Array, sums: Array
 ) -> None:
-    """Carry each row's discounted return forward and write its count, sum and sum of squares into `sums` [rows, 3]."""
+    """Advance each row's discounted return and write its count, sum and sum of squares into `sums` [rows, 3]."""
     for row in range(reward.shape[1]):
         sum_row(row, reward, terminated, truncated, active, gamma, running, sums)
 

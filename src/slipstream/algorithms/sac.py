@@ -135,7 +135,7 @@ class SAC:
         means = totals / taken
         return {
             "sac/failed_updates": failed,
-            "time/products": taken * self.engine.products() / seconds,
+            "time/matmul": taken * self.engine.products() / seconds,
             "loss/policy": float(means[POLICY_LOSS]),
             "loss/value": float(means[CRITIC_LOSS]),
             "sac/entropy": -float(means[LOG_PROB]),

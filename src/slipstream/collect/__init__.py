@@ -1,1 +1,1 @@
-"""Collecting: how rollouts are made, and how games are played."""
+"""Collectors: make rollouts, in this process, in workers or on a device."""

@@ -1,7 +1,7 @@
 """The actors collector: worker processes, each with one actor, write whole rollouts into shared memory.
 
-Rollout k is made with weights k - lag, in buffer k mod (lag + 1). There is no message per step: one line asks a worker
-for a rollout, one line answers that it is done. This module is also the worker's program (`work`).
+Rollout k is made with weights k - lag, in buffer k mod (lag + 1). There is no message per step: one line requests a
+rollout from a worker, and one line reports that it is done. This module is also the worker's program (`work`).
 """
 
 from __future__ import annotations

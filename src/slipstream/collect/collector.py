@@ -1,4 +1,4 @@
-"""The interface of collectors: how the training loop gets rollouts, whatever makes them."""
+"""The interface of collectors, from which the training loop gets rollouts."""
 
 from __future__ import annotations
 

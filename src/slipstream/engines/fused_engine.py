@@ -243,7 +243,7 @@ def epoch_steps(
                 thread,
                 batch,
                 index[low:high],
-                Standardisation(mean, inverse_std, sample_share),  # parallel loops know only the classes they call
+                Standardisation(mean, inverse_std, sample_share),  # parallel loops support only classes that they call
                 coefficients,
                 tokens,
             )

@@ -1,1 +1,1 @@
-"""Games: the registry, the built-in soccer, and adapters for other people's environments."""
+"""Games: the registry, the built-in games, and adapters for environments of other libraries."""

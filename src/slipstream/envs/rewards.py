@@ -68,7 +68,7 @@ def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: st
         return gamma
     if step_seconds <= 0:
         raise ConfigError(
-            f"`rewards.half_life_s` = {rewards.half_life_s:g} s, but `{env}` does not say how long a step takes.",
+            f"`rewards.half_life_s` = {rewards.half_life_s:g} s, but `{env}` does not declare the duration of a step.",
             "set ppo.gamma or sac.gamma instead",
         )
     return float(0.5 ** (step_seconds / rewards.half_life_s))

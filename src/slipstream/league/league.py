@@ -133,7 +133,7 @@ class League:
                 self._train_exploiter(steps, params_and_stats)
         records = [self.pool.record(MAIN, player.id) for player in self.pool.active]
         wins, draws, games = np.sum([(0.0, 0.0, 0.0), *records], axis=0)
-        row = {"league/pool": float(len(self.pool.active)), "league/copies": float(len(self.pool.players))}
+        row = {"league/pool": float(len(self.pool.active)), "league/snapshots": float(len(self.pool.players))}
         if games > 0:
             row["league/score"] = float((wins + draws / 2) / games)
         return row | self._rating_metrics

@@ -115,7 +115,7 @@ def cyclic_share(score: Array, games: Array) -> CyclicStrength:
     cycles = _cycles(len(score), one, other, odds * root)
     if freedom == 0:
         return CyclicStrength(
-            None, True, cycles, "Too few of these players have met to estimate how much of strength is cyclic."
+            None, True, cycles, "Too few of these players have met to estimate the cyclic part of strength."
         )
     left = float((precision * (odds - edges @ strength) ** 2).sum())
     whole = float((precision * odds**2).sum())

@@ -87,7 +87,7 @@ def _time(found: Findings) -> str:
     train = found.train
     strip = figures.strip([(name, share, f"{share:.0%}") for name, share in vars(train.shares).items()])
     drawn = [
-        figure("Steps per second, slice by slice", _line("steps/s", list(enumerate(train.rates)), "slices")),
+        figure("Steps per second, by time slice", _line("steps/s", list(enumerate(train.rates)), "slices")),
         figure("Memory of this process and its workers", _line("MiB", train.memory, "s", "MiB")),
     ]
     if found.past is not None:

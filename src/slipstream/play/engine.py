@@ -1,8 +1,8 @@
 """The engine that plays games between agents: it steps a vector of envs with an agent assigned to every row.
 
 Evaluation, tournaments, leagues, replays and watching start games in a `GameEngine`. Recording, which lets the envs
-start their own episodes, uses its `AssignedAgents`. All randomness of a game follows from its seed, so a game is the
-same wherever and beside whatever it is played.
+start their own episodes, uses its `AssignedAgents`. All randomness of a game follows from its seed, so a game does
+not depend on the env, the process or the other games.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Policies: layout of the parameters, networks, action distributions, and what acts with them."""
+"""Policies: layout of the parameters, networks, action distributions, and actors."""

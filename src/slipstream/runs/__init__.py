@@ -1,1 +1,1 @@
-"""The run directory: everything that training leaves on disk or on the screen."""
+"""The run directory, metrics, checkpoints, reports and the display."""

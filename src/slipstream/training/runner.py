@@ -153,7 +153,7 @@ def resume(
 
 
 def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> TrainingResult:
-    """Iterate over the loop with display, signals and keys; save at the end, whatever ended it."""
+    """Iterate over the loop with display, signals and keys; save at the end in every case."""
     request, saver, metrics = StopRequest(), Saver(run, settings.keep), Metrics(run)
     progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
     display = Display(f"train {parts.choice.name}")

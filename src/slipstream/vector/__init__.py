@@ -1,1 +1,1 @@
-"""Many environments at once."""
+"""Vectors of environments: serial, in threads, in processes, or on a device."""

@@ -1,4 +1,4 @@
-"""A native game on the learner's device: its arrays as tensors, and one kernel that steps every env."""
+"""Native games on the learner's device: their arrays as tensors, and one kernel that steps every env."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a vector of environments from the name of one."""
+"""Make a vector of environments from the name of an environment."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def choose_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True
     reasons = {
         "a native game already steps in batches": game is not None,
         "an env given as a Python function has no vector env": choice.factory is not None,
-        "live games step one by one": choice.name.partition(":")[0] in MINERL_PREFIXES,
+        "the real Minecraft has no vector env": choice.name.partition(":")[0] in MINERL_PREFIXES,
         "env.wrappers apply to single envs": bool(choice.env.wrappers),
         "env.action_repeat applies to single envs": (choice.env.action_repeat or 1) > 1,
         "its actions are masked": spec.action.masked,

@@ -90,7 +90,7 @@ class StepWorkers:
     ) -> None:
         """Start the workers. With `respawn`, one that dies or hangs is respawned and its environments are reset."""
         if os.name != "posix":
-            raise MachineError("Vectors over several processes need POSIX pipes.", "use workers=1; training works too")
+            raise MachineError("Vectors over several processes need POSIX pipes.", "use workers=1; training needs none")
         self.spec, self.groups, self.output_rows, self.deadline_s = spec, list(groups), output_rows, deadline_s
         self.slab = slab or Slab(step_fields(spec, groups[-1][1], len(groups), workers))
         self.slab["tasks"][:] = -1

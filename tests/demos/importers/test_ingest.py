@@ -1,4 +1,4 @@
-"""Taking episodes in: the same with any number of workers, limited, all or nothing."""
+"""Ingesting episodes: equal for any number of workers, limited, all or nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_workers_change_nothing_but_the_shards(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_read_in_order_has_one_worker(tmp_path: Path) -> None:
-    """Where episodes lie in one file they are read one after the other."""
+    """Episodes in one file are read sequentially."""
     assert ingest(source(parallel=False), tmp_path / "out", workers=4)["workers"] == 1
 
 

@@ -131,7 +131,7 @@ def test_what_minari_wrote_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["eye"], eye.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(found["level"].argmax(axis=1), values["level"])
     np.testing.assert_array_equal(found["x"], values["x"])
-    # Gymnasium sorts the keys of a Dict: jump stands before turn
+    # Gymnasium sorts the keys of a Dict: jump comes before turn
     np.testing.assert_array_equal(demos.episode(0)["action"], np.column_stack([acts["jump"], acts["turn"] + 1]))
     assert demos.episodes["ended"].tolist() == [TRUNCATED] and demos.episodes["seed"].tolist() == [5]
     assert demos.schema.env == "mixed-v0"
@@ -164,7 +164,7 @@ def test_max_samples_and_jpeg(tmp_path: Path) -> None:
 
 
 def test_datasets_that_are_not_there(tmp_path: Path, home: Path) -> None:
-    """A name that is not here is not fetched; near names are offered."""
+    """A dataset that is not local is not downloaded; similar names are suggested."""
     with pytest.raises(DemoError, match="There is no Minari dataset `D4RL/door/human-v2`") as caught:
         import_demos("minari", "D4RL/door/human-v2", tmp_path / "out")
     assert caught.value.hint == "download it first: minari download NAME"
@@ -196,7 +196,7 @@ def test_a_missing_minari_gives_the_install_command(tmp_path: Path, monkeypatch:
 
 
 def test_imported_demos_are_those_of_the_environment(tmp_path: Path, home: Path) -> None:
-    """A dataset of an environment has the very fields and actions that the environment has here."""
+    """A dataset of an environment has exactly the fields and actions of the environment."""
     from slipstream.envs.adapters.gymnasium import env_spec
 
     env = gymnasium.make("Pendulum-v1")

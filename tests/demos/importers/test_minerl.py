@@ -46,7 +46,7 @@ def members(game: Path, name: str = NAME) -> dict[str, Array]:
 
 @pytest.mark.parametrize("name", ["v3_absolute_grape_changeling-6_3774-4098", "v4_player_stream_x-2_10-30"])
 def test_the_video_is_aligned_from_its_end(recording: Write, tmp_path: Path, numbers: Tell, name: str) -> None:
-    """T steps have the last T + 1 frames, of which the very last is overwritten by the one before it."""
+    """T steps have the last T + 1 frames, and the last frame is replaced by the one before it."""
     demos = brought(recording(name, steps=20, lead=5), tmp_path / "out")
     assert numbers(pov(demos)) == [*range(5, 25), 24]
     assert demos.schema.obs.fields[0].shape == (16, 16, 3)

@@ -305,7 +305,7 @@ def test_trajectories_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "everything"])
 def test_what_is_exported_is_imported_again(tmp_path: Path, kind: str) -> None:
-    """Demos as NPZ and back are the same, bit by bit, whatever the observations are."""
+    """Demos exported as NPZ and imported again are equal bit for bit, for any observations."""
     random = np.random.default_rng(0)
     told = flat(actions=random.integers(0, 5, ROWS)) if kind == "plain" else flat(observations=None)
     if kind != "plain":

@@ -29,7 +29,7 @@ def play(vector: Any, steps: int) -> list[dict[str, Array]]:
 
 
 def test_games_follow_from_their_seeds_alone() -> None:
-    """Whatever the split and the threads, env i plays the same game, frames to the byte."""
+    """Env i plays the same game, with identical frames, for any split and number of threads."""
     whole = Atari("Pong", 3, seed=5, options={"threads": 2})
     part = Atari("Pong", 2, first=1, seed=5, options={"threads": 1})
     random = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def test_one_game_can_be_reset() -> None:
 
 
 def test_errors_have_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option that ALE does not have, and a missing package."""
+    """An unknown ALE option and a missing package are errors with hints."""
     with pytest.raises(ConfigError, match=r"`env\.options` of atari:Pong: .*frame_stack"):
         Atari("Pong", 1, options={"frame_stack": 2})
     monkeypatch.setitem(sys.modules, "ale_py.vector_env", None)

@@ -25,7 +25,7 @@ def found(env: Any, steps: int = 200) -> list[str]:
 
 
 class Wrong(ToyEnv):
-    """A ToyEnv whose spaces or answers are changed."""
+    """A ToyEnv whose spaces or return values are changed."""
 
     def __init__(self, actions: str = "discrete", **wrong: Any) -> None:
         super().__init__(actions, length=5)
@@ -35,12 +35,12 @@ class Wrong(ToyEnv):
                 setattr(self, word, wrong[word])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset, or give something else."""
+        """Reset, or return another value."""
         told = super().reset(seed=seed)
         return self._wrong["reset"](told) if "reset" in self._wrong else told
 
     def step(self, action: Any) -> Any:
-        """Step, or give something else."""
+        """Step, or return another value."""
         told = super().step(action)
         return self._wrong["step"](told) if "step" in self._wrong else told
 
@@ -88,7 +88,7 @@ class Nested(gymnasium.Env[Any, Any]):
 
 
 def test_problems_are_listed_at_once() -> None:
-    """A broken one has each named, with the step."""
+    """Every problem of a broken env is named, with the step."""
     assert found(BrokenEnv("nan_reward", at=3)) == ["The reward at step 2 is not finite: nan."]
     said = found(BrokenEnv("nan_obs", at=3))
     assert said[0].startswith("The observation at step 2 is not in observation_space")
@@ -155,14 +155,14 @@ def test_each_problem_has_a_hint(wrong: dict[str, Any], what: list[str], hint: s
 
 
 def test_exceptions_are_reported() -> None:
-    """The exception, and where in its own file; a reset without a seed is known for what it is."""
+    """An exception is reported with its location; a reset without a seed argument is recognised."""
     (said,) = found(BrokenEnv("raise", at=4))
     assert said.startswith("Step 3, action ") and "raised ValueError: broken on purpose" in said
     assert "testing.py" in said
 
     class Seedless(ToyEnv):
         def reset(self) -> Any:  # type: ignore[override]
-            """As it was written before seeds."""
+            """Reset without a seed, as in the old API."""
             return super().reset()
 
     problem = inspect_env(Seedless()).problems[0]
@@ -170,7 +170,7 @@ def test_exceptions_are_reported() -> None:
 
 
 def test_remarks_are_no_problems() -> None:
-    """No reward, nothing new to see and actions without bounds may be meant."""
+    """Zero rewards, constant observations and unbounded actions are remarks, not problems."""
 
     def still(told: Any) -> Any:
         return np.zeros(1, np.float32), 0.0, *told[2:]
@@ -193,7 +193,7 @@ def test_remarks_are_no_problems() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 def test_every_part_of_an_observation_is_checked() -> None:
-    """Each part of an observation is judged by itself and named; large choices and pixels are not large numbers."""
+    """Each part of an observation is checked separately and named; discrete values and pixels may be large."""
     assert found(Nested()) == []
     said = found(Nested(place=(3, np.array([1.0, np.nan]))), steps=1)
     assert said[:2] == [
@@ -210,7 +210,7 @@ def test_every_part_of_an_observation_is_checked() -> None:
 
 
 def test_the_mask_is_played_by() -> None:
-    """Only what a mask allows is played, and a mask that is too short or allows nothing is named."""
+    """Only allowed actions are taken, and a mask that is too short or allows nothing is reported."""
     env = Nested()
     assert found(env) == []
     assert {(choice, *switches.tolist()) for choice, switches in env.heard} == {(0, 1, 0), (1, 1, 0)}

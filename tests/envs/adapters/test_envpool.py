@@ -29,7 +29,7 @@ def test_any_of_its_games_may_be_named() -> None:
 
 
 class TestGames:
-    """With the package itself."""
+    """Tests with the installed package."""
 
     @pytest.fixture(autouse=True)
     def installed(self) -> None:
@@ -124,7 +124,7 @@ class TestGames:
         assert np.isfinite(vector.spec.obs.vectors(walk._out.obs)).all()
 
     def test_training_and_an_unknown_game(self) -> None:
-        """A short run by its name; a name that is near is offered."""
+        """A game can be trained by name, and an unknown name gets a suggestion."""
         from slipstream.api import configure
         from slipstream.training.build import build, choose_env
         from slipstream.vector.make import make_vector

@@ -1,4 +1,4 @@
-"""The Gymnasium adapter: what it reads off an env, and what it refuses."""
+"""The Gymnasium adapter: the spec of an env, and unsupported envs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Spaces(gymnasium.Env[Any, Any]):
 
 
 def test_the_spec_is_read_off_the_spaces() -> None:
-    """Observations, actions and the name are all there is to a Gymnasium env: one agent, nothing exact."""
+    """The spec of a Gymnasium env has its observations, actions and name, one agent, and is not exact."""
     env = Spaces(spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 255, (9, 9), np.uint8)}))
     spec = adapter.env_spec(env, "mine")
     fields = (ObsField("a", "vector", (3,)), ObsField("b", "image", (9, 9, 1)))
@@ -47,14 +47,14 @@ def test_masks_are_noticed() -> None:
 
 
 def test_an_action_mask_among_the_observations_is_an_observation() -> None:
-    """A key called `action_mask` is nothing special: only a method `action_masks` masks."""
+    """An observation key `action_mask` has no effect; only a method `action_masks` masks."""
     seen = spaces.Dict({"action_mask": spaces.MultiBinary(2), "obs": spaces.Box(-1, 1, (2,), np.float32)})
     spec = adapter.env_spec(Spaces(seen), "x")
     assert not spec.action.masked and [field.name for field in spec.obs.fields] == ["action_mask", "obs"]
 
 
 def test_an_env_that_is_not_registered() -> None:
-    """The nearest id is offered, and the flag for one's own module."""
+    """An unknown id gets a suggestion and the flag for importing a module."""
     with pytest.raises(EnvError) as caught:
         adapter.make("CartPole-v11", {})
     assert str(caught.value).startswith("Gymnasium has no environment `CartPole-v11`. Did you mean `CartPole-v")
@@ -71,7 +71,7 @@ def test_an_env_that_cannot_be_made() -> None:
 
 
 def test_checking_wrappers_are_taken_off_and_the_limit_is_kept() -> None:
-    """Gymnasium's outer wrappers go, a second limit or another wrapper stays."""
+    """Gymnasium's outer wrappers are removed; a second time limit or another wrapper stays."""
     bare = ToyEnv()
     env, limit = adapter.strip_wrappers(OrderEnforcing(TimeLimit(bare, 7)))
     assert env is bare and limit == 7
@@ -83,7 +83,7 @@ def test_checking_wrappers_are_taken_off_and_the_limit_is_kept() -> None:
 
 @pytest.mark.parametrize("actions", ["discrete", "multi_discrete", "binary", "continuous", "masked"])
 def test_the_toy_env_pays_its_known_optimum(actions: str) -> None:
-    """The best player earns the length of the episode, and playing at random earns much less."""
+    """The optimal player gets the episode length as return, and a random player much less."""
     env = ToyEnv(actions)
     obs, _ = env.reset(seed=0)
     total, over = 0.0, False
@@ -105,10 +105,10 @@ def test_an_id_never_imports_a_module() -> None:
 
 
 class Old:
-    """An environment of the time before Gymnasium, with spaces of its own."""
+    """An environment with the old Gym API and its own space classes."""
 
     class Box(NamedTuple):
-        """As crafter has it where there is no gym."""
+        """A box space, as in crafter without gym."""
 
         low: Any
         high: Any
@@ -126,21 +126,21 @@ class Old:
         self._steps = 0
 
     def seed(self, seed: int) -> None:
-        """As it was."""
+        """Seed the old way."""
         self.seeded.append(seed)
 
     def reset(self) -> Any:
-        """An observation, and nothing else."""
+        """Return only an observation."""
         self._steps = 0
         return np.full((9, 9, 3), 7, np.uint8)
 
     def step(self, action: int) -> Any:
-        """Four things; every other episode is cut."""
+        """Return four values; every other episode is truncated."""
         self._steps += 1
         return np.full((9, 9, 3), self._steps, np.uint8), action, self._steps == 3, {"TimeLimit.truncated": action == 2}
 
     def action_masks(self) -> Any:
-        """What wrappers of today ask for."""
+        """Allow every action."""
         return np.ones(3)
 
 
@@ -166,7 +166,7 @@ def test_old_gym_environments_are_converted() -> None:
 
 
 def test_an_old_gym_environment_trains(tmp_path: Path) -> None:
-    """All the way, in worker processes too."""
+    """An old Gym env can be trained on, in worker processes too."""
     for collector in ("local", "actors"):
         run = ss.train(
             Old,
@@ -182,7 +182,7 @@ def test_an_old_gym_environment_trains(tmp_path: Path) -> None:
 
 
 def test_wrappers_are_applied_by_name() -> None:
-    """The first named is innermost, arguments are theirs, and the time limit is kept outside."""
+    """The first wrapper is innermost, arguments are passed, and the time limit stays outermost."""
     given = ("FlattenObservation", {"ClipReward": {"min_reward": 0.0, "max_reward": 0.5}})
     choice = EnvChoice("gymnasium:CartPole-v1", env=EnvSettings(wrappers=given, options={"max_episode_steps": 20}))
     env = make_one(choice)

@@ -107,7 +107,7 @@ def test_strings_are_one_hot_and_missing_buttons_are_null() -> None:
 
 
 def test_an_env_without_the_api_is_refused() -> None:
-    """With what it has and what it would need."""
+    """An env without MineRL's API is an error that lists its keys and the required ones."""
     env = type("Other", (), {"observation_space": spaces.Discrete(2), "action_space": spaces.Discrete(2)})()
     with pytest.raises(EnvError, match="does not have MineRL's API"):
         MineRLEnv(env)
@@ -115,7 +115,7 @@ def test_an_env_without_the_api_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["minerl:MineRLTreechop-v0", "minecraft:MineRLTreechop-v0"])
 def test_without_the_package_one_clear_message(name: str) -> None:
-    """Why it cannot be installed, and what works instead."""
+    """Without the package, the error states why it cannot be installed and the alternatives."""
     with pytest.raises(EnvError) as caught:
         make_vector(EnvChoice(name), 1)
     assert "pip cannot install minerl" in caught.value.message
@@ -123,7 +123,7 @@ def test_without_the_package_one_clear_message(name: str) -> None:
 
 
 def test_unknown_options_are_named() -> None:
-    """As those of any game."""
+    """Unknown options are errors."""
     choice = EnvChoice("minerl:MineRLTreechop-v0", EnvSettings(options={"stak": 2}))
     with pytest.raises(ConfigError, match=r"Did you mean `env\.options\.stack`"):
         make_vector(choice, 1)

@@ -32,7 +32,7 @@ def pixels(*shape: int) -> Any:
 
 
 def encoded(space: Any, obs: Any) -> Array:
-    """The row of an observation, written over rubbish."""
+    """The row of an observation, written over old values."""
     spec = obs_spec(space, "x")
     row = np.full(spec.width, 77, spec.dtype)
     encode = obs_encoder(space)
@@ -65,7 +65,7 @@ def encoded(space: Any, obs: Any) -> Array:
     ],
 )
 def test_numbers_and_choices_are_one_vector(space: Any, size: int) -> None:
-    """Floats, ints, choices (one-hot) and images too small to be ones are laid flat as float32."""
+    """Floats, ints, discrete values (one-hot) and arrays too small for images become flat float32 vectors."""
     assert obs_spec(space, "x") == vector_obs(size)
 
 
@@ -91,7 +91,7 @@ def test_bytes_are_images_or_tokens_by_their_shape(shape: tuple[int, ...], kind:
 
 
 def test_leaves_are_named_by_their_path_and_vectors_stand_first() -> None:
-    """Keys and places are joined by a slash; within vectors and others the space's own order stays."""
+    """Keys and indices are joined by a slash; vectors come first, otherwise in the order of the space."""
     assert obs_spec(NESTED, "x").fields == (
         ObsField("self/0", "vector", (3,)),
         ObsField("self/1", "vector", (4,)),

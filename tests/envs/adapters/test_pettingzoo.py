@@ -126,7 +126,7 @@ def test_processes_change_nothing() -> None:
 
 
 def test_what_is_refused() -> None:
-    """Games that do not exist, options that do not fit, and an illegal move, which names the game."""
+    """Unknown games, wrong options and illegal moves are errors that name the game."""
     with pytest.raises(EnvError, match=r"has no variant `connect_fore`.*Did you mean `connect_four`"):
         begin("connect_fore")
     with pytest.raises(ConfigError, match=r"`env.options` of pettingzoo:tictactoe: .*colour"):
@@ -140,7 +140,7 @@ def test_what_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["connect_four", "tictactoe", "simple_tag"])
 def test_self_play_and_league(name: str, tmp_path: Path) -> None:
-    """PPO trains on itself in worker processes, a league trains on, and agents play each other."""
+    """Self-play in worker processes, a league from its result, and games between agents work."""
     env, small = f"pettingzoo:{name}", {"preset": "smoke", "plan__envs": 4, "plan__workers": 2, "ppo__rollout": 32}
     first = ss.train(env, steps=512, run=tmp_path / "first", **small)
     league = ss.compete(env, steps=1024, run=tmp_path / "league", league__snapshot=512, **small)

@@ -20,7 +20,7 @@ from slipstream.vector.make import make_vector, spaces_of
 
 
 class Duel:
-    """An env with RLGym's parts and no arena: who presses 1 first scores; a game is cut off after five steps."""
+    """An env with RLGym's parts and no arena: the first agent with action 1 scores; truncated after five steps."""
 
     def __init__(self, space: Any = ("discrete", 2), ragged: bool = False) -> None:
         self._space, self._ragged, self._games = space, ragged, 0
@@ -30,7 +30,7 @@ class Duel:
         self.closed = False
 
     def action_space(self, agent: str) -> Any:
-        """What everybody can do."""
+        """The action space of every agent."""
         return self._space
 
     def reset(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Duel:
         return self._see()
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Who pressed 1 scores, the first of them."""
+        """The first agent with action 1 scores."""
         self._step += 1
         assert set(actions) == set(self.agents) and all(act.shape == (1,) for act in actions.values())
         first = next((agent for agent in self.agents if actions[agent][0] == 1), None)
@@ -55,7 +55,7 @@ class Duel:
         return self._see(), paid, over, dict.fromkeys(self.agents, self._step >= 5)
 
     def close(self) -> None:
-        """Remember that it was closed."""
+        """Record the call."""
         self.closed = True
 
     def _see(self) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def press(*acts: int) -> Any:
 
 
 def test_agents_are_rows_and_teams_sides() -> None:
-    """Rows are sorted by team, whatever the order of the env; absent agents are inactive."""
+    """Rows are sorted by team for any order of the env; absent agents are inactive."""
     vector, rows = begin()
     assert vector.spec.teams == (0, 0, 1, 1) and vector.spec.competitive
     assert vector.spec.action.sizes == (2,) and vector.spec.obs.width == 3
-    assert rows.active.tolist() == [1, 0, 1, 0]  # its second game: the first was a look at it
+    assert rows.active.tolist() == [1, 0, 1, 0]  # its second game; the first was used for probing
     vector.reset_envs([0], rows)
     assert rows.active.tolist() == [1, 1, 1, 1]
     assert rows.obs[:, 0].tolist() == [0, 2, 1, 3]
@@ -99,7 +99,7 @@ def test_a_goal_ends_the_game() -> None:
 
 
 def test_a_game_that_is_cut_off() -> None:
-    """After five steps without a goal it is truncated, a draw, with the last observation kept."""
+    """A game without a goal is truncated after five steps, is a draw, and keeps its last observation."""
     vector, rows = begin()
     for step in range(5):
         assert not rows.truncated.any()
@@ -110,7 +110,7 @@ def test_a_game_that_is_cut_off() -> None:
 
 
 def test_games_follow_from_the_seed() -> None:
-    """Two games of one seed draw the same."""
+    """Two games with the same seed are equal."""
     vector, rows = begin()
     drawn = []
     for seed in (7, 8, 7):
@@ -128,14 +128,14 @@ def test_games_follow_from_the_seed() -> None:
     ],
 )
 def test_action_spaces(space: Any, kind: str, sizes: tuple[int, ...]) -> None:
-    """RLGym's tuples and Gymnasium's spaces are understood."""
+    """RLGym's tuples and Gymnasium's spaces are supported as action spaces."""
     vector, _ = begin(space=space)
     assert vector.spec.action.kind == kind and vector.spec.action.sizes == sizes
     assert vector.spec.action.parts == (8 if kind == "continuous" else len(sizes))
 
 
 def test_unsupported_spaces_raise() -> None:
-    """An unknown action space, and observations of different lengths."""
+    """An unknown action space and observations of different lengths are errors."""
     with pytest.raises(EnvError, match="action space 'wheel'") as caught:
         begin(space="wheel")
     assert "discrete" in (caught.value.hint or "")
@@ -158,7 +158,7 @@ def test_a_missing_rlgym_gives_the_install_command() -> None:
 
 
 def test_other_envs_are_not_taken_for_it() -> None:
-    """Recognised by all of its parts."""
+    """An RLGym env is recognised by its parts."""
     assert rlgym.is_rlgym(Duel()) and not rlgym.is_rlgym(SimpleNamespace(obs_builder=1, step=2))
     choice = EnvChoice("python:duel", factory=Duel)
     seen, acts = spaces_of(make_vector(choice, 1))
@@ -186,7 +186,7 @@ def real() -> Any:
 
 
 def test_the_real_one_steps_as_by_hand() -> None:
-    """Rows hold what RLGym itself gives for the same actions from the same start."""
+    """Rows equal RLGym's own results for the same actions from the same start."""
     one = real()
     vector = make_vector(EnvChoice("python:real", factory=real), 2)
     rows = empty_rows(vector.spec, 2)
@@ -211,7 +211,7 @@ def test_the_real_one_steps_as_by_hand() -> None:
 
 
 def test_the_real_one_trains(tmp_path: Path) -> None:
-    """Self-play on RLGym's env with its users' parts, by two workers."""
+    """Self-play on an RLGym env with the user's parts works with two workers."""
     real().close()
     run = ss.train(real, steps=1024, preset="smoke", run=tmp_path / "run", plan__envs=2, plan__workers=2)
     assert run.facts["steps"] >= 1024

@@ -66,7 +66,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Observations are the same, whatever their form; ours went through float32."""
+    """Compare observations of any structure; ours are float32."""
     if isinstance(theirs, dict):
         assert set(ours) == set(theirs)
         for key in theirs:
@@ -151,7 +151,7 @@ def test_games_have_a_place_for_every_agent() -> None:
 
 
 def test_masks_are_in_the_infos() -> None:
-    """What may be done now is in the infos of every step, and of the reset."""
+    """Action masks are in the infos of every step and of the reset."""
     env = ss.make_vector(lambda: ToyEnv("masked"), envs=2)
     _, infos = env.reset(seed=0)
     for _ in range(5):
@@ -162,7 +162,7 @@ def test_masks_are_in_the_infos() -> None:
 
 
 def test_partial_resets_and_tasks() -> None:
-    """A mask resets some places, seeds may be a list, tasks are named; anything else is refused."""
+    """A mask resets some environments, seeds may be a list, tasks are names; other options are refused."""
     env = ss.make_vector("soccer", envs=2, workers=1)
     env.reset(seed=[1, None, 2, None])
     for _ in range(5):
@@ -211,7 +211,7 @@ def test_it_survives_a_dying_worker(fault: Any, said: str) -> None:
 
 @pytest.mark.usefixtures("no_children")
 def test_it_does_not_go_on_for_ever() -> None:
-    """A worker that dies again and again is an error, and so is an env that raises, at once."""
+    """A worker that dies repeatedly is an error, and an env that raises is one immediately."""
     env = ss.make_vector(lambda: BrokenEnv("die", at=2), envs=2, workers=2)
     env.reset(seed=0)
     with pytest.warns(RuntimeWarning), pytest.raises(EnvError, match="ended with exit code 7"):
@@ -254,7 +254,7 @@ def test_workers_are_chosen_by_what_a_step_takes() -> None:
 
 
 def test_an_environment_is_made_no_more_often_than_it_is_needed() -> None:
-    """One that is looked at, whose name is told and whose steps are timed, and then those that are stepped."""
+    """The env is made once for probing and timing, and then once for each stepped copy."""
     made: list[int] = []
 
     def make() -> ToyEnv:
@@ -307,11 +307,11 @@ def test_an_unchanged_sb3_ppo_trains_on_it() -> None:
     model.learn(12_000)
     mean, _ = evaluate_policy(model, env, n_eval_episodes=10)
     env.close()
-    assert mean > 8.0  # of 10; chance is 2.5
+    assert mean > 8.0  # of 10; random play gets 2.5
 
 
 def test_sb3_masks() -> None:
-    """sb3-contrib asks for masks by a method of the environments; other methods and attributes are refused."""
+    """sb3-contrib calls `action_masks` of the environments; other methods and attributes are refused."""
     env = ss.make_vector(lambda: ToyEnv("masked"), envs=2, api="sb3")
     env.reset()
     assert env.has_attr("action_masks") and not env.has_attr("gravity")

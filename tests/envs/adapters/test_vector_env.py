@@ -1,4 +1,4 @@
-"""Vector envs that others have written: rows as from one env at a time, whatever their mode of autoreset."""
+"""Vector envs of other libraries: rows equal those of single envs, in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Nested(ToyEnv):
         self.observation_space = SEEN
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-        """Draw how long the episode is."""
+        """Draw the length of the episode."""
         obs, info = super().reset(**given)
         self._left = int(self.np_random.integers(2, LENGTH + 1))
         return self._show(obs), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Pay for the steps that are left too."""
+        """The reward includes the remaining steps."""
         obs, reward, *rest = super().step(action)
         return self._show(obs), reward + self._left, *rest
 
@@ -56,7 +56,7 @@ MODES = {"Toy/NextStep-v0": "NextStep", "Toy/SameStep-v0": "SameStep", "Toy/Disa
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """Toys whose vector envs reset in each of the three ways."""
+    """Toy envs whose vector envs use each of the three autoreset modes."""
 
     def vector_of(mode: str) -> Any:
         def make(num_envs: int, truncates: bool = False, **_: Any) -> SyncVectorEnv:
@@ -74,7 +74,7 @@ def registered() -> Iterator[None]:
 
 
 def acts(step: int, row: int) -> int:
-    """The action of a row's step number so and so."""
+    """The action of a row at its own step count."""
     return (7 * step + row) % 4
 
 
@@ -90,7 +90,7 @@ def play(vector: Any, steps: int, seed: int = 11) -> list[list[dict[str, Any]]]:
         for row, own in enumerate(found):
             if active[row]:
                 own.append(told(rows, before, row))
-            else:  # the step that resets: nobody's reward, nobody's end
+            else:  # the step that only resets: no reward and no end
                 assert not rows.reward[row] and not rows.terminated[row] and not rows.truncated[row]
     return [own[:steps] for own in found]
 
@@ -158,7 +158,7 @@ def test_partial_resets_where_they_are_supported() -> None:
 
 
 def test_the_same_seed_begins_the_same_games() -> None:
-    """A vector env has one seed for all: the run's own, of the first of its envs."""
+    """A vector env has one seed for all envs: that of its first env."""
     choice = EnvChoice("gymnasium:Toy/NextStep-v0", native=True)
     vectors = [make_vector(choice, 4, seed=seed) for seed in (1, 1, 2)]
     rows = [empty_rows(vector.spec, 4) for vector in vectors]
@@ -202,7 +202,7 @@ def test_cartpole_of_many_is_cartpole(limit: int) -> None:
 
 
 def test_how_carts_are_shared_out_changes_nothing() -> None:
-    """The second half of a vector plays as that half made alone."""
+    """The second half of a vector equals that half made alone."""
     choice = EnvChoice("gymnasium:CartPole-v1", native=True)
     whole, part = make_vector(choice, 6, seed=1), make_vector(choice, 2, seed=1, first=4)
     rows = empty_rows(whole.spec, 6), empty_rows(part.spec, 2)
@@ -225,7 +225,7 @@ def test_steps_that_reset_are_neither_learned_from_nor_counted() -> None:
     }
     settings = configure("gymnasium:Toy/Carts-v0", flags=flags).settings
     parts = build(choose_env("gymnasium:Toy/Carts-v0", settings), settings)
-    assert parts.plan.native.applied and not parts.choice.native  # what is evaluated is single envs
+    assert parts.plan.native.applied and not parts.choice.native  # evaluation uses single envs
     parts.publish(0)
     parts.collector.start(0, None)
     samples = resets = 0

@@ -292,7 +292,7 @@ def test_variants_and_options_say_how_hard() -> None:
         ({"difficulty_low": "much"}, "`env.options.difficulty_low` = much is out of range."),
         (
             {"difficulty": 0.5, "difficulty_low": 0.1},
-            "`env.options.difficulty` is one number for all tracks.",
+            "`env.options.difficulty` excludes the other options.",
         ),
     ],
 )

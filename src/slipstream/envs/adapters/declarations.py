@@ -40,7 +40,7 @@ def _lookahead(height: int, width: int, need: int, falls: bool) -> Mapping[str, 
 
 
 PETTINGZOO = Game(
-    summary="games of PettingZoo, in turn or all at once (needs the extra `pettingzoo`)",
+    summary="games of PettingZoo, turn-based or simultaneous (needs the extra `pettingzoo`)",
     variants=_names(
         """
         connect_four tictactoe rps chess go gin_rummy hanabi leduc_holdem texas_holdem texas_holdem_no_limit simple_tag

@@ -149,7 +149,7 @@ def _length(obs: Any) -> int:
 
 
 def why_not_native(name: str) -> str:
-    """Why a registered environment cannot be stepped by its own vector env; empty if nothing speaks against it."""
+    """Why a registered environment cannot be stepped by its own vector env; empty if it can."""
     spec = gymnasium.registry.get(name)
     if spec is None or spec.vector_entry_point is None:
         return "no vector env is registered for it"

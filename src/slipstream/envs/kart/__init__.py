@@ -1,1 +1,1 @@
-"""The second built-in game: a lap against the clock on tracks that are never the same."""
+"""Kart: a lap against the clock on a random track."""

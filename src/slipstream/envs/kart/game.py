@@ -48,7 +48,7 @@ def difficulty_range(variant: str, options: Mapping[str, object]) -> tuple[float
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(f"`env.options.{name}` = {value} is out of range.", "give a number from 0 to 1.")
     if "difficulty" in options and len(options) > 1:
-        raise ConfigError("`env.options.difficulty` is one number for all tracks.", "give it, or a low and a high one")
+        raise ConfigError("`env.options.difficulty` excludes the other options.", "give it, or a low and a high one")
     numbers = {name: float(value) for name, value in options.items() if isinstance(value, int | float)}
     low, high = RANGES[variant]
     only = numbers.get("difficulty")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.envs.game import Game, lazy
 
 METTAGRID = Game(
-    summary="MettaGrid: agents by the dozen gather hearts (needs the extra `mettagrid`)",
+    summary="MettaGrid: dozens of agents gather hearts (needs the extra `mettagrid`)",
     variants=("arena", "chain", "crowd"),
     make=lazy("slipstream.envs.metta.game:make"),
     labels=lazy("slipstream.envs.metta.labels:labels"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.envs.game import Game, lazy, lazy_value
 
 TREECHOP = Game(
-    summary="gather logs with an axe, seen through the player's eyes: MineRLTreechop's spaces",
+    summary="gather logs with an axe, in first-person view and with MineRLTreechop's spaces",
     variants=("dense", "medium", "sparse", "mixed"),
     make=lazy("slipstream.envs.treechop.game:make"),
     scene=lazy("slipstream.envs.treechop.drawing:Eyes"),
