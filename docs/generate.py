@@ -2,7 +2,7 @@
 
 Whole pages: docs/reference/{settings,cli,api,glossary}.md. Parts between `<!-- NAME -->` and `<!-- /NAME -->` markers:
 the folders and layers of docs/architecture.md, the names of other libraries in docs/guides/from-sb3.md, and the results
-in README.md and docs/faq.md.
+in README.md, docs/faq.md and docs/concepts/fused-kernels.md.
 
 `python docs/generate.py` writes everything, `python docs/generate.py --check` fails if something is out of date.
 """
@@ -438,6 +438,61 @@ def steps_part() -> str:
     return "\n".join(rows).rstrip()
 
 
+IMPLEMENTATIONS = (
+    (
+        "network, forward and backward, with loss and Adam",
+        "`policies/torch_policy.py` (definition), `policies/fused_network.py` (CPU)",
+        ("PPO epoch, 2 layers of 128", "SAC gradient steps", "acting for 64 rows"),
+    ),
+    (
+        "recurrent layers",
+        "torch's own, `policies/recurrent.py` (CPU)",
+        ("PPO epoch, LSTM of 64", "PPO epoch, GRU of 64"),
+    ),
+    (
+        "network and LSTM on a GPU",
+        "`policies/torch_policy.py`, `policies/device_net.py`",
+        ("network on a GPU", "LSTM on a GPU"),
+    ),
+    (
+        "action distributions",
+        "`policies/torch_policy.py` (definition), `policies/distributions.py` (compiled, CPU and GPU, PPO and SAC)",
+        ("log-probability and entropy",),
+    ),
+    (
+        "PPO loss",
+        "`engines/torch_engine.py` (definition), `algorithms/ppo_loss.py` (compiled, CPU and GPU)",
+        ("PPO epoch, 2 layers of 128",),
+    ),
+    (
+        "Adam",
+        "torch's fused kernel, `policies/linear_algebra.py` (CPU), `algorithms/ppo_loss.py` (one weight per GPU thread)",
+        ("Adam",),
+    ),
+    (
+        "advantage standardisation",
+        "`engines/tensor_batch.py` (torch and device), `algorithms/ppo_loss.py` (CPU)",
+        ("advantage standardisation",),
+    ),
+    (
+        "observation normalisation",
+        "`policies/encoders.py` (torch), `policies/linear_algebra.py` (compiled, CPU and GPU)",
+        ("observation normalisation",),
+    ),
+)
+"""Computations with more than one implementation, the modules, and the cases of `implementations` that compare them."""
+
+
+def implementations_part() -> str:
+    """Computations with more than one implementation, and the measured ratio between them."""
+    found = _result("implementations")["summary"] | _result("implementations-gpu")["summary"]
+    rows = ["| computation | implementations | compiled against torch |", "|---|---|---|"]
+    for computation, where, cases in IMPLEMENTATIONS:
+        ratios = (f"{case}: {found[case]['median']:.2f}x" for case in cases)
+        rows.append(f"| {computation} | {where} | {'; '.join(ratios)} |")
+    return "\n".join(rows)
+
+
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/cli.md": cli_page,
@@ -448,6 +503,7 @@ PARTS = {
     ("docs/architecture.md", "folders"): folders_part,
     ("docs/architecture.md", "layers"): layers_part,
     ("docs/guides/from-sb3.md", "names"): names_part,
+    ("docs/concepts/fused-kernels.md", "implementations"): implementations_part,
     ("docs/faq.md", "steps"): steps_part,
     ("README.md", "results"): results_part,
 }
