@@ -466,7 +466,7 @@ IMPLEMENTATIONS = (
     ),
     (
         "Adam",
-        "torch's fused kernel, `policies/linear_algebra.py` (CPU), `algorithms/ppo_loss.py` (one weight per GPU thread)",
+        "torch's own, `policies/linear_algebra.py` (CPU), `algorithms/ppo_loss.py` (one weight per GPU thread)",
         ("Adam",),
     ),
     (
