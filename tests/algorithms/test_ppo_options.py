@@ -9,36 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ppo_cases import FOUR_ENVS, start_parts
 from slipstream.algorithms.engine import UpdateStats
 from slipstream.algorithms.schedules import tune_epochs
-from slipstream.api import Run, configure
+from slipstream.api import Run
 from slipstream.contracts import Array
 from slipstream.errors import ConfigError
 from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import PPOSettings
 from slipstream.testing import ToyEnv
-from slipstream.training.build import TrainingParts, build, choose_env
+from slipstream.training.build import TrainingParts
 
-SMALL = {
-    "plan__collector": "local",
-    "plan__envs": 4,
-    "plan__threads": 1,
-    "ppo__rollout": 32,
-    "ppo__minibatch": 32,
-    "policy__hidden": [16],
-    "policy__memory_size": 12,
-    "policy__sequence": 8,
-}
+SMALL = FOUR_ENVS | {"policy__memory_size": 12, "policy__sequence": 8}
 
 
 def make(env: Any = ToyEnv, **more: Any) -> TrainingParts:
     """Build a small local learner."""
-    name = env if isinstance(env, str) else "python:Test"
-    settings = configure(name, flags=SMALL | more).settings
-    parts = build(choose_env(name, settings, factory=None if isinstance(env, str) else env), settings)
-    parts.publish(0)
-    parts.collector.start(0, None)
-    return parts
+    return start_parts(env, **(SMALL | more))
 
 
 def train(parts: TrainingParts, iterations: int) -> list[dict[str, Any]]:
