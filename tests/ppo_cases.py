@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from slipstream.algorithms.engine import Coefficients
+import numpy as np
+
+from slipstream.algorithms.engine import Batch, Coefficients
 from slipstream.api import configure
 from slipstream.collect.rollout import Rollout
+from slipstream.contracts import Array
 from slipstream.training.build import TrainingParts, build, choose_env
 
 COEFFICIENTS = Coefficients(
@@ -33,6 +36,14 @@ SIXTEEN_ENVS: dict[str, Any] = LOCAL | {
     "ppo__epochs": 2,
     "policy__features": 24,
 }
+
+
+def blank_batch(obs: Array, normaliser: tuple[Array, Array], mask: Array, action: Array, **more: Any) -> Batch:
+    """A batch of one row whose samples all count, with zeros for what policies compute, except for some columns."""
+    count, none = len(obs), np.zeros((len(obs), 0), np.float32)
+    columns = (*np.zeros((4, count), np.float32), np.ones(count, np.float32), np.zeros(count, np.uint8))
+    batch = Batch(obs, *normaliser, mask, action, *columns, none, none, np.zeros(0, np.int64), rows=1)
+    return batch._replace(**more)
 
 
 def build_parts(env: Any, before: Any = None, **flags: Any) -> TrainingParts:

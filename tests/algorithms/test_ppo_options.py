@@ -61,14 +61,8 @@ def test_adamw_shrinks_the_weights_and_adam_does_not(engine: str) -> None:
     """One step of AdamW is one step of Adam and the weight decay; the decay has no effect with Adam."""
     ends = []
     for optimiser, decay in (("adam", 0.0), ("adam", 0.1), ("adamw", 0.1)):
-        parts = make(
-            plan__learner=engine,
-            ppo__optimiser=optimiser,
-            ppo__weight_decay=decay,
-            ppo__minibatch=128,
-            ppo__epochs=1,
-            ppo__learning_rate=0.01,
-        )
+        one_step = {"ppo__minibatch": 128, "ppo__epochs": 1, "ppo__learning_rate": 0.01}
+        parts = make(plan__learner=engine, ppo__optimiser=optimiser, ppo__weight_decay=decay, **one_step)
         start = parts.learner.engine.params.copy()
         train(parts, 1)
         ends.append(parts.learner.engine.params.copy())
@@ -253,16 +247,9 @@ def test_a_reference_that_does_not_fit_is_refused(quick: Callable[..., Run]) -> 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_contrastive_loss_falls(memory: str) -> None:
     """The contrastive loss needs the torch learner, is logged, and falls when only it is trained."""
-    parts = make(
-        "gymnasium:CartPole-v1",
-        policy__memory=memory,
-        ppo__contrastive_coef=1.0,
-        ppo__value_coef=0.0,
-        ppo__entropy_coef=0.0,
-        ppo__learning_rate=3e-3,
-        ppo__clip=1e-6,
-        ppo__contrastive_steps=2,
-    )
+    nothing_else = {"ppo__value_coef": 0.0, "ppo__entropy_coef": 0.0, "ppo__clip": 1e-6, "ppo__learning_rate": 3e-3}
+    contrast = {"ppo__contrastive_coef": 1.0, "ppo__contrastive_steps": 2}
+    parts = make("gymnasium:CartPole-v1", policy__memory=memory, **contrast, **nothing_else)
     assert "`ppo.contrastive_coef`" in parts.plan.learner.why
     losses = [row["loss/contrast"] for row in train(parts, 12)]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:2])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ppo_cases import COEFFICIENTS
+from ppo_cases import COEFFICIENTS, blank_batch
 from slipstream.agents.trained import TrainedAgent
 from slipstream.algorithms import pretrained_features
 from slipstream.algorithms.engine import SUMS, Batch
@@ -237,25 +237,10 @@ def whole_batch(seen: Demos) -> Batch:
     """All steps of some demos as one imitation batch."""
     columns = seen.load(["obs", "action"])
     count = seen.steps
-    zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
     deviation = columns["obs"].std(axis=0) + np.float32(1e-3)
-    return Batch(
-        obs=columns["obs"],
-        mean=columns["obs"].mean(axis=0),
-        scale=(1 / deviation).astype(np.float32),
-        mask=np.zeros((count, 0), np.uint8),
-        action=columns["action"],
-        log_prob=zeros,
-        value=zeros.copy(),
-        advantage=ones,
-        value_target=zeros.copy(),
-        weight=ones.copy(),
-        episode_start=np.zeros(count, np.uint8),
-        state=np.zeros((count, 0), np.float32),
-        reference=np.zeros((count, 0), np.float32),
-        partner=np.zeros(0, np.int64),
-        rows=count,
-    )
+    normaliser = columns["obs"].mean(axis=0), (1 / deviation).astype(np.float32)
+    none, ones = np.zeros((count, 0), np.uint8), np.ones(count, np.float32)
+    return blank_batch(columns["obs"], normaliser, none, columns["action"], advantage=ones, rows=count)
 
 
 def test_a_head_trained_on_the_cache_plays_on_pixels(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ppo_cases import COEFFICIENTS
+from ppo_cases import COEFFICIENTS, blank_batch
 from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Coefficients
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines import cuda_graphs as graphs_module
@@ -45,24 +45,12 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
         obs, mask, action = make_samples(design, count)
         random = np.random.default_rng(7)
         columns = [random.normal(0, spread, count).astype(np.float32) for spread in (0.1, 1, 1, 1)]
-        weight, episode_start = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
+        columns[0] -= 1.5
+        weight = (random.random(count) > 0.1).astype(np.float32)
         state = np.zeros((count // design.sequence, design.state_size), np.float32)
-        batch = Batch(
-            obs,
-            mean,
-            scale,
-            mask,
-            action,
-            columns[0] - 1.5,
-            *columns[1:],
-            weight,
-            episode_start,
-            state,
-            np.zeros((count, 0), np.float32),
-            np.zeros(0, np.int64),
-            10,
-            design.sequence,
-        )
+        named = dict(zip(("log_prob", "value", "advantage", "value_target"), columns, strict=True))
+        more = {"weight": weight, "state": state, "rows": 10, "sequence": design.sequence}
+        batch = blank_batch(obs, (mean, scale), mask, action, **named, **more)
         return design, params.copy(), batch
 
     return make

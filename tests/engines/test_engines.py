@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ppo_cases import COEFFICIENTS
+from ppo_cases import COEFFICIENTS, blank_batch
 from slipstream.algorithms.contrastive_loss import contrastive_loss, info_nce
 from slipstream.algorithms.engine import SUMS, Batch, Coefficients, Engine, UpdateStats
 from slipstream.contracts import Array, ObsField, ObsSpec
@@ -81,26 +81,11 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
             state[:, columns] = random.normal(0, 0.5, (len(state), len(columns)))
         weight = (random.random(count) > 0.1).astype(np.float32) if memory else np.ones(count, np.float32)
         episode_start = (random.random(count) < 0.1).astype(np.uint8) if memory else np.zeros(count, np.uint8)
-        none = np.zeros((count, 0), np.float32)
-        batch = Batch(
-            obs,
-            mean,
-            scale,
-            mask,
-            action,
-            drawn(0),
-            drawn(0),
-            drawn(1),
-            drawn(1),
-            weight,
-            episode_start,
-            state,
-            none,
-            np.zeros(0, np.int64),
-            rows,
-            sequence,
-            design.policy.burn_in if memory else 0,
-        )
+        spreads = {"log_prob": 0, "value": 0, "advantage": 1, "value_target": 1}
+        parts = {"weight": weight, "episode_start": episode_start, "state": state}
+        parts |= {name: drawn(spread) for name, spread in spreads.items()}
+        sizes = {"rows": rows, "sequence": sequence, "burn_in": design.policy.burn_in if memory else 0}
+        batch = blank_batch(obs, (mean, scale), mask, action, **parts, **sizes)
         seen = TorchEngine(design, params.copy(), 1).evaluate(batch)
         near = {
             "log_prob": drawn(0.2, seen.log_prob),

@@ -81,18 +81,10 @@ def test_a_vector_policy_gets_torch_for_it() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_pixels_are_learned_in_either_precision(precision: str) -> None:
     """The bright quarter is named nearly every time after some thousand steps, in fp32 and in bf16 alike."""
-    parts = make(
-        plan__precision=precision,
-        plan__envs=32,
-        ppo__rollout=32,
-        ppo__minibatch=256,
-        ppo__gamma=0.0,
-        ppo__gae_lambda=0.0,
-        ppo__learning_rate=1e-3,
-        ppo__epochs=4,
-        policy__features=64,
-        policy__hidden=[32],
-    )
+    network = {"plan__precision": precision, "policy__features": 64, "policy__hidden": [32]}
+    samples = {"plan__envs": 32, "ppo__rollout": 32, "ppo__minibatch": 256, "ppo__epochs": 4}
+    bandit = {"ppo__gamma": 0.0, "ppo__gae_lambda": 0.0}
+    parts = make(ppo__learning_rate=1e-3, **network, **samples, **bandit)
     paid = []
     for version in range(10):
         rollout = parts.collector.collect(version)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from env_checks import check_rewards_are_sums_of_terms
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
@@ -88,12 +89,7 @@ def test_smooth_is_the_square_of_the_change() -> None:
 def test_reward_is_the_weighted_sum_of_its_terms() -> None:
     """`terms` holds weighted contributions, and the reward is their sum."""
     game = Kart(32, random_starts=1.0)
-    out = empty_rows(game.spec, 32)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        out.terms[:] = 0
-        game.step(rng.uniform(-1, 1, (32, 2)).astype(np.float32), out)
-        assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
+    check_rewards_are_sums_of_terms(game, lambda rng: rng.uniform(-1, 1, (32, 2)).astype(np.float32))
 
 
 def test_sparse_counts_laps_and_time_only() -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from env_checks import check_rewards_are_sums_of_terms
 from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer import scripted
@@ -116,12 +117,7 @@ def test_win_comes_with_the_end() -> None:
 def test_reward_is_the_weighted_sum_of_its_terms() -> None:
     """`terms` holds weighted contributions, and the reward is their sum."""
     game = Soccer(32, random_starts=1.0)
-    out = empty_rows(game.spec, 32)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        out.terms[:] = 0
-        game.step(rng.integers(0, 18, (64, 1)).astype(np.int32), out)
-        assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
+    check_rewards_are_sums_of_terms(game, lambda rng: rng.integers(0, 18, (64, 1)).astype(np.int32))
 
 
 def test_sparse_counts_goals_and_wins_only() -> None:
@@ -184,16 +180,8 @@ def test_shaped_returns_telescope_over_whole_matches(team_size: int, mixed: bool
     """
     gamma, envs, rows = 0.98, 9, 2 * team_size
     rewards = RewardSettings(weights={"ball_to_goal": 0.6, "car_to_ball": 0.1}, potential=True)
-    game = Soccer(
-        envs,
-        team_size=team_size,
-        mixed=mixed,
-        rewards=rewards,
-        gamma=gamma,
-        random_starts=0.5,
-        match_seconds=20.0,
-        seed=5,
-    )
+    starts = {"random_starts": 0.5, "match_seconds": 20.0}
+    game = Soccer(envs, team_size=team_size, mixed=mixed, rewards=rewards, gamma=gamma, seed=5, **starts)
     out, action = empty_rows(game.spec, envs), np.zeros((envs * rows, 1), np.int32)
     game.reset(out)
     acting = out.active.reshape(envs, rows) > 0
