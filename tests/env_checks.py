@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError
+from slipstream.settings import RewardSettings
 from slipstream.vector.make import make_vector, spread_vector
+
+SETTINGS_ERRORS: list[tuple[dict[str, object], str]] = [
+    ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
+    ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
+]
+"""Wrong settings that every built-in game reports with the same message."""
 
 
 def play(game: Vector, actions: Array, out: Rows) -> list[Array]:
@@ -79,6 +88,17 @@ def check_same_in_processes(
     one.close()
 
 
+def check_reset_starts_again(game: Any, actions: Array) -> Rows:
+    """After some steps, a reset begins the first episodes of the seed again; return the rows."""
+    out = empty_rows(game.spec, game.envs)
+    game.reset(out)
+    first = out.obs.copy()
+    play(game, actions, out)
+    game.reset(out)
+    assert np.array_equal(out.obs, first)
+    return out
+
+
 def check_reset_of_one_env(game: Any, actions: Array, width: int | None = None) -> Rows:
     """Only env 2 of 4 begins a new episode, although the first `width` values of its state are NaN; return the rows."""
     out = empty_rows(game.spec, 4)
@@ -101,6 +121,19 @@ def check_rewards_are_sums_of_terms(game: Vector, draw: Callable[[np.random.Gene
         out.terms[:] = 0
         game.step(draw(rng), out)
         assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
+
+
+def check_reward_errors(make: Callable[..., Vector], wrong: str, near: str, terms: dict[str, Any]) -> None:
+    """An unknown weight, a built-in name and a function that cannot be compiled, the two `terms`, are errors."""
+    (built_in, term), (broken, function) = terms.items()
+    with pytest.raises(ConfigError) as caught:
+        make(1, rewards=RewardSettings(weights={wrong: 1.0}))
+    unknown = f"Unknown setting `rewards.weights.{wrong}`."
+    assert caught.value.message == f"{unknown} Did you mean `rewards.weights.{near}`?"
+    with pytest.raises(ConfigError, match=f"Reward term `{built_in}` is built in"):
+        make(1, extra_terms={built_in: term})
+    with pytest.raises(ConfigError, match=f"Reward term `{broken}` cannot be compiled"):
+        make(1, extra_terms={broken: function})
 
 
 def evaluate_on_plain_cpu(test_file: str, expression: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from env_checks import check_reset_of_one_env, play
+from env_checks import SETTINGS_ERRORS, check_reset_of_one_env, check_reset_starts_again, play
 from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
@@ -152,12 +152,7 @@ def test_how_envs_are_split_changes_nothing() -> None:
 def test_reset_starts_the_same_laps_again() -> None:
     """Reset begins the first track of the seed again, with the difficulty that was set last."""
     game = Kart(4, seed=2, limit_seconds=2.0)
-    out = empty_rows(game.spec, 4)
-    game.reset(out)
-    first = out.obs.copy()
-    play(game, held_actions(50, 4), out)
-    game.reset(out)
-    assert np.array_equal(out.obs, first)
+    out = check_reset_starts_again(game, held_actions(50, 4))
     game.set_difficulty(1.0, 1.0)
     game.reset(out)
     assert (game.state[:, at.DIFFICULTY] == 1).all()
@@ -288,8 +283,7 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
-        ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
+        *SETTINGS_ERRORS,
         ({"limit_seconds": 0.0}, "`env.match_seconds` = 0.0 is out of range."),
         ({"actions": "continous"}, "`env.actions` = `continous` is unknown. Did you mean `continuous`?"),
         ({"variant": "eazy"}, "`variant` = `eazy` is unknown. Did you mean `easy`?"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from env_checks import check_reset_of_one_env, play
+from env_checks import SETTINGS_ERRORS, check_reset_of_one_env, check_reset_starts_again, play
 from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.game import Soccer
@@ -101,13 +101,7 @@ def test_how_envs_are_split_changes_nothing() -> None:
 
 def test_reset_starts_the_same_games_again() -> None:
     """Reset begins the first match of the seed again."""
-    game = Soccer(4, seed=2)
-    out = empty_rows(game.spec, 4)
-    game.reset(out)
-    first = out.obs.copy()
-    play(game, random_actions(50, 8), out)
-    game.reset(out)
-    assert np.array_equal(out.obs, first)
+    check_reset_starts_again(Soccer(4, seed=2), random_actions(50, 8))
 
 
 def test_reset_envs_starts_the_next_match_of_some() -> None:
@@ -180,8 +174,7 @@ def test_random_starts_spread_over_the_arena() -> None:
     ("settings", "message"),
     [
         ({"team_size": 4}, "`team_size` = 4 is out of range."),
-        ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
-        ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
+        *SETTINGS_ERRORS,
         ({"actions": "discreet"}, "`env.actions` = `discreet` is unknown. Did you mean `discrete`?"),
     ],
 )
