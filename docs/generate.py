@@ -208,58 +208,48 @@ def _methods(thing: type) -> list[str]:
     return ["", "| member | |", "|---|---|", *rows] if rows and not issubclass(thing, BaseModel) else []
 
 
-GLOSSARY = (
-    (
-        "agent",
-        "Anything that acts: a trained policy or a scripted player.",
-        "slipstream.contracts:Agent",
-    ),
-    ("assignment", "Who plays which side of which environment, and which side learns.", "slipstream.play.assignments"),
-    ("checkpoint", "Everything needed to resume a run, or only to act, at one step.", "slipstream.runs.checkpoint"),
-    ("collector", "The part that produces rollouts: local, actors, batched or device.", "slipstream.collect"),
-    ("curriculum", "The rule that selects the tasks to train on.", "slipstream.training.curriculum"),
-    (
-        "decision",
-        "One action of an agent; it lasts `env.action_repeat` ticks.",
-        "setting:env.action_repeat",
-    ),
-    ("demos", "Recorded episodes in a demos folder.", "slipstream.demos.format"),
-    ("design", "The description of a policy: observations, actions and network.", "slipstream.policies.design:Design"),
-    ("engine", "Computes the gradient steps of an algorithm: fused, torch or device.", "slipstream.engines"),
-    ("env", "An environment: one game. ENV on the command line is its name.", "slipstream.envs.registry"),
-    ("export", "A policy in a format that runs without Slipstream.", ""),
-    ("iteration", "One rollout and the update that learns from it.", "slipstream.training.loop"),
-    ("ladder", "Ratings of all players, computed from all games.", "slipstream.league.ladder"),
-    ("lag", "0: rollouts use the newest weights. 1: those before the last update.", "setting:plan.lag"),
-    ("league", "Self-play against a pool of frozen copies.", "slipstream.league.league"),
-    ("minibatch", "The samples of one gradient step.", "setting:ppo.minibatch"),
-    ("outcome", "1 won, 0 drawn, -1 lost.", "slipstream.contracts:Rows"),
-    ("plan", "The speed switches of a run, as requested and as applied.", "slipstream.plan:Plan"),
-    ("policy", "The network that is trained, its value head included.", "setting:policy.hidden"),
-    ("pool", "The players that a league's learner can meet.", "slipstream.league.pool"),
-    ("preset", "A named set of settings.", "slipstream.config:preset_layer"),
-    ("replay", "One recorded game that can be drawn and verified.", "slipstream.runs.replays"),
-    ("replay buffer", "The transitions that SAC samples from.", "slipstream.algorithms.replay_buffer"),
-    ("rollout", "The transitions of all rows over `ppo.rollout` steps.", "slipstream.collect.rollout:Rollout"),
-    ("row", "One agent of one environment in a vector.", "slipstream.contracts:Rows"),
-    ("run", "A directory with settings, metrics and checkpoints of one training.", "slipstream.runs.layout:RunDir"),
-    ("scripted player", "A player that a game brings as code.", "slipstream.agents.simple:ScriptedAgent"),
-    (
-        "sequence",
-        "Steps of a row through which gradients of a recurrent policy flow.",
-        "setting:policy.sequence",
-    ),
-    ("side", "A team of a game of two sides.", "slipstream.contracts:sides_of"),
-    ("slab", "One anonymous shared memory mapping with named arrays.", "slipstream.system.slab:Slab"),
-    ("snapshot", "A frozen copy: of an environment's state, or of a policy in a league.", "slipstream.envs.snapshot"),
-    ("stage", "One verb from settings to an artefact on disk.", "slipstream.stages"),
-    ("step", "One agent of the learning policy acting once. All intervals count steps.", "setting:every.log"),
-    ("task", "A variant of a game that an environment can play.", "slipstream.training.tasks"),
-    ("tick", "One step of a game's physics.", "slipstream.envs.soccer.layout:TICK_HZ"),
-    ("update", "One gradient step of the optimiser.", "slipstream.algorithms.ppo:PPO"),
-    ("vector", "Many environments that step together.", "slipstream.contracts:Vector"),
-    ("worker", "A process that steps environments.", "slipstream.system.worker_pool:WorkerPool"),
-)
+GLOSSARY_TABLE = """
+agent | Anything that acts: a trained policy or a scripted player. | slipstream.contracts:Agent
+assignment | Who plays which side of which environment, and which side learns. | slipstream.play.assignments
+checkpoint | Everything needed to resume a run, or only to act, at one step. | slipstream.runs.checkpoint
+collector | The part that produces rollouts: local, actors, batched or device. | slipstream.collect
+curriculum | The rule that selects the tasks to train on. | slipstream.training.curriculum
+decision | One action of an agent; it lasts `env.action_repeat` ticks. | setting:env.action_repeat
+demos | Recorded episodes in a demos folder. | slipstream.demos.format
+design | The description of a policy: observations, actions and network. | slipstream.policies.design:Design
+engine | Computes the gradient steps of an algorithm: fused, torch or device. | slipstream.engines
+env | An environment: one game. ENV on the command line is its name. | slipstream.envs.registry
+export | A policy in a format that runs without Slipstream. |
+iteration | One rollout and the update that learns from it. | slipstream.training.loop
+ladder | Ratings of all players, computed from all games. | slipstream.league.ladder
+lag | 0: rollouts use the newest weights. 1: those before the last update. | setting:plan.lag
+league | Self-play against a pool of frozen copies. | slipstream.league.league
+minibatch | The samples of one gradient step. | setting:ppo.minibatch
+outcome | 1 won, 0 drawn, -1 lost. | slipstream.contracts:Rows
+plan | The speed switches of a run, as requested and as applied. | slipstream.plan:Plan
+policy | The network that is trained, its value head included. | setting:policy.hidden
+pool | The players that a league's learner can meet. | slipstream.league.pool
+preset | A named set of settings. | slipstream.config:preset_layer
+replay | One recorded game that can be drawn and verified. | slipstream.runs.replays
+replay buffer | The transitions that SAC samples from. | slipstream.algorithms.replay_buffer
+rollout | The transitions of all rows over `ppo.rollout` steps. | slipstream.collect.rollout:Rollout
+row | One agent of one environment in a vector. | slipstream.contracts:Rows
+run | A directory with settings, metrics and checkpoints of one training. | slipstream.runs.layout:RunDir
+scripted player | A player that a game brings as code. | slipstream.agents.simple:ScriptedAgent
+sequence | Steps of a row through which gradients of a recurrent policy flow. | setting:policy.sequence
+side | A team of a game of two sides. | slipstream.contracts:sides_of
+slab | One anonymous shared memory mapping with named arrays. | slipstream.system.slab:Slab
+snapshot | A frozen copy: of an environment's state, or of a policy in a league. | slipstream.envs.snapshot
+stage | One verb from settings to an artefact on disk. | slipstream.stages
+step | One agent of the learning policy acting once. All intervals count steps. | setting:every.log
+task | A variant of a game that an environment can play. | slipstream.training.tasks
+tick | One step of a game's physics. | slipstream.envs.soccer.layout:TICK_HZ
+update | One gradient step of the optimiser. | slipstream.algorithms.ppo:PPO
+vector | Many environments that step together. | slipstream.contracts:Vector
+worker | A process that steps environments. | slipstream.system.worker_pool:WorkerPool
+"""
+"""Term, meaning and place in the code; no place: planned."""
+GLOSSARY = [[cell.strip() for cell in line.split("|")] for line in GLOSSARY_TABLE.strip().splitlines()]
 """Term, meaning, and where it is: a module, `module:name`, or `setting:key`; a test checks that each exists."""
 
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import slipstream
+from result_keys import RETURNS, WINS
 from slipstream.api import Run
 from slipstream.cli import main
 from slipstream.runs.checkpoint import steps_of
@@ -34,24 +35,7 @@ TRAINED = {
     "evaluating",
     "evaluate_every",
 }
-RESULT = {
-    "games",
-    "wins",
-    "draws",
-    "losses",
-    "win_rate",
-    "win_rate_low",
-    "win_rate_high",
-    "score",
-    "score_low",
-    "score_high",
-    "mean_return",
-    "mean_return_low",
-    "mean_return_high",
-    "mean_length",
-    "behaviour",
-    "opponent_behaviour",
-}
+RESULT = WINS | RETURNS | {"score", "score_low", "score_high", "behaviour", "opponent_behaviour"}
 EVALUATED = RESULT | {"agent", "env", "seed", "sampled", "opponents"}
 QUICK = ["--preset", "smoke", "--set", "every.evaluate=0"]
 

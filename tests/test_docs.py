@@ -17,15 +17,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from command_server import CommandServer
 from slipstream.api import Run, train
 from slipstream.cli import main
 from slipstream.config import KEYS, OPEN_KEYS, RENAMED
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(Path(__file__).parent))
-
-from command_server import CommandServer  # noqa: E402
-
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CURRENT = [page for page in PAGES if page.name not in ("results.md", "claims.md", "log.md", "CHANGELOG.md")]
 """Pages without the settings of earlier versions."""

@@ -226,6 +226,20 @@ def sides_of(teams: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides.index(team) for team in teams)
 
 
+def nest(named: Mapping[str, Any]) -> Any:
+    """Turn values named `a/b` into nested dicts; a single unnamed value is returned alone."""
+    if "" in named:
+        return named[""]
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        *path, last = name.split("/")
+        inner = found
+        for key in path:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return found
+
+
 def read_meanings(world: Mapping[str, str]) -> dict[str, str]:
     """Return the facts of a world that define the meaning of observations and actions.
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-SB3, CLEANRL, RLLIB, PUFFERLIB, SCRIPTS = "SB3", "CleanRL", "RLlib", "PufferLib", "PyTorch scripts"
-
 
 class Equivalent(NamedTuple):
     """One name of another library and what it is here."""
@@ -22,187 +20,193 @@ class Equivalent(NamedTuple):
     note: str = ""
 
 
-EQUIVALENTS: tuple[Equivalent, ...] = (
-    # Rollouts and environments
-    Equivalent(SB3, "n_steps", "ppo.rollout"),
-    Equivalent(SB3, "n_envs", "plan.envs"),
-    Equivalent(SB3, "vec_env_cls", "plan.vector", "`processes` is SubprocVecEnv, `serial` is DummyVecEnv"),
-    Equivalent(SB3, "n_timesteps", "steps"),
-    Equivalent(SB3, "total_timesteps", "steps"),
-    Equivalent(SB3, "frame_stack", "env.wrappers", "use Gymnasium's FrameStackObservation"),
-    Equivalent(CLEANRL, "num_steps", "ppo.rollout"),
-    Equivalent(CLEANRL, "num_envs", "plan.envs"),
-    Equivalent(CLEANRL, "total_timesteps", "steps"),
-    Equivalent(CLEANRL, "env_id", "", "the environment is an argument: `slipstream train gymnasium:ID`"),
-    Equivalent(RLLIB, "rollout_fragment_length", "ppo.rollout"),
-    Equivalent(RLLIB, "train_batch_size", "ppo.rollout", "the batch is envs x agents x `ppo.rollout`"),
-    Equivalent(RLLIB, "train_batch_size_per_learner", "ppo.rollout", "the batch is envs x agents x `ppo.rollout`"),
-    Equivalent(RLLIB, "num_env_runners", "plan.workers"),
-    Equivalent(RLLIB, "num_rollout_workers", "plan.workers"),
-    Equivalent(RLLIB, "num_envs_per_env_runner", "plan.envs", "`plan.envs` counts the environments of all workers"),
-    Equivalent(RLLIB, "num_envs_per_worker", "plan.envs", "`plan.envs` counts the environments of all workers"),
-    Equivalent(RLLIB, "observation_filter", "ppo.normalise_obs=true", "MeanStdFilter"),
-    Equivalent(PUFFERLIB, "total_timesteps", "steps"),
-    Equivalent(PUFFERLIB, "num_envs", "plan.envs"),
-    Equivalent(PUFFERLIB, "num_workers", "plan.workers"),
-    Equivalent(PUFFERLIB, "async_factor", "plan.groups", "`plan.lag=1` overlaps rollouts with learning"),
-    Equivalent(PUFFERLIB, "zero_copy", "plan.zero_copy"),
-    Equivalent(SCRIPTS, "num_workers", "plan.workers"),
-    Equivalent(SCRIPTS, "steps_per_update", "ppo.rollout"),
-    Equivalent(SCRIPTS, "total_steps", "steps"),
-    Equivalent(SCRIPTS, "timesteps", "steps"),
-    Equivalent(SCRIPTS, "use_subproc_vec_env", "plan.vector=processes"),
-    Equivalent(SCRIPTS, "force_dummy_vec_env", "plan.vector=serial"),
-    Equivalent(SCRIPTS, "batch_inference", "plan.collector=batched", "every collector acts for all its rows at once"),
-    Equivalent(SCRIPTS, "inference_batch_size", "plan.groups", "the batch is envs x agents / groups"),
-    Equivalent(SCRIPTS, "action_repeat", "env.action_repeat"),
-    Equivalent(SCRIPTS, "frame_skip", "env.action_repeat"),
-    Equivalent(SCRIPTS, "sparse_reward", "rewards.mode=sparse"),
-    # Minibatches, epochs and the loss
-    Equivalent(SB3, "batch_size", "ppo.minibatch"),
-    Equivalent(SB3, "batch_size", "sac.batch_size"),
-    Equivalent(SB3, "n_epochs", "ppo.epochs"),
-    Equivalent(SB3, "learning_rate", "ppo.learning_rate"),
-    Equivalent(SB3, "learning_rate", "sac.learning_rate"),
-    Equivalent(SB3, "gamma", "ppo.gamma"),
-    Equivalent(SB3, "gamma", "sac.gamma"),
-    Equivalent(SB3, "gae_lambda", "ppo.gae_lambda"),
-    Equivalent(SB3, "clip_range", "ppo.clip"),
-    Equivalent(SB3, "clip_range_vf", "ppo.clip_value"),
-    Equivalent(SB3, "ent_coef", "ppo.entropy_coef"),
-    Equivalent(SB3, "ent_coef", "sac.temperature"),
-    Equivalent(SB3, "vf_coef", "ppo.value_coef"),
-    Equivalent(SB3, "max_grad_norm", "ppo.max_grad_norm"),
-    Equivalent(SB3, "target_kl", "ppo.target_kl"),
-    Equivalent(SB3, "normalize_advantage", "ppo.normalise_advantage"),
-    Equivalent(SB3, "norm_obs", "ppo.normalise_obs"),
-    Equivalent(SB3, "norm_reward", "ppo.normalise_return"),
-    Equivalent(SB3, "use_sde", "", "state-dependent exploration is not implemented"),
-    Equivalent(SB3, "sde_sample_freq", "", "state-dependent exploration is not implemented"),
-    Equivalent(CLEANRL, "num_minibatches", "ppo.minibatch", "`ppo.minibatch` counts samples, not minibatches"),
-    Equivalent(CLEANRL, "minibatch_size", "ppo.minibatch"),
-    Equivalent(CLEANRL, "update_epochs", "ppo.epochs"),
-    Equivalent(CLEANRL, "learning_rate", "ppo.learning_rate"),
-    Equivalent(CLEANRL, "gamma", "ppo.gamma"),
-    Equivalent(CLEANRL, "gae_lambda", "ppo.gae_lambda"),
-    Equivalent(CLEANRL, "clip_coef", "ppo.clip"),
-    Equivalent(CLEANRL, "clip_vloss", "ppo.clip_value", "`ppo.clip_value` is the range; 0 is off"),
-    Equivalent(CLEANRL, "ent_coef", "ppo.entropy_coef"),
-    Equivalent(CLEANRL, "vf_coef", "ppo.value_coef"),
-    Equivalent(CLEANRL, "max_grad_norm", "ppo.max_grad_norm"),
-    Equivalent(CLEANRL, "target_kl", "ppo.target_kl"),
-    Equivalent(CLEANRL, "norm_adv", "ppo.normalise_advantage"),
-    Equivalent(CLEANRL, "anneal_lr", 'schedules.ppo.learning_rate="linear to 0"'),
-    Equivalent(RLLIB, "lr", "ppo.learning_rate"),
-    Equivalent(RLLIB, "lr", "sac.learning_rate"),
-    Equivalent(RLLIB, "lr_schedule", 'schedules.ppo.learning_rate="linear to 0 over 1000000"'),
-    Equivalent(RLLIB, "lambda", "ppo.gae_lambda"),
-    Equivalent(RLLIB, "lambda_", "ppo.gae_lambda"),
-    Equivalent(RLLIB, "gamma", "ppo.gamma"),
-    Equivalent(RLLIB, "sgd_minibatch_size", "ppo.minibatch"),
-    Equivalent(RLLIB, "minibatch_size", "ppo.minibatch"),
-    Equivalent(RLLIB, "num_sgd_iter", "ppo.epochs"),
-    Equivalent(RLLIB, "num_epochs", "ppo.epochs"),
-    Equivalent(RLLIB, "clip_param", "ppo.clip"),
-    Equivalent(RLLIB, "vf_clip_param", "ppo.clip_value"),
-    Equivalent(RLLIB, "entropy_coeff", "ppo.entropy_coef"),
-    Equivalent(RLLIB, "vf_loss_coeff", "ppo.value_coef"),
-    Equivalent(RLLIB, "kl_target", "ppo.target_kl", "`ppo.target_kl` stops the epochs; there is no KL penalty"),
-    Equivalent(RLLIB, "kl_coeff", "ppo.target_kl", "`ppo.target_kl` stops the epochs; there is no KL penalty"),
-    Equivalent(RLLIB, "grad_clip", "ppo.max_grad_norm"),
-    Equivalent(PUFFERLIB, "update_epochs", "ppo.epochs"),
-    Equivalent(PUFFERLIB, "minibatch_size", "ppo.minibatch"),
-    Equivalent(PUFFERLIB, "vtrace_rho_clip", "ppo.vtrace_rho"),
-    Equivalent(PUFFERLIB, "vtrace_c_clip", "ppo.vtrace_c"),
-    Equivalent(PUFFERLIB, "prio_alpha", "ppo.priority_alpha"),
-    Equivalent(PUFFERLIB, "prio_beta0", "ppo.priority_beta"),
-    Equivalent(PUFFERLIB, "anneal_lr", 'schedules.ppo.learning_rate="linear to 0"'),
-    Equivalent(SCRIPTS, "ppo_epochs", "ppo.epochs"),
-    Equivalent(SCRIPTS, "entropy_coef", "ppo.entropy_coef"),
-    Equivalent(SCRIPTS, "value_coef", "ppo.value_coef"),
-    # The policy
-    Equivalent(SB3, "net_arch", "policy.hidden"),
-    Equivalent(SB3, "activation_fn", "policy.activation"),
-    Equivalent(SB3, "ortho_init", "policy.init", "`orthogonal` or `uniform`"),
-    Equivalent(SB3, "log_std_init", "policy.log_std"),
-    Equivalent(SB3, "squash_output", "policy.squash"),
-    Equivalent(SB3, "lstm_hidden_size", "policy.memory_size"),
-    Equivalent(SB3, "n_lstm_layers", "policy.memory_layers"),
-    Equivalent(SB3, "policy_kwargs", "policy.hidden", "the other settings of the network are in `policy` too"),
-    Equivalent(SB3, "features_dim", "policy.features"),
-    Equivalent(RLLIB, "fcnet_hiddens", "policy.hidden"),
-    Equivalent(RLLIB, "fcnet_activation", "policy.activation"),
-    Equivalent(RLLIB, "vf_share_layers", "policy.shared"),
-    Equivalent(RLLIB, "use_lstm", "policy.memory=lstm"),
-    Equivalent(RLLIB, "lstm_cell_size", "policy.memory_size"),
-    Equivalent(RLLIB, "max_seq_len", "policy.sequence"),
-    Equivalent(PUFFERLIB, "bptt_horizon", "policy.sequence"),
-    Equivalent(PUFFERLIB, "use_rnn", "policy.memory=lstm"),
-    Equivalent(SCRIPTS, "rnn_type", "policy.memory"),
-    Equivalent(SCRIPTS, "sequence_length", "policy.sequence"),
-    Equivalent(SCRIPTS, "hidden_size", "policy.hidden"),
-    Equivalent(SCRIPTS, "lstm_num_layers", "policy.memory_layers"),
-    # Off-policy learning
-    Equivalent(SB3, "buffer_size", "sac.buffer_size"),
-    Equivalent(SB3, "learning_starts", "sac.learning_starts"),
-    Equivalent(SB3, "tau", "sac.tau"),
-    Equivalent(SB3, "train_freq", "sac.rollout"),
-    Equivalent(SB3, "gradient_steps", "sac.updates_per_step", "gradient steps per env step"),
-    Equivalent(SB3, "target_entropy", "sac.target_entropy"),
-    Equivalent(SB3, "n_critics", "sac.critics"),
-    Equivalent(CLEANRL, "buffer_size", "sac.buffer_size"),
-    Equivalent(CLEANRL, "learning_starts", "sac.learning_starts"),
-    Equivalent(CLEANRL, "tau", "sac.tau"),
-    Equivalent(CLEANRL, "batch_size", "sac.batch_size"),
-    Equivalent(CLEANRL, "policy_lr", "sac.learning_rate", "actor and critics share one learning rate"),
-    Equivalent(CLEANRL, "q_lr", "sac.learning_rate", "actor and critics share one learning rate"),
-    Equivalent(CLEANRL, "alpha", "sac.temperature"),
-    Equivalent(CLEANRL, "autotune", "sac.temperature", "unset: the temperature is learned"),
-    Equivalent(RLLIB, "initial_alpha", "sac.initial_temperature"),
-    Equivalent(RLLIB, "n_step", "sac.n_step"),
-    Equivalent(RLLIB, "training_intensity", "sac.updates_per_step"),
-    Equivalent(RLLIB, "num_steps_sampled_before_learning_starts", "sac.learning_starts"),
-    Equivalent(SCRIPTS, "replay_size", "sac.buffer_size"),
-    Equivalent(SCRIPTS, "utd_ratio", "sac.updates_per_step"),
-    # Speed
-    Equivalent(SB3, "device", "plan.device"),
-    Equivalent(CLEANRL, "cuda", "plan.device=cuda"),
-    Equivalent(CLEANRL, "torch_deterministic", "plan.reproducible=true"),
-    Equivalent(RLLIB, "num_gpus", "plan.device=cuda", "one GPU is used"),
-    Equivalent(RLLIB, "num_gpus_per_learner", "plan.device=cuda", "one GPU is used"),
-    Equivalent(PUFFERLIB, "cpu_offload", "plan.storage=host"),
-    Equivalent(PUFFERLIB, "compile", "plan.compile"),
-    Equivalent(PUFFERLIB, "compile_mode", "plan.compile_mode"),
-    Equivalent(SCRIPTS, "use_amp", "plan.precision=bf16"),
-    Equivalent(SCRIPTS, "amp_dtype", "plan.precision"),
-    Equivalent(SCRIPTS, "mixed_precision", "plan.precision=bf16"),
-    Equivalent(SCRIPTS, "allow_tf32", "plan.precision=tf32"),
-    Equivalent(SCRIPTS, "use_torch_compile", "plan.compile=true"),
-    Equivalent(SCRIPTS, "use_pinned_memory", "plan.pinned=true"),
-    Equivalent(SCRIPTS, "pin_memory", "plan.pinned=true"),
-    Equivalent(SCRIPTS, "accumulation_steps", "plan.micro_batch", "`plan.micro_batch` counts samples, not steps"),
-    Equivalent(SCRIPTS, "gradient_accumulation", "plan.micro_batch", "`plan.micro_batch` counts samples, not steps"),
-    Equivalent(SCRIPTS, "gradient_checkpointing", "plan.activation_checkpointing"),
-    Equivalent(SCRIPTS, "cudnn_benchmark", "plan.cudnn_benchmark"),
-    Equivalent(SCRIPTS, "cudnn_deterministic", "plan.reproducible"),
-    Equivalent(SCRIPTS, "nproc_per_node", "", "training on several GPUs or machines is not implemented"),
-    Equivalent(SCRIPTS, "prefetch_factor", "", "demonstrations are memory-mapped and need no loader processes"),
-    # Logging, checkpoints and evaluation
-    Equivalent(SB3, "eval_freq", "every.evaluate"),
-    Equivalent(SB3, "n_eval_episodes", "evaluation.games"),
-    Equivalent(SB3, "save_freq", "every.checkpoint"),
-    Equivalent(SB3, "log_interval", "every.log", "in steps"),
-    Equivalent(SB3, "tensorboard_log", "", "every run writes TensorBoard files into its directory"),
-    Equivalent(SB3, "verbose", "", "progress goes to stderr; `--json` prints the result for scripts"),
-    Equivalent(CLEANRL, "exp_name", "", "name the run directory: `--run DIR`"),
-    Equivalent(CLEANRL, "capture_video", "every.replay", "`slipstream replay FILE --mp4` renders a replay"),
-    Equivalent(CLEANRL, "track", "", "every run writes metrics.jsonl and TensorBoard files"),
-    Equivalent(RLLIB, "evaluation_interval", "every.evaluate", "in steps"),
-    Equivalent(RLLIB, "evaluation_duration", "evaluation.games"),
-    Equivalent(PUFFERLIB, "checkpoint_interval", "every.checkpoint", "in steps"),
-    Equivalent(SCRIPTS, "save_interval", "every.checkpoint", "in steps"),
-    Equivalent(SCRIPTS, "eval_interval", "every.evaluate", "in steps"),
-    Equivalent(SCRIPTS, "debug", "", "use `--preset smoke`"),
+TABLE = """
+# Rollouts and environments
+SB3 | n_steps | ppo.rollout
+SB3 | n_envs | plan.envs
+SB3 | vec_env_cls | plan.vector | `processes` is SubprocVecEnv, `serial` is DummyVecEnv
+SB3 | n_timesteps | steps
+SB3 | total_timesteps | steps
+SB3 | frame_stack | env.wrappers | use Gymnasium's FrameStackObservation
+CleanRL | num_steps | ppo.rollout
+CleanRL | num_envs | plan.envs
+CleanRL | total_timesteps | steps
+CleanRL | env_id |  | the environment is an argument: `slipstream train gymnasium:ID`
+RLlib | rollout_fragment_length | ppo.rollout
+RLlib | train_batch_size | ppo.rollout | the batch is envs x agents x `ppo.rollout`
+RLlib | train_batch_size_per_learner | ppo.rollout | the batch is envs x agents x `ppo.rollout`
+RLlib | num_env_runners | plan.workers
+RLlib | num_rollout_workers | plan.workers
+RLlib | num_envs_per_env_runner | plan.envs | `plan.envs` counts the environments of all workers
+RLlib | num_envs_per_worker | plan.envs | `plan.envs` counts the environments of all workers
+RLlib | observation_filter | ppo.normalise_obs=true | MeanStdFilter
+PufferLib | total_timesteps | steps
+PufferLib | num_envs | plan.envs
+PufferLib | num_workers | plan.workers
+PufferLib | async_factor | plan.groups | `plan.lag=1` overlaps rollouts with learning
+PufferLib | zero_copy | plan.zero_copy
+PyTorch scripts | num_workers | plan.workers
+PyTorch scripts | steps_per_update | ppo.rollout
+PyTorch scripts | total_steps | steps
+PyTorch scripts | timesteps | steps
+PyTorch scripts | use_subproc_vec_env | plan.vector=processes
+PyTorch scripts | force_dummy_vec_env | plan.vector=serial
+PyTorch scripts | batch_inference | plan.collector=batched | every collector acts for all its rows at once
+PyTorch scripts | inference_batch_size | plan.groups | the batch is envs x agents / groups
+PyTorch scripts | action_repeat | env.action_repeat
+PyTorch scripts | frame_skip | env.action_repeat
+PyTorch scripts | sparse_reward | rewards.mode=sparse
+# Minibatches, epochs and the loss
+SB3 | batch_size | ppo.minibatch
+SB3 | batch_size | sac.batch_size
+SB3 | n_epochs | ppo.epochs
+SB3 | learning_rate | ppo.learning_rate
+SB3 | learning_rate | sac.learning_rate
+SB3 | gamma | ppo.gamma
+SB3 | gamma | sac.gamma
+SB3 | gae_lambda | ppo.gae_lambda
+SB3 | clip_range | ppo.clip
+SB3 | clip_range_vf | ppo.clip_value
+SB3 | ent_coef | ppo.entropy_coef
+SB3 | ent_coef | sac.temperature
+SB3 | vf_coef | ppo.value_coef
+SB3 | max_grad_norm | ppo.max_grad_norm
+SB3 | target_kl | ppo.target_kl
+SB3 | normalize_advantage | ppo.normalise_advantage
+SB3 | norm_obs | ppo.normalise_obs
+SB3 | norm_reward | ppo.normalise_return
+SB3 | use_sde |  | state-dependent exploration is not implemented
+SB3 | sde_sample_freq |  | state-dependent exploration is not implemented
+CleanRL | num_minibatches | ppo.minibatch | `ppo.minibatch` counts samples, not minibatches
+CleanRL | minibatch_size | ppo.minibatch
+CleanRL | update_epochs | ppo.epochs
+CleanRL | learning_rate | ppo.learning_rate
+CleanRL | gamma | ppo.gamma
+CleanRL | gae_lambda | ppo.gae_lambda
+CleanRL | clip_coef | ppo.clip
+CleanRL | clip_vloss | ppo.clip_value | `ppo.clip_value` is the range; 0 is off
+CleanRL | ent_coef | ppo.entropy_coef
+CleanRL | vf_coef | ppo.value_coef
+CleanRL | max_grad_norm | ppo.max_grad_norm
+CleanRL | target_kl | ppo.target_kl
+CleanRL | norm_adv | ppo.normalise_advantage
+CleanRL | anneal_lr | schedules.ppo.learning_rate="linear to 0"
+RLlib | lr | ppo.learning_rate
+RLlib | lr | sac.learning_rate
+RLlib | lr_schedule | schedules.ppo.learning_rate="linear to 0 over 1000000"
+RLlib | lambda | ppo.gae_lambda
+RLlib | lambda_ | ppo.gae_lambda
+RLlib | gamma | ppo.gamma
+RLlib | sgd_minibatch_size | ppo.minibatch
+RLlib | minibatch_size | ppo.minibatch
+RLlib | num_sgd_iter | ppo.epochs
+RLlib | num_epochs | ppo.epochs
+RLlib | clip_param | ppo.clip
+RLlib | vf_clip_param | ppo.clip_value
+RLlib | entropy_coeff | ppo.entropy_coef
+RLlib | vf_loss_coeff | ppo.value_coef
+RLlib | kl_target | ppo.target_kl | `ppo.target_kl` stops the epochs; there is no KL penalty
+RLlib | kl_coeff | ppo.target_kl | `ppo.target_kl` stops the epochs; there is no KL penalty
+RLlib | grad_clip | ppo.max_grad_norm
+PufferLib | update_epochs | ppo.epochs
+PufferLib | minibatch_size | ppo.minibatch
+PufferLib | vtrace_rho_clip | ppo.vtrace_rho
+PufferLib | vtrace_c_clip | ppo.vtrace_c
+PufferLib | prio_alpha | ppo.priority_alpha
+PufferLib | prio_beta0 | ppo.priority_beta
+PufferLib | anneal_lr | schedules.ppo.learning_rate="linear to 0"
+PyTorch scripts | ppo_epochs | ppo.epochs
+PyTorch scripts | entropy_coef | ppo.entropy_coef
+PyTorch scripts | value_coef | ppo.value_coef
+# The policy
+SB3 | net_arch | policy.hidden
+SB3 | activation_fn | policy.activation
+SB3 | ortho_init | policy.init | `orthogonal` or `uniform`
+SB3 | log_std_init | policy.log_std
+SB3 | squash_output | policy.squash
+SB3 | lstm_hidden_size | policy.memory_size
+SB3 | n_lstm_layers | policy.memory_layers
+SB3 | policy_kwargs | policy.hidden | the other settings of the network are in `policy` too
+SB3 | features_dim | policy.features
+RLlib | fcnet_hiddens | policy.hidden
+RLlib | fcnet_activation | policy.activation
+RLlib | vf_share_layers | policy.shared
+RLlib | use_lstm | policy.memory=lstm
+RLlib | lstm_cell_size | policy.memory_size
+RLlib | max_seq_len | policy.sequence
+PufferLib | bptt_horizon | policy.sequence
+PufferLib | use_rnn | policy.memory=lstm
+PyTorch scripts | rnn_type | policy.memory
+PyTorch scripts | sequence_length | policy.sequence
+PyTorch scripts | hidden_size | policy.hidden
+PyTorch scripts | lstm_num_layers | policy.memory_layers
+# Off-policy learning
+SB3 | buffer_size | sac.buffer_size
+SB3 | learning_starts | sac.learning_starts
+SB3 | tau | sac.tau
+SB3 | train_freq | sac.rollout
+SB3 | gradient_steps | sac.updates_per_step | gradient steps per env step
+SB3 | target_entropy | sac.target_entropy
+SB3 | n_critics | sac.critics
+CleanRL | buffer_size | sac.buffer_size
+CleanRL | learning_starts | sac.learning_starts
+CleanRL | tau | sac.tau
+CleanRL | batch_size | sac.batch_size
+CleanRL | policy_lr | sac.learning_rate | actor and critics share one learning rate
+CleanRL | q_lr | sac.learning_rate | actor and critics share one learning rate
+CleanRL | alpha | sac.temperature
+CleanRL | autotune | sac.temperature | unset: the temperature is learned
+RLlib | initial_alpha | sac.initial_temperature
+RLlib | n_step | sac.n_step
+RLlib | training_intensity | sac.updates_per_step
+RLlib | num_steps_sampled_before_learning_starts | sac.learning_starts
+PyTorch scripts | replay_size | sac.buffer_size
+PyTorch scripts | utd_ratio | sac.updates_per_step
+# Speed
+SB3 | device | plan.device
+CleanRL | cuda | plan.device=cuda
+CleanRL | torch_deterministic | plan.reproducible=true
+RLlib | num_gpus | plan.device=cuda | one GPU is used
+RLlib | num_gpus_per_learner | plan.device=cuda | one GPU is used
+PufferLib | cpu_offload | plan.storage=host
+PufferLib | compile | plan.compile
+PufferLib | compile_mode | plan.compile_mode
+PyTorch scripts | use_amp | plan.precision=bf16
+PyTorch scripts | amp_dtype | plan.precision
+PyTorch scripts | mixed_precision | plan.precision=bf16
+PyTorch scripts | allow_tf32 | plan.precision=tf32
+PyTorch scripts | use_torch_compile | plan.compile=true
+PyTorch scripts | use_pinned_memory | plan.pinned=true
+PyTorch scripts | pin_memory | plan.pinned=true
+PyTorch scripts | accumulation_steps | plan.micro_batch | `plan.micro_batch` counts samples, not steps
+PyTorch scripts | gradient_accumulation | plan.micro_batch | `plan.micro_batch` counts samples, not steps
+PyTorch scripts | gradient_checkpointing | plan.activation_checkpointing
+PyTorch scripts | cudnn_benchmark | plan.cudnn_benchmark
+PyTorch scripts | cudnn_deterministic | plan.reproducible
+PyTorch scripts | nproc_per_node |  | training on several GPUs or machines is not implemented
+PyTorch scripts | prefetch_factor |  | demonstrations are memory-mapped and need no loader processes
+# Logging, checkpoints and evaluation
+SB3 | eval_freq | every.evaluate
+SB3 | n_eval_episodes | evaluation.games
+SB3 | save_freq | every.checkpoint
+SB3 | log_interval | every.log | in steps
+SB3 | tensorboard_log |  | every run writes TensorBoard files into its directory
+SB3 | verbose |  | progress goes to stderr; `--json` prints the result for scripts
+CleanRL | exp_name |  | name the run directory: `--run DIR`
+CleanRL | capture_video | every.replay | `slipstream replay FILE --mp4` renders a replay
+CleanRL | track |  | every run writes metrics.jsonl and TensorBoard files
+RLlib | evaluation_interval | every.evaluate | in steps
+RLlib | evaluation_duration | evaluation.games
+PufferLib | checkpoint_interval | every.checkpoint | in steps
+PyTorch scripts | save_interval | every.checkpoint | in steps
+PyTorch scripts | eval_interval | every.evaluate | in steps
+PyTorch scripts | debug |  | use `--preset smoke`
+"""
+"""Library, name, setting and note of each equivalent."""
+EQUIVALENTS = tuple(
+    Equivalent(*(cell.strip() for cell in line.split("|")))
+    for line in TABLE.strip().splitlines()
+    if not line.startswith("#")
 )
 
 

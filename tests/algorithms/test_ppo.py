@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,32 +10,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from slipstream.api import configure
+from ppo_cases import FOUR_ENVS, start_parts
 from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
 from slipstream.policies.fused_actor import make_actor
 from slipstream.testing import ToyEnv
-from slipstream.training.build import build, choose_env
-from slipstream.training.parts import TrainingParts
 
 ENGINES = ["fused", "torch"]
-SMALL = {
-    "plan__collector": "local",
-    "plan__envs": 4,
-    "plan__threads": 1,
-    "ppo__rollout": 32,
-    "ppo__minibatch": 32,
-    "policy__hidden": [16],
-}
-
-
-def make(factory: Callable[[], Any], **more: Any) -> TrainingParts:
-    """Build a small local learner on an env."""
-    settings = configure("python:Test", flags=SMALL | more).settings
-    parts = build(choose_env("python:Test", settings, factory=factory), settings)
-    parts.publish(0)
-    parts.collector.start(0, None)
-    return parts
+make = partial(start_parts, **FOUR_ENVS)
 
 
 class Counting(gymnasium.Env[Any, Any]):

@@ -9,37 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ppo_cases import FOUR_ENVS, start_parts
 from slipstream.algorithms.engine import UpdateStats
 from slipstream.algorithms.schedules import tune_epochs
-from slipstream.api import Run, configure
+from slipstream.api import Run
 from slipstream.contracts import Array
 from slipstream.errors import ConfigError
 from slipstream.policies.fused_actor import make_actor
 from slipstream.settings import PPOSettings
 from slipstream.testing import ToyEnv
-from slipstream.training.build import build, choose_env
 from slipstream.training.parts import TrainingParts
 
-SMALL = {
-    "plan__collector": "local",
-    "plan__envs": 4,
-    "plan__threads": 1,
-    "ppo__rollout": 32,
-    "ppo__minibatch": 32,
-    "policy__hidden": [16],
-    "policy__memory_size": 12,
-    "policy__sequence": 8,
-}
+SMALL = FOUR_ENVS | {"policy__memory_size": 12, "policy__sequence": 8}
 
 
 def make(env: Any = ToyEnv, **more: Any) -> TrainingParts:
     """Build a small local learner."""
-    name = env if isinstance(env, str) else "python:Test"
-    settings = configure(name, flags=SMALL | more).settings
-    parts = build(choose_env(name, settings, factory=None if isinstance(env, str) else env), settings)
-    parts.publish(0)
-    parts.collector.start(0, None)
-    return parts
+    return start_parts(env, **(SMALL | more))
 
 
 def train(parts: TrainingParts, iterations: int) -> list[dict[str, Any]]:
@@ -75,14 +61,8 @@ def test_adamw_shrinks_the_weights_and_adam_does_not(engine: str) -> None:
     """One step of AdamW is one step of Adam and the weight decay; the decay has no effect with Adam."""
     ends = []
     for optimiser, decay in (("adam", 0.0), ("adam", 0.1), ("adamw", 0.1)):
-        parts = make(
-            plan__learner=engine,
-            ppo__optimiser=optimiser,
-            ppo__weight_decay=decay,
-            ppo__minibatch=128,
-            ppo__epochs=1,
-            ppo__learning_rate=0.01,
-        )
+        one_step = {"ppo__minibatch": 128, "ppo__epochs": 1, "ppo__learning_rate": 0.01}
+        parts = make(plan__learner=engine, ppo__optimiser=optimiser, ppo__weight_decay=decay, **one_step)
         start = parts.learner.engine.params.copy()
         train(parts, 1)
         ends.append(parts.learner.engine.params.copy())
@@ -267,16 +247,9 @@ def test_a_reference_that_does_not_fit_is_refused(quick: Callable[..., Run]) -> 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_contrastive_loss_falls(memory: str) -> None:
     """The contrastive loss needs the torch learner, is logged, and falls when only it is trained."""
-    parts = make(
-        "gymnasium:CartPole-v1",
-        policy__memory=memory,
-        ppo__contrastive_coef=1.0,
-        ppo__value_coef=0.0,
-        ppo__entropy_coef=0.0,
-        ppo__learning_rate=3e-3,
-        ppo__clip=1e-6,
-        ppo__contrastive_steps=2,
-    )
+    nothing_else = {"ppo__value_coef": 0.0, "ppo__entropy_coef": 0.0, "ppo__clip": 1e-6, "ppo__learning_rate": 3e-3}
+    contrast = {"ppo__contrastive_coef": 1.0, "ppo__contrastive_steps": 2}
+    parts = make("gymnasium:CartPole-v1", policy__memory=memory, **contrast, **nothing_else)
     assert "`ppo.contrastive_coef`" in parts.plan.learner.why
     losses = [row["loss/contrastive"] for row in train(parts, 12)]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from ppo_cases import COEFFICIENTS, blank_batch
 from slipstream.agents.trained import TrainedAgent
 from slipstream.algorithms import pretrained_features
-from slipstream.algorithms.engine import SUMS, Batch, Coefficients
+from slipstream.algorithms.engine import SUMS, Batch
 from slipstream.algorithms.pretrained_features import replace_images
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec, vector_obs
 from slipstream.demos.format import TERMINATED, Schema
@@ -28,6 +28,11 @@ from slipstream.policies.design import Design
 from slipstream.policies.pretrained import Trunk, from_head_params, head_design, load_trunk
 from slipstream.settings import PolicySettings
 
+POLICY_LOSS = COEFFICIENTS._replace(
+    minibatch=256, clip=1e6, value=0.0, entropy=0.0, max_grad_norm=1.0, learning_rate=3e-3, adam_eps=1e-8,
+    normalise_advantage=False,
+)  # fmt: skip
+"""Coefficients of the policy loss alone, without clipping."""
 SHAPE = VptShape(widths=(8, 12), blocks=1, channels=1, side=12, dense=48, features=64)
 EYE = ObsSpec((ObsField("eye", "image", (12, 12, 1)),))
 MIXED = ObsSpec(
@@ -232,51 +237,13 @@ def whole_batch(seen: Demos) -> Batch:
     """All steps of some demos as one imitation batch."""
     columns = seen.load(["obs", "action"])
     count = seen.steps
-    zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
     deviation = columns["obs"].std(axis=0) + np.float32(1e-3)
-    return Batch(
-        obs=columns["obs"],
-        mean=columns["obs"].mean(axis=0),
-        scale=(1 / deviation).astype(np.float32),
-        mask=np.zeros((count, 0), np.uint8),
-        action=columns["action"],
-        log_prob=zeros,
-        value=zeros.copy(),
-        advantage=ones,
-        value_target=zeros.copy(),
-        weight=ones.copy(),
-        episode_start=np.zeros(count, np.uint8),
-        state=np.zeros((count, 0), np.float32),
-        reference=np.zeros((count, 0), np.float32),
-        partner=np.zeros(0, np.int64),
-        rows=count,
-    )
+    normaliser = columns["obs"].mean(axis=0), (1 / deviation).astype(np.float32)
+    none, ones = np.zeros((count, 0), np.uint8), np.ones(count, np.float32)
+    return blank_batch(columns["obs"], normaliser, none, columns["action"], advantage=ones, rows=count)
 
 
-@pytest.fixture
-def coefficients() -> Callable[[], Coefficients]:
-    """Coefficients of the policy loss alone, without clipping."""
-
-    def make() -> Coefficients:
-        return Coefficients(
-            minibatch=256,
-            clip=1e6,
-            clip_value=0.0,
-            value=0.0,
-            entropy=0.0,
-            max_grad_norm=1.0,
-            learning_rate=3e-3,
-            adam_eps=1e-8,
-            weight_decay=0.0,
-            normalise_advantage=False,
-        )
-
-    return make
-
-
-def test_a_head_trained_on_the_cache_plays_on_pixels(
-    trunk: Trunk, tmp_path: Path, coefficients: Callable[[], Coefficients], counted: list[int]
-) -> None:
+def test_a_head_trained_on_the_cache_plays_on_pixels(trunk: Trunk, tmp_path: Path, counted: list[int]) -> None:
     """A head trained by the kernels on cached features classifies new images behind the trunk."""
     demos = record(tmp_path / "demos", EYE, (400,) * 10)
     design = Design(EYE, QUARTERS, PolicySettings(hidden=(64,), image="frozen", trunk=trunk.name))
@@ -288,7 +255,7 @@ def test_a_head_trained_on_the_cache_plays_on_pixels(
     counted.clear()
     for _ in range(30):
         batch.log_prob[:] = engine.evaluate(batch).log_prob
-        totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob)), coefficients())
+        totals += engine.run_epoch(batch, random.permutation(len(batch.log_prob)), POLICY_LOSS)
     assert not counted
     episode_start = record(tmp_path / "episode_start", EYE, (500,), seed=11).load(["obs", "action"])
     agent = TrainedAgent("clone", design, from_head_params(design, params_and_stats))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ppo_cases import COEFFICIENTS, blank_batch
 from slipstream.algorithms.engine import KL, SAMPLES, SKIPPED, SUMS, UPDATES, Batch, Coefficients
 from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.engines import cuda_graphs as graphs_module
@@ -20,18 +21,6 @@ from slipstream.engines.tensor_batch import TensorBatch
 from slipstream.engines.torch_engine import TorchEngine, warn_of_fallback
 from slipstream.policies.design import Design
 
-KNOBS = Coefficients(
-    minibatch=40,
-    clip=0.2,
-    clip_value=0.0,
-    value=0.5,
-    entropy=0.02,
-    max_grad_norm=0.5,
-    learning_rate=1e-3,
-    adam_eps=1e-5,
-    weight_decay=0.0,
-    normalise_advantage=True,
-)
 SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (2, 40, 40, 1))))
 READ = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("seen", "tokens", (6, 3))))
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -56,31 +45,19 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
         obs, mask, action = make_samples(design, count)
         random = np.random.default_rng(7)
         columns = [random.normal(0, spread, count).astype(np.float32) for spread in (0.1, 1, 1, 1)]
-        weight, episode_start = (random.random(count) > 0.1).astype(np.float32), np.zeros(count, np.uint8)
+        columns[0] -= 1.5
+        weight = (random.random(count) > 0.1).astype(np.float32)
         state = np.zeros((count // design.sequence, design.state_size), np.float32)
-        batch = Batch(
-            obs,
-            mean,
-            scale,
-            mask,
-            action,
-            columns[0] - 1.5,
-            *columns[1:],
-            weight,
-            episode_start,
-            state,
-            np.zeros((count, 0), np.float32),
-            np.zeros(0, np.int64),
-            10,
-            design.sequence,
-        )
+        named = dict(zip(("log_prob", "value", "advantage", "value_target"), columns, strict=True))
+        more = {"weight": weight, "state": state, "rows": 10, "sequence": design.sequence}
+        batch = blank_batch(obs, (mean, scale), mask, action, **named, **more)
         return design, params.copy(), batch
 
     return make
 
 
 def learn(
-    engine: TorchEngine, batch: Batch, coefficients: Coefficients = KNOBS, epochs: int = 3
+    engine: TorchEngine, batch: Batch, coefficients: Coefficients = COEFFICIENTS, epochs: int = 3
 ) -> tuple[Array, Array]:
     """Run some epochs; return the weights and the totals."""
     random, totals = np.random.default_rng(1), np.zeros(SUMS)
@@ -147,7 +124,7 @@ def test_what_cannot_be_captured_is_said_once(make_case: Make) -> None:
     engine, heard = TorchEngine(design, params, 1), list[Any]()
     graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, lambda *told: heard.append(told))
     data = TensorBatch(batch, "cpu")
-    assert not any(graphs.replay(data, torch.arange(8), KNOBS) for _ in range(EAGER_STEPS + 2))
+    assert not any(graphs.replay(data, torch.arange(8), COEFFICIENTS) for _ in range(EAGER_STEPS + 2))
     why = "the learner runs without CUDA graphs: `policy.memory`: sequences are cut where episodes begin"
     assert heard == [("graphs", "acting", why)]
 
@@ -158,11 +135,13 @@ def test_numbers_that_schedules_move_ask_for_no_other_graph(make_case: Make) -> 
     engine = TorchEngine(design, params, 1)
     graphs = StepGraphs(engine.step, engine.optimiser, lambda *_: "", print)
     data, index = TensorBatch(batch, "cpu"), torch.arange(8)
-    key = graphs._key(data, index, KNOBS)
-    assert key == graphs._key(data, index, KNOBS._replace(learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0))
+    key = graphs._key(data, index, COEFFICIENTS)
+    assert key == graphs._key(
+        data, index, COEFFICIENTS._replace(learning_rate=1e-5, clip=0.1, entropy=0.0, max_grad_norm=9.0)
+    )
     for other in ({"clip_value": 0.1}, {"policy": 0.0}, {"normalise_advantage": False}):
-        assert key != graphs._key(data, index, KNOBS._replace(**other))
-    assert key != graphs._key(data, index[:4], KNOBS)
+        assert key != graphs._key(data, index, COEFFICIENTS._replace(**other))
+    assert key != graphs._key(data, index[:4], COEFFICIENTS)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +172,7 @@ def test_a_graph_can_hold_a_step(
         batch = batch._replace(reference=np.zeros((len(batch.log_prob), design.outputs), np.float32))
     engine = TorchEngine(design, params, 1, device="cpu:0", **how)
     graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, print)
-    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), KNOBS._replace(**coefficients)
+    data, index, chosen = TensorBatch(batch, "cpu:0"), torch.arange(40), COEFFICIENTS._replace(**coefficients)
     assert engine._why_not_capture(data, chosen) == ""
     engine.step(data, index, chosen)
     dialled, before = graphs._with_memory(chosen), engine.gradient()
@@ -238,7 +217,7 @@ def test_replays_see_what_has_changed(make_case: Make, monkeypatch: pytest.Monke
         if graphed:
             engine._graphs = StepGraphs(engine.step, engine.optimiser, engine._why_not_capture, warn_of_fallback)
         learn(engine, batch)
-        made.append(learn(engine, second, KNOBS._replace(learning_rate=5e-4, clip=0.1, entropy=0.0)))
+        made.append(learn(engine, second, COEFFICIENTS._replace(learning_rate=5e-4, clip=0.1, entropy=0.0)))
         assert not graphed or len(engine._graphs._captured) == 1
     for one, other in zip(*made, strict=True):
         near(one, other, atol=1e-6, rtol=1e-5)
@@ -277,7 +256,7 @@ def test_graphs_learn_as_single_steps_do(case: dict[str, Any], device: str, make
         engine = TorchEngine(design, params.copy(), 1, device=where, graphs=graphs, report_fallback=mend)
         learn(engine, batch)
         assert heard == [] and (not graphs or len(engine._graphs._captured) == 1)
-        weights, totals = learn(engine, second, KNOBS._replace(learning_rate=5e-4))
+        weights, totals = learn(engine, second, COEFFICIENTS._replace(learning_rate=5e-4))
         made.append((weights, totals, engine.gradient()))
         assert engine.counters[0] == 30
     for who, ((one, sums, grad), (other, more, steep)) in zip(
@@ -322,9 +301,9 @@ def test_steps_do_not_wait(device: str, make_case: Make) -> None:
         try:
             for _ in range(3):
                 if engine._graphs is None:
-                    engine.step(data, index, KNOBS)
+                    engine.step(data, index, COEFFICIENTS)
                 else:
-                    assert engine._graphs.replay(data, index, KNOBS), engine._graphs._off
+                    assert engine._graphs.replay(data, index, COEFFICIENTS), engine._graphs._off
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

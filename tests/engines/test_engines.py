@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from ppo_cases import COEFFICIENTS, blank_batch
 from slipstream.algorithms.contrastive_loss import contrastive_loss, info_nce
 from slipstream.algorithms.engine import SUMS, Batch, Coefficients, Engine, UpdateStats
 from slipstream.contracts import Array, ObsField, ObsSpec
@@ -29,18 +30,6 @@ from slipstream.policies.torch_policy import ActorCritic, state_columns
 KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
 MEMORIES = ["none", "gru", "lstm"]
 ENGINES: dict[str, Callable[..., Any]] = {"fused": FusedEngine, "torch": TorchEngine}
-KNOBS = Coefficients(
-    minibatch=40,
-    clip=0.2,
-    clip_value=0.0,
-    value=0.5,
-    entropy=0.02,
-    max_grad_norm=0.5,
-    learning_rate=1e-3,
-    adam_eps=1e-5,
-    weight_decay=0.0,
-    normalise_advantage=True,
-)
 SEEN = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
 )
@@ -92,26 +81,11 @@ def make_case(make_policy: Callable[..., Any], make_samples: Callable[..., Any])
             state[:, columns] = random.normal(0, 0.5, (len(state), len(columns)))
         weight = (random.random(count) > 0.1).astype(np.float32) if memory else np.ones(count, np.float32)
         episode_start = (random.random(count) < 0.1).astype(np.uint8) if memory else np.zeros(count, np.uint8)
-        none = np.zeros((count, 0), np.float32)
-        batch = Batch(
-            obs,
-            mean,
-            scale,
-            mask,
-            action,
-            drawn(0),
-            drawn(0),
-            drawn(1),
-            drawn(1),
-            weight,
-            episode_start,
-            state,
-            none,
-            np.zeros(0, np.int64),
-            rows,
-            sequence,
-            design.policy.burn_in if memory else 0,
-        )
+        spreads = {"log_prob": 0, "value": 0, "advantage": 1, "value_target": 1}
+        parts = {"weight": weight, "episode_start": episode_start, "state": state}
+        parts |= {name: drawn(spread) for name, spread in spreads.items()}
+        sizes = {"rows": rows, "sequence": sequence, "burn_in": design.policy.burn_in if memory else 0}
+        batch = blank_batch(obs, (mean, scale), mask, action, **parts, **sizes)
         seen = TorchEngine(design, params.copy(), 1).evaluate(batch)
         near = {
             "log_prob": drawn(0.2, seen.log_prob),
@@ -190,7 +164,7 @@ def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_c
     """The engines agree to 1e-5 for every kind of policy, with resets, absent samples, burn-in, reference and decay."""
     design, params, batch = make_case(**more, burn_in=2, hidden=(24, 9))
     batch = batch._replace(reference=reference_of(design, batch), weight=batch.weight * np.float32(0.7))
-    compare((design, params, batch), KNOBS._replace(clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
+    compare((design, params, batch), COEFFICIENTS._replace(clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -206,11 +180,11 @@ def test_tokens_are_learned_from_as_by_torch(
     few[np.random.default_rng(3).random(few.shape[:2]) < 0.3, 0] = 255
     few[:4, :, 0] = 255
     batch = batch._replace(reference=reference_of(design, batch))
-    compare((design, params, batch), KNOBS._replace(reference_kl=0.3), threads)
+    compare((design, params, batch), COEFFICIENTS._replace(reference_kl=0.3), threads)
     whole, parts = (FusedEngine(design, params.copy(), threads) for _ in range(2))
-    outcome_of(whole, batch, KNOBS, orders_of(batch, 2))
+    outcome_of(whole, batch, COEFFICIENTS, orders_of(batch, 2))
     monkeypatch.setattr(token_encoder, "KNOWN", 10)  # one minibatch at a time
-    outcome_of(parts, batch, KNOBS, orders_of(batch, 2))
+    outcome_of(parts, batch, COEFFICIENTS, orders_of(batch, 2))
     assert np.abs(whole.params - parts.params).max() < 1e-6 and np.array_equal(whole.counters, parts.counters)
     again = batch._replace(obs=batch.obs[::-1].copy())  # another batch in the same buffers
     engine, episode_start = FusedEngine(design, params.copy(), threads), FusedEngine(design, params.copy(), threads)
@@ -223,7 +197,7 @@ def test_tokens_are_learned_from_as_by_torch(
 def test_imitation_is_that_of_torch(kind: str, memory: str, make_case: Callable[..., Case]) -> None:
     """Maximising the log-probability of given actions takes equal steps in both engines for any old log-probability."""
     design, params, batch = make_case(kind, memory=memory)
-    coefficients = KNOBS._replace(imitate=True, normalise_advantage=False)
+    coefficients = COEFFICIENTS._replace(imitate=True, normalise_advantage=False)
     weights = np.random.default_rng(2).uniform(0.5, 1.5, len(batch.log_prob)).astype(np.float32)
     case = design, params, batch._replace(advantage=weights)
     compare(case, coefficients)
@@ -248,7 +222,7 @@ def test_threads_and_clipping_change_nothing(
     """Gradients summed over threads, and value clipping, equal torch's."""
     for hidden, shared in (((16, 16), True), ((50, 3), False), ((), True)):
         case = make_case(memory=memory, hidden=hidden, shared=shared, seed=len(hidden))
-        compare(case, KNOBS._replace(clip_value=clip_value), threads)
+        compare(case, COEFFICIENTS._replace(clip_value=clip_value), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -258,7 +232,7 @@ def test_sequences_that_fill_no_whole_block_count_too(
 ) -> None:
     """More sequences than a block, and a number that blocks do not divide, give torch's gradients."""
     case = make_case("masked", memory=memory, rows=13, length=40, burn_in=1)
-    compare(case, KNOBS._replace(minibatch=35), threads)
+    compare(case, COEFFICIENTS._replace(minibatch=35), threads)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
@@ -269,7 +243,7 @@ def test_sequences_may_be_drawn_more_than_once(memory: str, make_case: Callable[
     weight = batch.weight * random.uniform(0.2, 3, len(batch.weight)).astype(np.float32)
     count = len(batch.log_prob) // batch.sequence
     drawn = random.integers(0, count // 3, (3, count))
-    (fused, one), (other, two) = both((design, params, batch._replace(weight=weight)), drawn, KNOBS)
+    (fused, one), (other, two) = both((design, params, batch._replace(weight=weight)), drawn, COEFFICIENTS)
     assert one.updates == two.updates == 15
     assert np.abs(fused.params - other.params).max() < 1e-5
     assert one.policy_loss == pytest.approx(two.policy_loss, abs=2e-5)
@@ -317,7 +291,7 @@ def test_the_log_probability_of_a_sequence_is_that_of_its_steps(kind: str, make_
 def test_the_fused_gradient_is_that_of_finite_differences(memory: str, make_case: Callable[..., Case]) -> None:
     """Finite differences of the loss match the gradient."""
     design, params, batch = make_case("continuous", memory=memory, hidden=(8,), memory_size=6, memory_layers=2)
-    coefficients = KNOBS._replace(max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
+    coefficients = COEFFICIENTS._replace(max_grad_norm=1e9, minibatch=200, learning_rate=1e-12)
     order = orders_of(batch, 1)
 
     def loss(flat: Array) -> tuple[float, Array]:
@@ -348,7 +322,7 @@ def test_the_same_start_gives_the_same_bits(threads: int, memory: str, make_case
     ends = []
     for _ in range(2):
         engine = FusedEngine(design, params.copy(), threads)
-        outcome_of(engine, batch, KNOBS, orders_of(batch, 3))
+        outcome_of(engine, batch, COEFFICIENTS, orders_of(batch, 3))
         ends.append(engine.params)
     assert np.array_equal(*ends)
 
@@ -364,7 +338,7 @@ def test_samples_not_named_in_the_order_are_not_used(kind: str, make_case: Calla
         if poison:
             data.obs[7], data.advantage[7] = np.nan, np.nan
         engine = ENGINES[kind](design, params.copy(), 1)
-        assert outcome_of(engine, data, KNOBS, orders).failed == 0
+        assert outcome_of(engine, data, COEFFICIENTS, orders).failed == 0
         engines.append(engine)
     assert np.array_equal(engines[0].params, engines[1].params)
 
@@ -382,7 +356,7 @@ def test_samples_that_do_not_count_carry_no_loss(kind: str, memory: str, make_ca
             for column in columns.values():
                 column[::3] = np.nan
         engine = ENGINES[kind](design, params.copy(), 1)
-        said = outcome_of(engine, batch._replace(**columns), KNOBS._replace(clip_value=0.2), orders_of(batch, 2))
+        said = outcome_of(engine, batch._replace(**columns), COEFFICIENTS._replace(clip_value=0.2), orders_of(batch, 2))
         assert said.failed == 0
         ends.append(engine.params)
     assert np.array_equal(*ends)
@@ -402,11 +376,11 @@ def test_a_step_that_is_not_finite_is_left_out(
     poisoned = batch._replace(**{column: getattr(batch, column).copy()})
     getattr(poisoned, column)[50] = np.nan
     engine = ENGINES[kind](design, params.copy(), 1, **more)
-    outcome = outcome_of(engine, poisoned, KNOBS, np.arange(200)[None])
+    outcome = outcome_of(engine, poisoned, COEFFICIENTS, np.arange(200)[None])
     assert (outcome.failed, outcome.updates, outcome.diverged) == (1, 4, False)
     assert np.isfinite([outcome.policy_loss, outcome.value_loss, outcome.kl, outcome.gradient_norm]).all()
     without = ENGINES[kind](design, params.copy(), 1, **more)
-    outcome_of(without, batch, KNOBS, np.concatenate([np.arange(40), np.arange(80, 200)])[None])
+    outcome_of(without, batch, COEFFICIENTS, np.concatenate([np.arange(40), np.arange(80, 200)])[None])
     assert np.array_equal(engine.params, without.params)
 
 
@@ -415,7 +389,7 @@ def test_three_in_a_row_are_a_divergence_across_iterations_too(kind: str, make_c
     """Failures are counted across epochs, a good step resets the count, and three in a row end an epoch."""
     design, params, batch = make_case()
     poisoned = batch._replace(advantage=np.full_like(batch.advantage, np.nan))
-    one, order = KNOBS._replace(minibatch=200), orders_of(batch, 1)
+    one, order = COEFFICIENTS._replace(minibatch=200), orders_of(batch, 1)
     engine = ENGINES[kind](design, params.copy(), 1)
     said = [outcome_of(engine, data, one, order).diverged for data in (poisoned, poisoned, batch, poisoned, poisoned)]
     assert said == [False] * 5
@@ -423,7 +397,7 @@ def test_three_in_a_row_are_a_divergence_across_iterations_too(kind: str, make_c
     partly = batch._replace(advantage=batch.advantage.copy())
     partly.advantage[:120] = np.nan
     whole = ENGINES[kind](design, params.copy(), 1)
-    outcome = outcome_of(whole, partly, KNOBS, np.arange(200)[None])
+    outcome = outcome_of(whole, partly, COEFFICIENTS, np.arange(200)[None])
     assert (outcome.diverged, outcome.failed, outcome.updates) == (True, 3, 0)
     assert whole.counters.tolist() == [0, 3, 3]
     assert np.array_equal(whole.params, params)
@@ -438,15 +412,15 @@ def test_a_snapshot_goes_on_exactly(kind: str, optimiser: str, make_case: Callab
     more = {"optimiser": optimiser} if kind == "torch" else {}
     design, params, batch = make_case("continuous", memory="gru")
     engine = ENGINES[kind](design, params.copy(), 1, **more)
-    outcome_of(engine, batch, KNOBS, orders_of(batch, 2))
+    outcome_of(engine, batch, COEFFICIENTS, orders_of(batch, 2))
     saved = engine.snapshot()
-    outcome_of(engine, batch, KNOBS, orders_of(batch, 2, seed=1))
+    outcome_of(engine, batch, COEFFICIENTS, orders_of(batch, 2, seed=1))
     other = ENGINES[kind](design, np.zeros_like(params), 1, **more)
     other.restore(saved)
     assert np.array_equal(
         other.params, design.weights.flatten({n[7:]: a for n, a in saved.items() if n[:7] == "weight/"})
     )
-    outcome_of(other, batch, KNOBS, orders_of(batch, 2, seed=1))
+    outcome_of(other, batch, COEFFICIENTS, orders_of(batch, 2, seed=1))
     assert np.array_equal(engine.params, other.params)
     names = design.weights.named(params)
     assert saved.keys() == {*(f"{k}/{name}" for k in ("weight", "first", "second") for name in names), "counters"}
@@ -457,12 +431,12 @@ def test_a_snapshot_goes_on_exactly(kind: str, optimiser: str, make_case: Callab
 def test_engines_take_over_from_each_other(make_case: Callable[..., Case]) -> None:
     """Each engine continues from the other's snapshot to the same weights."""
     design, params, batch = make_case(memory="lstm")
-    (fused, _), (other, _) = both((design, params, batch), orders_of(batch, 2), KNOBS)
+    (fused, _), (other, _) = both((design, params, batch), orders_of(batch, 2), COEFFICIENTS)
     swapped = TorchEngine(design, params.copy(), 1), FusedEngine(design, params.copy(), 1)
     for engine, saved in zip(swapped, (fused.snapshot(), other.snapshot()), strict=True):
         engine.restore(saved)
-        outcome_of(engine, batch, KNOBS, orders_of(batch, 1, seed=1))
-    outcome_of(fused, batch, KNOBS, orders_of(batch, 1, seed=1))
+        outcome_of(engine, batch, COEFFICIENTS, orders_of(batch, 1, seed=1))
+    outcome_of(fused, batch, COEFFICIENTS, orders_of(batch, 1, seed=1))
     for engine in swapped:
         assert np.abs(engine.params - fused.params).max() < 1e-5
 
@@ -475,7 +449,7 @@ def test_entropy_value_clip_and_norm_each_act(kind: str, make_case: Callable[...
 
     def run(**coefficients: Any) -> tuple[dict[str, Array], Any]:
         engine = ENGINES[kind](design, params.copy(), 1)
-        outcome = outcome_of(engine, batch, KNOBS._replace(**coefficients), orders_of(batch, 8))
+        outcome = outcome_of(engine, batch, COEFFICIENTS._replace(**coefficients), orders_of(batch, 8))
         return design.weights.named(engine.params), outcome
 
     start = design.weights.named(params)
@@ -503,7 +477,7 @@ def test_gradients_are_shortened_to_the_limit(kind: str, make_case: Callable[...
     """The first moment after one step is a tenth of the clipped gradient."""
     design, params, batch = make_case()
     engine = ENGINES[kind](design, params.copy(), 1)
-    coefficients = KNOBS._replace(minibatch=200, max_grad_norm=0.05)
+    coefficients = COEFFICIENTS._replace(minibatch=200, max_grad_norm=0.05)
     outcome = outcome_of(engine, batch, coefficients, orders_of(batch, 1))
     assert outcome.gradient_norm > 0.05
     assert np.linalg.norm(engine.gradient()) == pytest.approx(outcome.gradient_norm, rel=1e-4)
@@ -535,7 +509,7 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(
     """Gradients summed over micro-batches of any size equal those of the whole, including the contrastive loss."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
-    coefficients = KNOBS._replace(minibatch=100, contrast=contrasted, max_grad_norm=1e9)
+    coefficients = COEFFICIENTS._replace(minibatch=100, contrast=contrasted, max_grad_norm=1e9)
     found = []
     for micro_batch in (None, 25, 7):
         engine = TorchEngine(design, params.copy(), 1, micro_batch=micro_batch)
@@ -564,7 +538,7 @@ def test_checkpointing_computes_again_and_learns_the_same(more: dict[str, Any], 
 
         for chain in engine.policy.networks():
             chain.encoder.register_forward_pre_hook(add)
-        outcome_of(engine, batch, KNOBS._replace(minibatch=200), orders_of(batch, 1))
+        outcome_of(engine, batch, COEFFICIENTS._replace(minibatch=200), orders_of(batch, 1))
         calls.append(count[0] // len(engine.policy.networks()))
         gradients.append(engine.gradient())
     assert calls == [1, 2]
@@ -577,7 +551,7 @@ def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
     moves = {}
     for optimiser in ("adam", "muon"):
         engine = TorchEngine(design, params.copy(), 1, optimiser=optimiser)
-        outcome_of(engine, batch, KNOBS._replace(minibatch=200, max_grad_norm=1e9), orders_of(batch, 1))
+        outcome_of(engine, batch, COEFFICIENTS._replace(minibatch=200, max_grad_norm=1e9), orders_of(batch, 1))
         before, after = design.weights.named(params), design.weights.named(engine.params)
         moves[optimiser] = {name: after[name] - before[name] for name in before}
     singular = np.linalg.svd(moves["muon"]["trunk.layers.1.weight"] / (1e-3 * 0.2 * 32**0.5), compute_uv=False)
@@ -594,12 +568,12 @@ def test_muon_takes_orthogonal_steps(make_case: Callable[..., Case]) -> None:
 def test_muon_learns_and_decays(make_case: Callable[..., Case]) -> None:
     """The value loss falls, and weight decay shrinks matrices."""
     design, params, batch = make_case(shared=False)
-    coefficients = KNOBS._replace(learning_rate=1e-2, policy=0.0)
+    coefficients = COEFFICIENTS._replace(learning_rate=1e-2, policy=0.0)
     engine = TorchEngine(design, params.copy(), 1, optimiser="muon")
     losses = [outcome_of(engine, batch, coefficients, orders_of(batch, 1, seed)).value_loss for seed in range(20)]
     assert losses[-1] < 0.8 * losses[0]
     still = TorchEngine(design, params.copy(), 1, optimiser="muon")
-    outcome_of(still, batch, KNOBS._replace(learning_rate=1e-6, weight_decay=1e4), orders_of(batch, 1))
+    outcome_of(still, batch, COEFFICIENTS._replace(learning_rate=1e-6, weight_decay=1e4), orders_of(batch, 1))
     name = "value.layers.1.weight"
     left = design.weights.named(still.params)[name]
     assert np.allclose(left, design.weights.named(params)[name] * 0.99**5, atol=1e-3)
@@ -637,12 +611,12 @@ def test_contrast_falls_when_trained(more: dict[str, Any], make_case: Callable[.
     """The contrastive loss falls from about that of random guessing; without a coefficient it is not computed."""
     design, params, batch = make_case(**more)
     batch = paired(design, batch)
-    coefficients = KNOBS._replace(contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
+    coefficients = COEFFICIENTS._replace(contrast=1.0, contrast_temperature=0.2, learning_rate=5e-3, max_grad_norm=10.0)
     engine = TorchEngine(design, params.copy(), 1)
     losses = [outcome_of(engine, batch, coefficients, orders_of(batch, 1, seed)).contrast for seed in range(25)]
     assert losses[-1] < 0.8 * losses[0]
     plain = TorchEngine(design, params.copy(), 1)
-    assert outcome_of(plain, batch, KNOBS, orders_of(batch, 1)).contrast == 0
+    assert outcome_of(plain, batch, COEFFICIENTS, orders_of(batch, 1)).contrast == 0
     none = batch._replace(partner=np.full_like(batch.partner, -1))
     lone = TorchEngine(design, params.copy(), 1)
     assert outcome_of(lone, none, coefficients, orders_of(batch, 1)).contrast == 0
@@ -658,7 +632,7 @@ def test_images_and_tokens_are_learned_from(image: str, make_case: Callable[...,
     design, params, batch = make_case(obs=SEEN, image=image, memory="lstm", shared=False)
     engine = TorchEngine(design, params.copy(), 1)
     assert batch.obs.dtype == np.uint8
-    losses = [outcome_of(engine, batch, KNOBS, orders_of(batch, 1, seed)).value_loss for seed in range(8)]
+    losses = [outcome_of(engine, batch, COEFFICIENTS, orders_of(batch, 1, seed)).value_loss for seed in range(8)]
     assert losses[-1] < losses[0]
     before, after = design.weights.named(params), design.weights.named(engine.params)
     assert not [name for name in before if np.array_equal(before[name], after[name])]
@@ -695,7 +669,7 @@ def test_half_precision_is_what_runs(more: dict[str, Any], make_case: Callable[.
     assert all(found == {torch.float32} for found in seen.values())
     assert np.array_equal(told.log_prob, plain.log_prob) and np.array_equal(told.value, plain.value)
     seen.clear()
-    outcome_of(engine, batch._replace(burn_in=0), KNOBS, orders_of(batch, 1))
+    outcome_of(engine, batch._replace(burn_in=0), COEFFICIENTS, orders_of(batch, 1))
     assert seen.keys() == engine.policy.hidden_modules().keys()
     for name, found in seen.items():
         exact = name.endswith("memory") or isinstance(engine.policy.hidden_modules()[name], Pool)
@@ -714,7 +688,7 @@ def test_half_precision_takes_nearly_the_same_steps(
     if not ends:
         batch = batch._replace(episode_start=np.zeros_like(batch.episode_start))
     batch = paired(design, batch)._replace(reference=reference_of(design, batch))
-    coefficients = KNOBS._replace(minibatch=200, contrast=0.3, reference_kl=0.2)
+    coefficients = COEFFICIENTS._replace(minibatch=200, contrast=0.3, reference_kl=0.2)
     found = []
     for wanted in ({}, {"precision": "bf16"}, {"precision": "bf16", "micro_batch": 25, "checkpointing": True}):
         engine = TorchEngine(design, params.copy(), 1, **wanted)
@@ -738,7 +712,7 @@ needs_compiler = pytest.mark.skipif(
 def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
     """Weights after some updates, with a smaller last minibatch, equal those of uncompiled networks."""
     design, params, batch = make_case(hidden=(12,), activation="relu")
-    coefficients, said = KNOBS._replace(minibatch=60), list[tuple[Any, ...]]()
+    coefficients, said = COEFFICIENTS._replace(minibatch=60), list[tuple[Any, ...]]()
     plain = TorchEngine(design, params.copy(), 1)
     engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and not plain.compiled
@@ -778,7 +752,7 @@ def test_other_sizes_are_not_compiled_for_ever(
 ) -> None:
     """After batches of one, a few and many samples, no other batch size recompiles, and the weights are equal."""
     design, params, batch = make_case(**more)
-    batch, coefficients, said = paired(design, batch), KNOBS._replace(contrast=0.2), list[tuple[Any, ...]]()
+    batch, coefficients, said = paired(design, batch), COEFFICIENTS._replace(contrast=0.2), list[tuple[Any, ...]]()
     wanted: dict[str, Any] = {"micro_batch": 25, "precision": precision}
     plain = TorchEngine(design, params.copy(), 1, **wanted)
     engine = TorchEngine(
@@ -808,7 +782,7 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
     engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     for one in (plain, engine):
-        outcome_of(one, batch, KNOBS, orders_of(batch, 2))
+        outcome_of(one, batch, COEFFICIENTS, orders_of(batch, 2))
     assert said == [("compile", False, "compiling failed: no compiler here")]
     assert not engine.compiled
     assert np.array_equal(engine.params, plain.params)
@@ -847,7 +821,7 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
     engine = TorchEngine(design, params.copy(), 1, compiled=True, report_fallback=lambda *told: said.append(told))
     assert engine.compiled and calls[0] > 0
     tried[0] = calls[0]
-    coefficients = KNOBS._replace(minibatch=199)  # leaves a last minibatch of 1, a size that torch specialises on
+    coefficients = COEFFICIENTS._replace(minibatch=199)  # the last minibatch has 1 sample, which torch specialises on
     outcomes = [outcome_of(one, batch, coefficients, orders_of(batch, 1)) for one in (plain, engine)]
     torch.compiler.reset()
     assert said == [("compile", False, "compiling failed: RuntimeError: no compiler here")]
@@ -856,5 +830,5 @@ def test_compiling_that_fails_later_is_no_end(monkeypatch: pytest.MonkeyPatch, m
     assert outcomes[0].policy_loss == pytest.approx(outcomes[1].policy_loss, abs=1e-6)
     assert np.abs(engine.params - plain.params).max() < 1e-6
     with pytest.raises(RuntimeError, match="must match the size"):
-        engine.run_epoch(batch._replace(obs=batch.obs[:, :3]), np.arange(40), KNOBS)
+        engine.run_epoch(batch._replace(obs=batch.obs[:, :3]), np.arange(40), COEFFICIENTS)
     assert len(said) == 1

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ppo_cases import SIXTEEN_ENVS, start_parts
 from slipstream.api import Run, configure, resume
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.engines.torch_engine import TorchEngine
@@ -22,30 +23,15 @@ from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics
 from slipstream.runs.signals import StopRequest
 from slipstream.settings import PlanSettings
-from slipstream.training.build import build, choose_env, make_engine
+from slipstream.training.build import make_engine
 from slipstream.training.loop import iterate
 from slipstream.training.parts import TrainingParts
 from slipstream.training.run_state import Position, capture
 
-SMALL: dict[str, Any] = {
-    "plan__collector": "local",
-    "plan__envs": 16,
-    "plan__threads": 1,
-    "ppo__rollout": 16,
-    "ppo__minibatch": 64,
-    "policy__hidden": [16],
-    "policy__features": 24,
-    "ppo__epochs": 2,
-}
-
 
 def make(env: str = "pixels", before: dict[str, Any] | None = None, **more: Any) -> TrainingParts:
     """Build the parts of a small run, ready to collect."""
-    settings = configure(env, flags=SMALL | more).settings
-    parts = build(choose_env(env, settings), settings, before)
-    parts.publish(0)
-    parts.collector.start(0, None)
-    return parts
+    return start_parts(env, before, **(SIXTEEN_ENVS | more))
 
 
 def dtypes(policy: Any) -> set[torch.dtype]:
@@ -96,18 +82,10 @@ def test_a_vector_policy_gets_torch_for_it() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_pixels_are_learned_in_either_precision(precision: str) -> None:
     """The policy finds the bright quarter nearly always after some thousand steps, in fp32 and in bf16."""
-    parts = make(
-        plan__precision=precision,
-        plan__envs=32,
-        ppo__rollout=32,
-        ppo__minibatch=256,
-        ppo__gamma=0.0,
-        ppo__gae_lambda=0.0,
-        ppo__learning_rate=1e-3,
-        ppo__epochs=4,
-        policy__features=64,
-        policy__hidden=[32],
-    )
+    network = {"plan__precision": precision, "policy__features": 64, "policy__hidden": [32]}
+    samples = {"plan__envs": 32, "ppo__rollout": 32, "ppo__minibatch": 256, "ppo__epochs": 4}
+    bandit = {"ppo__gamma": 0.0, "ppo__gae_lambda": 0.0}
+    parts = make(ppo__learning_rate=1e-3, **network, **samples, **bandit)
     paid = []
     for version in range(10):
         rollout = parts.collector.collect(version)
@@ -126,7 +104,7 @@ def test_what_was_tried_is_what_learns(
 ) -> None:
     """The trial compiles everything that PPO runs later, for every kind of observation and memory."""
     if env == "frozen":
-        base = quick("pixels", "base", **SMALL | {"steps": 256})
+        base = quick("pixels", "base", **SIXTEEN_ENVS | {"steps": 256})
         env, more = "pixels", {"policy__image": "frozen", "policy__trunk": f"run:{base.path}"}
     found: list[Any] = []
 
@@ -150,7 +128,7 @@ def test_a_failed_compiler_is_told_once_and_kept(tmp_path: Path, no_compiler: No
     why = "compiling failed: there is no compiler"
     assert parts.plan.compile == Switch(True, False, why)
     assert ("plan.compile", True, False, why) in parts.plan.rows()
-    settings = configure("pixels", flags=SMALL | {"steps": 512}).settings
+    settings = configure("pixels", flags=SIXTEEN_ENVS | {"steps": 512}).settings
     place = RunDir.create(tmp_path / "run")
     saver, metrics, wishes = Saver(place, settings.keep), Metrics(place), StopRequest()
     loop = iterate(
@@ -177,7 +155,7 @@ def test_what_is_said_later_is_heard_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_whoever_gives_no_ear_is_warned(no_compiler: None) -> None:
     """An engine made without `say` issues a Python warning."""
-    settings = configure("pixels", flags=SMALL | {"plan__compile": True}).settings
+    settings = configure("pixels", flags=SIXTEEN_ENVS | {"plan__compile": True}).settings
     design = make().design
     plan = make_plan(PlanSettings(compile=True), Facts(cores=1, native=True, minibatch=64))
     with pytest.warns(UserWarning, match=r"^plan\.compile is off: compiling failed: there is no compiler$"):
@@ -187,13 +165,13 @@ def test_whoever_gives_no_ear_is_warned(no_compiler: None) -> None:
 
 def test_runs_go_on_in_the_precision_they_began_in(quick: Callable[..., Run], no_compiler: None) -> None:
     """A resumed run equals the uninterrupted run bit for bit, and does not retry a failed compilation."""
-    more: dict[str, Any] = SMALL | {"plan__precision": "bf16", "plan__compile": True, "every__checkpoint": 256}
+    more: dict[str, Any] = SIXTEEN_ENVS | {"plan__precision": "bf16", "plan__compile": True, "every__checkpoint": 256}
     whole = quick("pixels", "whole", steps=512, **more)
     half = quick("pixels", "half", steps=256, **more)
     assert np.array_equal(resume(half.path, steps=512).agent().params_and_stats, whole.agent().params_and_stats)
     plan = load(find(RunDir.open(half.path)), groups=()).state["plan"]
     assert (plan["precision"], plan["compile"]) == ("bf16", False)
-    plain = quick("pixels", "plain", steps=512, **SMALL)
+    plain = quick("pixels", "plain", steps=512, **SIXTEEN_ENVS)
     assert not np.array_equal(plain.agent().params_and_stats, whole.agent().params_and_stats)
 
 

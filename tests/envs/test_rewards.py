@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.contracts import Array, empty_rows
+from slipstream.contracts import ActionSpec, Array, EnvSpec, empty_rows, vector_obs
 from slipstream.envs.rewards import CombinedReward, RewardScheme, discount, weighted_terms
 from slipstream.envs.soccer.game import Soccer
 from slipstream.errors import ConfigError
@@ -24,7 +24,9 @@ SCHEME = RewardScheme(
 def payout(teams: tuple[int, ...] = (0, 0, 1, 1), envs: int = 1, **settings: Any) -> CombinedReward:
     """The payout of an invented game."""
     rewards = RewardSettings(**settings)
-    return CombinedReward(SCHEME, rewards, env="made-up", envs=envs, teams=teams, step_seconds=0.1, gamma=0.9)
+    action = ActionSpec("discrete", (2,))
+    spec = EnvSpec("made-up", vector_obs(1), action, teams=teams, terms=SCHEME.terms, step_seconds=0.1)
+    return CombinedReward(SCHEME, rewards, spec, envs, gamma=0.9)
 
 
 def paid(made: CombinedReward, values: Any, acted: Any = None) -> tuple[Array, Array]:

@@ -52,6 +52,12 @@ def broken(fault: str, at: int = 40) -> list[str]:
     return ["--set", f"env.options.fault={fault}", "--set", f"env.options.at={at}"]
 
 
+def check_env_error(done: subprocess.CompletedProcess[str], message: str) -> None:
+    """The command ended with the exit code of environment errors, and a line starts with the message."""
+    assert done.returncode == 3, done.stderr
+    assert re.search(rf"^error: {message}", done.stderr, re.MULTILINE)
+
+
 def resume_run(steps: int) -> None:
     """Resume the run in this process for one more iteration."""
     result = CliRunner().invoke(main, ["resume", "r", "--steps", str(steps), "--import", "broken_module"])
@@ -75,11 +81,8 @@ def test_an_env_that_raises(collector: str, train: Train) -> None:
 def test_an_env_that_takes_its_process_down(train: Train) -> None:
     """The error has the worker's exit code and the env that it stepped last."""
     done = train(*broken("die"), *ACTORS)
-    assert done.returncode == 3, done.stderr
-    assert re.search(
-        r"^error: Worker [01] ended with exit code 7\. Env [02] \(seed \d+, step 40\) was the last it stepped\.$",
-        done.stderr,
-        re.MULTILINE,
+    check_env_error(
+        done, r"Worker [01] ended with exit code 7\. Env [02] \(seed \d+, step 40\) was the last it stepped\.$"
     )
     assert "hint: run with --set plan.collector=local" in done.stderr
     resume_run(192)
@@ -88,12 +91,7 @@ def test_an_env_that_takes_its_process_down(train: Train) -> None:
 def test_an_env_that_never_returns(train: Train) -> None:
     """An env that hangs is reported after its deadline, and its worker is killed."""
     done = train(*broken("hang"), *ACTORS, "--set", "plan.deadline_s=2")
-    assert done.returncode == 3, done.stderr
-    assert re.search(
-        r"^error: Env [02] \(seed \d+, step 40\) did not return from `step` or `reset` within 2 s\.$",
-        done.stderr,
-        re.MULTILINE,
-    )
+    check_env_error(done, r"Env [02] \(seed \d+, step 40\) did not return from `step` or `reset` within 2 s\.$")
     assert "raise plan.deadline_s" in done.stderr
     resume_run(192)
 
@@ -101,16 +99,14 @@ def test_an_env_that_never_returns(train: Train) -> None:
 def test_an_env_that_raises_in_reset(train: Train) -> None:
     """An exception in a reset during training is reported like one in a step."""
     done = train(*broken("raise_reset", 20), *ACTORS)
-    assert done.returncode == 3, done.stderr
-    assert re.search(r"^error: Env [02] \(seed \d+, step 20\) raised:\nTraceback", done.stderr, re.MULTILINE)
+    check_env_error(done, r"Env [02] \(seed \d+, step 20\) raised:\nTraceback")
     assert "ValueError: broken on purpose in reset" in done.stderr
 
 
 def test_an_env_that_cannot_be_made(train: Train, tmp_path: Path) -> None:
     """A constructor that fails is shown with its own traceback before anything is started or written."""
     done = train(*ACTORS, env="Unmade-v0")
-    assert done.returncode == 3, done.stderr
-    assert re.search(r"^error: Env 0 \(seed \d+, step 0\) raised:\nTraceback", done.stderr, re.MULTILINE)
+    check_env_error(done, r"Env 0 \(seed \d+, step 0\) raised:\nTraceback")
     assert done.stderr.endswith("RuntimeError: no such track\nhint: fix the environment; nothing else failed\n")
     assert not (tmp_path / "r").exists()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,14 @@ import pytest
 import torch
 
 import slipstream
-from slipstream.api import Run, configure
+from ppo_cases import build_parts, collect_and_learn
+from slipstream.api import Run
 from slipstream.collect.batched import BatchedCollector
-from slipstream.collect.rollout import Rollout
 from slipstream.errors import EnvError
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.system import machine
 from slipstream.testing import BrokenEnv
-from slipstream.training.build import build, choose_env
 
 SETTINGS = {
     "plan__envs": 7,
@@ -51,20 +49,12 @@ def rollouts(
 
     Notices are added to `notices`.
     """
-    settings = configure(env, flags=SETTINGS | more).settings
-    parts = build(choose_env(env, settings), settings)
-    made = []
+    parts = build_parts(env, **(SETTINGS | more))
     try:
-        parts.publish(0)
-        parts.collector.start(0, None)
-        steps = 0
-        for version in range(count):
-            rollout = parts.collector.collect(version)
-            made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
-            made[-1]["matches"] = parts.collector.finished_games(version)
-            samples, _ = parts.learner.update(rollout, steps)
-            steps += samples
-            parts.publish(version + 1)
+        made = [
+            rollout | {"matches": parts.collector.finished_games(version)}
+            for version, rollout in enumerate(collect_and_learn(parts, count))
+        ]
         state = parts.collector.snapshot(count)
         if notices is not None:
             notices += parts.learner.notices + parts.collector.drain_faults()
@@ -122,9 +112,7 @@ def test_workers_that_fail_are_reported(fault: Any, message: str, lag: int) -> N
         "plan__lag": lag,
         "plan__deadline_s": 1.0,
     }
-    settings = configure("python:Broken", flags=flags).settings
-    choice = choose_env("python:Broken", settings, factory=lambda: BrokenEnv(fault, at=5))
-    parts = build(choice, settings)
+    parts = build_parts(lambda: BrokenEnv(fault, at=5), **flags)
     try:
         with pytest.raises(EnvError, match=message):
             parts.publish(0)
@@ -137,8 +125,7 @@ def test_workers_that_fail_are_reported(fault: Any, message: str, lag: int) -> N
 
 def test_one_group_steps_while_the_policy_acts_for_another() -> None:
     """Whenever the policy acts for one of two groups, the other is stepping, except the first time."""
-    settings = configure("soccer", flags=SETTINGS | {"plan__collector": "batched", "plan__groups": 2}).settings
-    parts = build(choose_env("soccer", settings), settings)
+    parts = build_parts("soccer", **(SETTINGS | {"plan__collector": "batched", "plan__groups": 2}))
     collector, stepping, seen = parts.collector, set[int](), list[int]()
     assert isinstance(collector, BatchedCollector)
     for number, group in enumerate(collector.groups):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slipstream.api import Run, configure
-from slipstream.collect.rollout import Rollout
+from ppo_cases import build_parts, collect_and_learn
+from slipstream.api import Run
 from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
-from slipstream.training.build import build, choose_env
 
 SETTINGS = {
     "plan__envs": 6,
@@ -27,22 +25,11 @@ SETTINGS = {
 
 def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
     """Collect and learn for some iterations; return copies of the rollouts."""
-    settings = configure(env, flags=SETTINGS | more).settings
-    parts = build(choose_env(env, settings), settings)
-    made = []
+    parts = build_parts(env, **(SETTINGS | more))
     try:
-        parts.publish(0)
-        parts.collector.start(0, None)
-        steps = 0
-        for version in range(count):
-            rollout = parts.collector.collect(version)
-            made.append({field.name: getattr(rollout, field.name).copy() for field in fields(Rollout)})
-            samples, _ = parts.learner.update(rollout, steps)
-            steps += samples
-            parts.publish(version + 1)
+        return list(collect_and_learn(parts, count))
     finally:
         parts.collector.close()
-    return made
 
 
 @pytest.mark.parametrize(

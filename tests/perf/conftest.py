@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import fields
 from typing import Any
 
 import psutil
 import pytest
+
+from slipstream.perf.trial import Trial
 
 SPIN_S = 0.15
 BUSY_BEFORE, BUSY_AFTER = 0.3, 0.1
@@ -29,6 +32,16 @@ def quiet_machine() -> None:
     """Skip a test that depends on time if the machine is busy; see also `pytest_runtest_makereport`."""
     if (share := waiting_share()) > BUSY_BEFORE:
         pytest.skip(f"machine busy: a spinning loop waits {share:.0%} of the time")
+
+
+@pytest.fixture
+def make_trial() -> Callable[..., Trial]:
+    """Make a trial of one iteration with some measurements; the others are 0."""
+
+    def make(**measured: Any) -> Trial:
+        return Trial(**dict.fromkeys((field.name for field in fields(Trial)), 0) | {"iterations": 1} | measured)
+
+    return make
 
 
 @pytest.hookimpl(wrapper=True)

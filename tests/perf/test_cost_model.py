@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -51,23 +52,11 @@ def test_the_limit_is_every_core_busy_all_the_time() -> None:
     assert MODEL.facts(64)["env_us"] == pytest.approx(2.5e6)
 
 
-def test_it_is_read_off_trials() -> None:
+def test_it_is_read_off_trials(make_trial: Callable[..., Trial]) -> None:
     """Costs are the seconds of each span per step; learning is taken from the trial with most envs."""
     applied = make_plan(PlanSettings(), Facts(2, True, 1024))
-    one = Trial(
-        applied,
-        100,
-        1.0,
-        1,
-        0.1,
-        0.1,
-        {"env": 200.0, "inference": 100.0, "learn": 400.0, "rest": 50.0},
-        4,
-        400,
-        1.0,
-        0.0,
-        (100.0,),
-    )
+    spans = {"env": 200.0, "inference": 100.0, "learn": 400.0, "rest": 50.0}
+    one = make_trial(plan=applied, steps=100, seconds=1.0, spans=spans, updates=4, samples=400)
     few = replace(one, spans=one.spans | {"env": 250.0, "learn": 900.0})
     model = CostModel.of({64: few, 256: one}, 2)
     assert model.learn == 4.0 and model.rest == 0.5

@@ -142,23 +142,10 @@ def test_wrong_wishes_are_refused() -> None:
         diagnose("soccer", seconds=0)
 
 
-def test_shares_follow_what_workers_did() -> None:
+def test_shares_follow_what_workers_did(make_trial: Callable[..., Trial]) -> None:
     """4 s of collecting, of which workers stepped 1 s and inferred 3 s for every one, and 5 s of learning, of 10."""
     spans = {"collect": 4.0, "learn": 5.0, "rest": 1.0, "env": 1.0, "inference": 3.0}
-    trial = Trial(
-        plan=None,
-        steps=1,
-        seconds=10.0,
-        iterations=1,
-        build_s=0,
-        warm_s=0,
-        spans=spans,
-        updates=1,
-        samples=1,
-        memory_mib=0,
-        gpu_mib=0,
-        rates=(1.0,),
-    )  # type: ignore[arg-type]
+    trial = make_trial(seconds=10.0, spans=spans)
     assert shares_of(trial) == Shares(env=0.1, inference=pytest.approx(0.3), learn=0.5, rest=pytest.approx(0.1))
 
 

@@ -120,12 +120,17 @@ def test_a_second_process_is_an_error(tmp_path: Path) -> None:
         holder.communicate()
 
 
+def check_locks_once(run: RunDir, message: str) -> None:
+    """A second lock fails while the first is held, and the lock file is removed afterwards."""
+    with lock(run), pytest.raises(CheckpointError, match=message), lock(run):
+        pass
+    assert not run.lock_file.exists()
+
+
 def test_the_same_process_cannot_lock_twice(tmp_path: Path) -> None:
     """A process cannot lock a run twice, and the lock file is removed afterwards."""
     run = RunDir.create(tmp_path / "r")
-    with lock(run), pytest.raises(CheckpointError, match="in use"), lock(run):
-        pass
-    assert not run.lock_file.exists()
+    check_locks_once(run, "in use")
 
 
 def test_a_reused_pid_is_stale(tmp_path: Path) -> None:
@@ -162,9 +167,7 @@ def test_no_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(fcntl, "flock", unsupported)
     run = RunDir.create(tmp_path / "r")
-    with lock(run), pytest.raises(CheckpointError, match="is locked"), lock(run):
-        pass
-    assert not run.lock_file.exists()
+    check_locks_once(run, "is locked")
 
 
 def test_one_winner(tmp_path: Path) -> None:

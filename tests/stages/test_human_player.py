@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import select
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +23,9 @@ from slipstream.envs.soccer.actions import SPECS as SOCCER
 from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
 from slipstream.errors import ConfigError
 from slipstream.stages.human_player import HumanAgent, Window, permitted
+from terminal_process import TerminalProcess
 
+Start = Callable[..., TerminalProcess]
 LAST = np.zeros(4)
 MODULE = """
 import gymnasium, numpy as np
@@ -126,82 +123,23 @@ def test_there_must_be_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.stderr.startswith("error: A terminal is needed") and "pygame" in done.stderr
 
 
-class Player:
-    """A recording in a pseudo-terminal, with the text of its screen."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        import fcntl
-        import pty
-        import struct
-        import termios
-
-        self._end, other = pty.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(other)
-        self._other = other
-        hidden = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        command = [sys.executable, "-m", "slipstream.cli", "record", "human", "--out", "d", "--json", *words]
-        self._process = subprocess.Popen(
-            command, stdin=other, stdout=subprocess.PIPE, stderr=other, cwd=folder, env=environment
-        )
-        self.screen = ""
-
-    def press(self, keys: str, seconds: float = 0.1) -> bool:
-        """Send keys and read the screen for a while; return whether the process is running."""
-        if keys:
-            os.write(self._end, keys.encode())
-        limit = time.monotonic() + seconds
-        while (left := limit - time.monotonic()) > 0 and select.select([self._end], [], [], left)[0]:
-            self.screen += os.read(self._end, 65536).decode(errors="replace")
-        return self._process.poll() is None
-
-    def wait_for(self, text: str) -> None:
-        """Read the screen until it contains a text."""
-        limit = time.monotonic() + 60
-        while text not in self.screen:
-            assert time.monotonic() < limit and self.press(""), self.screen[-2000:]
-
-    def finish(self) -> tuple[int, dict[str, Any]]:
-        """Wait for the end; return the exit code and the JSON output."""
-        import termios
-
-        limit = time.monotonic() + 30
-        while self.press("") and time.monotonic() < limit:
-            continue
-        stdout, _ = self._process.communicate(timeout=10)
-        assert termios.tcgetattr(self._other) == self.before, "the terminal is as it was"
-        return self._process.returncode, json.loads(stdout) if stdout.strip() else {}
-
-    def close(self) -> None:
-        """Stop the process and close the terminal."""
-        self._process.kill()
-        self._process.communicate()
-        os.close(self._end)
-        os.close(self._other)
-
-
 @pytest.fixture
-def players(tmp_path: Path) -> Iterator[list[Player]]:
-    """Players that are closed when the test ends."""
+def start_player(start_terminal: Start, tmp_path: Path) -> Start:
+    """Start recording a human player into the folder `d`."""
     (tmp_path / "lamp_module.py").write_text(MODULE)
-    made: list[Player] = []
-    yield made
-    for player in made:
-        player.close()
+    return partial(start_terminal, "record", "human", "--out", "d", folder=tmp_path)
 
 
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
 
 
 @needs_pty
-def test_a_soccer_game_at_the_keyboard(players: list[Player], tmp_path: Path) -> None:
+def test_a_soccer_game_at_the_keyboard(start_player: Start, tmp_path: Path) -> None:
     """Keys drive the first car against the reference player; the game is drawn, and recorded at its pace."""
-    player = Player(tmp_path, "--env", "soccer", "--episodes", "1", "--fps", "30", "--set", "env.match_seconds=2")
-    players.append(player)
+    player = start_player("--env", "soccer", "--episodes", "1", "--fps", "30", "--set", "env.match_seconds=2")
     player.wait_for("game 1   step 3")
-    while player.press("\x1b[A\x1b[D"):
-        continue
+    while player.read():
+        player.press("\x1b[A\x1b[D")
     code, facts = player.finish()
     assert code == 0
     assert (facts["agent"], facts["opponent"], facts["episodes"], facts["stopped"]) == ("human", "scripted:rule", 1, "")
@@ -214,11 +152,10 @@ def test_a_soccer_game_at_the_keyboard(players: list[Player], tmp_path: Path) ->
 
 
 @needs_pty
-def test_leaving_in_the_middle(players: list[Player], tmp_path: Path) -> None:
+def test_leaving_in_the_middle(start_player: Start, tmp_path: Path) -> None:
     """q ends the recording: finished episodes are kept, the unfinished one is left out."""
     words = ["--env", "gymnasium:Lamp-v0", "--import", "lamp_module", "--episodes", "9"]
-    player = Player(tmp_path, *words)
-    players.append(player)
+    player = start_player(*words)
     player.wait_for("game 1   step 2")
     player.press("2")
     player.wait_for("game 2   step 5")
@@ -232,14 +169,13 @@ def test_leaving_in_the_middle(players: list[Player], tmp_path: Path) -> None:
 
 
 @needs_pty
-def test_a_game_without_a_picture(players: list[Player], tmp_path: Path) -> None:
+def test_a_game_without_a_picture(start_player: Start, tmp_path: Path) -> None:
     """An env that cannot be drawn shows its numbers, at its own pace; Ctrl-C ends the recording cleanly."""
     words = ["--env", "gymnasium:Lamp-v0", "--import", "lamp_module", "--episodes", "9"]
-    player = Player(tmp_path, *words, "--set", "env.options.drawn=false")
-    players.append(player)
+    player = start_player(*words, "--set", "env.options.drawn=false")
     player.wait_for("[0.25]")
     player.wait_for("game 2   step 5")
-    player._process.send_signal(2)
+    player.process.send_signal(2)
     code, facts = player.finish()
     assert (code, facts["stopped"]) == (130, "Ctrl-C")
     assert facts["episodes"] == len(Demos.open(tmp_path / "d")) >= 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from result_keys import RETURNS, WINS
 from slipstream.api import Run
 from slipstream.cli import main
 from slipstream.demos.reader import Demos
@@ -24,38 +25,9 @@ from slipstream.stages.record import record
 from slipstream.system import machine
 
 SHORT = EnvChoice("soccer", EnvSettings(match_seconds=2.0))
-FACTS = {
-    "out",
-    "recording",
-    "env",
-    "agent",
-    "opponent",
-    "expert",
-    "seed",
-    "sampled",
-    "workers",
-    "episodes",
-    "steps",
-    "games",
-    "wins",
-    "draws",
-    "losses",
-    "win_rate",
-    "win_rate_low",
-    "win_rate_high",
-    "mean_return",
-    "mean_return_low",
-    "mean_return_high",
-    "mean_length",
-    "seconds",
-    "start_seconds",
-    "steps_per_second",
-    "mib",
-    "dropped",
-    "faults",
-    "time",
-    "stopped",
-}
+CHOSEN = {"out", "recording", "env", "agent", "opponent", "expert", "seed", "sampled", "workers"}
+MEASURED = {"episodes", "steps", "seconds", "start_seconds", "steps_per_second", "mib", "dropped", "faults"}
+FACTS = CHOSEN | MEASURED | WINS | RETURNS | {"time", "stopped"}
 
 
 def call(*words: object) -> Result:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +15,7 @@ from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
 from slipstream.play.engine import ScheduledGame, play_scheduled
 from slipstream.settings import EnvSettings
+from terminal_process import TerminalProcess
 
 
 def call(*words: str) -> Result:
@@ -74,91 +72,31 @@ def test_invalid_arguments_are_errors(words: list[str], said: str) -> None:
     assert done.exit_code == 2 and said in done.stderr
 
 
-class Watcher:
-    """`slipstream watch` in a pseudo-terminal, and its screen."""
-
-    def __init__(self, *words: str) -> None:
-        import fcntl
-        import pty
-        import struct
-        import termios
-
-        self._end, self._other = pty.openpty()
-        fcntl.ioctl(self._other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self._before = termios.tcgetattr(self._other)
-        command = [sys.executable, "-m", "slipstream.cli", "watch", "--json", *words]
-        self._process = subprocess.Popen(command, stdin=self._other, stdout=subprocess.PIPE, stderr=self._other)
-        self.screen = ""
-
-    def wait_for(self, text: str) -> None:
-        """Read the screen until it shows something new."""
-        limit, start = time.monotonic() + 60, len(self.screen)
-        while text not in self.screen[start:]:
-            assert time.monotonic() < limit and self._process.poll() is None, self.screen[-2000:]
-            if select.select([self._end], [], [], 0.1)[0]:
-                self.screen += os.read(self._end, 65536).decode(errors="replace")
-
-    def press(self, key: str) -> None:
-        """Press a key."""
-        os.write(self._end, key.encode())
-
-    def finish(self) -> dict[str, object]:
-        """Wait for the end; the terminal is restored."""
-        import termios
-
-        limit = time.monotonic() + 30
-        while self._process.poll() is None and time.monotonic() < limit:
-            if select.select([self._end], [], [], 0.1)[0]:
-                self.screen += os.read(self._end, 65536).decode(errors="replace")
-        stdout, _ = self._process.communicate(timeout=5)
-        assert self._process.returncode == 0 and termios.tcgetattr(self._other) == self._before
-        facts: dict[str, object] = json.loads(stdout)
-        return facts
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-        os.close(self._end)
-        os.close(self._other)
-
-
-@pytest.fixture
-def watchers() -> Iterator[list[Watcher]]:
-    """Watchers that are closed after the test."""
-    found: list[Watcher] = []
-    yield found
-    for watcher in found:
-        watcher.close()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
-def test_keys(watchers: list[Watcher]) -> None:
+def test_keys(start_terminal: Callable[..., TerminalProcess]) -> None:
     """The game is drawn; space pauses, + and - change the speed, q quits, and the terminal is restored."""
-    watcher = Watcher("scripted:rule", "scripted:chaser", "--env", "soccer")
-    watchers.append(watcher)
-    watcher.wait_for("▀")
-    watcher.wait_for("0:5")
+    watcher = start_terminal("watch", "scripted:rule", "scripted:chaser", "--env", "soccer")
+    watcher.wait_for("▀", new=True)
+    watcher.wait_for("0:5", new=True)
     watcher.press(" ")
-    watcher.wait_for("paused")
+    watcher.wait_for("paused", new=True)
     watcher.press(" +")
-    watcher.wait_for("1.5x")
+    watcher.wait_for("1.5x", new=True)
     watcher.press("--")
-    watcher.wait_for("0.67x")
+    watcher.wait_for("0.67x", new=True)
     watcher.press("q")
-    facts = watcher.finish()
-    assert (facts["games"], facts["stopped"]) == (0, "quit")
+    code, facts = watcher.finish()
+    assert (code, facts["games"], facts["stopped"]) == (0, 0, "quit")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
-def test_real_time_and_numbers(watchers: list[Watcher]) -> None:
+def test_real_time_and_numbers(start_terminal: Callable[..., TerminalProcess]) -> None:
     """A game without a drawing shows its numbers, at 15 steps a second times the speed."""
     began = time.monotonic()
-    watcher = Watcher("random", "--env", "gymnasium:CartPole-v1", "--speed", "2", "--games", "3")
-    watchers.append(watcher)
-    watcher.wait_for("return ")
-    facts = watcher.finish()
-    assert facts["games"] == 3 and isinstance(facts["results"], list)
+    watcher = start_terminal("watch", "random", "--env", "gymnasium:CartPole-v1", "--speed", "2", "--games", "3")
+    watcher.wait_for("return ", new=True)
+    code, facts = watcher.finish()
+    assert code == 0 and facts["games"] == 3 and isinstance(facts["results"], list)
     steps = sum(result["length"] for result in facts["results"])
     assert time.monotonic() - began >= 0.9 * steps / 30
     assert "▀" not in watcher.screen and "game 3 of 3" in watcher.screen

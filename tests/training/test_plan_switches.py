@@ -15,7 +15,8 @@ import psutil
 import pytest
 import torch
 
-from slipstream.api import Run, configure
+from ppo_cases import SIXTEEN_ENVS, start_parts
+from slipstream.api import Run
 from slipstream.engines.torch_backends import LossScale, set_backend_flags
 from slipstream.engines.torch_engine import TorchEngine
 from slipstream.errors import MachineError
@@ -23,19 +24,9 @@ from slipstream.plan import Facts, Plan, Switch, make_plan
 from slipstream.policies.torch_policy import ActorCritic
 from slipstream.settings import PlanSettings
 from slipstream.system.worker_pool import WorkerPool
-from slipstream.training.build import build, choose_env
 from slipstream.training.parts import TrainingParts
 
-SMALL: dict[str, Any] = {
-    "plan__envs": 16,
-    "plan__collector": "local",
-    "plan__threads": 1,
-    "ppo__rollout": 16,
-    "ppo__minibatch": 64,
-    "policy__hidden": [16],
-    "policy__features": 24,
-    "ppo__epochs": 2,
-}
+make = partial(start_parts, **SIXTEEN_ENVS)
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +35,6 @@ def modes() -> Iterator[None]:
     yield
     set_backend_flags(make_plan(PlanSettings(), Facts(cores=1, native=True, minibatch=64)))
     torch.set_num_threads(1)
-
-
-def make(env: str, **more: Any) -> TrainingParts:
-    """Build the parts of a small run, ready to collect."""
-    settings = configure(env, flags=SMALL | more, tuned=False).settings
-    parts = build(choose_env(env, settings), settings)
-    parts.publish(0)
-    parts.collector.start(0, None)
-    return parts
 
 
 def learn(parts: TrainingParts, iterations: int = 1) -> dict[str, Any]:
@@ -362,7 +344,7 @@ def test_fallbacks_are_recorded(
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: broken)
     small_memory(40)
-    run = quick("pixels", steps=1024, plan__compile=True, **SMALL)
+    run = quick("pixels", steps=1024, plan__compile=True, **SIXTEEN_ENVS)
     plan = json.loads((Path(run.path) / "provenance.json").read_text())["plan"]
     why = "memory ran out with 64 samples at once"
     assert plan["plan.micro_batch"] == {"requested": None, "applied": 32, "why": why}

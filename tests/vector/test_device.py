@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.contracts import Array, empty_rows
+from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
@@ -37,6 +37,14 @@ def host(arg: Any, rooms: dict[Any, Array]) -> Any:
     return rooms.setdefault(arg, np.zeros(arg.shape, arg.dtype)) if isinstance(arg, EmptyArray) else arg
 
 
+def begin(name: str, envs: int) -> tuple[Any, Rows]:
+    """Return a vector of a game and its first rows."""
+    vector = GAMES[name](envs)
+    rows = empty_rows(vector.spec, envs)
+    vector.reset(rows)
+    return vector, rows
+
+
 def actions(vector: Any, random: np.random.Generator) -> Array:
     """Return random actions for all rows."""
     rows, action = vector.envs * vector.spec.agents, vector.spec.action
@@ -48,10 +56,7 @@ def actions(vector: Any, random: np.random.Generator) -> Array:
 @pytest.mark.parametrize("name", list(GAMES))
 def test_the_kernel_equals_the_vector(name: str) -> None:
     """The function that a GPU runs for each env gives the same bits as the vector's step."""
-    one, other = GAMES[name](3), GAMES[name](3)
-    mine, theirs = empty_rows(one.spec, 3), empty_rows(other.spec, 3)
-    one.reset(mine)
-    other.reset(theirs)
+    (one, mine), (other, theirs) = begin(name, 3), begin(name, 3)
     play = other.on_device()
     rooms: dict[Any, Array] = {}
 
@@ -102,10 +107,7 @@ def test_envs_are_contiguous() -> None:
 @pytest.mark.parametrize("name", list(GAMES))
 def test_a_gpu_game_equals_the_cpu_game(name: str) -> None:
     """RNG, physics, rewards and observations equal the CPU's bit for bit, over hundreds of steps and many episodes."""
-    one, other = GAMES[name](256), GAMES[name](256)
-    mine, first = empty_rows(one.spec, 256), empty_rows(other.spec, 256)
-    one.reset(mine)
-    other.reset(first)
+    (one, mine), (other, first) = begin(name, 256), begin(name, 256)
     game = DeviceVector(other, "cuda")
     told = SimpleNamespace(**{field: torch.from_numpy(getattr(first, field)).cuda() for field in OUTPUTS})
     random = np.random.default_rng(0)

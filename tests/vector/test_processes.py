@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import slipstream
-from slipstream.contracts import Rows, Vector, empty_rows
+from env_checks import check_same_play, play_with_resets
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import EnvError, EnvFault
 from slipstream.testing import BrokenEnv
@@ -27,40 +26,13 @@ def split(choice: EnvChoice, envs: int, seed: int = 0, deadline_s: float = 60.0)
     return ProcessVector(partial(make_vector, choice, seed=seed), spec, envs, workers=2, deadline_s=deadline_s)
 
 
-def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
-    """Step with fixed actions and return all rows."""
-    rows, kept = empty_rows(vector.spec, vector.envs), []
-    vector.reset(rows)
-    action = np.zeros((vector.envs * vector.spec.agents, vector.spec.action.parts), vector.spec.action.dtype)
-    random = np.random.default_rng(0)
-    for t in range(steps):
-        action[:] = random.integers(0, 2, action.shape)
-        vector.step(action, rows)
-        if t == 5:
-            vector.reset_envs([0, vector.envs - 1], rows)
-        if t == 7 and vector.spec.tasks:
-            vector.assign(np.arange(vector.envs) % (len(vector.spec.tasks) + 1) - 1)
-        if t == 9:
-            vector.reset_envs([vector.envs - 1, 1], rows, seeds=[7, 8])
-        kept.append({field.name: getattr(rows, field.name).copy() for field in fields(Rows)})
-        kept[-1]["seeds"] = vector.seeds()
-    return kept
-
-
 @pytest.mark.parametrize(
     "env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "pixels", "mixed:team", "recall:masked"]
 )
 def test_processes_equal_serial(env: str) -> None:
     """Every array of every step is the same, bit for bit, with unequal shares."""
     one, other = make_vector(EnvChoice(env), 5, seed=3), split(EnvChoice(env), 5, seed=3)
-    try:
-        for a, b in zip(play(one, 30), play(other, 30), strict=True):
-            for name in a:
-                assert np.array_equal(a[name], b[name]), name
-    finally:
-        one.close()
-        other.close()
-        other.close()
+    check_same_play(one, other, 30)
     assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -89,13 +61,8 @@ def test_dict_observations_across_processes() -> None:
     """Rows of a dict of image and choice, and nested actions, are the same bit for bit."""
     choice = EnvChoice("python:Photo", factory=Photo)
     one, other = make_vector(choice, 5, seed=3), split(choice, 5, seed=3)
-    try:
-        assert other.spec.obs.dtype is np.uint8
-        for a, b in zip(play(one, 20), play(other, 20), strict=True):
-            for name in a:
-                assert np.array_equal(a[name], b[name]), name
-    finally:
-        other.close()
+    assert other.spec.obs.dtype is np.uint8
+    check_same_play(one, other, 20)
 
 
 def test_an_exception_in_a_worker_has_its_traceback() -> None:
@@ -103,7 +70,7 @@ def test_an_exception_in_a_worker_has_its_traceback() -> None:
     vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2).vector
     try:
         with pytest.raises(EnvFault) as caught:
-            play(vector, 10)
+            play_with_resets(vector, 10)
     finally:
         vector.close()
     assert caught.value.step == 4
@@ -123,7 +90,7 @@ def test_workers_that_die_or_hang_are_reported(fault: Any, message: str) -> None
     vector = split(choice, 2, deadline_s=1.0)
     try:
         with pytest.raises(EnvError, match=message):
-            play(vector, 10)
+            play_with_resets(vector, 10)
     finally:
         vector.close()
     assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import slipstream
-from slipstream.contracts import Rows, Vector, empty_rows
+from env_checks import check_same_play, play_with_resets
+from slipstream.contracts import empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.testing import BrokenEnv, ToyEnv
@@ -23,22 +23,6 @@ def spread(choice: EnvChoice, envs: int, how: str = "threads", **more: Any) -> A
     return spread_vector(choice, envs, how, 2, seed=3, **more)
 
 
-def play(vector: Vector, steps: int) -> list[dict[str, Any]]:
-    """Step with random actions, reset some envs meanwhile, and return all rows."""
-    rows, random = empty_rows(vector.spec, vector.envs), np.random.default_rng(0)
-    last, shape = vector.envs - 1, (vector.envs * vector.spec.agents, vector.spec.action.parts)
-    kept = []
-    vector.reset(rows)
-    for t in range(steps):
-        vector.step(random.integers(0, 2, shape).astype(vector.spec.action.dtype), rows)
-        if t == 5:
-            vector.assign(np.full(vector.envs, -1))
-            vector.reset_envs([last, 0], rows, seeds=[7, 8] if t % 2 else None)
-        kept.append({field.name: getattr(rows, field.name).copy() for field in fields(Rows)})
-        kept[-1]["seeds"] = vector.seeds()
-    return kept
-
-
 @pytest.mark.parametrize(
     "env", ["gymnasium:CartPole-v1", "soccer:mixed", "kart", "treechop", "pixels", "recall:masked"]
 )
@@ -46,14 +30,7 @@ def test_threads_equal_serial(env: str) -> None:
     """Every array of every step is the same, bit for bit, with unequal shares; no thread is left over."""
     one, other = make_vector(EnvChoice(env), 5, seed=3), spread(EnvChoice(env), 5)
     before = threading.active_count()
-    try:
-        for a, b in zip(play(one, 30), play(other, 30), strict=True):
-            for name in a:
-                assert np.array_equal(a[name], b[name]), name
-    finally:
-        one.close()
-        other.close()
-        other.close()
+    check_same_play(one, other, 30)
     assert threading.active_count() == before - 2
 
 
@@ -62,8 +39,8 @@ def test_snapshot_and_restore(how: str) -> None:
     """A snapshot equals that of a serial vector, and a vector that restores it continues the same way."""
     one, other = make_vector(EnvChoice("soccer"), 5, seed=3), spread(EnvChoice("soccer"), 5, how)
     try:
-        play(one, 12)
-        play(other, 3)
+        play_with_resets(one, 12)
+        play_with_resets(other, 3)
         other.restore(one.snapshot())
         for name, array in one.snapshot().items():
             assert np.array_equal(array, other.snapshot()[name]), name
@@ -95,7 +72,7 @@ def test_sleeping_envs_overlap() -> None:
         Busy.stepped.clear()
         vector = spread(EnvChoice("python:Busy", factory=Busy), 4, how)
         began = time.perf_counter()
-        play(vector, 12)
+        play_with_resets(vector, 12)
         seconds[how] = time.perf_counter() - began
         vector.close()
         assert len(Busy.stepped) == (2 if how == "threads" else 1)
@@ -107,7 +84,7 @@ def test_an_exception_in_a_thread_names_the_env() -> None:
     vector = slipstream.make_vector(lambda: BrokenEnv("raise", at=4), envs=3, workers=2, vector="threads").vector
     try:
         with pytest.raises(EnvFault) as caught:
-            play(vector, 10)
+            play_with_resets(vector, 10)
     finally:
         vector.close()
     assert caught.value.env in (0, 1)  # both threads meet their first broken env at once
@@ -123,5 +100,5 @@ def test_an_env_that_hangs_is_reported() -> None:
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv("hang", at=4))
     vector = spread(choice, 2, deadline_s=0.3)
     with pytest.raises(EnvError, match=r"Env [01] .*did not return from `step` or `reset` within 0\.3 s\."):
-        play(vector, 10)
+        play_with_resets(vector, 10)
     vector.close()

@@ -8,16 +8,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import (
-    Bar,
-    env_set_option,
-    given,
-    main,
-    notice,
-    print_result,
-    sampled_option,
-    shared,
-)
+from slipstream.cli.app import Bar, env_set_option, given, main, notice, print_result, sampled_option, shared
 from slipstream.errors import ConfigError
 
 

@@ -7,17 +7,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import (
-    Bar,
-    env_set_option,
-    exit_with,
-    given,
-    main,
-    notice,
-    print_result,
-    sampled_option,
-    shared,
-)
+from slipstream.cli.app import Bar, env_set_option, exit_with, given, main, notice, print_result, sampled_option, shared
 
 
 @main.command()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.contracts import Array
+from slipstream.contracts import Array, nest
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError, DemoError
 
@@ -190,20 +190,6 @@ def _action_array(demos: Demos, steps: Array, shape: tuple[int, ...]) -> Array:
 
 def _raw_columns(demos: Demos) -> list[str]:
     return [column.name for column in demos.schema.extras if column.name.startswith("raw/") and column.per == "step"]
-
-
-def nest(named: dict[str, Array]) -> Any:
-    """Turn fields named `a/b` into nested dicts; a single unnamed field is returned alone."""
-    if "" in named:
-        return named[""]
-    found: dict[str, Any] = {}
-    for name, value in named.items():
-        *path, last = name.split("/")
-        inner = found
-        for key in path:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
-    return found
 
 
 def _steps(demos: Demos, episode: int) -> Array:

@@ -39,6 +39,20 @@ class EnvChoice:
     gamma: float = 0.99
     """The learner's discount per step, used by potential-based terms; `rewards.half_life_s` takes precedence."""
 
+    def game_options(self, first: int, seed: int, action_repeat: int) -> dict[str, Any]:
+        """The keyword arguments that the built-in games share; `action_repeat` is the game's default."""
+        env = self.env
+        return {
+            "first": first,
+            "seed": seed,
+            "action_repeat": env.action_repeat or action_repeat,
+            "actions": env.actions,
+            "random_starts": env.random_starts,
+            "target": env.target,
+            "rewards": self.rewards,
+            "gamma": self.gamma,
+        }
+
 
 class Scene(Protocol):
     """Draws one episode from its stacked states, at any time between two steps."""

@@ -4,22 +4,23 @@ The reward of a row is the sum over terms of value times weight times the group'
 divided by its running root mean square and clipped; then rewards are mixed within a team, and the mean reward of the
 opponents is subtracted. Terms that decide the game are neither normalised nor clipped, and neither are potential-based
 terms, whose sum would no longer telescope under a changing scale. `Rows.terms` accumulates each term's contribution
-before rewards are mixed.
+before rewards are mixed. The user's own terms are compiled when the environment is made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
-from slipstream.contracts import Array
+from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import RewardSettings
-from slipstream.system.numba_compile import Number, compiled, inlined
+from slipstream.system.numba_compile import Number, compiled, compiled_here, inlined
 
 OWN = "own"
 """The group of the user's own terms."""
@@ -74,6 +75,20 @@ def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: st
     return float(0.5 ** (step_seconds / rewards.half_life_s))
 
 
+class PayRules(NamedTuple):
+    """The arguments of `pay_env` after the env; `acted` comes before the last two."""
+
+    values: Array  # [rows, terms]
+    weights: Array  # [terms]
+    weighted: Array  # columns of the terms whose weight is not 0; the others cost nothing
+    exempt: Array  # [terms] uint8: 1 for terms that are neither normalised nor clipped
+    mean_squares: Array  # [envs, 1 + terms]: number of values, mean square of each term; no rows: not normalised
+    limit: Number
+    teams: Array  # [agents]: 0 for the team of the first agent, else 1
+    team_spirit: Number
+    zero_sum: Number
+
+
 class CombinedReward:
     """Turns the values that a game writes into `values` [rows, terms] into the rewards of its rows.
 
@@ -84,19 +99,17 @@ class CombinedReward:
     def __init__(
         self,
         scheme: RewardScheme,
-        rewards: RewardSettings,
-        *,
-        env: str,
+        rewards: RewardSettings | None,
+        spec: EnvSpec,
         envs: int,
-        teams: Sequence[int],
-        step_seconds: float,
         gamma: float,
         extra: Sequence[str] = (),
     ) -> None:
+        rewards, teams = rewards or RewardSettings(), spec.teams
         weights = weighted_terms(scheme, rewards, extra)
         self.weights = np.array(list(weights.values()), np.float32)  # [terms]
         self.values = np.zeros((envs * len(teams), len(weights)), np.float32)
-        self.gamma = np.float32(discount(rewards, step_seconds, gamma, env))
+        self.gamma = np.float32(discount(rewards, spec.step_seconds, gamma, spec.name))
         self.shaped = rewards.potential and any(weights[name] for name in scheme.potentials)
         """Whether the game writes potential differences, discounted by `gamma`, for terms that have a potential."""
         kept = {*scheme.weights["sparse"], *(scheme.potentials if rewards.potential else ())}
@@ -107,7 +120,7 @@ class CombinedReward:
         """Number of values of each env, and the mean square of each term."""
         self._limit = np.float32(np.inf if rewards.clip is None else rewards.clip)
         self._teams = np.array([team != teams[0] for team in teams], np.int64)
-        self.rules: tuple[Any, ...] = (
+        self.rules = PayRules(
             self.values,
             self.weights,
             self._weighted,
@@ -118,12 +131,10 @@ class CombinedReward:
             np.float32(rewards.team_spirit),
             np.float32(rewards.zero_sum),
         )
-        """The arguments of `pay_env` after the env; `acted` comes before the last two."""
 
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
         """Write the rewards of the rows that acted and 0 for the others, and accumulate the terms."""
-        values, weights, live, kept, moments, limit, teams, spirit, rivalry = self.rules
-        pay(values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
+        pay(self.rules, acted, reward, terms)
 
     def reset(self) -> None:
         """Reset the running mean squares."""
@@ -217,20 +228,31 @@ def pay_env(
 
 
 @compiled
-def pay(
-    values: Array,
-    weights: Array,
-    live: Array,
-    kept: Array,
-    moments: Array,
-    limit: Number,
-    teams: Array,
-    acted: Array,
-    spirit: Number,
-    rivalry: Number,
-    reward: Array,
-    terms: Array,
-) -> None:
+def pay(rules: PayRules, acted: Array, reward: Array, terms: Array) -> None:
     """Write the rewards of one step of all envs."""
+    values, weights, live, kept, moments, limit, teams, spirit, rivalry = rules
     for env in range(values.shape[0] // teams.shape[0]):
         pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
+
+
+def compile_term(name: str, function: Callable[..., Any], more: tuple[str, ...] = ()) -> Any:
+    """Compile a term for its argument types: the state before and after, the clock, and the integers named `more`."""
+    term: Any = function if hasattr(function, "py_func") else compiled_here(function)
+    row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
+    try:
+        if hasattr(term, "compile"):  # absent if numba is disabled
+            term.compile((row, row, clock, *(numba.int64 for _ in more)))
+    except numba.core.errors.NumbaError as error:
+        form = ", ".join(("before", "after", "clock", *more))
+        raise ConfigError(
+            f"Reward term `{name}` cannot be compiled: {str(error).strip().splitlines()[0]}",
+            f"use arithmetic, `math` and indexing only: term({form}) -> float.",
+        ) from error
+    return term
+
+
+@compiled_here
+def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
+    """Write a term of a single-agent game into its column; the collector masks and reports non-finite values."""
+    for env in range(state.shape[0]):
+        values[env] = np.float32(term(before[env], state[env], clock[env]))

@@ -1,4 +1,4 @@
-"""Import demonstrations recorded by other tools, and export demos to their formats (see `demos.formats`)."""
+"""Import demonstrations recorded by other tools, and export demos to their formats (see `demos.converters`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.demos.formats import EXPORTERS, FORMATS, IMPORTERS, ImportRequest, detect
+from slipstream.demos.converters import EXPORTERS, FORMATS, IMPORTERS, ImportRequest, detect
 from slipstream.demos.importers.flat_tables import ActionBounds
 from slipstream.demos.importers.ingest import ingest
 from slipstream.demos.importers.space_values import Space, SpaceRules
@@ -35,7 +35,7 @@ def import_demos(
 ) -> dict[str, Any]:
     """Import demonstrations from `place` into the demos folder `out`; `form` is the name of a format, or `auto`.
 
-    The options of each format are listed in `demos.formats.FORMATS`; None stands for the default.
+    The options of each format are listed in `demos.converters.FORMATS`; None stands for the default.
     """
     location = str(place)
     name = detect(location) if form == "auto" else form

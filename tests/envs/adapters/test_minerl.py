@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-import slipstream
+from slipstream.api import Run
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.minerl import MineRLEnv
 from slipstream.envs.registry import EnvChoice
@@ -129,24 +129,18 @@ def test_unknown_options_are_named() -> None:
         make_vector(choice, 1)
 
 
-def test_a_live_game_with_numbers_and_memory_is_trained(tmp_path: Path) -> None:
+def test_a_live_game_with_numbers_and_memory_is_trained(quick: Callable[..., Run]) -> None:
     """PPO learns on pixels and scalars with an LSTM, from a game that has only MineRL's API."""
-    run = slipstream.train(
+    policy = {"policy__hidden": (16,), "policy__features": 16}
+    memory = {"policy__memory": "lstm", "policy__memory_size": 16, "policy__sequence": 8}
+    samples = {"plan__envs": 2, "ppo__rollout": 32, "ppo__minibatch": 64, "ppo__epochs": 1}
+    evaluation = {"evaluation__final_games": 1, "evaluation__envs": 1}
+    run = quick(
         lambda: MineRLEnv(MineRLTreechop(seconds=2.0, scalars=True)),
         steps=256,
-        run=tmp_path / "run",
-        policy__memory="lstm",
-        policy__memory_size=16,
-        policy__hidden=(16,),
-        policy__features=16,
-        plan__envs=2,
-        plan__collector="local",
-        ppo__rollout=32,
-        ppo__minibatch=64,
-        ppo__epochs=1,
-        policy__sequence=8,
-        every__evaluate=0,
-        evaluation__final_games=1,
-        evaluation__envs=1,
+        **policy,
+        **memory,
+        **samples,
+        **evaluation,
     )
     assert run.facts["steps"] >= 256

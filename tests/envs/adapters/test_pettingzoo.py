@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import slipstream as ss
-from slipstream.contracts import Rows, Vector, empty_rows
+from env_checks import check_same_in_processes
+from slipstream.contracts import Array, Rows, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import EnvSettings
-from slipstream.vector.make import make_vector, spread_vector
+from slipstream.vector.make import make_vector
 
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')
 pytest.importorskip("mpe2", reason='needs mpe2 (pip install "slipstream[pettingzoo]")')
@@ -108,21 +109,13 @@ def test_all_at_once() -> None:
 
 def test_processes_change_nothing() -> None:
     """Seeds, turns and rows are the same however games are shared out."""
-    choice = EnvChoice("pettingzoo:connect_four")
-    one, other = make_vector(choice, 5, seed=2), spread_vector(choice, 5, "processes", 2, seed=2)
-    a, b = empty_rows(one.spec, 5), empty_rows(one.spec, 5)
-    one.reset(a)
-    other.reset(b)
     random = np.random.default_rng(0)
-    for _ in range(60):
-        probabilities = random.random(a.mask.shape) * a.mask
-        action = probabilities.argmax(axis=1).astype(np.int32)[:, None]
-        one.step(action, a)
-        other.step(action, b)
-        for name in ("obs", "reward", "terminated", "active", "mask", "outcome"):
-            assert np.array_equal(getattr(a, name), getattr(b, name)), name
-    other.close()
-    one.close()
+
+    def choose(rows: Rows) -> Array:
+        return (random.random(rows.mask.shape) * rows.mask).argmax(axis=1).astype(np.int32)[:, None]
+
+    names = ("obs", "reward", "terminated", "active", "mask", "outcome")
+    check_same_in_processes("pettingzoo:connect_four", 5, 2, 60, choose, names)
 
 
 def test_what_is_refused() -> None:

@@ -5,24 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream.contracts import Array, Rows, Vector, empty_rows
+from env_checks import SETTINGS_ERRORS, check_reset_of_one_env, check_reset_starts_again, play
+from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.game import Kart, difficulty_range
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.errors import ConfigError
 from slipstream.settings import EnvSettings
-
-
-def play(game: Kart, actions: Array, out: Rows) -> list[Array]:
-    """Step through actions [T, envs, 2]; return everything that was written, step by step."""
-    seen = []
-    for action in actions:
-        game.step(action, out)
-        ended = (out.terminated | out.truncated)[:, None] == 1  # outcome and final_obs mean something only there
-        last = np.where(ended, np.column_stack([out.outcome, out.final_obs]), 0)
-        seen.append(np.column_stack([out.obs, out.reward, out.terminated, out.truncated, last]))
-    return seen
 
 
 def held_actions(steps: int, envs: int) -> Array:
@@ -162,12 +152,7 @@ def test_how_envs_are_split_changes_nothing() -> None:
 def test_reset_starts_the_same_laps_again() -> None:
     """Reset begins the first track of the seed again, with the difficulty that was set last."""
     game = Kart(4, seed=2, limit_seconds=2.0)
-    out = empty_rows(game.spec, 4)
-    game.reset(out)
-    first = out.obs.copy()
-    play(game, held_actions(50, 4), out)
-    game.reset(out)
-    assert np.array_equal(out.obs, first)
+    out = check_reset_starts_again(game, held_actions(50, 4))
     game.set_difficulty(1.0, 1.0)
     game.reset(out)
     assert (game.state[:, at.DIFFICULTY] == 1).all()
@@ -175,16 +160,8 @@ def test_reset_starts_the_same_laps_again() -> None:
 
 def test_reset_envs_starts_the_next_lap_of_some() -> None:
     """Only the named envs begin a new lap, whatever their state was."""
-    game = Kart(4, seed=2)
-    out = empty_rows(game.spec, 4)
-    game.reset(out)
-    play(game, held_actions(50, 4), out)
-    before = out.obs.copy()
-    game.state[2, : at.EASIEST] = np.nan
-    game.reset_envs([2], out)
-    assert np.isfinite(game.state).all() and out.obs[2, at.O_LEFT] == 1
-    assert (game.seeds() & 0xFFFF).tolist() == [0, 0, 1, 0]
-    assert np.array_equal(out.obs[[0, 1, 3]], before[[0, 1, 3]])
+    out = check_reset_of_one_env(Kart(4, seed=2), held_actions(50, 4), width=at.EASIEST)
+    assert out.obs[2, at.O_LEFT] == 1
 
 
 def test_a_seed_begins_the_same_lap_anywhere() -> None:
@@ -306,8 +283,7 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
-        ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
+        *SETTINGS_ERRORS,
         ({"limit_seconds": 0.0}, "`env.match_seconds` = 0.0 is out of range."),
         ({"actions": "continous"}, "`env.actions` = `continous` is unknown. Did you mean `continuous`?"),
         ({"variant": "eazy"}, "`variant` = `eazy` is unknown. Did you mean `easy`?"),

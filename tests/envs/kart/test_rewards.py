@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from env_checks import check_reward_errors, check_rewards_are_sums_of_terms
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
 from slipstream.envs.kart.game import Kart
 from slipstream.envs.kart.rewards import SCHEME, TERMS, WEIGHTS
-from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 
 ONES = RewardSettings(weights=dict.fromkeys(TERMS, 1.0))
@@ -88,12 +88,7 @@ def test_smooth_is_the_square_of_the_change() -> None:
 def test_reward_is_the_weighted_sum_of_its_terms() -> None:
     """`terms` holds weighted contributions, and the reward is their sum."""
     game = Kart(32, random_starts=1.0)
-    out = empty_rows(game.spec, 32)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        out.terms[:] = 0
-        game.step(rng.uniform(-1, 1, (32, 2)).astype(np.float32), out)
-        assert np.allclose(out.terms.sum(1), out.reward, atol=1e-6)
+    check_rewards_are_sums_of_terms(game, lambda rng: rng.uniform(-1, 1, (32, 2)).astype(np.float32))
 
 
 def test_sparse_counts_laps_and_time_only() -> None:
@@ -152,14 +147,8 @@ def test_a_users_term_is_compiled_and_logged() -> None:
 
 def test_wrong_weights_and_terms_are_config_errors() -> None:
     """An unknown weight, a duplicate name and a function that cannot be compiled are errors with a hint."""
-    with pytest.raises(ConfigError) as caught:
-        Kart(1, rewards=RewardSettings(weights={"finnish": 1.0}))
-    assert caught.value.message == "Unknown setting `rewards.weights.finnish`. Did you mean `rewards.weights.finish`?"
-    with pytest.raises(ConfigError, match="Reward term `time` is built in"):
-        Kart(1, extra_terms={"time": pace})
 
     def broken(before, after, clock):  # type: ignore[no-untyped-def]
         return open(after)
 
-    with pytest.raises(ConfigError, match="Reward term `broken` cannot be compiled"):
-        Kart(1, extra_terms={"broken": broken})
+    check_reward_errors(Kart, "finnish", "finish", {"time": pace, "broken": broken})

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from env_checks import evaluate_on_plain_cpu
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart import scripted
@@ -127,8 +124,4 @@ def test_behaviour_is_frozen(player: str) -> None:
 
 def test_another_cpu_drives_the_same_laps() -> None:
     """Compiled for a plain CPU without vector extensions, tracks and laps are the same to the bit."""
-    here = str(Path(__file__).parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); import test_scripted as t; print(t.digest('expert'))"
-    plain = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    result = subprocess.run([sys.executable, "-c", code], env=plain, check=True, capture_output=True, text=True)
-    assert result.stdout.strip() == FROZEN["expert"]
+    assert evaluate_on_plain_cpu(__file__, "t.digest('expert')") == FROZEN["expert"]

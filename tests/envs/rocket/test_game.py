@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import slipstream as ss
+from env_checks import check_same_in_processes
 from slipstream.contracts import Rows, empty_rows
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.rocket import arena, batch, scripted
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.settings import EnvSettings
-from slipstream.vector.make import make_vector, spread_vector
+from slipstream.vector.make import make_vector
 
 pytest.importorskip("RocketSim", reason='needs rocketsim (pip install "slipstream[rocket]")')
 
@@ -236,18 +237,10 @@ def test_a_snapshot_is_exact_while_a_demolished_car_waits(tmp_path: Path) -> Non
 
 def test_processes_change_nothing() -> None:
     """However matches are shared out, they are the same."""
-    choice = EnvChoice("rocket")
-    one, other = make_vector(choice, 3, seed=4), spread_vector(choice, 3, "processes", 2, seed=4)
-    a, b = empty_rows(one.spec, 3), empty_rows(one.spec, 3)
-    one.reset(a)
-    other.reset(b)
     rng = np.random.default_rng(2)
-    for _ in range(40):
-        action = rng.integers(0, 90, (6, 1)).astype(np.int32)
-        one.step(action, a)
-        other.step(action, b)
-        assert np.array_equal(a.obs, b.obs) and np.array_equal(a.reward, b.reward)
-    other.close()
+    check_same_in_processes(
+        "rocket", 3, 4, 40, lambda rows: rng.integers(0, 90, (6, 1)).astype(np.int32), ("obs", "reward")
+    )
 
 
 def test_mixed_matches_have_empty_places() -> None:

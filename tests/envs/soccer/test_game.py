@@ -7,23 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.contracts import Array, Rows, Vector, empty_rows
+from env_checks import SETTINGS_ERRORS, check_reset_of_one_env, check_reset_starts_again, play
+from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.game import Soccer
 from slipstream.errors import ConfigError
 
 COAST = 7
-
-
-def play(game: Soccer, actions: Array, out: Rows) -> list[Array]:
-    """Step through actions [T, rows, 1]; return everything that was written, step by step."""
-    seen = []
-    for action in actions:
-        game.step(action, out)
-        ended = out.terminated[:, None] == 1  # outcome and final_obs are defined only there
-        last = np.where(ended, np.column_stack([out.outcome, out.final_obs]), 0)
-        seen.append(np.column_stack([out.obs, out.reward, out.terminated, last]))
-    return seen
 
 
 def random_actions(steps: int, rows: int) -> Array:
@@ -111,28 +101,13 @@ def test_how_envs_are_split_changes_nothing() -> None:
 
 def test_reset_starts_the_same_games_again() -> None:
     """Reset begins the first match of the seed again."""
-    game = Soccer(4, seed=2)
-    out = empty_rows(game.spec, 4)
-    game.reset(out)
-    first = out.obs.copy()
-    play(game, random_actions(50, 8), out)
-    game.reset(out)
-    assert np.array_equal(out.obs, first)
+    check_reset_starts_again(Soccer(4, seed=2), random_actions(50, 8))
 
 
 def test_reset_envs_starts_the_next_match_of_some() -> None:
     """Only the named envs begin a new match, whatever their state was."""
-    game = Soccer(4, seed=2)
-    out = empty_rows(game.spec, 4)
-    game.reset(out)
-    play(game, random_actions(50, 8), out)
-    before = out.obs.copy()
-    game.state[2] = np.nan
-    game.reset_envs([2], out)
-    assert np.isfinite(game.state).all() and (out.obs[4:6, at.O_CLOCK] == 1).all()
-    assert (game.seeds() & 0xFFFF).tolist() == [0, 0, 1, 0]
-    others = [0, 1, 2, 3, 6, 7]
-    assert np.array_equal(out.obs[others], before[others])
+    out = check_reset_of_one_env(Soccer(4, seed=2), random_actions(50, 8))
+    assert (out.obs[4:6, at.O_CLOCK] == 1).all()
 
 
 @pytest.mark.parametrize("team_size", [1, 3])
@@ -199,8 +174,7 @@ def test_random_starts_spread_over_the_arena() -> None:
     ("settings", "message"),
     [
         ({"team_size": 4}, "`team_size` = 4 is out of range."),
-        ({"random_starts": 1.5}, "`env.random_starts` = 1.5 is out of range."),
-        ({"action_repeat": 0}, "`env.action_repeat` = 0 is out of range."),
+        *SETTINGS_ERRORS,
         ({"actions": "discreet"}, "`env.actions` = `discreet` is unknown. Did you mean `discrete`?"),
     ],
 )

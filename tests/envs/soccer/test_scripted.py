@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from env_checks import evaluate_on_plain_cpu
 from slipstream.contracts import empty_rows
 from slipstream.envs.soccer import scripted
 from slipstream.envs.soccer.actions import TABLE
@@ -123,8 +121,4 @@ def test_behaviour_is_frozen(pair: str) -> None:
 
 def test_another_cpu_plays_the_same_games() -> None:
     """Compiled for a plain CPU without vector extensions, the games are the same to the bit."""
-    here = str(Path(__file__).parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); import test_scripted as t; print(t.digest('rule', 'chaser'))"
-    plain = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    result = subprocess.run([sys.executable, "-c", code], env=plain, check=True, capture_output=True, text=True)
-    assert result.stdout.strip() == FROZEN["rule chaser"]
+    assert evaluate_on_plain_cpu(__file__, "t.digest('rule', 'chaser')") == FROZEN["rule chaser"]

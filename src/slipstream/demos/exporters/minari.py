@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.contracts import ActionSpec, Array, ObsSpec
+from slipstream.contracts import ActionSpec, Array, ObsSpec, nest
 from slipstream.demos.exporters.exporter import BASIC_COLUMNS, Progress, check_target, export_summary
 from slipstream.demos.format import TERMINATED, TRUNCATED
 from slipstream.demos.importers.minari import minari_root
 from slipstream.demos.importers.source import import_optional
 from slipstream.demos.importers.space_values import Space
-from slipstream.demos.iterators import nest
 from slipstream.demos.reader import Demos
 from slipstream.errors import ConfigError
 from slipstream.runs.layout import sync_folder

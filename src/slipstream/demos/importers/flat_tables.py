@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -204,21 +204,23 @@ class TransitionTable:
         return self.reward[span.start : span.stop].reshape(-1).astype(np.float32)
 
 
-def table_source(
-    table: TransitionTable,
-    format: str,
-    env: str,
-    rules: SpaceRules,
-    env_spaces: tuple[Space, Space] | None,
-    bounds: ActionBounds | None,
-    close: Callable[[], None],
-) -> Source:
-    """The episodes of a table; spaces are inferred from the data unless the environment's spaces are given."""
-    obs_space, action_space = env_spaces or (
+class TableOptions(NamedTuple):
+    """What the arrays of a table mean."""
+
+    env: str
+    rules: SpaceRules
+    env_spaces: tuple[Space, Space] | None
+    """The spaces of the environment; None: inferred from the data."""
+    bounds: ActionBounds
+
+
+def table_source(table: TransitionTable, format: str, options: TableOptions, close: Callable[[], None]) -> Source:
+    """The episodes of a table."""
+    obs_space, action_space = options.env_spaces or (
         infer_obs_space(table.obs),
-        infer_action_space(_blocks(table.action), bounds or ActionBounds()),
+        infer_action_space(_blocks(table.action), options.bounds),
     )
-    codec = Codec(obs_space, action_space, env, rules)
+    codec = Codec(obs_space, action_space, options.env, options.rules)
 
     def read(ref: EpisodeRef) -> Episode:
         span: EpisodeSpan = ref.key
@@ -237,7 +239,7 @@ def table_source(
         episodes,
         read,
         lambda ref: ref.key.stop - ref.key.start,
-        options={"action": codec.action.describe(), "spaces": "env" if env_spaces else "data"},
+        options={"action": codec.action.describe(), "spaces": "env" if options.env_spaces else "data"},
         close=close,
     )
 

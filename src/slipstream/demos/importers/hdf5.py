@@ -5,19 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from slipstream.demos.importers.flat_tables import ARRAY_NAMES, ActionBounds, TransitionTable, table_source
+from slipstream.demos.importers.flat_tables import ARRAY_NAMES, TableOptions, TransitionTable, table_source
 from slipstream.demos.importers.source import Source, file_errors, import_optional
-from slipstream.demos.importers.space_values import Space, SpaceRules
 from slipstream.errors import DemoError
 
 
-def hdf5_source(
-    path: Path,
-    env: str,
-    rules: SpaceRules,
-    env_spaces: tuple[Space, Space] | None = None,
-    bounds: ActionBounds | None = None,
-) -> Source:
+def hdf5_source(path: Path, options: TableOptions) -> Source:
     """The episodes of an HDF5 file; `infos/...` and `metadata/...` are ignored."""
     h5py = import_optional("h5py", "hdf5")
     with file_errors(path):
@@ -34,7 +27,7 @@ def hdf5_source(
         with file_errors(path):
             file.visititems(visit)
             table = TransitionTable(arrays, path)
-            return table_source(table, "hdf5", env, rules, env_spaces, bounds, file.close)
+            return table_source(table, "hdf5", options, file.close)
     except BaseException:
         file.close()
         raise

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slipstream.demos.importers.flat_tables import ARRAY_NAMES, ActionBounds, TransitionTable, table_source
+from slipstream.demos.importers.flat_tables import ARRAY_NAMES, TableOptions, TransitionTable, table_source
 from slipstream.demos.importers.npz_stream import NpzFile
 from slipstream.demos.importers.source import Source, file_errors
-from slipstream.demos.importers.space_values import Space, SpaceRules
 
 
-def npz_source(
-    path: Path,
-    env: str,
-    rules: SpaceRules,
-    env_spaces: tuple[Space, Space] | None = None,
-    bounds: ActionBounds | None = None,
-) -> Source:
+def npz_source(path: Path, options: TableOptions) -> Source:
     """The episodes of an NPZ file. Arrays that are not needed (the pickled `infos` of imitation) are never read."""
     file = NpzFile(path)
     try:
         with file_errors(path):
             arrays = {name: file[name] for name in file.names if name.partition("/")[0] in ARRAY_NAMES}
             table = TransitionTable(arrays, path)
-            return table_source(table, "npz", env, rules, env_spaces, bounds, file.close)
+            return table_source(table, "npz", options, file.close)
     except BaseException:
         file.close()
         raise

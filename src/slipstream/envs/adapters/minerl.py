@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.contracts import Array
+from slipstream.contracts import Array, nest
 from slipstream.envs.adapters.action_spaces import action_space
 from slipstream.envs.adapters.gymnasium import as_gymnasium_env
 from slipstream.envs.options import check_options
@@ -81,7 +81,7 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
         """Step with one action of the action map."""
         decoded = self.map.decode(np.asarray(action).reshape(1, -1))
         given = self._noop | {name: value[0] for name, value in decoded.items() if name in self._noop}
-        obs, reward, terminated, truncated, info = self.inner.step(_nested(given))
+        obs, reward, terminated, truncated, info = self.inner.step(nest(given))
         return self._encode(obs), float(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
@@ -135,18 +135,6 @@ def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
         inner = getattr(part, "spaces", part)
         found |= _leaves(part, f"{prefix}{key}/") if isinstance(inner, Mapping) else {f"{prefix}{key}": part}
     return found
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_leaves`, for dicts."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *groups, key = name.split("/")
-        at = tree
-        for group in groups:
-            at = at.setdefault(group, {})
-        at[key] = value
-    return tree
 
 
 def _null_action(space: Any) -> Any:

@@ -28,9 +28,8 @@ from slipstream.envs.kart.next_tracks import draw_ahead, move_point
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
 from slipstream.envs.options import check_choice, check_game, check_options
-from slipstream.envs.rewards import CombinedReward
+from slipstream.envs.rewards import CombinedReward, compile_term, value_user_term
 from slipstream.envs.snapshot import ArraySnapshot
-from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice
@@ -107,16 +106,7 @@ class Kart(ArraySnapshot):
         """The given task of each env; -1: its target, or the whole range of difficulties without a target."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
         """Behaviour statistics of the present lap."""
-        self.payout = CombinedReward(
-            SCHEME,
-            rewards or RewardSettings(),
-            env=self.spec.name,
-            envs=envs,
-            teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds,
-            gamma=gamma,
-            extra=tuple(extra),
-        )
+        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma, tuple(extra))
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
         self._scratch = np.zeros((1, *SCRATCH))
@@ -254,19 +244,6 @@ class Kart(ArraySnapshot):
 
 def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Kart:
     """Make the laps that the settings describe."""
-    env = choice.env
-    return Kart(
-        envs,
-        difficulty=difficulty_range(variant, env.options),
-        variant=variant,
-        seed=seed,
-        first=first,
-        limit_seconds=env.match_seconds,
-        action_repeat=env.action_repeat or 4,
-        actions=env.actions,
-        random_starts=env.random_starts,
-        target=env.target,
-        rewards=choice.rewards,
-        gamma=choice.gamma,
-        extra_terms=choice.terms,
-    )
+    difficulty, seconds = difficulty_range(variant, choice.env.options), choice.env.match_seconds
+    shared = choice.game_options(first, seed, action_repeat=4)
+    return Kart(envs, difficulty=difficulty, variant=variant, limit_seconds=seconds, extra_terms=choice.terms, **shared)

@@ -1,11 +1,12 @@
-"""Names of kart's actions, observation columns and state columns."""
+"""Names of kart's actions, observation columns and state columns, and the event of a lap."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.contracts import EnvSpec
-from slipstream.envs.game import Labels
+from slipstream.contracts import Array, EnvSpec, Rows
+from slipstream.envs.events import episode_over
+from slipstream.envs.game import Labels, StepEvent
 from slipstream.envs.kart import layout as at
 from slipstream.envs.kart.actions import CONTROLS
 
@@ -56,3 +57,10 @@ def state_labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         "state": tuple(STATE[column] if column < len(STATE) else "" for column in range(widths["state"])),
         "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
     }
+
+
+def find_events(
+    spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
+) -> list[StepEvent]:
+    """A `lap` where the lap was finished; a lap that ran out of time is no event."""
+    return [StepEvent("lap", 0)] if episode_over(rows) and rows.outcome[0] > 0 else []

@@ -28,6 +28,7 @@ from slipstream.envs.render.canvas import (
     rounded,
     veil,
 )
+from slipstream.envs.render.match_timeline import MatchTimeline
 from slipstream.envs.rocket import arena
 from slipstream.envs.rocket import layout as at
 
@@ -53,28 +54,12 @@ def pad_places() -> list[Point]:
     return [(y * at.SCALE, -x * at.SCALE) for x, y in whole]
 
 
-class Stadium:
+class Stadium(MatchTimeline):
     """Draws a match from the `state` and `clock` of consecutive steps, at any time between them."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
-        self.states = np.asarray(arrays["state"], np.float64)
-        self.clocks = arrays["clock"]
-        self.step_seconds = step_seconds or 8 / at.TICK_HZ
+        super().__init__(at, arrays, step_seconds or 8 / at.TICK_HZ, (at.SCORE, at.SCORE + 1, at.GAME))
         self.camera, self._ground = _ground(*size)
-        self.cars = at.cars_in(arrays["state"][0])
-        marks = self.clocks[:, [at.SCORE, at.SCORE + 1, at.GAME]]
-        self._breaks = (np.diff(marks, axis=0) != 0).any(axis=1)
-
-    def score(self, step: float) -> tuple[int, int]:
-        """The goals of both teams."""
-        row = self.clocks[min(int(step), len(self.clocks) - 1)]
-        return int(row[at.SCORE]), int(row[at.SCORE + 1])
-
-    def clock(self, step: float) -> str:
-        """The remaining time."""
-        row = self.clocks[min(int(step), len(self.clocks) - 1)]
-        left = max(0, int(row[at.TICKS_LEFT])) // at.TICK_HZ
-        return f"{left // 60}:{left % 60:02d}" + ("  overtime" if row[at.OVERTIME] else "")
 
     def between(self, step: float, beyond: float = 0.0) -> Array:
         """The state at a time between steps: interpolated, or extrapolated before a kick-off and at the end."""
@@ -109,12 +94,8 @@ class Stadium:
         return picture
 
     def _paint_trail(self, picture: Image.Image, step: float, now: Array) -> None:
-        """Draw the ball's trail, back to the last kick-off."""
-        first, last = int(max(0.0, step - TRAIL_S / self.step_seconds)), min(int(step), len(self.states) - 1)
-        broken = np.flatnonzero(self._breaks[first:last])
-        first += int(broken[-1]) + 1 if len(broken) else 0
-        way = [*self.states[first : last + 1, : at.Y + 1].tolist(), now[: at.Y + 1].tolist()]
-        paint_trail(picture, self.camera, way, BALL * 0.8)
+        """Draw the recent path of the ball."""
+        paint_trail(picture, self.camera, self.ball_path(step, now, TRAIL_S), BALL * 0.8)
 
     def _paint_car(self, picture: Image.Image, now: Array, car: int, step: float) -> None:
         c, mates, side = self._column(car), self.cars // 2, 0 if car < self.cars // 2 else 1

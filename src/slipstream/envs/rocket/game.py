@@ -94,15 +94,7 @@ class Rocket(ArraySnapshot):
         """Kick-offs and respawns of demolished cars in the match so far."""
         self._earlier = np.zeros((envs, 2), np.int64)
         """Goals of earlier matches in the same arena."""
-        self.payout = CombinedReward(
-            SCHEME,
-            rewards or RewardSettings(),
-            env=self.spec.name,
-            envs=envs,
-            teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds,
-            gamma=gamma,
-        )
+        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma)
 
     def reset(self, out: Rows) -> None:
         """Reset every env to the first match of its seed."""
@@ -382,19 +374,6 @@ def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target:
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Rocket:
     """Make matches from the settings."""
-    mixed = variant == "mixed"
-    return Rocket(
-        envs,
-        team_size=SLOTS if mixed else int(variant[0]),
-        mixed=mixed,
-        seed=seed,
-        first=first,
-        match_seconds=choice.env.match_seconds,
-        action_repeat=choice.env.action_repeat or 8,
-        actions=choice.env.actions,
-        random_starts=choice.env.random_starts,
-        target=choice.env.target,
-        rewards=choice.rewards,
-        gamma=choice.gamma,
-        options=choice.env.options,
-    )
+    mixed, shared = variant == "mixed", choice.game_options(first, seed, action_repeat=8)
+    team_size, seconds = SLOTS if mixed else int(variant[0]), choice.env.match_seconds
+    return Rocket(envs, team_size=team_size, mixed=mixed, match_seconds=seconds, options=choice.env.options, **shared)

@@ -1,11 +1,15 @@
-"""Names of rocket's actions and observation columns."""
+"""Names of rocket's actions and observation columns, and the events of its matches."""
 
 from __future__ import annotations
 
-from slipstream.contracts import EnvSpec
-from slipstream.envs.game import Labels
+from collections.abc import Mapping
+
+from slipstream.contracts import Array, EnvSpec, Rows
+from slipstream.envs.events import match_events
+from slipstream.envs.game import Labels, StepEvent
 from slipstream.envs.rocket.actions import CONTROLS, JUMP, TABLE
 from slipstream.envs.rocket.batch import PADS
+from slipstream.envs.rocket.layout import SCORE, cars_in
 
 ARENA, OWN_FRAME = ("x", "y", "z"), ("ahead", "right", "up")
 
@@ -57,3 +61,11 @@ def _other_car(prefix: str) -> tuple[str, ...]:
 
 def _vectors(prefix: str, axes: tuple[str, str, str], *names: str) -> tuple[str, ...]:
     return tuple(f"{prefix}{name}.{axis}" for name in names for axis in axes)
+
+
+def find_events(
+    spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
+) -> list[StepEvent]:
+    """The events of one step of a match; see `match_events`."""
+    cars = cars_in(before["state"][0])
+    return match_events(spec, before, after, rows, last_touch, cars=cars, score_column=SCORE)

@@ -32,6 +32,7 @@ from slipstream.envs.render.canvas import (
     turned,
     veil,
 )
+from slipstream.envs.render.match_timeline import MatchTimeline
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.physics import BIG_WAIT, SMALL_WAIT, pad_x, pad_y
 
@@ -45,29 +46,13 @@ TRAIL_S = 0.55
 """Seconds of the ball's path that are drawn."""
 
 
-class MatchScene:
+class MatchScene(MatchTimeline):
     """The scene of a match, from the `state` and `clock` of consecutive steps."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
-        self.states = np.asarray(arrays["state"], np.float64)
-        self.clocks = arrays["clock"]
-        self.step_seconds = step_seconds or 1 / 15
+        super().__init__(at, arrays, step_seconds or 1 / 15, (at.SCORE, at.SCORE + 1, at.OVERTIME, at.GAME))
         self.camera, self._empty, self._full = _ground(*size)
         self._size = size
-        self.cars = at.cars_in(arrays["state"][0])
-        marks = self.clocks[:, [at.SCORE, at.SCORE + 1, at.OVERTIME, at.GAME]]
-        self._breaks = (np.diff(marks, axis=0) != 0).any(axis=1)
-
-    def score(self, step: float) -> tuple[int, int]:
-        """Goals of both teams."""
-        row = self.clocks[min(int(step), len(self.clocks) - 1)]
-        return int(row[at.SCORE]), int(row[at.SCORE + 1])
-
-    def clock(self, step: float) -> str:
-        """The remaining time."""
-        row = self.clocks[min(int(step), len(self.clocks) - 1)]
-        left = max(0, int(row[at.TICKS_LEFT])) / at.TICK_HZ
-        return f"{int(left) // 60}:{int(left) % 60:02d}" + ("  overtime" if row[at.OVERTIME] else "")
 
     def between(self, step: float, beyond: float = 0.0) -> Array:
         """The state at `step`: interpolated, or extrapolated before a kick-off and at the end."""
@@ -118,14 +103,8 @@ class MatchScene:
                 brush.ring(centre, size, faded(YELLOW, 0.55), wide, 1 - left / wait)
 
     def _paint_trail(self, picture: Image.Image, step: float, now: Array) -> None:
-        """Draw the recent path of the ball, back to the last kick-off at most."""
-        first = int(max(0.0, step - TRAIL_S / self.step_seconds))
-        last = min(int(step), len(self.states) - 1)
-        broken = np.flatnonzero(self._breaks[first:last])
-        if len(broken):
-            first += int(broken[-1]) + 1
-        way = [*self.states[first : last + 1, : at.Y + 1].tolist(), now[: at.Y + 1].tolist()]
-        paint_trail(picture, self.camera, way, BALL * 0.8)
+        """Draw the recent path of the ball."""
+        paint_trail(picture, self.camera, self.ball_path(step, now, TRAIL_S), BALL * 0.8)
 
     def _paint_flame(self, picture: Image.Image, now: Array, car: int, step: float) -> None:
         """Draw the flickering flame of a car that boosts."""

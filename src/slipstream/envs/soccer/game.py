@@ -10,7 +10,7 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.game import EnvChoice
 from slipstream.envs.options import check_choice, check_game, check_range
-from slipstream.envs.rewards import CombinedReward
+from slipstream.envs.rewards import CombinedReward, compile_term
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer import batch
 from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
@@ -18,7 +18,6 @@ from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_EXTRA, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
-from slipstream.envs.user_rewards import compile_term
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
@@ -68,16 +67,7 @@ class Soccer(ArraySnapshot):
         """Of each env: the given task, -1 for its target, and the task of the present match."""
         self.behaviour = np.zeros((envs, 2 * slots, SUMS), np.float32)
         """Behaviour statistics of the present match."""
-        self.payout = CombinedReward(
-            SCHEME,
-            rewards or RewardSettings(),
-            env=self.spec.name,
-            envs=envs,
-            teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds,
-            gamma=gamma,
-            extra=tuple(extra),
-        )
+        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma, tuple(extra))
         self.steps = 0
         self._before = np.zeros_like(self.state)
         self._extra = bool(self.payout.weights[T_EXTRA : len(TERMS)].any())
@@ -215,19 +205,6 @@ def _spec(
 
 def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Soccer:
     """Make the matches that the settings describe."""
-    env, mixed = choice.env, variant == "mixed"
-    return Soccer(
-        envs,
-        team_size=SLOTS if mixed else int(variant[0]),
-        mixed=mixed,
-        seed=seed,
-        first=first,
-        match_seconds=env.match_seconds,
-        action_repeat=env.action_repeat or 4,
-        actions=env.actions,
-        random_starts=env.random_starts,
-        target=env.target,
-        rewards=choice.rewards,
-        gamma=choice.gamma,
-        extra_terms=choice.terms,
-    )
+    mixed, shared = variant == "mixed", choice.game_options(first, seed, action_repeat=4)
+    team_size, seconds = SLOTS if mixed else int(variant[0]), choice.env.match_seconds
+    return Soccer(envs, team_size=team_size, mixed=mixed, match_seconds=seconds, extra_terms=choice.terms, **shared)

@@ -1,11 +1,12 @@
-"""Names of soccer's actions, observation columns and state columns."""
+"""Names of soccer's actions, observation columns and state columns, and the events of its matches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.contracts import EnvSpec
-from slipstream.envs.game import Labels
+from slipstream.contracts import Array, EnvSpec, Rows
+from slipstream.envs.events import match_events
+from slipstream.envs.game import Labels, StepEvent
 from slipstream.envs.soccer import layout as at
 from slipstream.envs.soccer.actions import CONTROLS
 
@@ -76,3 +77,11 @@ def state_labels(widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         "state": (*state, *(f"car.{k}.{name}" for k in range(cars) for name in car)),
         "clock": tuple(clock.get(column, "") for column in range(widths["clock"])),
     }
+
+
+def find_events(
+    spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
+) -> list[StepEvent]:
+    """The events of one step of a match; see `match_events`."""
+    cars = at.cars_in(before["state"][0])
+    return match_events(spec, before, after, rows, last_touch, cars=cars, score_column=at.SCORE)

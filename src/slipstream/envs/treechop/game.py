@@ -13,14 +13,13 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target, target_tasks
 from slipstream.envs.options import check_choice, check_game, check_options
-from slipstream.envs.rewards import CombinedReward
+from slipstream.envs.rewards import CombinedReward, compile_term, value_user_term
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.treechop import batch
 from slipstream.envs.treechop.behaviours import BEHAVIOURS
 from slipstream.envs.treechop.layout import CLOCK_SIZE, GAME, PIXELS, SIDE, STATE_SIZE, TASKS, TICK_HZ, TREES
 from slipstream.envs.treechop.rendering import make_render_buffers
 from slipstream.envs.treechop.rewards import SCHEME, TERMS
-from slipstream.envs.user_rewards import compile_term, value_user_term
 from slipstream.errors import ConfigError
 from slipstream.minecraft.action_maps import BUTTONS, ActionMap, action_map
 from slipstream.settings import RewardSettings
@@ -85,16 +84,7 @@ class Treechop(ArraySnapshot):
         """The assigned task of each env; -1: one of the target tasks."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
         """The statistics of the running game."""
-        self.payout = CombinedReward(
-            SCHEME,
-            rewards or RewardSettings(),
-            env=name,
-            envs=envs,
-            teams=self.spec.teams,
-            step_seconds=self.spec.step_seconds,
-            gamma=gamma,
-            extra=tuple(extra),
-        )
+        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma, tuple(extra))
         self._terms = [compile_term(key, function) for key, function in extra.items()]
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
@@ -187,19 +177,6 @@ def _read_options(actions: str, options: dict[str, Any]) -> tuple[ActionMap, boo
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Treechop:
     """Make games from the settings."""
-    env = choice.env
-    return Treechop(
-        envs,
-        variant=variant,
-        seed=seed,
-        first=first,
-        limit_seconds=env.match_seconds,
-        action_repeat=env.action_repeat or 1,
-        actions=env.actions,
-        random_starts=env.random_starts,
-        target=env.target,
-        options=env.options,
-        rewards=choice.rewards,
-        gamma=choice.gamma,
-        extra_terms=choice.terms,
-    )
+    env, shared = choice.env, choice.game_options(first, seed, action_repeat=1)
+    seconds, terms = env.match_seconds, choice.terms
+    return Treechop(envs, variant=variant, limit_seconds=seconds, options=env.options, extra_terms=terms, **shared)

@@ -1,4 +1,4 @@
-"""The formats that demonstrations can be imported from and exported to.
+"""Importers and exporters of demonstrations, by format.
 
 How to add an importer:
 
@@ -24,7 +24,7 @@ from slipstream.demos.exporters.exporter import Exporter
 from slipstream.demos.exporters.minari import export_minari
 from slipstream.demos.exporters.minerl import export_minerl
 from slipstream.demos.exporters.npz import export_npz
-from slipstream.demos.importers.flat_tables import ActionBounds
+from slipstream.demos.importers.flat_tables import ActionBounds, TableOptions
 from slipstream.demos.importers.hdf5 import hdf5_source
 from slipstream.demos.importers.minari import minari_data, minari_source
 from slipstream.demos.importers.minerl import minerl_source
@@ -94,7 +94,7 @@ def _open_table(source: Callable[..., Source], request: ImportRequest) -> Source
     """Open a flat table of transitions (NPZ, HDF5)."""
     bounds = ActionBounds(*(tuple(request.options.get(name, ())) for name in ("sizes", "low", "high")))
     spaces = request.env_spaces(request.env)
-    return source(request.path, request.env or request.path.stem, request.rules, spaces, bounds)
+    return source(request.path, TableOptions(request.env or request.path.stem, request.rules, spaces, bounds))
 
 
 def _open_minari(request: ImportRequest) -> Source:

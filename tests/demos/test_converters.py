@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.import_export import export_command, import_command
-from slipstream.demos.formats import EXPORTERS, FORMATS, IMPORTERS, detect
+from slipstream.demos.converters import EXPORTERS, FORMATS, IMPORTERS, detect
 
 
 def test_every_format_has_a_module_of_its_name() -> None:
