@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.collect.device import reset_row, reset_rows
+from slipstream.collect.device import reset_row
 from slipstream.contracts import Array
 from slipstream.system.gpu_kernels import Graph, _kernel, capture, launch
 from slipstream.system.numba_compile import compiled
@@ -25,18 +25,11 @@ def double_at(index: int, factor: float, values: Array) -> None:
     values[index] = factor * index
 
 
-@compiled
-def double_all(factor: float, values: Array) -> None:
-    """Write all elements."""
-    for index in range(values.size):
-        double_at(index, factor, values)
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 def test_every_index_is_reached(device: str) -> None:
     """The loop and the kernel reach every index, with the same tensors and numbers as arguments."""
     values = torch.zeros(300, dtype=torch.float64, device=device)
-    launch(double_all, double_at, len(values), (2.0, values))
+    launch(double_at, len(values), (2.0, values))
     np.testing.assert_array_equal(values.cpu().numpy(), 2.0 * np.arange(300))
 
 
@@ -48,7 +41,7 @@ def test_kernels_are_cached() -> None:
     for attempt in range(2):
         memory, last = torch.ones(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda")
         _kernel.cache_clear()
-        launch(reset_rows, reset_row, 2, (ended, torch.zeros_like(ended), memory, last))
+        launch(reset_row, 2, (ended, torch.zeros_like(ended), memory, last))
         assert memory.sum(1).tolist() == [0.0, 3.0] and last.sum(1).tolist() == [3.0, 0.0]
         found = _kernel(reset_row, False).stats
         assert attempt == 0 or sum(found.cache_hits.values()) == 1

@@ -90,9 +90,3 @@ def compute_gae(transitions: Transitions, coefficients: GAECoefficients, ratio: 
 def compute_gae_row_on_device(row: int, transitions: Transitions, coefficients: Array, advantage: Array) -> None:
     """`compute_gae_row` with coefficients in device memory."""
     compute_gae_row(row, transitions, read_gae_coefficients(coefficients), None, advantage)
-
-
-@compiled_fused
-def compute_gae_on_device(transitions: Transitions, coefficients: Array, advantage: Array) -> None:
-    """`compute_gae` with coefficients in device memory."""
-    compute_gae(transitions, read_gae_coefficients(coefficients), None, advantage)

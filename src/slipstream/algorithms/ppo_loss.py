@@ -1,8 +1,7 @@
 """PPO's clipped loss and its gradient, advantage standardisation and Adam as scalar functions for compiled kernels.
 
 `engines.torch_engine.ppo_loss` is the same loss in torch. The scalar functions are written for one sample or weight.
-The fused kernel calls them in its loops; on a GPU each thread calls them for its own index, and the loops beside them
-are what a CPU runs instead.
+The fused kernel calls them in its loops; on a GPU each thread calls them for its own index (`gpu_kernels.launch`).
 """
 
 from __future__ import annotations
@@ -230,20 +229,6 @@ def loss_at(
     sums[ENTROPY], sums[SAMPLES] = measured[1], ONE
 
 
-@compiled_fused
-def losses(
-    outputs: HeadOutputs,
-    samples: DeviceSamples,
-    index: Array,
-    standardisation: Array,
-    coefficients: Array,
-    gradients: HeadGradients,
-) -> None:
-    """`loss_at` for every sample of a minibatch."""
-    for i in range(index.size):
-        loss_at(i, outputs, samples, index, standardisation, coefficients, gradients)
-
-
 @compiled
 def count_step(i: int, norm: Array, added: Array, counters: Array, totals: Array, accepted: Array) -> None:
     """Decide whether a gradient step is taken, and count it: `accepted` is 1 where gradient and loss are finite."""
@@ -260,12 +245,6 @@ def count_step(i: int, norm: Array, added: Array, counters: Array, totals: Array
     elif not ended:
         counters[FAILED_IN_A_ROW] += 1
         counters[FAILED_STEPS] += 1
-
-
-@compiled
-def count_step_once(norm: Array, added: Array, counters: Array, totals: Array, accepted: Array) -> None:
-    """`count_step` on a CPU."""
-    count_step(0, norm, added, counters, totals, accepted)
 
 
 class AdamState(NamedTuple):
@@ -293,10 +272,3 @@ def adam_at(i: int, state: AdamState, counters: Array, norm: Array, accepted: Ar
     state.first[i], state.second[i] = first, second
     kept = ONE - c.learning_rate * c.weight_decay
     state.params[i] = state.params[i] * kept - size * first / (np.float32(math.sqrt(second)) + c.adam_eps * root)
-
-
-@compiled_fused
-def adam_all(state: AdamState, counters: Array, norm: Array, accepted: Array, coefficients: Array) -> None:
-    """`adam_at` for every weight."""
-    for i in range(state.params.size):
-        adam_at(i, state, counters, norm, accepted, coefficients)

@@ -20,7 +20,7 @@ from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.contracts import Array, empty_rows, sides_of
 from slipstream.play.assignments import SELF, FinishedGame, TrainingGames
 from slipstream.policies.device_net import DeviceNet
-from slipstream.policies.distributions import bound, bound_row, sample
+from slipstream.policies.distributions import bound_row, sample
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE
 from slipstream.system.gpu_kernels import capture, launch
 from slipstream.system.numba_compile import compiled, compiled_fused
@@ -65,13 +65,6 @@ def sample_row(row: int, active: Array, outputs: DeviceOutputs, streams: Array, 
     result.value[row] = outputs.value[row, outputs.value_column]
 
 
-@compiled_fused
-def sample_rows(active: Array, outputs: DeviceOutputs, streams: Array, result: DeviceActions) -> None:
-    """`sample_row` for all rows."""
-    for row in range(active.shape[0]):
-        sample_row(row, active, outputs, streams, result)
-
-
 @compiled
 def reset_row(row: int, terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
     """Reset the recurrent state of a row whose episode ended, after copying it to `last`."""
@@ -79,13 +72,6 @@ def reset_row(row: int, terminated: Array, truncated: Array, memory: Array, last
         for k in range(memory.shape[1]):
             last[row, k] = memory[row, k]
             memory[row, k] = np.float32(0)
-
-
-@compiled
-def reset_rows(terminated: Array, truncated: Array, memory: Array, last: Array) -> None:
-    """`reset_row` for all rows."""
-    for row in range(terminated.shape[0]):
-        reset_row(row, terminated, truncated, memory, last)
 
 
 @compiled
@@ -112,22 +98,6 @@ def track_row(
                 ended[row, ENDED] += 1.0
             returns[row] = 0.0
             lengths[row] = 0
-
-
-@compiled
-def track_rows(
-    reward: Array,
-    terminated: Array,
-    truncated: Array,
-    outcome: Array,
-    active: Array,
-    returns: Array,
-    lengths: Array,
-    ended: Array,
-) -> None:
-    """`track_row` for all rows."""
-    for row in range(reward.shape[1]):
-        track_row(row, reward, terminated, truncated, outcome, active, returns, lengths, ended)
 
 
 @dataclass
@@ -364,7 +334,7 @@ class DeviceCollector:
             if continuous:
                 action = self._env_action
                 given = (r.action[t], *self._bounds, net.design.squashed, action)
-                launch(bound, bound_row, len(action), given)
+                launch(bound_row, len(action), given)
             rows = SimpleNamespace(
                 obs=r.obs[t + 1],
                 reward=r.reward[t],
@@ -381,7 +351,7 @@ class DeviceCollector:
                 self._values(self._final_obs, memory, self._final)
                 torch.mul(r.truncated[t], self._final, out=r.final_value[t])
             if memory.numel():
-                launch(reset_rows, reset_row, len(memory), (r.terminated[t], r.truncated[t], memory, self._last))
+                launch(reset_row, len(memory), (r.terminated[t], r.truncated[t], memory, self._last))
         self._obs.copy_(r.obs[-1])
         self._active.copy_(r.active[-1])
         self._values(self._obs, memory, r.value[-1])
@@ -389,7 +359,6 @@ class DeviceCollector:
             self._values(self._final_obs, self._last, self._final)
             torch.mul(r.truncated, self._final, out=r.final_value)
         launch(
-            track_rows,
             track_row,
             len(self.returns),
             (r.reward, r.terminated, r.truncated, r.outcome, r.active, self.returns, self.lengths, r.episodes),
@@ -413,9 +382,7 @@ class DeviceCollector:
             self._head,
             self._probs,
         )
-        launch(
-            sample_rows, sample_row, len(obs), (active, heads, self._streams, DeviceActions(action, log_prob, value))
-        )
+        launch(sample_row, len(obs), (active, heads, self._streams, DeviceActions(action, log_prob, value)))
 
     def _values(self, obs: Tensor, memory: Tensor, value: Tensor) -> None:
         """Write the values of observations."""

@@ -24,7 +24,6 @@ from slipstream.algorithms.engine import (
 from slipstream.algorithms.gae import (
     GAECoefficients,
     Transitions,
-    compute_gae_on_device,
     compute_gae_row_on_device,
 )
 from slipstream.algorithms.ppo_loss import (
@@ -33,15 +32,12 @@ from slipstream.algorithms.ppo_loss import (
     DeviceSamples,
     HeadGradients,
     HeadOutputs,
-    adam_all,
     adam_at,
     count_step,
-    count_step_once,
     device_vector,
     loss_at,
-    losses,
 )
-from slipstream.algorithms.running_stats import sum_returns, sum_row
+from slipstream.algorithms.running_stats import sum_row
 from slipstream.collect.device import DeviceRollout
 from slipstream.contracts import Array
 from slipstream.engines.tensor_batch import standardise
@@ -124,7 +120,6 @@ class DeviceEngine:
             rows = len(self._running_return)
             sums = torch.empty(3, rows, dtype=torch.float64, device=self.net.device).T
             launch(
-                sum_returns,
                 sum_row,
                 rows,
                 (
@@ -267,7 +262,6 @@ class DeviceEngine:
             *(getattr(rollout, name) for name in Transitions._fields),
         )
         launch(
-            compute_gae_on_device,
             compute_gae_row_on_device,
             rollout.reward.shape[1],
             (transitions, self._gae, advantage),
@@ -325,16 +319,16 @@ class DeviceEngine:
             measured=self._empty(count, 2),
         )
         heads = HeadOutputs(policy, values, int(stack.head[HEAD_VALUE]), net.flat[at:], self._head)
-        launch(losses, loss_at, count, (heads, samples, part.samples, standardisation, self._coefficients, gradients))
+        launch(loss_at, count, (heads, samples, part.samples, standardisation, self._coefficients, gradients))
         net.backward(part.inputs, outputs, memories, {stack.policy_layer: by_policy, stack.value_layer: by_value})
         if len(log_std):
             torch.sum(gradients.log_std, 0, out=log_std)
         if value_only:
             net.gradient.mul_(self._value_weights)
         norm, added = torch.linalg.vector_norm(net.gradient).reshape(1), gradients.sums.sum(0, dtype=torch.float64)
-        launch(count_step_once, count_step, 1, (norm, added, self._counters, self._totals, self._accepted))
+        launch(count_step, 1, (norm, added, self._counters, self._totals, self._accepted))
         adam = AdamState(net.flat, net.gradient, self.moments[0], self.moments[1])
-        launch(adam_all, adam_at, net.flat.numel(), (adam, self._counters, norm, self._accepted, self._coefficients))
+        launch(adam_at, net.flat.numel(), (adam, self._counters, norm, self._accepted, self._coefficients))
         net.refresh()
 
     def _empty(self, rows: int, columns: int) -> Tensor:

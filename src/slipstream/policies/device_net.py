@@ -38,25 +38,11 @@ def normalise_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> 
 
 
 @compiled_fused
-def normalise_all(obs: Array, mean: Array, scale: Array, into: Array) -> None:
-    """Write all normalised numbers."""
-    for i in range(obs.shape[0] * mean.size):
-        normalise_at(i, obs, mean, scale, into)
-
-
-@compiled_fused
 def normalise_half_at(i: int, obs: Array, mean: Array, scale: Array, into: Array) -> None:
     """Write the bits of one normalised number as bf16, rounded to nearest even."""
     row, k = i // mean.size, i % mean.size
     bits = np.int64(np.float32(normalise(obs[row, k], mean[k], scale[k])).view(np.int32))
     into[row, k] = np.int16((bits + 32767 + ((bits >> 16) & 1)) >> 16)
-
-
-@compiled_fused
-def normalise_all_half(obs: Array, mean: Array, scale: Array, into: Array) -> None:
-    """Write the bits of all normalised numbers as bf16."""
-    for i in range(obs.shape[0] * mean.size):
-        normalise_half_at(i, obs, mean, scale, into)
 
 
 @compiled_fused
@@ -70,13 +56,6 @@ def lstm_at(i: int, gates: Array, before: Array, after: Array, hidden: Array) ->
     gates[lane, 2 * units + u], gates[lane, 3 * units + u] = candidate, output
     after[lane, u] = forget * before[lane, u] + input_gate * candidate
     hidden[lane, u] = output * hyperbolic_tangent(after[lane, u])
-
-
-@compiled_fused
-def lstm_all(gates: Array, before: Array, after: Array, hidden: Array) -> None:
-    """`lstm_at` for every unit."""
-    for i in range(before.size):
-        lstm_at(i, gates, before, after, hidden)
 
 
 @compiled_fused
@@ -109,23 +88,6 @@ def lstm_backward_at(
     by_gates[lane, 2 * units + u] = cell * input_gate * (ONE - candidate * candidate)
     by_gates[lane, 3 * units + u] = by_hidden * tanh_cell * output * (ONE - output)
     by_cell[lane, u] = cell * forget * keep[lane]
-
-
-@compiled_fused
-def lstm_backward_all(
-    gates: Array,
-    before: Array,
-    after: Array,
-    grad: Array,
-    carried: Array,
-    kept: Array,
-    by_cell: Array,
-    keep: Array,
-    by_gates: Array,
-) -> None:
-    """`lstm_backward_at` for every unit."""
-    for i in range(before.size):
-        lstm_backward_at(i, gates, before, after, grad, carried, kept, by_cell, keep, by_gates)
 
 
 @dataclass
@@ -190,10 +152,10 @@ class DeviceNet:
         """Write observations [rows, numbers] as normalised inputs [rows, width]."""
         count = len(obs) * self.mean.numel()
         if into.dtype is torch.float32:
-            launch(normalise_all, normalise_at, count, (obs, self.mean, self.scale, into))
+            launch(normalise_at, count, (obs, self.mean, self.scale, into))
         else:
             bits = into.view(torch.int16)
-            launch(normalise_all_half, normalise_half_at, count, (obs, self.mean, self.scale, bits))
+            launch(normalise_half_at, count, (obs, self.mean, self.scale, bits))
 
     def forward(
         self, x: Tensor, state: Tensor, episode_start: Tensor | None = None
@@ -272,7 +234,7 @@ class DeviceNet:
             gates = torch.addmm(gates, hidden, own.recurrent)
             after, out = torch.empty_like(gates[:, :units]), torch.empty_like(gates[:, :units])
             cell = cell.contiguous()
-            launch(lstm_all, lstm_at, lanes * units, (gates, cell, after, out))
+            launch(lstm_at, lanes * units, (gates, cell, after, out))
             kept.hidden.append(hidden)
             kept.before.append(cell)
             kept.after.append(after)
@@ -293,7 +255,6 @@ class DeviceNet:
         for step in reversed(range(len(kept.gates))):
             later = kept.keep[step + 1] if step + 1 < len(kept.gates) else ones
             launch(
-                lstm_backward_all,
                 lstm_backward_at,
                 lanes * units,
                 (

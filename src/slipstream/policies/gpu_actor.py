@@ -65,23 +65,6 @@ def select_row(
     out.value[row] = values[row]
 
 
-@compiled_fused
-def select_rows(
-    outputs: Array,
-    values: Array,
-    log_std: Array,
-    head: Array,
-    inputs: DeviceInputs,
-    probs: Array,
-    masked: bool,
-    sampled: bool,
-    out: ActOutputs,
-) -> None:
-    """Select the actions of all rows that act."""
-    for row in range(outputs.shape[0]):
-        select_row(row, outputs, values, log_std, head, inputs, probs, masked, sampled, out)
-
-
 class StagingBuffer:
     """Named fields in one contiguous buffer, on the host and on a device.
 
@@ -259,7 +242,7 @@ class GPUActor:
             sampled,
             ActOutputs(*(cast(Any, device[name]) for name in ActOutputs._fields)),
         )
-        launch(select_rows, select_row, len(self._obs), args, block=ROWS_PER_BLOCK)
+        launch(select_row, len(self._obs), args, block=ROWS_PER_BLOCK)
         if self.design.state_size:
             device["states"].copy_(after)
 

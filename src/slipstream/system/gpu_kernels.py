@@ -1,4 +1,4 @@
-"""Launches a scalar function for every index on the device of its arrays: a compiled loop, or a GPU kernel.
+"""Launches a scalar function for every index on the device of its arrays: in a compiled loop, or as a GPU kernel.
 
 The functions are those that the CPU runs; numba compiles them again for the GPU. With `exact`, products and sums are
 rounded separately there as well, so that games are the same bit for bit; otherwise they are fused for speed.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.errors import MachineError
-from slipstream.system.numba_compile import twin
+from slipstream.system.numba_compile import compiled, compiled_here, twin
 
 BLOCK = 128
 _exact = [False]
@@ -55,22 +55,16 @@ class OnDevice:
 
 
 def launch(
-    loop: Callable[..., Any],
-    one: Callable[..., Any],
-    count: int,
-    args: Sequence[Any],
-    *,
-    exact: bool = False,
-    block: int = BLOCK,
+    one: Callable[..., Any], count: int, args: Sequence[Any], *, exact: bool = False, block: int = BLOCK
 ) -> None:
-    """Run `one(index, *args)` for every index below `count`; on the CPU by `loop(*args)`, which does the same.
+    """Run `one(index, *args)` for every index below `count`.
 
     The tensors among the arguments determine the device: all are on the CPU, or all on one GPU. There the current
     stream is used, so launches can be captured in a graph after the first one, which compiles. Other arguments are
     passed as numbers.
     """
     if not any(getattr(part, "is_cuda", False) for arg in args for part in (arg if isinstance(arg, tuple) else (arg,))):
-        loop(*(_map_tensors(lambda tensor: tensor.numpy(), arg) for arg in args))
+        _loop(one)(count, tuple(_map_tensors(lambda tensor: tensor.numpy(), arg) for arg in args))
         return
     import torch
 
@@ -145,7 +139,7 @@ def capture(work: Callable[[], None], warmups: int = 0, changed: Sequence[Any] =
 
 cuda: Any = None
 one: Any = None
-"""Globals of `_at_index`; each kernel is a copy of it with its own."""
+"""Globals of `_at_index` and `_at_every_index`; each kernel and each loop is a copy with its own."""
 
 
 def _at_index(count: int, args: Any) -> None:
@@ -155,14 +149,35 @@ def _at_index(count: int, args: Any) -> None:
         one(index, *args)
 
 
+def _at_every_index(count: int, args: Any) -> None:
+    """Call a function with every index."""
+    for index in range(count):
+        one(index, *args)
+
+
+def _name(function: Any) -> tuple[str, bool]:
+    """The name under which a function's loop and kernel are cached, and whether they are.
+
+    The cache only notices changes in our own sources.
+    """
+    plain = getattr(function, "py_func", function)
+    name = f"{plain.__module__}.{plain.__qualname__}"
+    return name, name.startswith("slipstream.")
+
+
+@cache
+def _loop(function: Any) -> Any:
+    """Return the compiled loop of a function on the CPU."""
+    name, cached = _name(function)
+    return (compiled if cached else compiled_here)(twin(_at_every_index, f"{name}_loop", one=function))
+
+
 @cache
 def _kernel(function: Any, exact: bool) -> Any:
     """Return the kernel of a function, from the cache if possible, which distinguishes kernels by name."""
-    compiler, plain = gpu_compiler(), getattr(function, "py_func", function)
-    name = f"{plain.__module__}.{plain.__qualname__}{'_exact' if exact else ''}"
-    ours = name.startswith("slipstream.")  # the cache only notices changes in our own sources
-    at_index = twin(_at_index, name, cuda=compiler, one=function)
-    return compiler.jit(at_index, lto=False, cache=ours)  # link-time optimisation would fuse multiply-adds
+    compiler, (name, cached) = gpu_compiler(), _name(function)
+    at_index = twin(_at_index, f"{name}{'_exact' if exact else ''}", cuda=compiler, one=function)
+    return compiler.jit(at_index, lto=False, cache=cached)  # link-time optimisation would fuse multiply-adds
 
 
 @cache

@@ -90,7 +90,7 @@ class DeviceVector:
         """Launch one of the game's kernels, if it has it."""
         if name in self._calls:
             work = self._calls[name]
-            launch(_no_loop, work.one, work.count, (*work.args, *more), exact=True, block=BLOCK)
+            launch(work.one, work.count, (*work.args, *more), exact=True, block=BLOCK)
 
     def tensors(self) -> list[Tensor]:
         """Return the game's state on its device."""
@@ -112,7 +112,3 @@ def _host(rows: Any, spec: EnvSpec) -> Rows:
     """Return the same memory as arrays; games on the device have no masks."""
     named = {name: getattr(rows, name).numpy() for name in OUTPUTS}
     return Rows(mask=np.ones((len(named["reward"]), spec.action.options), np.uint8), **named)
-
-
-def _no_loop(*args: Any) -> None:
-    raise AssertionError("on the CPU a vector steps itself")
