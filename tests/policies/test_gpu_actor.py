@@ -121,7 +121,7 @@ def test_a_step_can_be_captured(
     design, params_and_stats = make_policy(**how)
     acting, launched = GPUActor(design, ROWS, "cpu:0"), list[int]()
     acting.load(params_and_stats)
-    monkeypatch.setattr(gpu_actor, "launch", lambda loop, one, count, args, block=0: launched.append(count))
+    monkeypatch.setattr(gpu_actor, "launch", lambda one, count, args, block=0: launched.append(count))
 
     def work() -> None:
         with torch.no_grad():

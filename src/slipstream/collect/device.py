@@ -19,6 +19,7 @@ from torch import Tensor
 from slipstream.collect.rollout import rollout_fields, sequence_starts
 from slipstream.contracts import Array, empty_rows, sides_of
 from slipstream.play.assignments import SELF, FinishedGame, TrainingGames
+from slipstream.policies.design import ActOutputs
 from slipstream.policies.device_net import DeviceNet
 from slipstream.policies.distributions import bound_row, sample
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_VALUE
@@ -46,16 +47,8 @@ class DeviceOutputs(NamedTuple):
     probs: Any  # [rows, outputs]: workspace
 
 
-class DeviceActions(NamedTuple):
-    """Where actions are written, by row."""
-
-    action: Any
-    log_prob: Any
-    value: Any
-
-
 @compiled_fused
-def sample_row(row: int, active: Array, outputs: DeviceOutputs, streams: Array, result: DeviceActions) -> None:
+def sample_row(row: int, active: Array, outputs: DeviceOutputs, streams: Array, result: ActOutputs) -> None:
     """Sample the action of one row, if it is active."""
     if active[row] == 0:
         return
@@ -382,7 +375,7 @@ class DeviceCollector:
             self._head,
             self._probs,
         )
-        launch(sample_row, len(obs), (active, heads, self._streams, DeviceActions(action, log_prob, value)))
+        launch(sample_row, len(obs), (active, heads, self._streams, ActOutputs(action, log_prob, value)))
 
     def _values(self, obs: Tensor, memory: Tensor, value: Tensor) -> None:
         """Write the values of observations."""

@@ -205,11 +205,11 @@ class ActInputs(NamedTuple):
 
 
 class ActOutputs(NamedTuple):
-    """Where a policy writes the result of acting. All arrays are indexed by row."""
+    """Where a policy writes the result of acting: arrays, or tensors on a device, indexed by row."""
 
-    action: Array  # [all rows, parts]
-    log_prob: Array  # [all rows]
-    value: Array  # [all rows]
+    action: Any  # [all rows, parts]
+    log_prob: Any  # [all rows]
+    value: Any  # [all rows]
 
 
 class PolicyActor(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -240,7 +240,7 @@ class GPUActor:
             self._probs,
             self.design.action.masked,
             sampled,
-            ActOutputs(*(cast(Any, device[name]) for name in ActOutputs._fields)),
+            ActOutputs(*(device[name] for name in ActOutputs._fields)),
         )
         launch(select_row, len(self._obs), args, block=ROWS_PER_BLOCK)
         if self.design.state_size:
