@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from harness import Result, make_parser, rates_of, ratios, run_rounds, spread, table
-from slipstream.algorithms.engine import Batch, Coefficients
+from slipstream.algorithms.engine import Engine
+from slipstream.algorithms.ppo import PPO
 from slipstream.algorithms.ppo_loss import standardise
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.engines import tensor_batch
@@ -31,7 +32,7 @@ from slipstream.policies.fused_network import load_obs
 from slipstream.policies.linear_algebra import adam
 from slipstream.policies.torch_actor import select_actions
 from slipstream.policies.torch_policy import ActorCritic
-from slipstream.settings import PolicySettings, SACSettings, Settings
+from slipstream.settings import PolicySettings, PPOSettings, SACSettings, Settings
 from slipstream.system.numba_compile import compiled_fused
 from slipstream.system.rng import make_streams
 from slipstream.training.build import make_sac_engine
@@ -39,18 +40,6 @@ from slipstream.training.build import make_sac_engine
 OBS, OPTIONS, ROWS, STEPS, MINIBATCH, ACTING_ROWS = 44, 18, 64, 64, 1024, 64
 WEIGHTS = 50_000
 DEVICE_ROWS = 65_536
-COEFFICIENTS = Coefficients(
-    minibatch=MINIBATCH,
-    clip=0.2,
-    clip_value=0.0,
-    value=0.5,
-    entropy=0.01,
-    max_grad_norm=0.5,
-    learning_rate=1e-5,
-    adam_eps=1e-5,
-    weight_decay=0.0,
-    normalise_advantage=True,
-)
 Work = Callable[[], Any]
 Pair = tuple[Work, Work]
 """The same work in torch, and by the compiled kernel."""
@@ -68,37 +57,19 @@ def floats(*shape: int) -> Array:
     return np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
 
 
-def batch_of(design: Design) -> Batch:
-    """A rollout of `STEPS` steps and `ROWS` rows."""
-    samples = STEPS * ROWS
-    return Batch(
-        obs=floats(samples, OBS),
-        mean=np.zeros(OBS, np.float32),
-        scale=np.full(OBS, 0.9, np.float32),
-        mask=np.zeros((samples, 0), np.uint8),
-        action=np.random.default_rng(0).integers(0, OPTIONS, (samples, 1)).astype(np.int32),
-        log_prob=np.full(samples, -2.9, np.float32),
-        value=floats(samples),
-        advantage=floats(samples),
-        value_target=floats(samples),
-        weight=np.ones(samples, np.float32),
-        episode_start=np.zeros(samples, np.uint8),
-        state=np.zeros((samples // design.sequence, design.state_size), np.float32),
-        reference=np.zeros((samples, 0), np.float32),
-        partner=np.zeros(0, np.int64),
-        rows=ROWS,
-        sequence=design.sequence,
-    )
-
-
-def epoch(memory: str) -> Pair:
-    """An epoch of PPO: forward, loss, backward, clipping and Adam of four minibatches."""
+def ppo_update(memory: str) -> Pair:
+    """An update of PPO: advantages, then forward, loss, backward, clipping and Adam of four minibatches."""
     design = design_of(memory)
-    batch = batch_of(design)
-    order = np.random.default_rng(0).permutation(len(batch.obs) // design.sequence)
-    engines = [kind(design, design.initial_weights(0), 1) for kind in (TorchEngine, FusedEngine)]
-    one, other = (lambda engine=engine: engine.run_epoch(batch, order, COEFFICIENTS) for engine in engines)
-    return one, other
+    settings = Settings(ppo=PPOSettings(rollout=STEPS, minibatch=MINIBATCH, epochs=1))
+    rollout = synthetic_rollout(EnvSpec("game", design.obs, design.action), design, settings, ROWS)
+
+    def learner(kind: Callable[[Design, Array, int], Engine]) -> Work:
+        params_and_stats = design.initial_params_and_stats(0)
+        engine = kind(design, design.split_params_and_stats(params_and_stats)[0], 1)
+        ppo = PPO(settings, design, params_and_stats, engine, ROWS)
+        return lambda: ppo.update(rollout, 0)
+
+    return learner(TorchEngine), learner(FusedEngine)
 
 
 def sac_updates() -> Pair:
@@ -242,10 +213,10 @@ def device_network(memory: str) -> Pair:
 
 
 CASES: dict[str, Callable[[], Pair]] = {
-    "PPO epoch, 2 layers of 128": lambda: epoch("none"),
-    "PPO epoch, LSTM of 64": lambda: epoch("lstm"),
-    "PPO epoch, GRU of 64": lambda: epoch("gru"),
-    "SAC gradient steps": sac_updates,
+    "PPO update, 2 layers of 128": lambda: ppo_update("none"),
+    "PPO update, LSTM of 64": lambda: ppo_update("lstm"),
+    "PPO update, GRU of 64": lambda: ppo_update("gru"),
+    "SAC update": sac_updates,
     "acting for 64 rows": acting,
     "log-probability and entropy": distributions,
     "Adam": optimiser,

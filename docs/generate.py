@@ -432,12 +432,12 @@ IMPLEMENTATIONS = (
     (
         "network, forward and backward, with loss and Adam",
         "`policies/torch_policy.py` (definition), `policies/fused_network.py` (CPU)",
-        ("PPO epoch, 2 layers of 128", "SAC gradient steps", "acting for 64 rows"),
+        ("PPO update, 2 layers of 128", "SAC update", "acting for 64 rows"),
     ),
     (
         "recurrent layers",
         "torch's own, `policies/recurrent.py` (CPU)",
-        ("PPO epoch, LSTM of 64", "PPO epoch, GRU of 64"),
+        ("PPO update, LSTM of 64", "PPO update, GRU of 64"),
     ),
     (
         "network and LSTM on a GPU",
@@ -452,7 +452,7 @@ IMPLEMENTATIONS = (
     (
         "PPO loss",
         "`engines/torch_engine.py` (definition), `algorithms/ppo_loss.py` (compiled, CPU and GPU)",
-        ("PPO epoch, 2 layers of 128",),
+        ("PPO update, 2 layers of 128",),
     ),
     (
         "Adam",

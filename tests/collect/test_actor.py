@@ -197,7 +197,7 @@ def test_step_views_are_made_once() -> None:
     rollout, now = empty_rollout(SPEC, small_design(SPEC), 4, 2), empty_rows(SPEC, 2)
     views = StepViews(SPEC, now)
     steps = views.of(rollout)
-    steps[1].action[:], steps[1].rows.obs[:], steps[1].rows.reward[:] = 1, 5.0, 7.0
+    steps[1].out.action[:], steps[1].rows.obs[:], steps[1].rows.reward[:] = 1, 5.0, 7.0
     assert (rollout.action[1] == 1).all() and (rollout.obs[2] == 5).all() and (rollout.reward[1] == 7).all()
     assert steps[2].obs is not steps[1].rows.obs and (steps[2].obs == 5).all()
     assert all(step.rows.final_obs is now.final_obs for step in steps)
