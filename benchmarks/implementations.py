@@ -180,8 +180,13 @@ def normalisation() -> Pair:
 
 
 def device_network(memory: str) -> Pair:
-    """Forward and backward pass of 65,536 rows on a GPU, in bf16 with float32 weights; the LSTM over 16 steps."""
+    """Forward and backward pass of 65,536 rows on a GPU, in bf16 with float32 weights; the LSTM over 16 steps.
+
+    The kernels run as one CUDA graph, as in training. The torch policy cannot be captured: it splits sequences at the
+    starts of episodes on the host.
+    """
     from slipstream.policies.device_net import DeviceNet
+    from slipstream.system.gpu_kernels import capture
 
     design = design_of(memory)
     net, steps = DeviceNet(design, "cuda", "bf16"), 16 if memory == "lstm" else 1
@@ -193,10 +198,15 @@ def device_network(memory: str) -> Pair:
     starts = torch.zeros(steps, lanes, dtype=torch.uint8, device="cuda") if steps > 1 else None
     stack = design.stack
 
-    def by_kernels() -> None:
+    def passes() -> None:
         outputs, memories, _ = net.forward(inputs, state, starts)
         grads = {layer: torch.ones_like(outputs[layer]) for layer in {stack.policy_layer, stack.value_layer}}
         net.backward(inputs, outputs, memories, grads)
+
+    graph = capture(passes, 1)
+
+    def by_kernels() -> None:
+        graph.replay()
         torch.cuda.synchronize()
 
     policy = ActorCritic(design).cuda()

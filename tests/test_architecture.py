@@ -117,6 +117,26 @@ def test_every_test_says_what_it_tests() -> None:
                 assert said.rstrip().endswith((".", ".)", '."')), f"{path.name}: {function.name}"
 
 
+WITHOUT_EXTRAS = """
+import sys, pytest
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {extras!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}")
+sys.meta_path.insert(0, Missing())
+sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider", "tests"]))
+"""
+
+
+def test_gpu_tests_collect_without_optional_packages() -> None:
+    """A GPU machine that has none of the optional packages can collect the GPU tests."""
+    extras = {"ale_py", "av", "envpool", "h5py", "mettagrid", "minari", "mpe2", "openskill", "pettingzoo", "RocketSim"}
+    extras |= {"grimp", "importlinter", "mkdocs", "mujoco", "stable_baselines3"}
+    command = [sys.executable, "-c", WITHOUT_EXTRAS.format(extras=extras)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 ELSEWHERE = """
 import importlib, os, pkgutil, signal, sys, sysconfig, tempfile, types
 import click, cloudpickle, gymnasium.wrappers, numba, numpy, psutil, pydantic, rich.live, safetensors.numpy, torch, yaml

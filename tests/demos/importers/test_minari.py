@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
-from minari.data_collector.episode_buffer import EpisodeBuffer
 
 from slipstream.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
 from slipstream.demos.exporters.minari import export_minari
@@ -22,6 +20,9 @@ from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.errors import ConfigError, DemoError, MachineError
 from slipstream.stages.import_export import export_demos, import_demos
+
+minari = pytest.importorskip("minari", reason='needs minari (pip install "slipstream[minari]")')
+EpisodeBuffer = pytest.importorskip("minari.data_collector.episode_buffer").EpisodeBuffer
 
 IMAGE = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("in/eye", "image", (40, 36, 3))))
 KINDS = {

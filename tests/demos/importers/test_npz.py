@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -45,6 +44,7 @@ def save_npz(path: Path, arrays: dict[str, Array]) -> Path:
 
 def save_hdf5(path: Path, arrays: dict[str, Array]) -> Path:
     """As D4RL has it, with what else is in such files."""
+    h5py = pytest.importorskip("h5py", reason='needs h5py (pip install "slipstream[hdf5]")')
     with h5py.File(path / "demos.hdf5", "w") as file:
         for name, value in arrays.items():
             file.create_dataset(name, data=value, compression="gzip")
