@@ -134,7 +134,7 @@ class CombinedReward:
 
     def pay(self, acted: Array, reward: Array, terms: Array) -> None:
         """Write the rewards of the rows that acted and 0 for the others, and accumulate the terms."""
-        pay(self.rules, acted, reward, terms)
+        pay(tuple(self.rules), acted, reward, terms)  # numba reads a plain tuple a microsecond faster
 
     def reset(self) -> None:
         """Reset the running mean squares."""
@@ -228,7 +228,7 @@ def pay_env(
 
 
 @compiled
-def pay(rules: PayRules, acted: Array, reward: Array, terms: Array) -> None:
+def pay(rules: tuple[Any, ...], acted: Array, reward: Array, terms: Array) -> None:
     """Write the rewards of one step of all envs."""
     values, weights, live, kept, moments, limit, teams, spirit, rivalry = rules
     for env in range(values.shape[0] // teams.shape[0]):

@@ -9,6 +9,7 @@ import tracemalloc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -117,21 +118,21 @@ def _counting_waits(torch: Any, counts: Counter[str]) -> Iterator[None]:
 def kept_bytes(work: Callable[[int], None], times: int) -> tuple[float, str]:
     """Bytes that each repeat of some work never frees, and the line that allocates them.
 
-    `work(times)` runs three times: growth of the first may be initialisation, growth of both others is a leak.
+    `work(times)` runs four times: growth of the first may be initialisation, similar growth of all others is a leak.
     """
     skipped = [tracemalloc.Filter(False, name) for name in (tracemalloc.__file__, __file__)]
     snapshots = []
     tracemalloc.start()
     try:
-        for _ in range(3):
+        for _ in range(4):
             work(times)
             gc.collect()
             snapshots.append(tracemalloc.take_snapshot().filter_traces(skipped))
     finally:
         tracemalloc.stop()
     sizes = [sum(one.size for one in snapshot.statistics("filename")) for snapshot in snapshots]
-    grown = sizes[1] - sizes[0], sizes[2] - sizes[1]
+    grown = [after - before for before, after in pairwise(sizes)]
     if min(grown) <= 0 or min(grown) < CONSTANT * max(grown):
         return 0.0, ""
-    largest = max(snapshots[2].compare_to(snapshots[0], "lineno"), key=lambda one: one.size_diff)
-    return sum(grown) / (2 * times), place(largest.traceback[0].filename, largest.traceback[0].lineno)
+    largest = max(snapshots[-1].compare_to(snapshots[0], "lineno"), key=lambda one: one.size_diff)
+    return sum(grown) / (len(grown) * times), place(largest.traceback[0].filename, largest.traceback[0].lineno)

@@ -63,14 +63,16 @@ def launch(
     stream is used, so launches can be captured in a graph after the first one, which compiles. Other arguments are
     passed as numbers.
     """
-    if not any(getattr(part, "is_cuda", False) for arg in args for part in (arg if isinstance(arg, tuple) else (arg,))):
+    parts = (part for arg in args for part in (arg if isinstance(arg, tuple) else (arg,)))
+    device = next((part.get_device() for part in parts if getattr(part, "is_cuda", False)), None)
+    if device is None:
         _loop(one)(count, tuple(_map_tensors(lambda tensor: tensor.numpy(), arg) for arg in args))
         return
     import torch
 
     cuda = gpu_compiler()
     given: Any = tuple(_map_tensors(lambda tensor: cuda.as_cuda_array(tensor, sync=False), arg) for arg in args)
-    stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+    stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
     _exact[0] = exact
     try:
         _kernel(one, exact)[-(-count // block), block, stream](count, given)
