@@ -1,0 +1,138 @@
+"""Steps per second of two commits of this repository, in alternating slices of a fraction of a second.
+
+    python benchmarks/before_after.py REV [--case cartpole-1] [--slices 200]
+
+On a shared machine the rate of a run of some seconds varies by 15 %, and so does the ratio of two runs. Here REV, REV
+once more and the working tree train in three processes that take turns: one of them runs for a slice while the others
+wait. REV against itself shows how precise the comparison is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import ROOT, Result, make_parser, spread, table
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "cartpole-1": ("gymnasium:CartPole-v1", {"ppo__epochs": 1}),
+    "cartpole-4": ("gymnasium:CartPole-v1", {"ppo__epochs": 4}),
+    "soccer": ("soccer", {}),
+    "lstm": ("gymnasium:CartPole-v1", {"policy__memory": "lstm"}),
+    "sac": ("gymnasium:Pendulum-v1", {"algorithm": "sac"}),
+}
+TRAINER = """
+import json, sys, time
+try:
+    from slipstream.training import runner as driver
+except ImportError:
+    from slipstream.learn import drive as driver
+env, settings, run = json.loads(sys.argv[1])
+answer, sys.stdout = sys.stdout, sys.stderr
+plain = driver.iterate
+
+def iterate(parts, settings, position, *more, **named):
+    began, first, wanted = time.perf_counter(), 0, 0.0
+    for number, progress in enumerate(plain(parts, settings, position, *more, **named)):
+        now = time.perf_counter()
+        if number > 2 and now - began >= wanted:
+            print(json.dumps([position.steps - first, now - began]), file=answer, flush=True)
+            line = sys.stdin.readline()
+            if not line.strip():
+                return
+            began, first, wanted = time.perf_counter(), position.steps, float(line)
+        yield progress
+
+driver.iterate = iterate
+import slipstream as ss
+ss.train(env, run=run, steps=10**12, every__evaluate=0, every__checkpoint=0, every__system=0, **settings)
+"""
+
+
+class Trainer:
+    """A training that runs for a slice of time when it is asked to."""
+
+    def __init__(self, sources: Path, case: str, folder: Path) -> None:
+        env, settings = CASES[case]
+        job = json.dumps([env, settings, str(folder / "run")])
+        folder.mkdir(parents=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", TRAINER, job],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "log").open("w"),
+            text=True,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(sources)},
+        )
+        self._receive()
+
+    def _receive(self) -> tuple[int, float]:
+        assert self._process.stdout is not None
+        steps, seconds = json.loads(self._process.stdout.readline())
+        return steps, seconds
+
+    def rate(self, seconds: float) -> float:
+        """Steps per second of a slice of at least so many seconds."""
+        assert self._process.stdin is not None
+        print(seconds, file=self._process.stdin, flush=True)
+        steps, taken = self._receive()
+        return steps / taken
+
+    def close(self) -> None:
+        """End the training."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def main() -> None:
+    """Measure all cases, or some, and write the result."""
+    parser = make_parser(__doc__, seconds=0.3)
+    parser.add_argument("commit", help="the commit to compare with")
+    parser.add_argument("--case", action="append", choices=CASES, help="only this case; may be repeated")
+    parser.add_argument("--slices", type=int, default=200, help="slices of each training (default: 200)")
+    options = parser.parse_args()
+    result, rows, summary = Result("before-after", options), [], {}
+    with tempfile.TemporaryDirectory(prefix="before-after-") as place:
+        old = Path(place) / "old"
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "-q", "--detach", old, options.commit], check=True)
+        try:
+            for case in options.case or CASES:
+                sources = {"before": old / "src", "before again": old / "src", "after": ROOT / "src"}
+                trainers = {name: Trainer(path, case, Path(place) / case / name) for name, path in sources.items()}
+                for turn in range(3 if options.quick else options.slices):
+                    names = list(trainers) if turn % 2 == 0 else list(trainers)[::-1]
+                    rates = {name: trainers[name].rate(options.seconds) for name in names}
+                    result.rows += [
+                        {"work": case, "contestant": name, "round": turn, "steps_per_second": round(rate)}
+                        for name, rate in rates.items()
+                    ]
+                for trainer in trainers.values():
+                    trainer.close()
+                own = [row for row in result.rows if row["work"] == case]
+                rate_of = {(row["contestant"], row["round"]): row["steps_per_second"] for row in own}
+                turns = sorted({row["round"] for row in own})
+                again, after = (
+                    spread([rate_of[name, turn] / rate_of["before", turn] for turn in turns])
+                    for name in ("before again", "after")
+                )
+                summary[case] = {"before again": again, "after": after}
+                cells = (f"{one['median']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" for one in (again, after))
+                rows.append((case, *cells))
+                result.say(" ".join(rows[-1]))
+        finally:
+            subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", old], check=True)
+    text = table(("case", "before, once more", "after"), rows)
+    title = f"Speed compared with commit {options.commit}"
+    note = f"Ratios to `before`, medians of {options.slices} slices of {options.seconds:g} s with 95 % intervals."
+    result.close(summary, f"# {title}\n\n{text}\n\n{note}")
+
+
+if __name__ == "__main__":
+    main()
