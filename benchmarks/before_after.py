@@ -1,6 +1,6 @@
 """Steps per second of two commits of this repository, in alternating slices of a fraction of a second.
 
-    python benchmarks/before_after.py REV [--case cartpole-1] [--slices 200]
+    python benchmarks/before_after.py REV [--case cartpole-1] [--slices 400]
 
 On a shared machine the rate of a run of some seconds varies by 15 %, and so does the ratio of two runs. Here REV, REV
 once more and the working tree train in three processes that take turns: one of them runs for a slice while the others
@@ -93,10 +93,10 @@ class Trainer:
 
 def main() -> None:
     """Measure all cases, or some, and write the result."""
-    parser = make_parser(__doc__, seconds=0.3)
+    parser = make_parser(__doc__, seconds=0.1)
     parser.add_argument("commit", help="the commit to compare with")
     parser.add_argument("--case", action="append", choices=CASES, help="only this case; may be repeated")
-    parser.add_argument("--slices", type=int, default=200, help="slices of each training (default: 200)")
+    parser.add_argument("--slices", type=int, default=400, help="slices of each training (default: 400)")
     options = parser.parse_args()
     result, rows, summary = Result("before-after", options), [], {}
     with tempfile.TemporaryDirectory(prefix="before-after-") as place:
@@ -118,10 +118,9 @@ def main() -> None:
                 own = [row for row in result.rows if row["work"] == case]
                 rate_of = {(row["contestant"], row["round"]): row["steps_per_second"] for row in own}
                 turns = sorted({row["round"] for row in own})
-                again, after = (
-                    spread([rate_of[name, turn] / rate_of["before", turn] for turn in turns])
-                    for name in ("before again", "after")
-                )
+                again = spread([rate_of["before again", turn] / rate_of["before", turn] for turn in turns])
+                both = {turn: (rate_of["before", turn] + rate_of["before again", turn]) / 2 for turn in turns}
+                after = spread([rate_of["after", turn] / both[turn] for turn in turns])
                 summary[case] = {"before again": again, "after": after}
                 cells = (f"{one['median']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" for one in (again, after))
                 rows.append((case, *cells))
@@ -130,7 +129,10 @@ def main() -> None:
             subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", old], check=True)
     text = table(("case", "before, once more", "after"), rows)
     title = f"Speed compared with commit {options.commit}"
-    note = f"Ratios to `before`, medians of {options.slices} slices of {options.seconds:g} s with 95 % intervals."
+    note = (
+        f"Medians of {options.slices} slices of {options.seconds:g} s with 95 % intervals: the second training of the old "
+        "commit relative to its first, and the new one relative to the mean of both."
+    )
     result.close(summary, f"# {title}\n\n{text}\n\n{note}")
 
 
