@@ -130,8 +130,8 @@ def main() -> None:
     text = table(("case", "before, once more", "after"), rows)
     title = f"Speed compared with commit {options.commit}"
     note = (
-        f"Medians of {options.slices} slices of {options.seconds:g} s with 95 % intervals: the second training of the old "
-        "commit relative to its first, and the new one relative to the mean of both."
+        f"Medians of {options.slices} slices of {options.seconds:g} s with 95 % intervals: the second training of the "
+        "old commit relative to its first, and the new one relative to the mean of both."
     )
     result.close(summary, f"# {title}\n\n{text}\n\n{note}")
 
