@@ -12,8 +12,6 @@ from slipstream.config import (
     KEYS,
     OPEN_KEYS,
     PRESETS,
-    RENAMED,
-    REPLACED,
     Layer,
     Resolved,
     dump,
@@ -26,7 +24,7 @@ from slipstream.config import (
     resolve,
 )
 from slipstream.errors import ConfigError
-from slipstream.other_names import EQUIVALENTS
+from slipstream.other_names import EQUIVALENTS, RENAMED, REPLACED
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
 from slipstream.settings import Settings

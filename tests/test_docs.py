@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from command_server import CommandServer
 from slipstream.api import Run, train
 from slipstream.cli import main
-from slipstream.config import KEYS, OPEN_KEYS, RENAMED
+from slipstream.config import KEYS, OPEN_KEYS
+from slipstream.other_names import RENAMED
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

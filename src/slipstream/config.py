@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from slipstream.errors import ConfigError, did_you_mean
-from slipstream.other_names import explain
+from slipstream.other_names import RENAMED, REPLACED, explain
 from slipstream.settings import Settings
 
 PRESETS = Path(__file__).parent / "presets"
@@ -19,42 +19,6 @@ Presets = str | Sequence[str] | None
 """Preset names; later presets override earlier ones."""
 OPEN_KEYS = ("env.options", "rewards.weights", "rewards.groups", "schedules")
 """Settings that are dictionaries with free keys."""
-RENAMED = {
-    "clone.batch": "clone.batch_size",
-    "clone.entropy": "clone.entropy_coef",
-    "clone.smallest_std": "clone.min_std",
-    "clone.value": "clone.value_coef",
-    "evaluation.gate": "evaluation.rollback_after",
-    "every.dormant": "every.dormant_units",
-    "plan.checkpointing": "plan.activation_checkpointing",
-    "ppo.contrast": "ppo.contrastive_coef",
-    "ppo.contrast_steps": "ppo.contrastive_steps",
-    "ppo.contrast_temperature": "ppo.contrastive_temperature",
-    "ppo.demo_weight": "ppo.demo_coef",
-    "ppo.entropy": "ppo.entropy_coef",
-    "ppo.hold_obs": "ppo.freeze_obs_stats_steps",
-    "ppo.order": "ppo.shuffle",
-    "ppo.reference_kl": "ppo.reference_kl_coef",
-    "ppo.teacher_weight": "ppo.teacher_coef",
-    "ppo.tuner_clip": "ppo.epochs_max_clip_fraction",
-    "ppo.tuner_kl": "ppo.epochs_target_kl",
-    "ppo.value": "ppo.value_coef",
-    "ppo.warm_variance": "ppo.value_warmup_explained_variance",
-    "rewards.half_life": "rewards.half_life_s",
-    "sac.batch": "sac.batch_size",
-    "sac.buffer": "sac.buffer_size",
-    "sac.critic_norm": "sac.critic_layer_norm",
-    "sac.first_temperature": "sac.initial_temperature",
-    "sac.warmup": "sac.learning_starts",
-}
-"""Keys of version 0.1.0 that have a new name."""
-REPLACED = {
-    "ppo.schedule": 'schedules.ppo.learning_rate="linear to 0 over 1000000"',
-    "ppo.schedule_steps": 'schedules.ppo.learning_rate="linear to 0 over {value}"',
-    "ppo.schedule_end": 'schedules.ppo.learning_rate="linear to {value} over 1000000"',
-    "ppo.scheduled": 'schedules.ppo.learning_rate="linear to 0 over 1000000"',
-}
-"""Keys before 0.1.0 that `schedules` replaces, with the assignment to write."""
 
 
 @dataclass(frozen=True)

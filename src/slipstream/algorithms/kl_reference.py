@@ -1,4 +1,7 @@
-"""The KL reference: a trained agent that PPO penalises the divergence from."""
+"""The KL reference: a trained agent that PPO penalises the divergence from.
+
+`policies.distributions.add_kl_gradient` computes the divergence and its gradient.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def iterate(
 ) -> Iterator[Progress]:
     """Train until the steps or minutes are used up or a stop is requested; yield after every iteration.
 
-    Logging, evaluation and saving depend on the step count only, so a resumed run logs what an uninterrupted run logs.
+    Logging, evaluation and periodic saving are due by step count, not by time, so a resumed run logs what an
+    uninterrupted run logs. A new best score and a request of the user are saved as well.
     """
     collector, learner, matchmaker, every = parts.collector, parts.learner, parts.matchmaker, settings.every
     spans, began, load = Spans(), time.perf_counter(), dict[str, Any]()
