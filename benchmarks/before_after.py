@@ -106,21 +106,16 @@ def main() -> None:
             for case in options.case or CASES:
                 sources = {"before": old / "src", "before again": old / "src", "after": ROOT / "src"}
                 trainers = {name: Trainer(path, case, Path(place) / case / name) for name, path in sources.items()}
+                rates: dict[str, list[float]] = {name: [] for name in sources}
                 for turn in range(3 if options.quick else options.slices):
-                    names = list(trainers) if turn % 2 == 0 else list(trainers)[::-1]
-                    rates = {name: trainers[name].rate(options.seconds) for name in names}
-                    result.rows += [
-                        {"work": case, "contestant": name, "round": turn, "steps_per_second": round(rate)}
-                        for name, rate in rates.items()
-                    ]
+                    for name in sources if turn % 2 == 0 else reversed(sources):
+                        rates[name].append(round(trainers[name].rate(options.seconds)))
                 for trainer in trainers.values():
                     trainer.close()
-                own = [row for row in result.rows if row["work"] == case]
-                rate_of = {(row["contestant"], row["round"]): row["steps_per_second"] for row in own}
-                turns = sorted({row["round"] for row in own})
-                again = spread([rate_of["before again", turn] / rate_of["before", turn] for turn in turns])
-                both = {turn: (rate_of["before", turn] + rate_of["before again", turn]) / 2 for turn in turns}
-                after = spread([rate_of["after", turn] / both[turn] for turn in turns])
+                result.rows += [{"work": case, "contestant": name, "rates": found} for name, found in rates.items()]
+                pairs = list(zip(*rates.values(), strict=True))
+                again = spread([other / one for one, other, _ in pairs])
+                after = spread([2 * new / (one + other) for one, other, new in pairs])
                 summary[case] = {"before again": again, "after": after}
                 cells = (f"{one['median']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" for one in (again, after))
                 rows.append((case, *cells))
