@@ -192,7 +192,7 @@ class Engine(Protocol):
         """The order in which an epoch visits the sequences of a batch."""
 
     def run_epoch(self, batch: Any, order: Any, coefficients: Coefficients) -> Array:
-        """Take the gradient steps of one epoch and return their sums [SUMS]; `MAX_FAILED_IN_A_ROW` end it."""
+        """Take the gradient steps of one epoch and return their sums [SUMS]; too many failed steps in a row end it."""
 
     def finish(self, rollout: Any, batch: Any, shift: Array | None) -> BatchStatistics:
         """Make `params` current after the epochs on a batch, and return its statistics.

@@ -137,8 +137,7 @@ class DeviceEngine:
             found.append((rollout.reward.double() * active).sum()[None])
         if self._absences and not returns:
             found.append(active.sum(dtype=torch.float64)[None])
-        joined = found[0] if len(found) == 1 else torch.cat(found) if found else None
-        numbers: Array = np.zeros(0) if joined is None else joined.cpu().numpy()
+        numbers: Array = torch.cat(found).cpu().numpy() if found else np.zeros(0)
         samples = rollout.reward.numel()
         if self._absences:
             samples = int(numbers[0 if returns else -1])
