@@ -131,7 +131,7 @@ def frames(result: Result) -> tuple[dict[str, Any], str]:
     found: dict[str, list[float]] = {}
     for turn, task in interleave(ROUNDS, ("dense", "medium", "sparse")):
         result.gate()
-        game = Treechop(ENVS, variant=task, limit_seconds=600.0)
+        game = Treechop(ENVS, variant=task, match_seconds=600.0)
         out, action = empty_rows(game.spec, ENVS), np.zeros((ENVS, 1), np.int32)
         game.reset(out)
         spent = 0.0

@@ -28,7 +28,7 @@ GAMES: dict[str, Any] = {
         ),
     ),
     "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
-    "kart": lambda envs: Kart(envs, limit_seconds=0.5, random_starts=0.5),
+    "kart": lambda envs: Kart(envs, match_seconds=0.5, random_starts=0.5),
 }
 
 

@@ -80,6 +80,18 @@ class RewardStatistics(NamedTuple):
     """Count, sum and sum of squares of the discounted returns; zeros unless requested."""
 
 
+class LossInputs(NamedTuple):
+    """What the loss of a rollout needs besides the rollout."""
+
+    mean: Array
+    scale: Array
+    """The normaliser that the observations were read with."""
+    reference: Array | None = None
+    """The outputs of the KL reference [samples, outputs], if there is one."""
+    partner: Array | None = None
+    """The positives of the contrastive loss [samples], if it is used."""
+
+
 class BatchStatistics(NamedTuple):
     """Statistics of a batch that PPO logs, and those of its observations."""
 
@@ -171,19 +183,8 @@ class Engine(Protocol):
     def reward_statistics(self, rollout: Any, gamma: float, *, mean: bool, returns: bool) -> RewardStatistics:
         """Sum up the rewards of a rollout; `returns` also moves `running_return` to its end."""
 
-    def load(
-        self,
-        rollout: Any,
-        gae: GAECoefficients,
-        normaliser: tuple[Array, Array],
-        reference: Array | None = None,
-        partner: Array | None = None,
-    ) -> Any:
-        """Prepare the batch of a rollout, advantages and value targets included.
-
-        `normaliser` is the mean and scale that the observations were read with, `reference` the outputs of the KL
-        reference, `partner` the positives of the contrastive loss.
-        """
+    def load(self, rollout: Any, gae: GAECoefficients, inputs: LossInputs) -> Any:
+        """Prepare the batch of a rollout, advantages and value targets included."""
 
     def reweight(self, rollout: Any, batch: Any, gae: GAECoefficients) -> bool:
         """Recompute advantages and value targets by V-trace with the current weights; false if they are not finite."""

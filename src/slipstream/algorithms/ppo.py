@@ -20,6 +20,7 @@ from slipstream.algorithms.engine import (
     SUMS,
     Coefficients,
     Engine,
+    LossInputs,
     UpdateStats,
 )
 from slipstream.algorithms.gae import GAECoefficients
@@ -230,13 +231,13 @@ class PPO:
 
     def _load(self, rollout: Any, scale: float) -> Any:
         """The engine's batch of a rollout, with what the KL reference and the contrastive loss need."""
-        _, mean, deviation = self.design.split_params_and_stats(self.params_and_stats)
+        _, mean, scale_obs = self.design.split_params_and_stats(self.params_and_stats)
         reference = partner = None
         if self.reference is not None and self.reference.holds(self.settings.reference_target):
             reference = self.reference.evaluate(rollout, episode_starts(rollout.terminated, rollout.truncated))
         if self.settings.contrastive_coef:
             partner = self._choose_partners(rollout)
-        return self.engine.load(rollout, self._gae_coefficients(scale), (mean, deviation), reference, partner)
+        return self.engine.load(rollout, self._gae_coefficients(scale), LossInputs(mean, scale_obs, reference, partner))
 
     def _choose_partners(self, rollout: Rollout) -> Array:
         """A later sample of the same episode for each sample, at a geometric distance: the contrastive positives."""

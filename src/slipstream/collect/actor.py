@@ -23,7 +23,7 @@ from slipstream.collect.nan_guard import (
 )
 from slipstream.collect.rollout import Rollout, sequence_starts
 from slipstream.contracts import Array, EnvSpec, Rows, Vector, empty_rows
-from slipstream.play.assignments import TASK, FinishedGame, Players, TrainingGames, act_opponents
+from slipstream.play.assignments import TASK, FinishedGame, Players, TrainingGames, act_players
 from slipstream.policies.design import ActInputs, ActOutputs, Design, PolicyActor
 from slipstream.policies.distributions import bound
 from slipstream.policies.fused_actor import make_actor
@@ -176,16 +176,10 @@ class Actor:
             bound(action, self._low, self._high, self.design.squashed, self._env_action)
             action = self._env_action
         if assignments.rows:
-            act_opponents(
-                assignments,
-                self.roster,
-                obs,
-                mask,
-                self._opponent_streams,
-                action,
-                self._opponent_memory,
-                check=t == 0,
-            )
+            streams, states = self._opponent_streams, self._opponent_memory
+            spec, rows = assignments.spec, assignments.rows
+            failed = act_players(self.roster, rows, spec, obs, mask, streams, action, states, check=t == 0)
+            assignments.cancel(failed)
         if assignments.follows:
             assignments.expect(step.out.value, step.active)
         self.action, self.rows = action, step.rows

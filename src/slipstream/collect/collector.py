@@ -17,7 +17,7 @@ class Collector(Protocol):
         rollout = collector.collect(version)          # made with the weights of `version`
         learner.update(rollout)
         collector.publish(version + 1, weights, assignments)
-        collector.prefetch(version + 1)               # optional: workers start while metrics are written
+        collector.prefetch(version + 1)               # optional: the next rollout begins while metrics are written
     """
 
     lag: int
@@ -40,7 +40,7 @@ class Collector(Protocol):
         """Start to make rollout number `version` in the background, if possible; its weights are published."""
 
     def collect(self, version: int) -> Any:
-        """Return rollout number `version`, a `Rollout` or `DeviceRollout`, valid until the next call."""
+        """Return rollout number `version`, a `Rollout` or `DeviceRollout`, valid until the next prefetch."""
 
     def finished_games(self, version: int) -> list[FinishedGame]:
         """Return the games that ended in rollout number `version`, ordered by time."""

@@ -1,7 +1,8 @@
 """The device collector: environments, policy and rollout on one device, a whole rollout captured as one CUDA graph.
 
-On a GPU the host starts one graph per rollout and waits. The same code runs on the CPU without graphs, for tests: it
-uses the same random streams as the local collector, so both make the same rollouts.
+On a GPU the host starts one graph per rollout, and starts the next one before it writes metrics. The same code runs on
+the CPU without graphs, for tests: it uses the same random streams as the local collector, so both make the same
+rollouts.
 """
 
 from __future__ import annotations
@@ -185,6 +186,9 @@ class DeviceCollector:
         )
         self._start_tensors: list[Tensor] = [tensor.clone() for tensor in self._state_tensors()]
         self._made = 0
+        """The number of the next rollout to make."""
+        self._prefetched = False
+        """Whether the last rollout was started and not collected yet."""
         self._normaliser = np.zeros(0, np.float32)
         """The normaliser that was loaded last."""
 
@@ -216,22 +220,23 @@ class DeviceCollector:
     def prepare(self) -> None:
         """Compile and capture a rollout, so that the first one is as fast as the others."""
         if self._graphs:
-            self._graph = capture(
-                self._roll,
-                1,
-                [*self._state_tensors(), self.returns, self.lengths, self.rollout.action, self.rollout.log_prob],
-            )
+            changed = [*self._state_tensors(), self.rollout.action, self.rollout.log_prob]
+            self._graph = capture(self._roll, 1, changed)
 
     def prefetch(self, version: int) -> None:
-        """Nothing: rollouts are made in `collect`."""
-
-    def collect(self, version: int) -> DeviceRollout:
-        """Make rollout number `version`."""
-        self._made = version + 1
+        """Start rollout number `version`; the device makes it while the host writes metrics."""
+        self._made, self._prefetched = version + 1, True
         if self._graph is None:
             self._roll()
         else:
             self._graph.replay()
+
+    def collect(self, version: int) -> DeviceRollout:
+        """Make rollout number `version`, or wait for it if it was started before."""
+        if not self._prefetched:
+            self.prefetch(version)
+        self._prefetched = False
+        if self._graph is not None:
             # The learner would wait here anyway; this way the time counts as collecting. Without the index torch asks
             # the driver for the number of GPUs, which takes 0.1 ms.
             torch.cuda.synchronize(self.rollout.reward.get_device())
@@ -261,8 +266,9 @@ class DeviceCollector:
         return listed[listed[:, ENDED] > 0][:, [RETURN, LENGTH, OUTCOME]], int(listed[0, -1])
 
     def unfinished_episodes(self) -> tuple[Array, Array]:
-        """Return and length so far of the episode of every row."""
-        return self.returns.cpu().numpy(), self.lengths.cpu().numpy()
+        """Return and length so far of the episode of every row, before a rollout that was only started."""
+        returns, lengths = (self._start_tensors if self._prefetched else self._state_tensors())[-2:]
+        return returns.cpu().numpy(), lengths.cpu().numpy()
 
     def restore_episodes(self, returns: Array, lengths: Array) -> None:
         """Restore what `unfinished_episodes` returned."""
@@ -284,7 +290,8 @@ class DeviceCollector:
 
     def _state_tensors(self) -> list[Tensor]:
         """The tensors that the next rollout starts from."""
-        return [*self.game.tensors(), self._obs, self._active, self._streams, self._memory]
+        own = (self._obs, self._active, self._streams, self._memory, self.returns, self.lengths)
+        return [*self.game.tensors(), *own]
 
     def _snapshot(self, start: list[Tensor] | None) -> dict[str, Array]:
         """The names of an actor's snapshot, so that a run can resume with any collector."""
@@ -293,7 +300,7 @@ class DeviceCollector:
         table = TrainingGames(self.game.spec, self.game.envs, 0)
         table.seed[:] = self.game.vector.seeds()
         state |= {f"seat/{name}": array.copy() for name, array in table.arrays().items()}
-        obs, active, streams, memory = (np.ascontiguousarray(tensor.cpu().numpy()) for tensor in kept[own:])
+        obs, active, streams, memory = (np.ascontiguousarray(tensor.cpu().numpy()) for tensor in kept[own : own + 4])
         rows, width = memory.shape
         rows_now = {
             "obs": obs,

@@ -19,6 +19,7 @@ from slipstream.algorithms.engine import (
     BatchEvaluation,
     BatchStatistics,
     Coefficients,
+    LossInputs,
     RewardStatistics,
 )
 from slipstream.algorithms.gae import (
@@ -144,17 +145,10 @@ class DeviceEngine:
         total = float(numbers[3 if returns else 0]) if mean else 0.0
         return RewardStatistics(samples, total / max(1, samples), numbers[:3] if returns else np.zeros(3))
 
-    def load(
-        self,
-        rollout: DeviceRollout,
-        gae: GAECoefficients,
-        normaliser: tuple[Array, Array],
-        reference: Array | None = None,
-        partner: Array | None = None,
-    ) -> DeviceBatch:
+    def load(self, rollout: DeviceRollout, gae: GAECoefficients, inputs: LossInputs) -> DeviceBatch:
         """Note the coefficients of the advantages; the first epoch computes them."""
-        assert reference is None  # `training.build.off_device` refuses it
-        assert partner is None
+        assert inputs.reference is None  # `training.build.off_device` refuses it
+        assert inputs.partner is None
         self._gae.copy_(torch.from_numpy(np.array(gae, np.float32)))
         self._first_epoch = True
         return self._batch(rollout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.algorithms.engine import Batch, BatchEvaluation, BatchStatistics, RewardStatistics
+from slipstream.algorithms.engine import Batch, BatchEvaluation, BatchStatistics, LossInputs, RewardStatistics
 from slipstream.algorithms.gae import GAECoefficients, Transitions, compute_gae
 from slipstream.algorithms.minibatches import episode_starts, orders, priorities
 from slipstream.algorithms.running_stats import explained_variance, observation_statistics, sum_returns
@@ -36,14 +36,7 @@ class HostEngine:
         average = float(rollout.reward[active > 0].mean(dtype=np.float64)) if mean and samples else 0.0
         return RewardStatistics(samples, average, sums.sum(axis=0))
 
-    def load(
-        self,
-        rollout: Rollout,
-        gae: GAECoefficients,
-        normaliser: tuple[Array, Array],
-        reference: Array | None = None,
-        partner: Array | None = None,
-    ) -> Batch:
+    def load(self, rollout: Rollout, gae: GAECoefficients, inputs: LossInputs) -> Batch:
         """Flat views of the rollout, with its advantages and value targets."""
         steps, samples, design = rollout.steps, rollout.reward.size, self.design
         if self._advantage.shape != rollout.reward.shape:
@@ -55,8 +48,8 @@ class HostEngine:
 
         return Batch(
             obs=flat(rollout.obs if rollout.mirror is None else rollout.mirror),
-            mean=normaliser[0].copy(),
-            scale=normaliser[1].copy(),
+            mean=inputs.mean.copy(),
+            scale=inputs.scale.copy(),
             mask=flat(rollout.mask),
             action=flat(rollout.action),
             log_prob=flat(rollout.log_prob),
@@ -66,8 +59,8 @@ class HostEngine:
             weight=flat(rollout.active).astype(np.float32),
             episode_start=flat(episode_starts(rollout.terminated, rollout.truncated)),
             state=rollout.state.reshape(samples // design.sequence, design.state_size),
-            reference=np.zeros((samples, 0), np.float32) if reference is None else reference,
-            partner=np.zeros(0, np.int64) if partner is None else partner,
+            reference=np.zeros((samples, 0), np.float32) if inputs.reference is None else inputs.reference,
+            partner=np.zeros(0, np.int64) if inputs.partner is None else inputs.partner,
             rows=rollout.reward.shape[1],
             sequence=design.sequence,
             burn_in=design.policy.burn_in if design.state_size else 0,

@@ -40,17 +40,20 @@ class EnvChoice:
     """The learner's discount per step, used by potential-based terms; `rewards.half_life_s` takes precedence."""
 
     def game_options(self, first: int, seed: int, action_repeat: int) -> dict[str, Any]:
-        """The keyword arguments that the built-in games share; `action_repeat` is the game's default."""
+        """The keyword arguments `options.GameOptions`; `action_repeat` is the game's default."""
         env = self.env
         return {
             "first": first,
             "seed": seed,
+            "match_seconds": env.match_seconds,
             "action_repeat": env.action_repeat or action_repeat,
             "actions": env.actions,
             "random_starts": env.random_starts,
             "target": env.target,
+            "options": env.options,
             "rewards": self.rewards,
             "gamma": self.gamma,
+            "extra_terms": self.terms,
         }
 
 

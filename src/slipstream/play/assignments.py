@@ -6,7 +6,7 @@ there is one rule for who acts in which row and for what happens when a player f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -258,6 +258,11 @@ class TrainingGames(Assignments):
         self.episode_return += rewards.sum(axis=1) / present
         self.length += 1
 
+    def cancel(self, players: Iterable[int]) -> None:
+        """Do not count the games of players that have failed."""
+        for player in players:
+            self.void[self.rows[player] // self.spec.agents] = 1
+
     def result(self, env: int, rows: Rows, active: Array) -> FinishedGame:
         """The game of an env that has just ended."""
         agents = self.spec.agents
@@ -295,19 +300,3 @@ class TrainingGames(Assignments):
             "seed": self.seed,
             "void": self.void,
         }
-
-
-def act_opponents(
-    games: TrainingGames,
-    players: Players,
-    obs: Array,
-    mask: Array,
-    streams: Array,
-    action: Array,
-    memory: Array,
-    check: bool,
-) -> None:
-    """Let the opponents of training games act; the games of an opponent that fails are void."""
-    failed = act_players(players, games.rows, games.spec, obs, mask, streams, action, memory, check)
-    for player in failed:
-        games.void[games.rows[player] // games.spec.agents] = 1

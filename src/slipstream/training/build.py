@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.engine import Engine
-from slipstream.algorithms.episode_stats import EpisodeStats
+from slipstream.algorithms.episode_stats import EpisodeStats, EpisodeTracker
 from slipstream.algorithms.imitation_loss import make_imitation_loss
 from slipstream.algorithms.kl_reference import make_kl_reference
 from slipstream.algorithms.ppo import PPO
@@ -47,6 +47,7 @@ from slipstream.vector.make import choose_native, make_vector, spread_vector
 
 if TYPE_CHECKING:
     from slipstream.algorithms.sac_critics import SACEngine
+    from slipstream.collect.device import DeviceCollector
 
 SAC_PASSES = 8
 """Forward passes of a network of the actor's size in one gradient step of SAC; PPO has one."""
@@ -81,20 +82,22 @@ def build(
 
     plan = make_plan(settings.plan, _plan_facts(choice, settings, env, has_opponents, resumed), before)
     batch = check_batch(settings, plan.envs.applied, spec.agents)
+    envs = plan.envs.applied
+    curriculum, rivals = None, opponents(spec, design) if opponents else FixedOpponent(settings.opponent, spec, envs)
+    learner: Learner
+    collector: Collector
     if plan.collector.applied == "device":
-        return _build_on_device(choice, settings, env, plan, batch, schedules, resumed)
-
-    learner = _make_learner(choice, settings, spec, design, plan, resumed)
+        learner, collector = _make_on_device(choice, settings, env, plan, resumed)
+        tracker: EpisodeTracker | None = collector
+    else:
+        game, _ = parse(choice.name)
+        curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
+        learner, tracker = _make_learner(choice, settings, spec, design, plan, resumed), None
+        collector = _make_collector(
+            replace(choice, native=plan.native.applied), settings, plan, env, rivals.sampled, learner.notices.append
+        )
     if notice := describe_half_life(settings, spec.step_seconds):
         learner.notices.append(notice)
-    game, _ = parse(choice.name)
-    curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
-    envs = plan.envs.applied
-    rivals = opponents(spec, design) if opponents else FixedOpponent(settings.opponent, spec, envs)
-    matchmaker = Matchmaker(spec, envs, settings.seed, rivals, curriculum)
-    collector = _make_collector(
-        replace(choice, native=plan.native.applied), settings, plan, env, rivals.sampled, learner.notices.append
-    )
     return TrainingParts(
         choice=choice,
         spec=spec,
@@ -102,8 +105,8 @@ def build(
         design=design,
         learner=learner,
         schedules=schedules,
-        episodes=EpisodeStats(envs * spec.agents, versus=settings.opponent is not None),
-        matchmaker=matchmaker,
+        episodes=EpisodeStats(envs * spec.agents, versus=settings.opponent is not None, tracker=tracker),
+        matchmaker=Matchmaker(spec, envs, settings.seed, rivals, curriculum),
         collector=collector,
         batch=batch,
         reward_hacking=RewardHackingDetector(steady=curriculum is None),
@@ -111,16 +114,10 @@ def build(
     )
 
 
-def _build_on_device(
-    choice: EnvChoice,
-    settings: Settings,
-    env: EnvProbe,
-    plan: Plan,
-    batch: int,
-    schedules: Schedules,
-    resumed: bool,
-) -> TrainingParts:
-    """Make the parts of a run whose environments, policy and learner are all on one device."""
+def _make_on_device(
+    choice: EnvChoice, settings: Settings, env: EnvProbe, plan: Plan, resumed: bool
+) -> tuple[PPO, DeviceCollector]:
+    """Make the learner and the collector of a run whose environments and policy are all on one device."""
     from slipstream.collect.device import DeviceCollector
     from slipstream.engines.device_engine import DeviceEngine
     from slipstream.engines.torch_backends import set_backend_flags
@@ -136,8 +133,6 @@ def _build_on_device(
     params = design.split_params_and_stats(params_and_stats)[0]
     engine = DeviceEngine(net, params, graphs=graphs, absences=spec.absences)
     learner = PPO(settings, design, params_and_stats, engine, rows, start=start)
-    if notice := describe_half_life(settings, spec.step_seconds):
-        learner.notices.append(notice)
     vector = DeviceVector(make_vector(choice, envs, seed=settings.seed), device)  # type: ignore[arg-type]
     collector = DeviceCollector(vector, net, steps=settings.ppo.rollout, seed=settings.seed, graphs=graphs)
     if graphs:
@@ -150,20 +145,7 @@ def _build_on_device(
                 "lower plan.envs or ppo.rollout if memory ran out; plan.graphs=false runs without graphs",
             ) from error
         learner.notices.append(f"compiled and captured for the GPU in {time.perf_counter() - began:.1f} s")
-    return TrainingParts(
-        choice=choice,
-        spec=spec,
-        plan=plan,
-        design=design,
-        learner=learner,
-        schedules=schedules,
-        episodes=EpisodeStats(rows, versus=False, tracker=collector),
-        matchmaker=Matchmaker(spec, envs, settings.seed, FixedOpponent(None, spec, envs), None),
-        collector=collector,
-        batch=batch,
-        reward_hacking=RewardHackingDetector(steady=True),
-        rollback=_make_rollback(settings),
-    )
+    return learner, collector
 
 
 class EnvProbe(NamedTuple):

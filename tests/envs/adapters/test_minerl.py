@@ -26,7 +26,7 @@ def test_rows_of_a_live_game_are_those_of_the_built_in_one() -> None:
     live = make_vector(
         EnvChoice("python:live", factory=lambda: MineRLEnv(MineRLTreechop(seconds=1.0, scalars=True))), 1
     )
-    native = Treechop(1, limit_seconds=1.0, options={"scalars": True})
+    native = Treechop(1, match_seconds=1.0, options={"scalars": True})
     assert live.spec.obs == native.spec.obs and live.spec.action == native.spec.action
     ours, theirs = empty_rows(native.spec, 1), empty_rows(live.spec, 1)
     live.reset_envs([0], theirs, [5])

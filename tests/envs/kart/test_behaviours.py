@@ -20,7 +20,7 @@ def statistics(out: Rows) -> dict[str, float]:
 
 def test_a_lap_that_runs_out_of_time() -> None:
     """A car on a straight is set to speeds 3, 6 and 9: mean and top speed are those after each decision."""
-    game = Kart(1, limit_seconds=12 / 60, seed=1)
+    game = Kart(1, match_seconds=12 / 60, seed=1)
     out, s = empty_rows(game.spec, 1), game.state[0]
     assert game.spec.behaviours == BEHAVIOURS
     speeds, done = [], 0.0
@@ -40,7 +40,7 @@ def test_a_lap_that_runs_out_of_time() -> None:
 
 def test_time_on_grass_and_sideways() -> None:
     """A car on grass in one of three decisions is off the track for a third of the time."""
-    game = Kart(1, limit_seconds=12 / 60, seed=1)
+    game = Kart(1, match_seconds=12 / 60, seed=1)
     out, s, track = empty_rows(game.spec, 1), game.state[0], game.tracks[0]
     start = s.copy()
     aside = np.array([-track[0, at.TY], track[0, at.TX]]) * (track[0, at.WIDE] + 2)

@@ -55,7 +55,7 @@ def test_a_lap_terminates_and_begins_the_next() -> None:
 
 def test_time_up_truncates() -> None:
     """A car that stands still is truncated at the time limit with outcome -1; its last observation is kept."""
-    game = Kart(2, limit_seconds=2.0)
+    game = Kart(2, match_seconds=2.0)
     out = empty_rows(game.spec, 2)
     game.reset(out)
     first = out.obs.copy()
@@ -120,7 +120,7 @@ def test_random_starts_spread_over_the_track() -> None:
 
 def test_snapshot_and_restore_replay_exactly() -> None:
     """From a snapshot the same actions give the same bits, over ends and new tracks, also in another object."""
-    settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 5.0}
+    settings: dict[str, float] = {"random_starts": 0.5, "match_seconds": 5.0}
     game = Kart(16, seed=9, **settings)  # type: ignore[arg-type]
     out = empty_rows(game.spec, 16)
     actions = held_actions(240, 16)
@@ -139,7 +139,7 @@ def test_snapshot_and_restore_replay_exactly() -> None:
 def test_how_envs_are_split_changes_nothing() -> None:
     """Two vectors of 4 envs with first = 0 and 4 equal one of 8, and another seed is another game."""
     actions = held_actions(150, 8)
-    settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 4.0}
+    settings: dict[str, float] = {"random_starts": 0.5, "match_seconds": 4.0}
     whole = Kart(8, seed=4, **settings)  # type: ignore[arg-type]
     expected = play(whole, actions, empty_rows(whole.spec, 8))
     for first in (0, 4):
@@ -151,7 +151,7 @@ def test_how_envs_are_split_changes_nothing() -> None:
 
 def test_reset_starts_the_same_laps_again() -> None:
     """Reset begins the first track of the seed again, with the difficulty that was set last."""
-    game = Kart(4, seed=2, limit_seconds=2.0)
+    game = Kart(4, seed=2, match_seconds=2.0)
     out = check_reset_starts_again(game, held_actions(50, 4))
     game.set_difficulty(1.0, 1.0)
     game.reset(out)
@@ -166,7 +166,7 @@ def test_reset_envs_starts_the_next_lap_of_some() -> None:
 
 def test_a_seed_begins_the_same_lap_anywhere() -> None:
     """A seed gives the same track, start and lap in any env of any vector, after any other laps."""
-    settings: dict[str, float] = {"random_starts": 0.5, "limit_seconds": 3.0}
+    settings: dict[str, float] = {"random_starts": 0.5, "match_seconds": 3.0}
     one, other = Kart(3, seed=1, **settings), Kart(5, seed=2, first=9, **settings)  # type: ignore[arg-type]
     out, again = empty_rows(one.spec, 3), empty_rows(one.spec, 5)
     actions = held_actions(160, 3)
@@ -284,7 +284,7 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
     ("settings", "message"),
     [
         *SETTINGS_ERRORS,
-        ({"limit_seconds": 0.0}, "`env.match_seconds` = 0.0 is out of range."),
+        ({"match_seconds": 0.0}, "`env.match_seconds` = 0.0 is out of range."),
         ({"actions": "continous"}, "`env.actions` = `continous` is unknown. Did you mean `continuous`?"),
         ({"variant": "eazy"}, "`variant` = `eazy` is unknown. Did you mean `easy`?"),
         ({"difficulty": (0.5, 0.1)}, "A difficulty from 0.5 to 0.1 is out of range."),

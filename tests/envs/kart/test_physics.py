@@ -78,7 +78,7 @@ def test_compiled_equals_uncompiled(tmp_path: Path) -> None:
 
 def open_field(**columns: float) -> tuple[Kart, Array]:
     """Return a game of one car at rest on the start line, facing +x, with asphalt as far as it drives."""
-    game = Kart(1, limit_seconds=600)
+    game = Kart(1, match_seconds=600)
     s, track = game.state[0], game.tracks[0]
     s[: at.STEER] = (0, 0, 0, 0, 1, 0, 0)
     track[:] = 0

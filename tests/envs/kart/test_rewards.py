@@ -105,12 +105,12 @@ def test_every_term_is_in_one_group() -> None:
     assert sorted(name for held in SCHEME.groups.values() for name in held) == sorted(TERMS)
 
 
-@pytest.mark.parametrize("limit_seconds", [60.0, 4.0])
-def test_shaped_progress_telescopes_over_a_lap(limit_seconds: float) -> None:
+@pytest.mark.parametrize("match_seconds", [60.0, 4.0])
+def test_shaped_progress_telescopes_over_a_lap(match_seconds: float) -> None:
     """The discounted sum is the initial remaining share minus gamma^T times that of a truncated lap."""
     gamma, envs = 0.97, 12
     rewards = RewardSettings(weights={"progress": 2.0}, potential=True)
-    game = Kart(envs, rewards=rewards, gamma=gamma, random_starts=0.5, limit_seconds=limit_seconds, seed=3)
+    game = Kart(envs, rewards=rewards, gamma=gamma, random_starts=0.5, match_seconds=match_seconds, seed=3)
     out, action = empty_rows(game.spec, envs), np.zeros((envs, 2), np.float32)
     game.reset(out)
     first, sums, finished = game.state[:, at.DONE].copy(), np.zeros(envs), np.zeros(envs, int)
@@ -124,7 +124,7 @@ def test_shaped_progress_telescopes_over_a_lap(limit_seconds: float) -> None:
             finished[env] = t + 1
             last = -out.final_obs[env, at.O_LEFT] if out.truncated[env] else 0.0
             assert sums[env] == pytest.approx(2 * (gamma ** (t + 1) * last - (first[env] - 1)), abs=1e-5)
-            assert out.truncated[env] == (limit_seconds < 10)
+            assert out.truncated[env] == (match_seconds < 10)
     assert (finished > 0).all()
 
 
@@ -136,7 +136,7 @@ def pace(before: Array, after: Array, clock: Array) -> float:
 def test_a_users_term_is_compiled_and_logged() -> None:
     """A plain function becomes a term with its own name, weight and column, and gets the state before a new lap."""
     rewards = RewardSettings(weights={"pace": 2.0})
-    game = Kart(2, extra_terms={"pace": pace}, rewards=rewards, limit_seconds=0.1, action_repeat=6)
+    game = Kart(2, extra_terms={"pace": pace}, rewards=rewards, match_seconds=0.1, action_repeat=6)
     assert game.spec.terms == (*TERMS, "pace")
     out = empty_rows(game.spec, 2)
     game.state[:, at.VX] = 5.0

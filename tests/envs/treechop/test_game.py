@@ -42,7 +42,7 @@ def test_treechop_is_a_vector_with_minerls_observation() -> None:
 
 def test_time_is_up_by_truncation_and_a_new_world_begins() -> None:
     """After its seconds a game is truncated, lost without a log; the next has another world and view."""
-    game = Treechop(2, limit_seconds=1.0, seed=3)
+    game = Treechop(2, match_seconds=1.0, seed=3)
     out = empty_rows(game.spec, 2)
     game.reset(out)
     old = game.cells.copy()
@@ -56,7 +56,7 @@ def test_time_is_up_by_truncation_and_a_new_world_begins() -> None:
 
 def test_enough_logs_end_the_game_won() -> None:
     """The 64th log terminates; fewer win where they keep MineRL's pace of 64 in 8000 ticks."""
-    game = Treechop(1, limit_seconds=60)
+    game = Treechop(1, match_seconds=60)
     out = empty_rows(game.spec, 1)
     game.reset(out)
     game.clock[0, at.LOGS] = at.ENOUGH
@@ -72,7 +72,7 @@ def test_enough_logs_end_the_game_won() -> None:
 
 def test_tasks_are_worlds_with_fewer_trees() -> None:
     """An assigned task holds from the next game on; each has its number of trees, and enough logs to win."""
-    game = Treechop(3, variant="mixed", limit_seconds=0.1)
+    game = Treechop(3, variant="mixed", match_seconds=0.1)
     out = empty_rows(game.spec, 3)
     game.reset(out)
     trunks = [int(((cells >> at.WOOD) & 255 > 0).sum()) for cells in game.cells]
@@ -87,7 +87,7 @@ def test_tasks_are_worlds_with_fewer_trees() -> None:
 
 def test_a_snapshot_goes_on_bit_for_bit() -> None:
     """A game restored into another vector continues identically, through ends and new worlds."""
-    first, second = (Treechop(3, limit_seconds=2.0, seed=seed, options={"scalars": True}) for seed in (5, 6))
+    first, second = (Treechop(3, match_seconds=2.0, seed=seed, options={"scalars": True}) for seed in (5, 6))
     out, other = empty_rows(first.spec, 3), empty_rows(first.spec, 3)
     first.reset(out)
     second.reset(other)
@@ -100,7 +100,7 @@ def test_a_snapshot_goes_on_bit_for_bit() -> None:
 
 def test_how_envs_are_split_changes_nothing() -> None:
     """Env 2 of four plays the same game as the only env of a vector with first = 2."""
-    whole, part = Treechop(4, seed=9, limit_seconds=1.5), Treechop(1, seed=9, first=2, limit_seconds=1.5)
+    whole, part = Treechop(4, seed=9, match_seconds=1.5), Treechop(1, seed=9, first=2, match_seconds=1.5)
     out, own = empty_rows(whole.spec, 4), empty_rows(whole.spec, 1)
     whole.reset(out)
     part.reset(own)

@@ -25,7 +25,7 @@ def test_the_spaces_are_minerltreechops() -> None:
 
 def test_a_step_gives_what_the_vector_gives() -> None:
     """From the same seed and by the same buttons, frames and rewards are equal to the bit."""
-    env, game = MineRLTreechop(seed=3, seconds=2.0), Treechop(1, seed=3, limit_seconds=2.0)
+    env, game = MineRLTreechop(seed=3, seconds=2.0), Treechop(1, seed=3, match_seconds=2.0)
     rows = empty_rows(game.spec, 1)
     game.reset(rows)
     assert np.array_equal(env.reset()["pov"].reshape(-1), rows.obs[0])

@@ -15,7 +15,7 @@ from slipstream.minecraft.action_maps import BUTTONS
 @pytest.fixture
 def meadow() -> tuple[Treechop, Rows]:
     """One game in a world without trees, with the player in the middle, facing north."""
-    game = Treechop(1, limit_seconds=600)
+    game = Treechop(1, match_seconds=600)
     out = empty_rows(game.spec, 1)
     game.reset(out)
     game.cells[:] = 64 | 64 << at.GAP_WOOD

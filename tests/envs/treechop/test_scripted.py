@@ -14,7 +14,7 @@ from slipstream.errors import ConfigError
 @pytest.mark.parametrize(("task", "least"), [("dense", 5.0), ("medium", 5.0), ("sparse", 3.0)])
 def test_the_lumberjack_gathers_logs(task: str, least: float) -> None:
     """In 25 seconds it gathers more than so many logs in the mean of 16 games."""
-    game = Treechop(16, variant=task, limit_seconds=25.0)
+    game = Treechop(16, variant=task, match_seconds=25.0)
     out, action, total = empty_rows(game.spec, 16), np.zeros((16, 1), np.int32), np.zeros(16)
     game.reset(out)
     for _ in range(500):

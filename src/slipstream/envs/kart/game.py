@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,10 @@ from slipstream.envs.kart.layout import (
 from slipstream.envs.kart.next_tracks import draw_ahead, move_point
 from slipstream.envs.kart.rewards import SCHEME, TERMS
 from slipstream.envs.kart.tracks import SCRATCH
-from slipstream.envs.options import check_choice, check_game, check_options
+from slipstream.envs.options import GameOptions, check_choice, check_options
 from slipstream.envs.rewards import CombinedReward, compile_term, value_user_term
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.errors import ConfigError
-from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
@@ -69,35 +68,27 @@ class Kart(ArraySnapshot):
         *,
         difficulty: tuple[float, float] = (0.0, 1.0),
         variant: str = "mixed",
-        seed: int = 0,
-        first: int = 0,
-        limit_seconds: float = 60.0,
-        action_repeat: int = 4,
-        actions: str = "continuous",
-        random_starts: float = 0.0,
-        target: Sequence[str] = (),
-        rewards: RewardSettings | None = None,
-        gamma: float = 0.99,
-        extra_terms: Mapping[str, Callable[..., Any]] | None = None,
+        **options: Any,
     ) -> None:
-        check_game(envs, limit_seconds, action_repeat, random_starts)
-        check_choice("env.actions", actions, KINDS)
+        """Make the laps; the other keyword arguments are those of `GameOptions`."""
+        given = GameOptions(**({"actions": "continuous"} | options))
+        given.check(envs, KINDS)
         check_choice("variant", variant, tuple(RANGES))
-        extra = dict(extra_terms or {})
+        extra, first, repeat = given.extra_terms, given.first, given.action_repeat
         self.envs = envs
         name = "kart" if variant == "mixed" else f"kart:{variant}"
         tasks = tuple(f"level {k + 1}" for k in range(LEVELS))
         self.spec = EnvSpec(
             name=name,
             obs=vector_obs(OBS_SIZE),
-            action=SPECS[actions],
+            action=SPECS[given.actions],
             terms=(*TERMS, *extra),
             exact=True,
-            step_seconds=action_repeat / TICK_HZ,
-            action_repeat=action_repeat,
+            step_seconds=repeat / TICK_HZ,
+            action_repeat=repeat,
             behaviours=BEHAVIOURS,
             tasks=tasks,
-            target=choose_target(name, tasks, (), target),
+            target=choose_target(name, tasks, (), given.target),
         )
         self.state = np.zeros((envs, STATE_SIZE), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
@@ -106,18 +97,18 @@ class Kart(ArraySnapshot):
         """The given task of each env; -1: its target, or the whole range of difficulties without a target."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
         """Behaviour statistics of the present lap."""
-        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma, tuple(extra))
+        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma, tuple(extra))
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
         self._scratch = np.zeros((1, *SCRATCH))
         self._terms = [compile_term(name, function) for name, function in extra.items()]
-        self._seed, self._first = seed, first
-        self._kind = KINDS.index(actions)
-        self._repeat = action_repeat
-        limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
-        self.limit_steps = -(-limit_ticks // action_repeat)
+        self._seed, self._first = given.seed, first
+        self._kind = KINDS.index(given.actions)
+        self._repeat = repeat
+        limit_ticks = max(round(given.match_seconds * TICK_HZ), 1)
+        self.limit_steps = -(-limit_ticks // repeat)
         """Steps after which a lap is truncated."""
-        self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(random_starts)
+        self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(given.random_starts)
         self.set_difficulty(*difficulty)
         self._begin(np.zeros((envs, OBS_SIZE), np.float32))
 
@@ -244,6 +235,6 @@ class Kart(ArraySnapshot):
 
 def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Kart:
     """Make the laps that the settings describe."""
-    difficulty, seconds = difficulty_range(variant, choice.env.options), choice.env.match_seconds
-    shared = choice.game_options(first, seed, action_repeat=4)
-    return Kart(envs, difficulty=difficulty, variant=variant, limit_seconds=seconds, extra_terms=choice.terms, **shared)
+    difficulty = difficulty_range(variant, choice.env.options)
+    options = choice.game_options(first, seed, action_repeat=4)
+    return Kart(envs, difficulty=difficulty, variant=variant, **options)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.envs.options import check_choice, check_options
+from slipstream.envs.options import GameOptions, check_options
 from slipstream.envs.rewards import CombinedReward
 from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
@@ -24,7 +24,6 @@ from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.errors import ConfigError
-from slipstream.settings import RewardSettings
 from slipstream.system.rng import check_seeds, first_games, next_game
 
 SLOTS = 3
@@ -40,31 +39,20 @@ class Rocket(ArraySnapshot):
 
     KEPT = ("games", "tasks", "count", "history", "behaviour")
 
-    def __init__(
-        self,
-        envs: int,
-        *,
-        team_size: int = 1,
-        mixed: bool = False,
-        seed: int = 0,
-        first: int = 0,
-        match_seconds: float = 60.0,
-        action_repeat: int = 8,
-        actions: str = "discrete",
-        random_starts: float = 0.0,
-        target: Sequence[str] = (),
-        rewards: RewardSettings | None = None,
-        gamma: float = 0.99,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        check_choice("env.actions", actions, KINDS)
+    def __init__(self, envs: int, *, team_size: int = 1, mixed: bool = False, **options: Any) -> None:
+        """Make the matches; the other keyword arguments are those of `GameOptions`."""
+        given = GameOptions(**({"action_repeat": 8} | options))
+        given.check(envs, KINDS)
+        if given.extra_terms:
+            raise ConfigError("`rocket` takes no reward terms of your own.", "use rewards.weights.* for its own terms")
+        actions, action_repeat, first = given.actions, given.action_repeat, given.first
         meshes = arena.load()
         self._simulator: Any = arena.require()
-        self.envs, self._first, self._seed, self._ticks = envs, first, seed, action_repeat
-        self.spec = _spec(team_size, mixed, actions, action_repeat, target, meshes)
+        self.envs, self._first, self._seed, self._ticks = envs, first, given.seed, action_repeat
+        self.spec = _spec(team_size, mixed, actions, action_repeat, given.target, meshes)
         self._slots = slots = self.spec.agents
-        self._match = max(round(match_seconds * TICK_HZ), action_repeat)
-        self._scatter, self._starts = random_starts, _read_starts(options or {}, slots)
+        self._match = max(round(given.match_seconds * TICK_HZ), action_repeat)
+        self._scatter, self._starts = given.random_starts, _read_starts(given.options, slots)
         self._controls = Controls(self._simulator, actions)
         self._arenas: list[Any] = [None] * envs
         self._cars: list[list[Any]] = [[] for _ in range(envs)]
@@ -94,7 +82,7 @@ class Rocket(ArraySnapshot):
         """Kick-offs and respawns of demolished cars in the match so far."""
         self._earlier = np.zeros((envs, 2), np.int64)
         """Goals of earlier matches in the same arena."""
-        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma)
+        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma)
 
     def reset(self, out: Rows) -> None:
         """Reset every env to the first match of its seed."""
@@ -374,6 +362,6 @@ def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target:
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Rocket:
     """Make matches from the settings."""
-    mixed, shared = variant == "mixed", choice.game_options(first, seed, action_repeat=8)
-    team_size, seconds = SLOTS if mixed else int(variant[0]), choice.env.match_seconds
-    return Rocket(envs, team_size=team_size, mixed=mixed, match_seconds=seconds, options=choice.env.options, **shared)
+    mixed = variant == "mixed"
+    team_size = SLOTS if mixed else int(variant[0])
+    return Rocket(envs, team_size=team_size, mixed=mixed, **choice.game_options(first, seed, action_repeat=8))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
 from slipstream.envs.game import EnvChoice
-from slipstream.envs.options import check_choice, check_game, check_range
+from slipstream.envs.options import GameOptions, check_range
 from slipstream.envs.rewards import CombinedReward, compile_term
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer import batch
@@ -18,7 +18,6 @@ from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
 from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
 from slipstream.envs.soccer.rewards import SCHEME, T_EXTRA, TERMS
 from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
-from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
@@ -37,29 +36,14 @@ class Soccer(ArraySnapshot):
     limit_steps = 0
     """0: matches terminate and are never truncated."""
 
-    def __init__(
-        self,
-        envs: int,
-        *,
-        team_size: int = 1,
-        mixed: bool = False,
-        seed: int = 0,
-        first: int = 0,
-        match_seconds: float = 60.0,
-        action_repeat: int = 4,
-        actions: str = "discrete",
-        random_starts: float = 0.0,
-        target: Sequence[str] = (),
-        rewards: RewardSettings | None = None,
-        gamma: float = 0.99,
-        extra_terms: Mapping[str, Callable[..., Any]] | None = None,
-    ) -> None:
-        check_game(envs, match_seconds, action_repeat, random_starts)
+    def __init__(self, envs: int, *, team_size: int = 1, mixed: bool = False, **options: Any) -> None:
+        """Make the matches; the other keyword arguments are those of `GameOptions`."""
+        given = GameOptions(**options)
+        given.check(envs, KINDS)
         check_range("team_size", team_size, 1, 3)
-        check_choice("env.actions", actions, KINDS)
-        extra = dict(extra_terms or {})
+        extra, first = given.extra_terms, given.first
         self.envs = envs
-        self.spec = _spec(team_size, mixed, actions, action_repeat, tuple(extra), target)
+        self.spec = _spec(team_size, mixed, given)
         rows, slots = envs * self.spec.agents, self.spec.agents // 2
         self.state = np.zeros((envs, state_size(slots)), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
@@ -67,19 +51,19 @@ class Soccer(ArraySnapshot):
         """Of each env: the given task, -1 for its target, and the task of the present match."""
         self.behaviour = np.zeros((envs, 2 * slots, SUMS), np.float32)
         """Behaviour statistics of the present match."""
-        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma, tuple(extra))
+        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma, tuple(extra))
         self.steps = 0
         self._before = np.zeros_like(self.state)
         self._extra = bool(self.payout.weights[T_EXTRA : len(TERMS)].any())
         self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
         self._terms = [compile_term(name, function, ("car", "team_size")) for name, function in extra.items()]
-        self._seed, self._first, self._slots = seed, first, slots
-        self._kind = KINDS.index(actions)
-        self._match_ticks = max(round(match_seconds * TICK_HZ), 1)
+        self._seed, self._first, self._slots = given.seed, first, slots
+        self._kind = KINDS.index(given.actions)
+        self._match_ticks = max(round(given.match_seconds * TICK_HZ), 1)
         self._overtime_ticks = self._match_ticks // 2
-        self._task_rules = task_rules(self.spec.tasks, action_repeat)
+        self._task_rules = task_rules(self.spec.tasks, given.action_repeat)
         targets = target_tasks(self.spec, first, envs)
-        self._rules = self._task_rules, targets, slots, self._match_ticks, np.float32(random_starts)
+        self._rules = self._task_rules, targets, slots, self._match_ticks, np.float32(given.random_starts)
         self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._acted)
 
     def _begin(self, obs: Array, active: Array) -> None:
@@ -179,9 +163,7 @@ class Soccer(ArraySnapshot):
         return OnDevice(KernelCall(batch.step_env, self.envs, own))
 
 
-def _spec(
-    team_size: int, mixed: bool, actions: str, action_repeat: int, extra: tuple[str, ...], target: Sequence[str]
-) -> EnvSpec:
+def _spec(team_size: int, mixed: bool, given: GameOptions) -> EnvSpec:
     """The spec of one variant."""
     slots = SLOTS if mixed else team_size
     sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
@@ -190,21 +172,21 @@ def _spec(
     return EnvSpec(
         name=name,
         obs=vector_obs(MIXED_OBS if mixed else obs_size(team_size)),
-        action=SPECS[actions],
+        action=SPECS[given.actions],
         teams=(0,) * slots + (1,) * slots,
-        terms=(*TERMS, *extra),
+        terms=(*TERMS, *given.extra_terms),
         exact=True,
-        step_seconds=action_repeat / TICK_HZ,
-        action_repeat=action_repeat,
+        step_seconds=given.action_repeat / TICK_HZ,
+        action_repeat=given.action_repeat,
         behaviours=BEHAVIOURS,
         tasks=tasks,
-        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
+        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), given.target),
         absences=mixed,
     )
 
 
 def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Soccer:
     """Make the matches that the settings describe."""
-    mixed, shared = variant == "mixed", choice.game_options(first, seed, action_repeat=4)
-    team_size, seconds = SLOTS if mixed else int(variant[0]), choice.env.match_seconds
-    return Soccer(envs, team_size=team_size, mixed=mixed, match_seconds=seconds, extra_terms=choice.terms, **shared)
+    mixed = variant == "mixed"
+    team_size = SLOTS if mixed else int(variant[0])
+    return Soccer(envs, team_size=team_size, mixed=mixed, **choice.game_options(first, seed, action_repeat=4))

@@ -6,13 +6,13 @@ actions that importers use as well) or separate parts (`multi_discrete`). `MineR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target, target_tasks
-from slipstream.envs.options import check_choice, check_game, check_options
+from slipstream.envs.options import GameOptions, check_choice, check_options
 from slipstream.envs.rewards import CombinedReward, compile_term, value_user_term
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.treechop import batch
@@ -22,7 +22,6 @@ from slipstream.envs.treechop.rendering import make_render_buffers
 from slipstream.envs.treechop.rewards import SCHEME, TERMS
 from slipstream.errors import ConfigError
 from slipstream.minecraft.action_maps import BUTTONS, ActionMap, action_map
-from slipstream.settings import RewardSettings
 from slipstream.system.rng import check_seeds, first_games
 
 MAPS = {"discrete": "14", "multi_discrete": "full"}
@@ -41,27 +40,13 @@ class Treechop(ArraySnapshot):
 
     KEPT = ("state", "clock", "cells", "tasks", "behaviour")
 
-    def __init__(
-        self,
-        envs: int,
-        *,
-        variant: str = "dense",
-        seed: int = 0,
-        first: int = 0,
-        limit_seconds: float = 60.0,
-        action_repeat: int = 1,
-        actions: str = "discrete",
-        random_starts: float = 0.0,
-        target: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-        rewards: RewardSettings | None = None,
-        gamma: float = 0.99,
-        extra_terms: Mapping[str, Callable[..., Any]] | None = None,
-    ) -> None:
-        check_game(envs, limit_seconds, action_repeat, random_starts)
+    def __init__(self, envs: int, *, variant: str = "dense", **options: Any) -> None:
+        """Make the games; the other keyword arguments are those of `GameOptions`."""
+        given = GameOptions(**({"action_repeat": 1} | options))
+        given.check(envs, tuple(MAPS))
         check_choice("variant", variant, (*TASKS, "mixed"))
-        self.actions, scalars = _read_options(actions, dict(options or {}))
-        extra = dict(extra_terms or {})
+        self.actions, scalars = _read_options(given.actions, dict(given.options))
+        extra, first, repeat = given.extra_terms, given.first, given.action_repeat
         name = f"treechop:{variant}" if variant != TASKS[0] else "treechop"
         vectors = [ObsField(key, "vector", (1,)) for key in SCALARS if scalars]
         self.envs = envs
@@ -71,11 +56,11 @@ class Treechop(ArraySnapshot):
             action=self.actions.spec,
             terms=(*TERMS, *extra),
             exact=True,
-            step_seconds=action_repeat / TICK_HZ,
-            action_repeat=action_repeat,
+            step_seconds=repeat / TICK_HZ,
+            action_repeat=repeat,
             behaviours=BEHAVIOURS,
             tasks=TASKS,
-            target=choose_target(name, TASKS, TASKS if variant == "mixed" else (variant,), target),
+            target=choose_target(name, TASKS, TASKS if variant == "mixed" else (variant,), given.target),
         )
         self.state = np.zeros((envs, STATE_SIZE), np.float32)
         self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
@@ -84,18 +69,18 @@ class Treechop(ArraySnapshot):
         """The assigned task of each env; -1: one of the target tasks."""
         self.behaviour = np.zeros((envs, len(BEHAVIOURS)), np.float32)
         """The statistics of the running game."""
-        self.payout = CombinedReward(SCHEME, rewards, self.spec, envs, gamma, tuple(extra))
+        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma, tuple(extra))
         self._terms = [compile_term(key, function) for key, function in extra.items()]
         self._before = np.zeros_like(self.state)
         self._acted = np.ones(envs, np.uint8)
         self._buttons, self._camera = np.zeros((envs, len(BUTTONS)), np.uint8), np.zeros((envs, 2), np.float32)
-        self._seed, self._first, self._repeat = seed, first, action_repeat
-        limit_ticks = max(round(limit_seconds * TICK_HZ), 1)
-        self.limit_steps = -(-limit_ticks // action_repeat)
+        self._seed, self._first, self._repeat = given.seed, first, repeat
+        limit_ticks = max(round(given.match_seconds * TICK_HZ), 1)
+        self.limit_steps = -(-limit_ticks // repeat)
         """Steps after which a game is truncated."""
         self._games = batch.Games(self.state, self.clock, self.cells)
         self._rules = batch.Rules(
-            target_tasks(self.spec, first, envs), np.array(TREES), limit_ticks, np.float32(random_starts)
+            target_tasks(self.spec, first, envs), np.array(TREES), limit_ticks, np.float32(given.random_starts)
         )
         self._buffers = make_render_buffers()
 
@@ -164,7 +149,6 @@ class Treechop(ArraySnapshot):
 
 def _read_options(actions: str, options: dict[str, Any]) -> tuple[ActionMap, bool]:
     """The action map, and whether scalars are part of the observation."""
-    check_choice("env.actions", actions, tuple(MAPS))
     check_options("treechop", options, OPTIONS)
     look = options.pop("look", 15.0)
     if isinstance(look, bool) or not isinstance(look, int | float) or not 5 <= look <= 90:
@@ -177,6 +161,4 @@ def _read_options(actions: str, options: dict[str, Any]) -> tuple[ActionMap, boo
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Treechop:
     """Make games from the settings."""
-    env, shared = choice.env, choice.game_options(first, seed, action_repeat=1)
-    seconds, terms = env.match_seconds, choice.terms
-    return Treechop(envs, variant=variant, limit_seconds=seconds, options=env.options, extra_terms=terms, **shared)
+    return Treechop(envs, variant=variant, **choice.game_options(first, seed, action_repeat=1))

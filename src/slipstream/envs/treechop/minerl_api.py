@@ -28,7 +28,7 @@ class MineRLTreechop:
     def __init__(
         self, task: str = "dense", *, seconds: float = ENOUGH_TICKS / TICK_HZ, scalars: bool = False, seed: int = 0
     ) -> None:
-        self._vector = Treechop(1, variant=task, limit_seconds=seconds, options={"scalars": scalars}, seed=seed)
+        self._vector = Treechop(1, variant=task, match_seconds=seconds, options={"scalars": scalars}, seed=seed)
         self._rows = empty_rows(self._vector.spec, 1)
         self._running, self._played, self._next_seed = False, False, -1
         pov = spaces.Box(0, 255, (PIXELS, PIXELS, 3), np.uint8)
